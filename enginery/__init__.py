@@ -1,0 +1,1 @@
+"""Enginery: a trained PyTorch model becomes inference engines, one per precision, each of them proven."""

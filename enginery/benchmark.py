@@ -1,0 +1,94 @@
+"""One engine against PyTorch at each batch size."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from enginery.contenders import pytorch_contender
+from enginery.core.params import BenchmarkParams
+from enginery.core.progress import progress
+from enginery.core.records import Latency, Ratio
+from enginery.engines import Engine
+from enginery.graphs import INPUT
+from enginery.samples import SampleSet
+from enginery.timing import Timings, median_interval, race
+
+ENGINE = "engine"
+
+
+@dataclass(frozen=True)
+class Point:
+    """All contenders at one batch size: the summary, and every single timing."""
+
+    batch: int
+    latencies: tuple[Latency, ...]
+    ratios: tuple[Ratio, ...]
+    timings: Timings
+
+
+def benchmark_engine(engine: Engine, model: nn.Module, samples: SampleSet, params: BenchmarkParams) -> list[Point]:
+    rng = np.random.default_rng(params.seed)
+    label = f"benchmark, {engine.record.precision}"
+    points = []
+    for batch in progress(params.batches, label, len(params.batches)):
+        images = samples.read_at(np.arange(batch) % len(samples))
+        contenders = {ENGINE: engine.bind({INPUT: images})}
+        for baseline in params.baselines:
+            contenders[baseline] = pytorch_contender(model, baseline, images, engine.record.machine.device)
+        timings = race(contenders, params.seconds, rng)
+        points.append(
+            Point(
+                batch=batch,
+                latencies=tuple(summarize(name, batch, timings.all(name)) for name in contenders),
+                ratios=tuple(compare(timings, baseline, batch, params, rng) for baseline in params.baselines),
+                timings=timings,
+            )
+        )
+    return points
+
+
+def summarize(contender: str, batch: int, seconds: Sequence[float]) -> Latency:
+    milliseconds: NDArray[np.float64] = np.array(seconds) * 1000
+    p50, p90, p99 = (float(value) for value in np.percentile(milliseconds, [50, 90, 99]))
+    return Latency(
+        contender=contender,
+        batch=batch,
+        runs=len(milliseconds),
+        p50=p50,
+        p90=p90,
+        p99=p99,
+        images_per_second=batch / p50 * 1000,
+    )
+
+
+def compare(
+    timings: Timings, baseline: str, batch: int, params: BenchmarkParams, rng: np.random.Generator
+) -> Ratio:
+    ratios = timings.ratios(baseline, ENGINE)
+    low, high = median_interval(ratios, params.confidence, rng)
+    return Ratio(
+        baseline=baseline, batch=batch, rounds=len(ratios), median=float(np.median(ratios)), low=low, high=high
+    )
+
+
+def raw_rows(points: Sequence[Point]) -> list[tuple[str, int, int, float]]:
+    """Every timing: contender, batch, round, milliseconds."""
+    return [
+        (contender, point.batch, number, call * 1000)
+        for point in points
+        for contender, rounds in point.timings.rounds.items()
+        for number, calls in enumerate(rounds)
+        for call in calls
+    ]
+
+
+def all_latencies(points: Sequence[Point]) -> tuple[Latency, ...]:
+    return tuple(chain.from_iterable(point.latencies for point in points))
+
+
+def all_ratios(points: Sequence[Point]) -> tuple[Ratio, ...]:
+    return tuple(chain.from_iterable(point.ratios for point in points))

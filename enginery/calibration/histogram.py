@@ -1,0 +1,60 @@
+"""A histogram of magnitudes that is filled in a stream and never needs to know its range beforehand."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+CHUNK = 1 << 16  # elements: the temporaries of one step stay in the processor's cache
+
+
+class Histogram:
+    """Counts of |x| in equal bins from 0. When a value lies beyond the last bin, pairs of bins merge.
+
+    Merging is exact, so the result does not depend on how the stream was cut, and memory does not grow with it. There
+    are twice as many bins as asked for, which leaves at least the asked number below the largest value.
+    """
+
+    def __init__(self, bins: int) -> None:
+        self.counts = np.zeros(2 * bins, np.int64)
+        self.width = 0.0
+        self.amax = 0.0
+        self._scaled = np.empty(CHUNK, np.float32)
+        self._index = np.empty(CHUNK, np.intp)
+
+    def add(self, values: NDArray[np.float32]) -> None:
+        flat = values.reshape(-1)
+        if not flat.size:
+            return
+        largest = max(float(flat.max()), -float(flat.min()))
+        if not np.isfinite(largest):
+            raise ValueError("holds NaN or infinity")
+        self.amax = max(self.amax, largest)
+        self._widen(largest)
+        if self.width == 0:  # only zeros so far
+            self.counts[0] += flat.size
+            return
+        inverse = np.float32(1 / self.width)
+        last = len(self.counts) - 1
+        for start in range(0, flat.size, CHUNK):
+            chunk = flat[start : start + CHUNK]
+            scaled, index = self._scaled[: chunk.size], self._index[: chunk.size]
+            np.abs(chunk, out=scaled)
+            np.multiply(scaled, inverse, out=scaled)
+            index[:] = scaled
+            np.minimum(index, last, out=index)  # rounding can lift the largest value over the edge
+            self.counts += np.bincount(index, minlength=len(self.counts))
+
+    def used(self) -> NDArray[np.int64]:
+        """The bins up to the one that holds the largest value."""
+        occupied = np.flatnonzero(self.counts)
+        return self.counts[: int(occupied[-1]) + 1] if occupied.size else self.counts[:1]
+
+    def _widen(self, largest: float) -> None:
+        if largest == 0:
+            return
+        if self.width == 0:
+            self.width = largest / len(self.counts)
+        while largest > self.width * len(self.counts):
+            half = len(self.counts) // 2
+            self.counts[:half] = self.counts.reshape(half, 2).sum(axis=1)
+            self.counts[half:] = 0
+            self.width *= 2

@@ -1,0 +1,60 @@
+"""Watch every activation of a graph while samples stream through it."""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from enginery.calibration.histogram import Histogram
+from enginery.core.errors import EngineryError
+from enginery.graphs import INPUT, arbiter
+
+Activations = dict[str, NDArray[np.float32]]
+
+
+def measure(model: onnx.ModelProto, batches: Iterable[NDArray[np.float32]], bins: int) -> dict[str, Histogram]:
+    """A histogram for each float32 activation. Nothing is kept of a batch once it is counted."""
+    histograms: dict[str, Histogram] = {}
+    for activations in _activations(model, batches):
+        for name, values in activations.items():
+            try:
+                histograms.setdefault(name, Histogram(bins)).add(values)
+            except ValueError as error:
+                raise EngineryError(f"calibration: the activation {name} {error}; are the weights right?") from None
+    return histograms
+
+
+def _activations(model: onnx.ModelProto, batches: Iterable[NDArray[np.float32]]) -> Iterator[Activations]:
+    """One batch ahead: ONNX Runtime computes the next while the caller counts the last."""
+    watched = _expose_activations(model)
+    session = arbiter(watched)
+    names = [output.name for output in watched.graph.output]
+
+    def run(images: NDArray[np.float32]) -> Activations:
+        values = session.run(names, {INPUT: images})
+        return {INPUT: images} | {name: value for name, value in zip(names, values, strict=True)}
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        waiting: Future[Activations] | None = None
+        for images in batches:
+            following = pool.submit(run, images)
+            if waiting:
+                yield waiting.result()
+            waiting = following
+        if waiting:
+            yield waiting.result()
+
+
+def _expose_activations(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same graph with every float32 activation as an output."""
+    watched = onnx.ModelProto()
+    watched.CopyFrom(onnx.shape_inference.infer_shapes(model))
+    graph = watched.graph
+    produced = {name for node in graph.node for name in node.output}
+    known = {output.name for output in graph.output}
+    for value in graph.value_info:
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT and value.name in produced - known:
+            graph.output.append(value)
+    return watched

@@ -1,0 +1,80 @@
+"""The typed ONNX of one precision: types by AutoCast, Q/DQ nodes by ModelOpt with our own calibrated scales."""
+
+import contextlib
+import io
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from enginery.calibration.cache import write_cache
+from enginery.core.params import Keep
+from enginery.graphs import INPUT, load_graph
+
+QUANTIZED_TYPES = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
+CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
+
+
+def cast(source: Path, precision: str, keep: Keep) -> onnx.ModelProto:
+    """fp16 or bf16 inside, float32 inputs and outputs. Operators that need the range or the precision stay float32."""
+    with _quiet_modelopt():
+        from modelopt.onnx.autocast import convert_to_mixed_precision
+
+        return convert_to_mixed_precision(
+            str(source),
+            low_precision_type=precision,
+            keep_io_types=True,
+            nodes_to_exclude=list(keep.nodes),
+            op_types_to_exclude=list(keep.op_types),
+        )
+
+
+def quantize(source: Path, precision: str, amax: Mapping[str, float], keep: Keep) -> onnx.ModelProto:
+    """Q/DQ nodes where TensorRT fuses them, which is NVIDIA's to know; the scales are ours, to the bit."""
+    shape = [CALIBRATION_BATCH, *_sample_shape(source)]
+    with _quiet_modelopt(), tempfile.TemporaryDirectory() as scratch:
+        from modelopt.onnx.quantization import quantize as modelopt_quantize
+
+        cache, target = Path(scratch) / "calibration.cache", Path(scratch) / "quantized.onnx"
+        write_cache(amax, cache)
+        modelopt_quantize(
+            str(source),
+            quantize_mode=precision,
+            # One batch of zeros: with a cache given, the data is run but its ranges are not used.
+            calibration_data=np.zeros(shape, np.float32),
+            calibration_shapes=f"{INPUT}:{'x'.join(map(str, shape))}",
+            calibration_cache_path=str(cache),
+            calibration_eps=["cpu"],
+            op_types_to_exclude=list(keep.op_types),
+            nodes_to_exclude=list(keep.nodes),
+            high_precision_dtype="fp32",
+            output_path=str(target),
+            log_level="ERROR",
+        )
+        return load_graph(target)
+
+
+def tensors_to_quantize(model: onnx.ModelProto) -> list[str]:
+    """The activations that enter an operator which is quantized."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    inputs = (node.input[0] for node in model.graph.node if node.op_type in QUANTIZED_TYPES)
+    return list(dict.fromkeys(name for name in inputs if name not in constants))
+
+
+def _sample_shape(source: Path) -> list[int]:
+    (graph_input,) = onnx.load(source, load_external_data=False).graph.input
+    return [dimension.dim_value for dimension in graph_input.type.tensor_type.shape.dim][1:]
+
+
+@contextlib.contextmanager
+def _quiet_modelopt() -> Iterator[None]:
+    """ModelOpt prints its progress and logs each step; its errors are exceptions, which still reach the caller."""
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(logging.NOTSET)

@@ -1,0 +1,64 @@
+"""Files that are either whole or absent, and the hashes that name them."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of(document: Any) -> str:
+    """The hash of a JSON-like value, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its name only when the block ends well."""
+    temporary = _temporary(path)
+    try:
+        yield temporary
+        _to_disk(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """The same for a folder: an earlier one stays in place until the new one is complete."""
+    temporary = _temporary(path)
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in temporary.rglob("*"):
+            if file.is_file():
+                _to_disk(file)
+        if path.exists():
+            retired = _temporary(path)
+            path.rename(retired)
+            temporary.rename(path)
+            shutil.rmtree(retired)
+        else:
+            temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _temporary(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+
+
+def _to_disk(path: Path) -> None:
+    """Without the sync, a power cut after the rename could leave an empty file under the final name."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,214 @@
+"""params.yaml as frozen, validated values. An unknown or impossible entry is an error that names it."""
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+from ruamel.yaml import YAML, YAMLError
+
+from enginery.core.errors import EngineryError
+
+PARAMS_FILE = Path("params.yaml")
+
+RuntimeName = Literal["openvino", "onnxruntime", "tensorrt"]
+PrecisionName = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
+Method = Literal["max", "percentile", "entropy", "mse"]
+Baseline = Literal["eager", "channels_last", "compile"]
+Share = Annotated[float, Field(ge=0, le=1)]
+Triple = tuple[float, float, float]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class Preprocessing(Section):
+    resize: int = Field(ge=1)
+    crop: int = Field(ge=1)
+    interpolation: Literal["nearest", "bilinear", "bicubic"]
+    mean: Triple
+    std: Triple
+
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
+        if self.crop > self.resize:
+            raise ValueError(f"crop {self.crop} is larger than resize {self.resize}")
+        if min(self.std) <= 0:
+            raise ValueError("every std must be above 0")
+        return self
+
+
+class SamplesParams(Section):
+    source: str
+    seed: int
+    validation: int = Field(ge=1)
+    training: int = Field(ge=0)
+    calibration: int = Field(ge=1)
+    preprocessing: Preprocessing
+
+
+class ModelParams(Section):
+    name: str
+
+
+class TrainingParams(Section):
+    layers: Literal["all", "head"]
+    epochs: int = Field(ge=1)
+    batch: int = Field(ge=2)
+    learning_rate: float = Field(gt=0)
+    seed: int
+
+
+class WeightsParams(Section):
+    source: str
+    training: TrainingParams
+
+
+class ExportParams(Section):
+    opset: int = Field(ge=18, le=24)
+
+
+class CalibrationParams(Section):
+    method: Method
+    percentile: float = Field(gt=50, le=100)
+    bins: int = Field(ge=2048)
+    batch: int = Field(ge=1)
+    file: str | None
+
+
+class Keep(Section):
+    """What stays in high precision: operator types and node names (regular expressions)."""
+
+    op_types: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+
+class Thresholds(Section):
+    cosine: float = Field(ge=-1, le=1)
+    relative_error: float = Field(gt=0)
+    top1_agreement: Share
+    accuracy_drop: float = Field(ge=-1, le=1)
+
+
+class PrecisionParams(Section):
+    made_from: Literal["simplified", "calibrated"] = Field(alias="from")
+    keep: Keep
+    thresholds: Thresholds
+
+
+class Profile(Section):
+    """The batch sizes that an engine accepts, and the one it is tuned for."""
+
+    min: int = Field(ge=1)
+    opt: int = Field(ge=1)
+    max: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _is_ordered(self) -> Self:
+        if not self.min <= self.opt <= self.max:
+            raise ValueError(f"needs min <= opt <= max, got {self.min}, {self.opt}, {self.max}")
+        return self
+
+
+class BuildParams(Section):
+    profile: Profile
+
+
+class ValidationParams(Section):
+    spot_samples: int = Field(ge=1)
+
+
+class BenchmarkParams(Section):
+    batches: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
+    seconds: float = Field(gt=0)
+    threads: int = Field(ge=0)
+    baselines: tuple[Baseline, ...] = Field(min_length=1)
+    confidence: float = Field(gt=0.5, lt=1)
+    seed: int
+
+
+class Params(Section):
+    runtime: Literal["auto", RuntimeName]
+    samples: SamplesParams
+    model: ModelParams
+    weights: WeightsParams
+    export: ExportParams
+    calibration: CalibrationParams
+    precisions: dict[PrecisionName, PrecisionParams] = Field(min_length=1)
+    build: BuildParams
+    validation: ValidationParams
+    benchmark: BenchmarkParams
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        for name, precision in self.precisions.items():
+            needed = "calibrated" if name in ("int8", "fp8") else "simplified"
+            if precision.made_from != needed:
+                raise ValueError(f"precisions.{name}.from: {name} is made from '{needed}', not '{precision.made_from}'")
+        for key in ("batches", "baselines"):
+            values = getattr(self.benchmark, key)
+            if len(set(values)) < len(values):
+                raise ValueError(f"benchmark.{key}: lists a value twice: {', '.join(map(str, values))}")
+        profile = self.build.profile
+        outside = [str(batch) for batch in self.benchmark.batches if not profile.min <= batch <= profile.max]
+        if outside:
+            raise ValueError(
+                f"benchmark.batches: {', '.join(outside)} lies outside build.profile {profile.min} to {profile.max}; "
+                "widen the profile or drop the batch size"
+            )
+        if self.weights.source == "train" and self.samples.training == 0:
+            raise ValueError("samples.training: weights.source is 'train', which needs training samples; got 0")
+        return self
+
+
+def load_params(path: Path = PARAMS_FILE) -> Params:
+    try:
+        content = YAML(typ="safe").load(path.read_text())
+    except FileNotFoundError:
+        raise EngineryError(f"{path} is not in {Path.cwd()}: run from the root of the project") from None
+    except YAMLError as error:
+        raise EngineryError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    try:
+        return Params.model_validate(content)
+    except ValidationError as error:
+        raise EngineryError(f"{path}: {'; '.join(_sentence(detail) for detail in error.errors())}") from None
+
+
+def precision_params(params: Params, precision: str) -> PrecisionParams:
+    for name, section in params.precisions.items():
+        if name == precision:
+            return section
+    raise EngineryError(f"{PARAMS_FILE} has no section precisions.{precision}; it has {', '.join(params.precisions)}")
+
+
+def _sentence(error: ErrorDetails) -> str:
+    place = [str(part) for part in error["loc"] if part != "[key]"]
+    name = ".".join(place)
+    if error["type"] == "extra_forbidden":
+        return f"{name} is not a parameter{_suggestion(place[-1], _siblings(place[:-1]))}"
+    if error["type"] == "missing":
+        return f"{name} is missing"
+    if error["type"] == "literal_error" and place[0] == "precisions" and len(place) == 2:
+        return f"{name}: unknown precision{_suggestion(place[1], list(get_args(PrecisionName)))}"
+    if error["type"] == "value_error":
+        return f"{name}: {error['ctx']['error']}" if name else str(error["ctx"]["error"])
+    message = error["msg"][0].lower() + error["msg"][1:]
+    return f"{name}: {message}, got {error['input']!r}"
+
+
+def _siblings(place: list[str]) -> list[str]:
+    """The parameters that may stand in the section at `place`."""
+    model: Any = Params
+    for part in place:
+        if part in get_args(PrecisionName):
+            model = PrecisionParams
+        elif part != "precisions":
+            model = model.model_fields[part].annotation
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _suggestion(name: str, known: list[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean '{nearest[0]}'?" if nearest else f"; known here: {', '.join(known)}"

@@ -1,0 +1,238 @@
+"""The JSON documents that stages hand on."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import new_file
+from enginery.core.params import Preprocessing, Profile
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    def write(self, path: Path) -> None:
+        with new_file(path) as temporary:
+            temporary.write_text(self.model_dump_json(indent=2) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            raise EngineryError(f"{path} is missing: run `dvc repro` to make it") from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            raise EngineryError(f"{path} is not a {cls.__name__} document: {place}: {first['msg']}") from None
+
+
+class Machine(Record):
+    """What an engine is bound to, and what a timing is worth: stable facts only, no clocks and no free memory."""
+
+    runtime: str
+    runtime_version: str
+    device: str
+    device_name: str
+    capability: str
+    driver: str
+    cores: int
+    operating_system: str
+
+
+class Tools(Record):
+    """The libraries that shape a graph: a new version of one makes new files."""
+
+    versions: dict[str, str]
+
+
+class Sample(Record):
+    name: str
+    sha256: str
+    label: int
+
+
+class Manifest(Record):
+    """One split of the samples: which images, in which order, prepared how."""
+
+    source: str
+    preprocessing: Preprocessing
+    class_names: tuple[str, ...]
+    samples: tuple[Sample, ...]
+
+
+class Weights(Record):
+    model: str
+    source: str
+    classes: int
+    sha256: str
+
+
+class GraphCheck(Record):
+    """How far a graph's outputs lie from those it must reproduce, on real samples."""
+
+    samples: int
+    max_abs_error: float
+    relative_error: float
+
+
+class Export(Record):
+    opset: int
+    nodes: dict[str, int]
+    against_pytorch: GraphCheck
+
+
+class Simplification(Record):
+    nodes_before: dict[str, int]
+    nodes_after: dict[str, int]
+    bytes_before: int
+    bytes_after: int
+    against_exported: GraphCheck
+
+
+class Reference(Record):
+    samples: int
+    accuracy: float
+
+
+class Calibration(Record):
+    """Where the ranges in calibration.cache come from. The first four are None when the file is from elsewhere."""
+
+    model_sha256: str | None
+    samples_sha256: str | None
+    preprocessing_sha256: str | None
+    samples: int | None
+    source: str
+    method: str
+    bins: int
+    percentile: float
+    tools: dict[str, str]
+    cache_sha256: str
+    amax: dict[str, float]
+
+
+class Conversion(Record):
+    precision: str
+    source_sha256: str
+    opset: int
+    nodes: dict[str, int]
+    tensors: dict[str, int]
+
+
+class TensorSpec(Record):
+    """A tensor of an engine; -1 stands for the dynamic batch."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Layer(Record):
+    """One operation as the runtime executes it, after fusion."""
+
+    name: str
+    kind: str
+    precision: str
+    computes: bool
+
+
+class EngineRecord(Record):
+    """engine.json: all that is needed to load an engine safely and to feed it, without torch or the repository."""
+
+    precision: str
+    machine: Machine
+    files: dict[str, str]
+    bytes: int
+    onnx_sha256: str
+    onnx_bytes: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    profile: Profile
+    layers: tuple[Layer, ...]
+    build_seconds: float
+    preprocessing: Preprocessing
+    class_names: tuple[str, ...]
+
+    @property
+    def executed(self) -> dict[str, int]:
+        """How many of the layers that carry the arithmetic run in which precision."""
+        precisions = [layer.precision for layer in self.layers if layer.computes]
+        return {name: precisions.count(name) for name in sorted(set(precisions), key=precisions.count, reverse=True)}
+
+    @property
+    def share_as_asked(self) -> float:
+        """The share of compute layers that run in the precision the engine is named after."""
+        return self.executed.get(self.precision, 0) / max(1, sum(self.executed.values()))
+
+
+class Errors(Record):
+    """How far `got` lies from `wanted`, over all samples."""
+
+    max_abs: float
+    mean_abs: float
+    relative: float
+    cosine: float
+    worst_cosine: float
+    top1_agreement: float
+    nonfinite: int
+
+
+class Spot(Record):
+    """The engine against the same samples of PyTorch's reference at one batch size."""
+
+    batch: int
+    samples: int
+    errors: Errors
+
+
+class Validation(Record):
+    precision: str
+    samples: int
+    reference_accuracy: float
+    graph_accuracy: float
+    engine_accuracy: float
+    accuracy_drop: float
+    engine_against_pytorch: Errors
+    graph_against_pytorch: Errors
+    engine_against_graph: Errors
+    spots: tuple[Spot, ...]
+    loss_comes_from: str
+    broken: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not self.broken
+
+
+class Latency(Record):
+    """One contender at one batch size, in milliseconds per batch."""
+
+    contender: str
+    batch: int
+    runs: int
+    p50: float
+    p90: float
+    p99: float
+    images_per_second: float
+
+
+class Ratio(Record):
+    """How many times faster the engine is than a baseline: median over rounds, with a confidence interval."""
+
+    baseline: str
+    batch: int
+    rounds: int
+    median: float
+    low: float
+    high: float
+
+
+class Benchmark(Record):
+    precision: str
+    threads: int
+    confidence: float
+    latencies: tuple[Latency, ...]
+    ratios: tuple[Ratio, ...]
+    peak_megabytes: dict[str, float]

@@ -1,0 +1,27 @@
+"""How a stage is run from the command line."""
+
+import argparse
+import inspect
+import sys
+from collections.abc import Callable
+
+from enginery.core.errors import EngineryError
+
+
+def run_stage(stage: Callable[..., None]) -> None:
+    """Call a stage: each of its arguments is an option of the same name, a path unless it says otherwise.
+
+    Errors that a user can cause become one line and exit code 1: DVC stops there and keeps the rest.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m stages.{stage.__name__}", description=inspect.getdoc(stage))
+    for name, parameter in inspect.signature(stage).parameters.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, type=parameter.annotation, required=True)
+    arguments = vars(parser.parse_args())
+    try:
+        stage(**arguments)
+    except EngineryError as error:
+        sys.exit(f"{stage.__name__}: {error}")
+    except OSError as error:
+        sys.exit(f"{stage.__name__}: {error.filename or 'the operating system'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        sys.exit(f"{stage.__name__}: interrupted; nothing half-written was kept. Run `dvc repro` again to go on.")

@@ -1,0 +1,116 @@
+"""Engines on disk: building them, and loading them only when they are whole and belong to this machine."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import new_folder, sha256
+from enginery.core.params import Profile
+from enginery.core.records import EngineRecord, Machine, Manifest
+from enginery.runtimes import Arrays, Session, load_runtime
+
+RECORD = "engine.json"
+
+
+def build_engine(
+    precision: str, onnx: Path, machine: Machine, profile: Profile, manifest: Manifest, folder: Path
+) -> EngineRecord:
+    """Compile for this machine; the folder holds all that inference needs."""
+    runtime = load_runtime(machine.runtime)
+    with new_folder(folder) as unfinished:
+        started = time.perf_counter()
+        layers = runtime.compile(onnx, unfinished, profile)
+        seconds = time.perf_counter() - started
+        files = sorted(file for file in unfinished.iterdir())
+        session = runtime.load(unfinished, threads=0)
+        record = EngineRecord(
+            precision=precision,
+            machine=machine,
+            files={file.name: sha256(file) for file in files},
+            bytes=sum(file.stat().st_size for file in files),
+            onnx_sha256=sha256(onnx),
+            onnx_bytes=onnx.stat().st_size,
+            inputs=session.inputs,
+            outputs=session.outputs,
+            profile=profile,
+            layers=tuple(layers),
+            build_seconds=round(seconds, 3),
+            preprocessing=manifest.preprocessing,
+            class_names=manifest.class_names,
+        )
+        session.close()
+        record.write(unfinished / RECORD)
+    return record
+
+
+class Engine:
+    """A loaded engine. It checks what it is fed, so that an error names the tensor and the limit."""
+
+    def __init__(self, record: EngineRecord, session: Session) -> None:
+        self.record = record
+        self._session = session
+
+    @classmethod
+    def open(cls, folder: Path, machine: Machine, threads: int = 0) -> Self:
+        """Check hashes and machine first: an engine is executable code, and a compiler's own checks miss damage."""
+        record = EngineRecord.read(folder / RECORD)
+        require_whole(record, folder)
+        require_same_machine(record, machine, folder)
+        return cls(record, load_runtime(machine.runtime).load(folder, threads))
+
+    def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
+        self._require_fitting(feeds)
+        return self._session.run(feeds)
+
+    def bind(self, feeds: Arrays) -> Callable[[], object]:
+        self._require_fitting(feeds)
+        return self._session.bind(feeds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._session.close()
+
+    def _require_fitting(self, feeds: Arrays) -> None:
+        specs = {spec.name: spec for spec in self.record.inputs}
+        if feeds.keys() != specs.keys():
+            raise EngineryError(f"the engine takes {', '.join(specs)}, but was given {', '.join(feeds) or 'nothing'}")
+        for name, array in feeds.items():
+            spec = specs[name]
+            if array.dtype != spec.dtype:
+                raise EngineryError(f"input {name} is {array.dtype} and must be {spec.dtype}")
+            if len(array.shape) != len(spec.shape) or not all(map(self._fits, array.shape, spec.shape)):
+                low, high = self.record.profile.min, self.record.profile.max
+                wanted = tuple(f"{low} to {high}" if size == -1 else size for size in spec.shape)
+                raise EngineryError(f"input {name} has shape {array.shape}, and the engine takes {wanted}")
+
+    def _fits(self, size: int, wanted: int) -> bool:
+        profile = self.record.profile
+        return size == wanted or (wanted == -1 and profile.min <= size <= profile.max)
+
+
+def require_whole(record: EngineRecord, folder: Path) -> None:
+    for name, expected in record.files.items():
+        file = folder / name
+        if not file.exists() or sha256(file) != expected:
+            state = "is damaged: its hash differs from the one in engine.json" if file.exists() else "is missing"
+            raise EngineryError(f"{file} {state}. Run `dvc repro` to build it again, or `dvc checkout` to restore it")
+
+
+def require_same_machine(record: EngineRecord, machine: Machine, folder: Path) -> None:
+    differing = differences(record.machine, machine)
+    if differing:
+        changes = ", ".join(f"{name} {built!r} there and {here!r} here" for name, (built, here) in differing.items())
+        raise EngineryError(f"{folder} was built for another machine: {changes}. Run `dvc repro` to build it for this one")
+
+
+def differences(built: Machine, here: Machine) -> Mapping[str, tuple[object, object]]:
+    before, now = built.model_dump(), here.model_dump()
+    return {name: (before[name], now[name]) for name in before if before[name] != now[name]}

@@ -1,0 +1,121 @@
+"""OpenVINO on the CPU: a real compiler with machine-specific blobs, and the default where there is no GPU."""
+
+import importlib.metadata
+import importlib.util
+import io
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginery.core.params import Profile
+from enginery.core.records import Layer, TensorSpec
+from enginery.runtimes import Arrays
+
+BLOB = "engine.blob"
+PRECISIONS = {
+    "f32": "fp32", "f16": "fp16", "bf16": "bf16", "i8": "int8", "u8": "int8", "f8e4m3": "fp8", "f8e5m2": "fp8",
+}  # fmt: skip
+COMPUTE_LAYERS = {"Convolution", "Deconvolution", "FullyConnected", "MatMul", "ScaledDotProductAttention", "RNNSeq"}
+NOT_EXECUTED = {"Const", "Input", "Output"}
+
+
+def missing() -> str | None:
+    if importlib.util.find_spec("openvino") is None:
+        return "OpenVINO is not installed: pip install openvino"
+    return None
+
+
+def version() -> str:
+    return importlib.metadata.version("openvino")
+
+
+def device() -> str:
+    return "cpu"
+
+
+def compile(onnx: Path, folder: Path, profile: Profile) -> list[Layer]:
+    import openvino
+
+    # Through convert_model, never straight from the path: compiling some int8 graphs (Concat before Q/DQ and Conv)
+    # from the path gives silently wrong results.
+    model = openvino.convert_model(onnx)
+    model.reshape({port: _bounded(port.partial_shape, profile) for port in model.inputs})
+    compiled = openvino.Core().compile_model(model, "CPU", _settings(threads=0))
+    (folder / BLOB).write_bytes(compiled.export_model().getvalue())
+    return [_layer(operation) for operation in _executed(compiled)]
+
+
+def load(folder: Path, threads: int) -> "OpenVinoSession":
+    import openvino
+
+    with (folder / BLOB).open("rb") as blob:
+        compiled = openvino.Core().import_model(io.BytesIO(blob.read()), "CPU", _settings(threads))
+    return OpenVinoSession(compiled)
+
+
+class OpenVinoSession:
+    def __init__(self, compiled: Any) -> None:
+        self._request = compiled.create_infer_request()
+        self._compiled = compiled
+        self.inputs = tuple(_spec(port) for port in compiled.inputs)
+        self.outputs = tuple(_spec(port) for port in compiled.outputs)
+
+    def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
+        results = self._request.infer({name: np.ascontiguousarray(array) for name, array in feeds.items()})
+        return {spec.name: results[port] for spec, port in zip(self.outputs, self._compiled.outputs, strict=True)}
+
+    def bind(self, feeds: Arrays) -> Callable[[], object]:
+        import openvino
+
+        request = self._compiled.create_infer_request()
+        for name, array in feeds.items():
+            request.set_tensor(name, openvino.Tensor(np.ascontiguousarray(array), shared_memory=True))
+        return lambda: request.infer(share_outputs=True)
+
+    def close(self) -> None:
+        del self._request, self._compiled
+
+
+def _settings(threads: int) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        # Obey the types of the graph. The default on a CPU with bf16 units would turn "fp32" into bf16.
+        "INFERENCE_PRECISION_HINT": "f32",
+        "NUM_STREAMS": 1,
+    }
+    return settings | ({"INFERENCE_NUM_THREADS": threads} if threads else {})
+
+
+def _bounded(shape: Any, profile: Profile) -> Any:
+    import openvino
+
+    return [
+        openvino.Dimension(profile.min, profile.max) if dimension.is_dynamic else dimension for dimension in shape
+    ]
+
+
+def _spec(port: Any) -> TensorSpec:
+    shape = (-1 if dimension.is_dynamic else dimension.get_length() for dimension in port.partial_shape)
+    return TensorSpec(name=port.any_name, dtype=np.dtype(port.element_type.to_dtype()).name, shape=tuple(shape))
+
+
+def _executed(compiled: Any) -> Iterable[Any]:
+    operations = compiled.get_runtime_model().get_ordered_ops()
+    return [operation for operation in operations if _info(operation, "layerType") not in NOT_EXECUTED]
+
+
+def _layer(operation: Any) -> Layer:
+    kind = _info(operation, "layerType")
+    precision = _info(operation, "runtimePrecision")
+    return Layer(
+        name=_info(operation, "originalLayersNames") or operation.get_friendly_name(),
+        kind=kind,
+        precision=PRECISIONS.get(precision, precision),
+        computes=kind in COMPUTE_LAYERS,
+    )
+
+
+def _info(operation: Any, key: str) -> str:
+    return str(operation.get_rt_info()[key].astype(str))

@@ -1,0 +1,54 @@
+"""A split of the samples on disk, and how the later stages read it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginery.core.files import sha256_of
+from enginery.core.records import Manifest
+from enginery.preprocessing import Pixels, normalize
+
+PIXELS, MANIFEST = "pixels.npy", "manifest.json"
+
+
+@dataclass(frozen=True)
+class SampleSet:
+    """Decoded pixels, mapped and not loaded: a set larger than memory is read batch by batch."""
+
+    pixels: Pixels
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, folder: Path) -> "SampleSet":
+        return cls(np.load(folder / PIXELS, mmap_mode="r"), Manifest.read(folder / MANIFEST))
+
+    def __len__(self) -> int:
+        return len(self.manifest.samples)
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        return np.array([sample.label for sample in self.manifest.samples], np.int64)
+
+    @property
+    def list_sha256(self) -> str:
+        """Names the images and their order, but not how they were prepared."""
+        return sha256_of([sample.sha256 for sample in self.manifest.samples])
+
+    @property
+    def preprocessing_sha256(self) -> str:
+        return sha256_of(self.manifest.preprocessing.model_dump())
+
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Samples as the model takes them."""
+        return normalize(self.pixels[start:stop], self.manifest.preprocessing)
+
+    def read_at(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
+        return normalize(self.pixels[indices], self.manifest.preprocessing)
+
+    def batches(self, size: int, stop: int | None = None) -> Iterator[NDArray[np.float32]]:
+        end = min(len(self), stop or len(self))
+        for start in range(0, end, size):
+            yield self.read(start, min(start + size, end))

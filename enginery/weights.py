@@ -1,0 +1,51 @@
+"""Where the weights come from: trained here, published by torchvision, or the user's own checkpoint."""
+
+import urllib.error
+from pathlib import Path
+
+import torch
+import torchvision
+from torch import nn
+
+from enginery.core.errors import EngineryError
+from enginery.core.params import WeightsParams
+from enginery.models import load_model, make_model, require_finite
+from enginery.samples import SampleSet
+from enginery.sources import brought
+from enginery.training import fit_head, train
+
+
+def obtain(model_name: str, params: WeightsParams, training: SampleSet, data: Path) -> nn.Module:
+    """The model with its weights. The number of classes is what the samples say."""
+    classes = len(training.manifest.class_names)
+    if params.source == "train":
+        return _trained(model_name, classes, params, training)
+    if params.source == "pretrained":
+        return _pretrained(model_name, classes)
+    return load_model(model_name, classes, brought(params.source, data, "weights.source"))
+
+
+def _trained(model_name: str, classes: int, params: WeightsParams, training: SampleSet) -> nn.Module:
+    torch.manual_seed(params.training.seed)
+    model = make_model(model_name, classes)
+    fit = {"all": train, "head": fit_head}[params.training.layers]
+    fit(model, training, params.training)
+    require_finite(model.state_dict(), Path("the trained model"))
+    return model
+
+
+def _pretrained(model_name: str, classes: int) -> nn.Module:
+    published = torchvision.models.get_model_weights(model_name).DEFAULT
+    known = len(published.meta["categories"])
+    if known != classes:
+        raise EngineryError(
+            f"weights.source: torchvision's {model_name} knows {known} classes and samples.source has {classes}; "
+            "give a checkpoint of your own, or weights.source: train"
+        )
+    try:
+        return torchvision.models.get_model(model_name, weights=published).eval()
+    except urllib.error.URLError as error:
+        raise EngineryError(
+            f"weights.source: torchvision's weights for {model_name} could not be downloaded ({error.reason}); "
+            f"put a checkpoint into data/ and name it instead"
+        ) from None

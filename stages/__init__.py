@@ -1,0 +1,1 @@
+"""The verbs: one module per stage of dvc.yaml, under the stage's name."""

@@ -1,0 +1,52 @@
+"""The simplified graph in one precision: fp32 as it is, fp16 and bf16 by casting, int8 and fp8 by Q/DQ nodes."""
+
+import shutil
+from pathlib import Path
+
+from enginery.calibration.cache import read_cache
+from enginery.calibration.provenance import require_match, require_tensors
+from enginery.convert import cast, quantize, tensors_to_quantize
+from enginery.core.files import new_folder, sha256
+from enginery.core.params import load_params, precision_params
+from enginery.core.records import Calibration, Conversion
+from enginery.core.stage import run_stage
+from enginery.graphs import count_nodes, count_tensors, load_graph, save_graph
+from enginery.samples import SampleSet
+
+
+def convert(precision: str, simplified: Path, made_from: Path, calibration: Path, converted: Path) -> None:
+    """Write model.onnx and convert.json."""
+    keep = precision_params(load_params(), precision).keep
+    source = simplified / "model.onnx"
+    with new_folder(converted) as unfinished:
+        target = unfinished / "model.onnx"
+        if precision == "fp32":
+            shutil.copyfile(source, target)
+        elif precision in ("fp16", "bf16"):
+            save_graph(cast(source, precision, keep), target)
+        else:
+            amax = checked_ranges(source, made_from, SampleSet.open(calibration))
+            save_graph(quantize(source, precision, amax, keep), target)
+        graph = load_graph(target)
+        record = Conversion(
+            precision=precision,
+            source_sha256=sha256(source),
+            opset=max(entry.version for entry in graph.opset_import if not entry.domain),
+            nodes=count_nodes(graph),
+            tensors=count_tensors(graph),
+        )
+        record.write(unfinished / "convert.json")
+    print(f"{precision}: {sum(record.nodes.values())} nodes, weights {record.tensors}")
+
+
+def checked_ranges(source: Path, calibrated: Path, samples: SampleSet) -> dict[str, float]:
+    """The calibrated ranges, if they were measured for this very graph and cover all that will be quantized."""
+    cache = calibrated / "calibration.cache"
+    require_match(Calibration.read(calibrated / "calibration.json"), cache, source, samples)
+    amax = read_cache(cache)
+    require_tensors(cache, amax, tensors_to_quantize(load_graph(source)))
+    return amax
+
+
+if __name__ == "__main__":
+    run_stage(convert)

@@ -1,0 +1,21 @@
+"""Decode and preprocess the data set once, into disjoint splits."""
+
+from pathlib import Path
+
+from enginery.core.params import load_params
+from enginery.core.stage import run_stage
+from enginery.sources import open_source, split, write_split
+
+
+def samples(data: Path, training: Path, calibration: Path, validation: Path) -> None:
+    """Write the training, calibration and validation splits."""
+    params = load_params().samples
+    source = open_source(params, data)
+    folders = {"training": training, "calibration": calibration, "validation": validation}
+    for name, indices in split(len(source), params).items():
+        write_split(source, indices, params, folders[name])
+        print(f"{name}: {len(indices)} of {len(source)} images from {params.source}")
+
+
+if __name__ == "__main__":
+    run_stage(samples)

@@ -1,0 +1,41 @@
+"""Simplify the graph and fold its constants, checked against what was exported."""
+
+from pathlib import Path
+
+from enginery.core.files import new_folder
+from enginery.core.records import Simplification
+from enginery.core.stage import run_stage
+from enginery.graphs import arbiter, check_graph, count_nodes, load_graph, run_graph, save_graph
+from enginery.samples import SampleSet
+from enginery.simplify import SIMPLIFY_LIMIT, fold_constants, simplify_graph
+
+CHECKED_SAMPLES = 7
+
+
+def simplify(exported: Path, validation: Path, simplified: Path) -> None:
+    """Write model.onnx and simplify.json, which says what was removed."""
+    source = exported / "model.onnx"
+    before = load_graph(source)
+    after = fold_constants(simplify_graph(before))
+    images = SampleSet.open(validation).read(0, CHECKED_SAMPLES)
+    with new_folder(simplified) as unfinished:
+        target = unfinished / "model.onnx"
+        save_graph(after, target)
+        record = Simplification(
+            nodes_before=count_nodes(before),
+            nodes_after=count_nodes(after),
+            bytes_before=source.stat().st_size,
+            bytes_after=target.stat().st_size,
+            against_exported=check_graph(
+                run_graph(arbiter(source), images),
+                run_graph(arbiter(target), images),
+                SIMPLIFY_LIMIT,
+                "simplify: the simplified graph does not compute what the exported one computes",
+            ),
+        )
+        record.write(unfinished / "simplify.json")
+    print(f"{len(before.graph.node)} nodes became {len(after.graph.node)}")
+
+
+if __name__ == "__main__":
+    run_stage(simplify)

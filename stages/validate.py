@@ -1,0 +1,40 @@
+"""Hold one engine against PyTorch, and find out whose fault a loss is. A broken threshold is written down, not raised."""
+
+from pathlib import Path
+
+import numpy as np
+
+from enginery.core.params import load_params, precision_params
+from enginery.core.records import Machine
+from enginery.core.stage import run_stage
+from enginery.engines import Engine
+from enginery.samples import SampleSet
+from enginery.validate import validate_engine
+
+
+def validate(
+    precision: str, engine: Path, converted: Path, validation: Path, reference: Path, machine: Path, report: Path
+) -> None:
+    """Write the validation record of one precision."""
+    params = load_params()
+    with Engine.open(engine, Machine.read(machine)) as loaded:
+        record = validate_engine(
+            loaded,
+            converted / "model.onnx",
+            SampleSet.open(validation),
+            np.load(reference / "logits.npy"),
+            precision_params(params, precision).thresholds,
+            params.validation.spot_samples,
+        )
+    record.write(report)
+    errors = record.engine_against_pytorch
+    print(
+        f"{precision}: accuracy {record.engine_accuracy:.2%} (PyTorch {record.reference_accuracy:.2%}), "
+        f"cosine {errors.cosine:.6f}, top-1 agreement {errors.top1_agreement:.2%}"
+    )
+    for line in record.broken:
+        print(f"{precision}: BROKEN THRESHOLD: {line}")
+
+
+if __name__ == "__main__":
+    run_stage(validate)
