@@ -1,0 +1,46 @@
+# Each target sets up what it needs: the environment is made once, from the lock file, into .venv.
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+READY := .venv/ready
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.PHONY: help repro test check lock clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+repro: $(READY)  ## run the pipeline; RECIPE=recipes/NAME.yaml changes params.yaml first
+	@if [ -n "$(RECIPE)" ]; then python -m enginery.recipes "$(RECIPE)"; fi
+	dvc repro
+
+test: $(READY)  ## run the tests
+	pytest
+
+check: $(READY)  ## lint, format and types
+	ruff check .
+	ruff format --check .
+	mypy
+
+lock: $(READY)  ## resolve pyproject.toml again into requirements.lock
+	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --quiet --output-file requirements.lock
+
+clean:  ## remove the environment, keep results
+	rm -rf .venv
+
+# A Python that really starts (version managers leave shims that don't), in a version that all packages support.
+$(READY): requirements.lock pyproject.toml
+	@for name in python3.12 python3.11 python3; do \
+		if $$name -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; \
+		then found=$$name; break; fi; \
+	done; \
+	if [ -z "$${found:-}" ]; then echo "Enginery needs Python 3.11 or 3.12 with its venv module" >&2; exit 1; fi; \
+	test -x .venv/bin/python || $$found -m venv .venv
+	@echo "installing the locked packages into .venv (6 GB, mostly torch's CUDA libraries)"
+	@# setuptools first: what comes as source is then built with the locked one, not with the newest.
+	@sed -n '/^setuptools==/,/[^\\]$$/p' requirements.lock > .venv/setuptools.lock
+	@python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/setuptools.lock
+	@python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock
+	@python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $@

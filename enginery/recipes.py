@@ -1,0 +1,50 @@
+"""Ready sets of parameters: a recipe holds only what differs, and is laid over params.yaml, comments kept."""
+
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML, YAMLError
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import new_file
+from enginery.core.params import PARAMS_FILE, load_params
+
+
+def apply_recipe(recipe: Path, params_file: Path = PARAMS_FILE) -> None:
+    """Change params.yaml, unless the result would not be valid."""
+    yaml = YAML()
+    yaml.width = 120
+    try:
+        changes = yaml.load(recipe.read_text())
+    except FileNotFoundError:
+        raise EngineryError(f"{recipe} does not exist") from None
+    except YAMLError as error:
+        raise EngineryError(f"{recipe} is not valid YAML: {' '.join(str(error).split())}") from None
+    params = yaml.load(params_file.read_text())
+    _overlay(params, changes)
+    with new_file(params_file) as temporary:
+        yaml.dump(params, temporary)
+        load_params(temporary)
+
+
+def _overlay(params: MutableMapping[str, Any], changes: MutableMapping[str, Any]) -> None:
+    for key, value in changes.items():
+        if isinstance(value, MutableMapping) and isinstance(params.get(key), MutableMapping):
+            _overlay(params[key], value)
+        else:
+            params[key] = value
+
+
+def main() -> None:
+    recipe = Path(sys.argv[1])
+    try:
+        apply_recipe(recipe)
+    except EngineryError as error:
+        sys.exit(f"recipe: {error}")
+    print(f"{PARAMS_FILE} now follows {recipe}; `dvc params diff` shows how, `git checkout {PARAMS_FILE}` undoes it")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Everything the pipeline found out, one entry per precision."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from enginery.core.errors import EngineryError
+from enginery.core.records import Benchmark, EngineRecord, Latency, Machine, Ratio, Validation
+
+ENGINE = "engine"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    engine: EngineRecord
+    validation: Validation
+    benchmark: Benchmark
+
+    @property
+    def precision(self) -> str:
+        return self.engine.precision
+
+    @property
+    def is_what_it_says(self) -> bool:
+        """Whether any arithmetic ran in the precision asked for; if none did, its figures belong to another one."""
+        return self.engine.share_as_asked > 0
+
+    def latency(self, batch: int, contender: str = ENGINE) -> Latency:
+        return next(
+            entry for entry in self.benchmark.latencies if (entry.batch, entry.contender) == (batch, contender)
+        )
+
+    def ratio(self, batch: int, baseline: str) -> Ratio:
+        return next(entry for entry in self.benchmark.ratios if (entry.batch, entry.baseline) == (batch, baseline))
+
+
+@dataclass(frozen=True)
+class Findings:
+    machine: Machine
+    precisions: tuple[Evidence, ...]
+
+    @property
+    def batches(self) -> list[int]:
+        return list(dict.fromkeys(entry.batch for entry in self.precisions[0].benchmark.latencies))
+
+    @property
+    def baselines(self) -> list[str]:
+        return list(dict.fromkeys(entry.baseline for entry in self.precisions[0].benchmark.ratios))
+
+    @property
+    def tuned_batch(self) -> int:
+        """The batch size that one figure per precision is quoted at: the one that engines are tuned for, if raced."""
+        optimum = self.precisions[0].engine.profile.opt
+        return optimum if optimum in self.batches else max(self.batches)
+
+
+def gather(precisions: Sequence[str], engines: Path, validation: Path, benchmark: Path, machine: Path) -> Findings:
+    """Read what is listed, never what lies in the folder: a precision that was dropped leaves its files behind."""
+    found = tuple(
+        Evidence(
+            EngineRecord.read(engines / name / "engine.json"),
+            Validation.read(validation / f"{name}.json"),
+            Benchmark.read(benchmark / name / "summary.json"),
+        )
+        for name in precisions
+    )
+    for entry in found:
+        if entry.benchmark.peak_megabytes.keys() != found[0].benchmark.peak_megabytes.keys():
+            raise EngineryError(f"{benchmark}: {entry.precision} was raced against other baselines than the rest")
+    return Findings(Machine.read(machine), found)

@@ -1,0 +1,72 @@
+"""Static pictures of the findings."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+from enginery.reporting import tables
+from enginery.reporting.evidence import Findings
+
+COLORS = {"fp32": "#64748b", "fp16": "#2563eb", "bf16": "#0d9488", "int8": "#d97706", "fp8": "#9333ea"}
+BASELINE_COLOR = "#cbd5e1"
+
+
+def draw_figures(findings: Findings, folder: Path) -> None:
+    with plt.style.context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
+        _save(folder / "latency.png", lambda axes: _bars(axes, findings, "p50", "milliseconds per batch, p50"))
+        _save(folder / "throughput.png", lambda axes: _bars(axes, findings, "images_per_second", "images per second"))
+        _save(folder / "tradeoff.png", lambda axes: _tradeoff(axes, findings))
+
+
+def _bars(axes: Axes, findings: Findings, figure: str, label: str) -> None:
+    """Groups by batch size: the baselines first, then each precision."""
+    first, batches = findings.precisions[0], findings.batches
+    series = [
+        (f"PyTorch {name}", BASELINE_COLOR, [getattr(first.latency(batch, name), figure) for batch in batches])
+        for name in findings.baselines
+    ]
+    series += [
+        (entry.precision, COLORS[entry.precision], [getattr(entry.latency(batch), figure) for batch in batches])
+        for entry in findings.precisions
+    ]
+    width = 0.8 / len(series)
+    for position, (name, color, values) in enumerate(series):
+        places = [group + (position - (len(series) - 1) / 2) * width for group in range(len(batches))]
+        drawn = axes.bar(places, values, width * 0.92, label=name, color=color)
+        axes.bar_label(drawn, fmt="%.3g", fontsize=6.5, padding=1)
+    axes.set_xticks(range(len(batches)), [f"batch {batch}" for batch in batches])
+    axes.set_ylabel(label)
+    axes.legend(frameon=False, ncols=len(series), loc="upper left", bbox_to_anchor=(0, 1.12))
+
+
+def _tradeoff(axes: Axes, findings: Findings) -> None:
+    rows = tables.tradeoff_rows(findings)
+    for row in rows.itertuples():
+        color = COLORS[str(row.precision)]
+        spread = [[row.speedup - row.speedup_low], [row.speedup_high - row.speedup]]
+        axes.errorbar([row.speedup], [row.relative_error], xerr=spread, fmt="o", color=color, capsize=3, markersize=8)
+        axes.annotate(
+            f"{row.precision}, {row.accuracy:.1%}",
+            (row.speedup, row.relative_error),
+            textcoords="offset points",
+            xytext=(8, 6),
+            color=color,
+        )
+    axes.set_yscale("log")
+    axes.margins(x=0.2, y=0.2)
+    axes.set_xlabel(f"times as fast as PyTorch {findings.baselines[0]}, batch {findings.tuned_batch}")
+    axes.set_ylabel("relative error of the logits (lower is better)")
+    axes.set_title("Right and down is better; the label shows accuracy", fontsize=10, loc="left")
+    axes.grid(alpha=0.25)
+
+
+def _save(path: Path, draw: Callable[[Axes], None]) -> None:
+    figure, axes = plt.subplots(figsize=(9, 4.2), layout="constrained")
+    draw(axes)
+    figure.savefig(path, dpi=130, metadata={"Software": None})
+    plt.close(figure)

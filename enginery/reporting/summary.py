@@ -1,0 +1,97 @@
+"""The report as Markdown, and as numbers for `dvc metrics diff`."""
+
+from typing import Any
+
+import pandas as pd
+
+from enginery.reporting import tables
+from enginery.reporting.evidence import Evidence, Findings
+from enginery.reporting.verdict import recommend, sentence
+
+
+def write_summary(findings: Findings) -> str:
+    machine, first = findings.machine, findings.precisions[0]
+    parts = [
+        "# Which precision to ship",
+        sentence(findings),
+        f"Measured on {machine.device_name} ({machine.cores} cores), {machine.runtime} {machine.runtime_version}, "
+        f"{first.benchmark.threads} threads, {first.validation.samples} validation images.",
+        *_warnings(findings),
+        "![Accuracy and speed](figures/tradeoff.png)",
+        "## Accuracy",
+        "Each engine against PyTorch on the full validation set.",
+        _markdown(tables.accuracy_table(findings)),
+        "Whose the error is, as relative error: the typed graph run as written against PyTorch, then the engine "
+        "against that graph.",
+        _markdown(tables.blame_table(findings)),
+        "## Executed precision",
+        "What the compiler made of the layers that carry the arithmetic.",
+        _markdown(tables.executed_table(findings)),
+        "## Latency",
+        "Milliseconds per batch: p50 / p90 / p99.",
+        _markdown(tables.latency_table(findings)),
+        "![Latency](figures/latency.png)",
+        f"Times as fast as the baseline: median over rounds in which both took a turn, and its "
+        f"{first.benchmark.confidence:.0%} interval.",
+        _markdown(tables.ratio_table(findings)),
+        "## Throughput",
+        "Images per second, one batch at a time.",
+        _markdown(tables.throughput_table(findings)),
+        "![Throughput](figures/throughput.png)",
+        "## Memory and size",
+        "Peak memory is that of a process which only loads the engine and runs the largest batch.",
+        _markdown(tables.memory_table(findings)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def metrics(findings: Findings) -> dict[str, Any]:
+    chosen = recommend(findings)
+    return {
+        "recommended": chosen.precision if chosen else "none",
+        "pytorch": {"accuracy": round(findings.precisions[0].validation.reference_accuracy, 4)},
+        **{entry.precision: _precision_metrics(entry, findings) for entry in findings.precisions},
+    }
+
+
+def _precision_metrics(entry: Evidence, findings: Findings) -> dict[str, Any]:
+    validation, errors = entry.validation, entry.validation.engine_against_pytorch
+    return {
+        "passed": validation.passed,
+        "accuracy": round(validation.engine_accuracy, 4),
+        "accuracy_drop": round(validation.accuracy_drop, 4),
+        "top1_agreement": round(errors.top1_agreement, 4),
+        "cosine": round(errors.cosine, 6),
+        "relative_error": float(f"{errors.relative:.3g}"),
+        "executed_as_asked": round(entry.engine.share_as_asked, 3),
+        "engine_mb": round(entry.engine.bytes / 1e6, 2),
+        "peak_mb": round(entry.benchmark.peak_megabytes["engine"]),
+        **{f"batch{batch}": _batch_metrics(entry, batch, findings.baselines[0]) for batch in findings.batches},
+    }
+
+
+def _batch_metrics(entry: Evidence, batch: int, baseline: str) -> dict[str, float]:
+    latency = entry.latency(batch)
+    return {
+        "p50_ms": round(latency.p50, 3),
+        "p99_ms": round(latency.p99, 3),
+        "images_per_s": round(latency.images_per_second, 1),
+        "speedup": round(entry.ratio(batch, baseline).median, 3),
+    }
+
+
+def _warnings(findings: Findings) -> list[str]:
+    lines = []
+    for entry in findings.precisions:
+        if not entry.is_what_it_says:
+            executed = next(iter(entry.engine.executed), "nothing")
+            lines.append(
+                f"- **{entry.precision} ran as {executed}:** this machine has no {entry.precision} arithmetic for "
+                f"{findings.machine.runtime} to use. Its accuracy is that of its graph, its speed is {executed}'s."
+            )
+        lines += [f"- **{entry.precision} failed:** {line}." for line in entry.validation.broken]
+    return ["\n".join(lines)] if lines else []
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    return str(table.to_markdown(stralign="right", disable_numparse=True))

@@ -1,0 +1,148 @@
+"""The findings as tables."""
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from enginery.reporting.evidence import ENGINE, Evidence, Findings
+
+
+def accuracy_table(findings: Findings) -> pd.DataFrame:
+    rows = {
+        entry.precision: {
+            "verdict": "passed" if entry.validation.passed else "FAILED",
+            "accuracy": f"{entry.validation.engine_accuracy:.2%}",
+            "drop": f"{entry.validation.accuracy_drop:.2%}",
+            "top-1 agreement": f"{entry.validation.engine_against_pytorch.top1_agreement:.2%}",
+            "cosine": f"{entry.validation.engine_against_pytorch.cosine:.6f}",
+            "relative error": f"{entry.validation.engine_against_pytorch.relative:.1e}",
+            "max abs error": f"{entry.validation.engine_against_pytorch.max_abs:.1e}",
+            "mean abs error": f"{entry.validation.engine_against_pytorch.mean_abs:.1e}",
+            "NaN or Inf": entry.validation.engine_against_pytorch.nonfinite,
+        }
+        for entry in findings.precisions
+    }
+    return _frame(rows)
+
+
+def blame_table(findings: Findings) -> pd.DataFrame:
+    """Whose the error is: the graph's types, or the compiler."""
+    rows = {
+        entry.precision: {
+            "precision's: graph to PyTorch": f"{entry.validation.graph_against_pytorch.relative:.1e}",
+            "compiler's: engine to graph": f"{entry.validation.engine_against_graph.relative:.1e}",
+            "both: engine to PyTorch": f"{entry.validation.engine_against_pytorch.relative:.1e}",
+            "the larger part is the": f"{entry.validation.loss_comes_from}'s",
+        }
+        for entry in findings.precisions
+    }
+    return _frame(rows)
+
+
+def executed_table(findings: Findings) -> pd.DataFrame:
+    rows = {
+        entry.precision: {
+            "compute layers executed as": ", ".join(f"{n} {name}" for name, n in entry.engine.executed.items()),
+            "as asked": f"{entry.engine.share_as_asked:.0%}",
+            "not as asked": _some_layers(entry),
+        }
+        for entry in findings.precisions
+    }
+    return _frame(rows)
+
+
+def latency_table(findings: Findings) -> pd.DataFrame:
+    """p50 / p90 / p99 in milliseconds per batch."""
+
+    def cell(entry: Evidence, batch: int, contender: str) -> str:
+        latency = entry.latency(batch, contender)
+        return f"{latency.p50:.2f} / {latency.p90:.2f} / {latency.p99:.2f}"
+
+    return _by_batch(findings, cell)
+
+
+def throughput_table(findings: Findings) -> pd.DataFrame:
+    def cell(entry: Evidence, batch: int, contender: str) -> str:
+        return f"{entry.latency(batch, contender).images_per_second:,.0f}"
+
+    return _by_batch(findings, cell)
+
+
+def ratio_table(findings: Findings) -> pd.DataFrame:
+    """How many times as fast as each baseline, with the interval."""
+    rows = {
+        f"{entry.precision} over {baseline}": {
+            f"batch {ratio.batch}": f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+            for ratio in entry.benchmark.ratios
+            if ratio.baseline == baseline
+        }
+        for baseline in findings.baselines
+        for entry in findings.precisions
+    }
+    return _frame(rows, index="")
+
+
+def memory_table(findings: Findings) -> pd.DataFrame:
+    rows = {
+        entry.precision: {
+            "ONNX, MB": f"{entry.engine.onnx_bytes / 1e6:.1f}",
+            "engine, MB": f"{entry.engine.bytes / 1e6:.1f}",
+            "peak memory, MB": f"{entry.benchmark.peak_megabytes[ENGINE]:.0f}",
+            "PyTorch eager's, MB": f"{entry.benchmark.peak_megabytes['eager']:.0f}",
+            "build, s": f"{entry.engine.build_seconds:.1f}",
+        }
+        for entry in findings.precisions
+    }
+    return _frame(rows)
+
+
+def latency_rows(findings: Findings) -> pd.DataFrame:
+    """One row per engine and batch size, for plots."""
+    rows = [
+        {"precision": entry.precision, **entry.latency(batch).model_dump(exclude={"contender"})}
+        for entry in findings.precisions
+        for batch in findings.batches
+    ]
+    return pd.DataFrame(rows)
+
+
+def tradeoff_rows(findings: Findings) -> pd.DataFrame:
+    """One row per precision: what it costs and what it buys."""
+    batch, baseline = findings.tuned_batch, findings.baselines[0]
+    rows = [
+        {
+            "precision": entry.precision,
+            "accuracy": entry.validation.engine_accuracy,
+            "relative_error": entry.validation.engine_against_pytorch.relative,
+            "speedup": entry.ratio(batch, baseline).median,
+            "speedup_low": entry.ratio(batch, baseline).low,
+            "speedup_high": entry.ratio(batch, baseline).high,
+            "engine_megabytes": entry.engine.bytes / 1e6,
+        }
+        for entry in findings.precisions
+    ]
+    return pd.DataFrame(rows)
+
+
+def _by_batch(findings: Findings, cell: Callable[[Evidence, int, str], str]) -> pd.DataFrame:
+    """Baselines as they ran beside the first precision, then each engine."""
+    first = findings.precisions[0]
+    rows = {
+        f"PyTorch {baseline}": {f"batch {batch}": cell(first, batch, baseline) for batch in findings.batches}
+        for baseline in findings.baselines
+    }
+    for entry in findings.precisions:
+        rows[entry.precision] = {f"batch {batch}": cell(entry, batch, ENGINE) for batch in findings.batches}
+    return _frame(rows)
+
+
+def _frame(rows: dict[str, dict[str, object]] | dict[str, dict[str, str]], index: str = "precision") -> pd.DataFrame:
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index)
+
+
+def _some_layers(entry: Evidence, most: int = 3) -> str:
+    """The compute layers that ran in another precision, by name."""
+    names = [layer.name for layer in entry.engine.layers if layer.computes and layer.precision != entry.precision]
+    if not names:
+        return "none"
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,41 @@
+"""One page, one table of metrics, and pictures: what was found, and which precision to ship."""
+
+import json
+from pathlib import Path
+
+from enginery.core.files import new_file, new_folder
+from enginery.core.params import load_params
+from enginery.core.stage import run_stage
+from enginery.reporting.evidence import gather
+from enginery.reporting.figures import draw_figures
+from enginery.reporting.summary import metrics, write_summary
+from enginery.reporting.tables import latency_rows, tradeoff_rows
+from enginery.reporting.verdict import sentence
+
+
+def report(
+    engines: Path,
+    validation: Path,
+    benchmark: Path,
+    machine: Path,
+    summary: Path,
+    metrics_file: Path,
+    plots: Path,
+    figures: Path,
+) -> None:
+    """Write summary.md, metrics.json, the plots' data and the figures."""
+    findings = gather(tuple(load_params().precisions), engines, validation, benchmark, machine)
+    with new_folder(figures) as unfinished:
+        draw_figures(findings, unfinished)
+    with new_folder(plots) as unfinished:
+        latency_rows(findings).to_csv(unfinished / "latency.csv", index=False, float_format="%.4f")
+        tradeoff_rows(findings).to_csv(unfinished / "tradeoff.csv", index=False, float_format="%.6f")
+    with new_file(metrics_file) as temporary:
+        temporary.write_text(json.dumps(metrics(findings), indent=2) + "\n")
+    with new_file(summary) as temporary:
+        temporary.write_text(write_summary(findings))
+    print(f"{sentence(findings).replace('*', '')}\nMore in {summary}")
+
+
+if __name__ == "__main__":
+    run_stage(report)
