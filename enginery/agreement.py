@@ -15,7 +15,7 @@ def accuracy(logits: Logits, labels: NDArray[np.int64]) -> float:
 
 
 def compare(wanted: Logits, got: Logits) -> Errors:
-    """Both of shape (samples, classes), summed in double precision. NaN and infinity count as nonfinite, and as zero."""
+    """Both of shape (samples, classes), in double precision. NaN and infinity count as nonfinite, and then as zero."""
     nonfinite = int(np.count_nonzero(~np.isfinite(got)))
     exact = wanted.astype(np.float64)
     finite = np.where(np.isfinite(got), got, 0).astype(np.float64)

@@ -65,9 +65,7 @@ def summarize(contender: str, batch: int, seconds: Sequence[float]) -> Latency:
     )
 
 
-def compare(
-    timings: Timings, baseline: str, batch: int, params: BenchmarkParams, rng: np.random.Generator
-) -> Ratio:
+def compare(timings: Timings, baseline: str, batch: int, params: BenchmarkParams, rng: np.random.Generator) -> Ratio:
     ratios = timings.ratios(baseline, ENGINE)
     low, high = median_interval(ratios, params.confidence, rng)
     return Ratio(

@@ -53,4 +53,4 @@ def _rounding(source: str, target: str) -> list[onnx.NodeProto]:
 
 
 def _target(node: onnx.NodeProto) -> int:
-    return next(attribute.i for attribute in node.attribute if attribute.name == "to")
+    return next(int(attribute.i) for attribute in node.attribute if attribute.name == "to")

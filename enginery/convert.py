@@ -23,13 +23,14 @@ def cast(source: Path, precision: str, keep: Keep) -> onnx.ModelProto:
     with _quiet_modelopt():
         from modelopt.onnx.autocast import convert_to_mixed_precision
 
-        return convert_to_mixed_precision(
+        converted: onnx.ModelProto = convert_to_mixed_precision(
             str(source),
             low_precision_type=precision,
             keep_io_types=True,
             nodes_to_exclude=list(keep.nodes),
             op_types_to_exclude=list(keep.op_types),
         )
+    return converted
 
 
 def quantize(source: Path, precision: str, amax: Mapping[str, float], keep: Keep) -> onnx.ModelProto:

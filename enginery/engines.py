@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -75,7 +74,7 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._session.close()
 
     def _require_fitting(self, feeds: Arrays) -> None:
@@ -107,8 +106,8 @@ def require_whole(record: EngineRecord, folder: Path) -> None:
 def require_same_machine(record: EngineRecord, machine: Machine, folder: Path) -> None:
     differing = differences(record.machine, machine)
     if differing:
-        changes = ", ".join(f"{name} {built!r} there and {here!r} here" for name, (built, here) in differing.items())
-        raise EngineryError(f"{folder} was built for another machine: {changes}. Run `dvc repro` to build it for this one")
+        changes = ", ".join(f"{name} {there!r} there and {now!r} here" for name, (there, now) in differing.items())
+        raise EngineryError(f"{folder} was built for another machine: {changes}. Run `dvc repro` to build it here")
 
 
 def differences(built: Machine, here: Machine) -> Mapping[str, tuple[object, object]]:

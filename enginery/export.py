@@ -35,7 +35,8 @@ def export_model(model: nn.Module, example: NDArray[np.float32], opset: int) -> 
     except torch.onnx.errors.OnnxExporterError as error:
         cause = str(error.__cause__ or error).strip().partition("\n")[0]
         raise EngineryError(f"the model cannot be exported to ONNX: {cause}") from None
-    assert program is not None  # what dynamo=True always returns
+    if program is None:
+        raise EngineryError("the model cannot be exported to ONNX: PyTorch returned no program")
     return _without_traces(program.model_proto)
 
 

@@ -56,9 +56,7 @@ def run_graph(session: onnxruntime.InferenceSession, images: NDArray[np.float32]
     return np.asarray(logits, np.float32)
 
 
-def check_graph(
-    wanted: NDArray[np.float32], got: NDArray[np.float32], limit: float, what: str
-) -> GraphCheck:
+def check_graph(wanted: NDArray[np.float32], got: NDArray[np.float32], limit: float, what: str) -> GraphCheck:
     """Compare outputs; a graph that strays past the limit stops the pipeline here, where the cause is known."""
     error = np.abs(wanted - got)
     relative = float(np.linalg.norm(wanted - got) / max(float(np.linalg.norm(wanted)), 1e-12))

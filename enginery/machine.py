@@ -71,11 +71,8 @@ def find_gpu() -> Hardware | None:
 
 
 def find_cpu() -> Hardware:
-    facts = dict(
-        (part.strip() for part in line.split(":", 1))
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if ":" in line
-    )
+    lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+    facts = {key.strip(): value.strip() for key, _, value in lines}
     name = facts.get("model name") or platform.processor() or platform.machine()
     known = set((facts.get("flags") or facts.get("Features") or "").split())
     return Hardware(name, " ".join(flag for flag in INSTRUCTION_SETS if flag in known), "")

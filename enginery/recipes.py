@@ -5,7 +5,8 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML, YAMLError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file

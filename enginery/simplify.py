@@ -11,6 +11,7 @@ SIMPLIFY_LIMIT = 1e-5  # folding reorders nothing: only the last bits may move
 
 
 def simplify_graph(model: onnx.ModelProto) -> onnx.ModelProto:
+    simplified: onnx.ModelProto
     simplified, ok = onnxsim.simplify(model)
     if not ok:
         raise EngineryError("simplify: onnxsim found that its own result computes something else than its input")
@@ -20,4 +21,5 @@ def simplify_graph(model: onnx.ModelProto) -> onnx.ModelProto:
 def fold_constants(model: onnx.ModelProto) -> onnx.ModelProto:
     # Without shape inference: with it, a wrong output shape was written into some segmentation models.
     with G_LOGGER.verbosity(G_LOGGER.ERROR):
-        return polygraphy_fold(model, do_shape_inference=False, error_ok=False)
+        folded: onnx.ModelProto = polygraphy_fold(model, do_shape_inference=False, error_ok=False)
+    return folded

@@ -76,9 +76,7 @@ def time_call(contender: Contender) -> float:
     return time.perf_counter() - started
 
 
-def median_interval(
-    values: NDArray[np.float64], confidence: float, rng: np.random.Generator
-) -> tuple[float, float]:
+def median_interval(values: NDArray[np.float64], confidence: float, rng: np.random.Generator) -> tuple[float, float]:
     """A percentile bootstrap interval of the median."""
     resampled = np.median(rng.choice(values, size=(RESAMPLES, len(values))), axis=1)
     low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2])

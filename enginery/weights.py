@@ -43,9 +43,10 @@ def _pretrained(model_name: str, classes: int) -> nn.Module:
             "give a checkpoint of your own, or weights.source: train"
         )
     try:
-        return torchvision.models.get_model(model_name, weights=published).eval()
+        model: nn.Module = torchvision.models.get_model(model_name, weights=published)
+        return model.eval()
     except urllib.error.URLError as error:
         raise EngineryError(
             f"weights.source: torchvision's weights for {model_name} could not be downloaded ({error.reason}); "
-            f"put a checkpoint into data/ and name it instead"
+            "put a checkpoint into data/ and name it instead"
         ) from None

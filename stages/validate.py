@@ -1,4 +1,4 @@
-"""Hold one engine against PyTorch, and find out whose fault a loss is. A broken threshold is written down, not raised."""
+"""Hold one engine against PyTorch and find whose fault a loss is. A broken threshold is written down, not raised."""
 
 from pathlib import Path
 

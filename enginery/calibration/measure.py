@@ -34,7 +34,7 @@ def _activations(model: onnx.ModelProto, batches: Iterable[NDArray[np.float32]])
 
     def run(images: NDArray[np.float32]) -> Activations:
         values = session.run(names, {INPUT: images})
-        return {INPUT: images} | {name: value for name, value in zip(names, values, strict=True)}
+        return {INPUT: images} | dict(zip(names, values, strict=True))
 
     with ThreadPoolExecutor(max_workers=1) as pool:
         waiting: Future[Activations] | None = None

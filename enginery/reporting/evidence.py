@@ -26,9 +26,7 @@ class Evidence:
         return self.engine.share_as_asked > 0
 
     def latency(self, batch: int, contender: str = ENGINE) -> Latency:
-        return next(
-            entry for entry in self.benchmark.latencies if (entry.batch, entry.contender) == (batch, contender)
-        )
+        return next(entry for entry in self.benchmark.latencies if (entry.batch, entry.contender) == (batch, contender))
 
     def ratio(self, batch: int, baseline: str) -> Ratio:
         return next(entry for entry in self.benchmark.ratios if (entry.batch, entry.baseline) == (batch, baseline))

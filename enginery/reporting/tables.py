@@ -1,6 +1,6 @@
 """The findings as tables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pandas as pd
 
@@ -136,7 +136,7 @@ def _by_batch(findings: Findings, cell: Callable[[Evidence, int, str], str]) -> 
     return _frame(rows)
 
 
-def _frame(rows: dict[str, dict[str, object]] | dict[str, dict[str, str]], index: str = "precision") -> pd.DataFrame:
+def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index)
 
 

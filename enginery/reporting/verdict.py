@@ -10,9 +10,7 @@ def recommend(findings: Findings) -> Evidence | None:
     if not passed:
         return None
     fastest = max(passed, key=lambda entry: entry.ratio(batch, baseline).median)
-    as_fast = [
-        entry for entry in passed if entry.ratio(batch, baseline).high >= fastest.ratio(batch, baseline).low
-    ]
+    as_fast = [entry for entry in passed if entry.ratio(batch, baseline).high >= fastest.ratio(batch, baseline).low]
     return min(as_fast, key=lambda entry: entry.validation.engine_against_pytorch.relative)
 
 

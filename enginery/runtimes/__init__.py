@@ -53,7 +53,7 @@ class Runtime(Protocol):
 def load_runtime(name: str) -> Runtime:
     module = f"{__name__}.{name}"
     try:
-        return cast(Runtime, importlib.import_module(module))
+        return cast("Runtime", importlib.import_module(module))
     except ModuleNotFoundError as error:
         if error.name != module:
             raise

@@ -91,9 +91,7 @@ def _settings(threads: int) -> dict[str, Any]:
 def _bounded(shape: Any, profile: Profile) -> Any:
     import openvino
 
-    return [
-        openvino.Dimension(profile.min, profile.max) if dimension.is_dynamic else dimension for dimension in shape
-    ]
+    return [openvino.Dimension(profile.min, profile.max) if dimension.is_dynamic else dimension for dimension in shape]
 
 
 def _spec(port: Any) -> TensorSpec:
