@@ -17,7 +17,7 @@ def accuracy(logits: Logits, labels: NDArray[np.int64]) -> float:
 def compare(wanted: Logits, got: Logits) -> Errors:
     """Both of shape (samples, classes), in double precision. NaN and infinity count as nonfinite, and then as zero."""
     nonfinite = int(np.count_nonzero(~np.isfinite(got)))
-    exact = wanted.astype(np.float64)
+    exact = np.where(np.isfinite(wanted), wanted, 0).astype(np.float64)
     finite = np.where(np.isfinite(got), got, 0).astype(np.float64)
     difference = np.abs(exact - finite)
     cosines = _cosines(exact, finite)
@@ -50,8 +50,8 @@ def broken_thresholds(errors: Errors, accuracy_drop: float, limits: Thresholds) 
 
 def origin_of_loss(graph_against_pytorch: Errors, engine_against_graph: Errors) -> str:
     """Whose the larger part of the error is: the precision's, or the compiler's."""
-    if engine_against_graph.nonfinite > graph_against_pytorch.nonfinite:
-        return "compiler"
+    if engine_against_graph.nonfinite != graph_against_pytorch.nonfinite:
+        return "compiler" if engine_against_graph.nonfinite > graph_against_pytorch.nonfinite else "precision"
     return "precision" if graph_against_pytorch.relative >= engine_against_graph.relative else "compiler"
 
 

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
 
-from enginery.calibration.cache import write_cache
+from enginery.calibration.cache import read_cache, write_cache
 from enginery.core.params import Keep
 from enginery.graphs import INPUT, load_graph
 
 QUANTIZED_TYPES = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
+LARGEST_FP8 = 448  # of E4M3
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
 
 
@@ -55,7 +57,21 @@ def quantize(source: Path, precision: str, amax: Mapping[str, float], keep: Keep
             output_path=str(target),
             log_level="ERROR",
         )
-        return load_graph(target)
+        graph = load_graph(target)
+        if precision == "fp8":
+            _set_fp8_scales(graph, read_cache(cache))
+        return graph
+
+
+def _set_fp8_scales(model: onnx.ModelProto, amax: Mapping[str, float]) -> None:
+    """ModelOpt takes a cache in its fp8 mode but does not read it: the scales are those of its batch of zeros."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    ranges: dict[str, float] = {}  # by scale: the inputs of a Concat share one
+    for node in model.graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[0] in amax:
+            ranges[node.input[1]] = max(ranges.get(node.input[1], 0.0), amax[node.input[0]])
+    for name, value in ranges.items():
+        constants[name].CopyFrom(numpy_helper.from_array(np.array(value / LARGEST_FP8, np.float32), name))
 
 
 def tensors_to_quantize(model: onnx.ModelProto) -> list[str]:

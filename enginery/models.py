@@ -40,12 +40,16 @@ def read_checkpoint(path: Path) -> State:
             f"{path} holds more than tensors, or is not a PyTorch checkpoint; "
             "save it again with torch.save(model.state_dict(), path)"
         ) from None
-    except (RuntimeError, EOFError, ValueError) as error:
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # damage surfaces wherever torch's reader happens to be
         raise EngineryError(f"{path} cannot be read, it may be truncated: {_first_line(error)}") from None
     for wrapper in ("state_dict", "model_state_dict", "model"):  # the names that training scripts use
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
-    if not isinstance(content, dict) or not all(isinstance(value, torch.Tensor) for value in content.values()):
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()
+    ):
         raise EngineryError(f"{path} is not a state dict: it must map parameter names to tensors")
     # What DataParallel puts before each name.
     return {name.removeprefix("module."): value for name, value in content.items()}

@@ -25,16 +25,15 @@ def decode(path: Path) -> Image.Image:
             if upright.mode in SIXTEEN_BIT_MODES:
                 upright = Image.fromarray((np.asarray(upright).astype(np.int64) // 257).clip(0, 255).astype(np.uint8))
             return upright.convert("RGB")
-    except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for broken files
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # Pillow's for broken files
         raise EngineryError(f"{path} is not an image that can be decoded: {error}") from None
 
 
 def resize(image: Image.Image, how: Preprocessing) -> Pixels:
-    """Scale the shorter side, cut the middle: bytes of shape (3, crop, crop)."""
-    scale = how.resize / min(image.size)
-    width, height = (max(how.resize, round(side * scale)) for side in image.size)
+    """Scale the shorter side, cut the middle, to the pixel as torchvision does: bytes of shape (3, crop, crop)."""
+    width, height = (how.resize * side // min(image.size) for side in image.size)
     scaled = image.resize((width, height), Image.Resampling[how.interpolation.upper()])
-    left, top = (width - how.crop) // 2, (height - how.crop) // 2
+    left, top = round((width - how.crop) / 2), round((height - how.crop) / 2)
     cut = scaled.crop((left, top, left + how.crop, top + how.crop))
     return np.ascontiguousarray(np.asarray(cut).transpose(2, 0, 1))
 

@@ -10,24 +10,33 @@ from ruamel.yaml.error import YAMLError
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file
-from enginery.core.params import PARAMS_FILE, load_params
+from enginery.core.params import PARAMS_FILE, load_params, yaml_problem
 
 
 def apply_recipe(recipe: Path, params_file: Path = PARAMS_FILE) -> None:
     """Change params.yaml, unless the result would not be valid."""
     yaml = YAML()
     yaml.width = 120
-    try:
-        changes = yaml.load(recipe.read_text())
-    except FileNotFoundError:
-        raise EngineryError(f"{recipe} does not exist") from None
-    except YAMLError as error:
-        raise EngineryError(f"{recipe} is not valid YAML: {' '.join(str(error).split())}") from None
-    params = yaml.load(params_file.read_text())
+    changes, params = _read(yaml, recipe), _read(yaml, params_file)
     _overlay(params, changes)
     with new_file(params_file) as temporary:
         yaml.dump(params, temporary)
-        load_params(temporary)
+        try:
+            load_params(temporary)
+        except EngineryError as error:
+            raise EngineryError(str(error).replace(str(temporary), str(recipe))) from None
+
+
+def _read(yaml: YAML, path: Path) -> MutableMapping[str, Any]:
+    try:
+        content = yaml.load(path.read_text())
+    except FileNotFoundError:
+        raise EngineryError(f"{path} does not exist") from None
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise EngineryError(f"{path} is not valid YAML: {yaml_problem(error)}") from None
+    if not isinstance(content, MutableMapping):
+        raise EngineryError(f"{path} holds no parameters")
+    return content
 
 
 def _overlay(params: MutableMapping[str, Any], changes: MutableMapping[str, Any]) -> None:

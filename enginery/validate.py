@@ -33,7 +33,7 @@ def validate_engine(
     spots = tuple(check_spot(engine, samples, reference, batch, spot_samples) for batch in spot_batches(profile))
     drop = wanted_accuracy - got_accuracy
     broken = broken_thresholds(engine_errors, drop, limits)
-    for spot in spots:
+    for spot in spots if not broken else ():  # what breaks on the full set is said once
         broken += tuple(f"at batch {spot.batch}: {line}" for line in broken_thresholds(spot.errors, 0.0, limits))
     return Validation(
         precision=precision,
@@ -58,7 +58,14 @@ def run_as_written(onnx: Path) -> Callable[[NDArray[np.float32]], Logits]:
 
 
 def run_engine(engine: Engine) -> Callable[[NDArray[np.float32]], Logits]:
-    return lambda images: engine.run({INPUT: images})[OUTPUT].astype(np.float32)
+    """The last batch may be smaller than the engine takes: it is filled up with copies, whose logits are dropped."""
+    fewest = engine.record.profile.min
+
+    def run(images: NDArray[np.float32]) -> Logits:
+        filled = np.resize(images, (max(len(images), fewest), *images.shape[1:]))
+        return engine.run({INPUT: filled})[OUTPUT][: len(images)].astype(np.float32)
+
+    return run
 
 
 def run_all(

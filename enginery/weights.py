@@ -12,7 +12,7 @@ from enginery.core.params import WeightsParams
 from enginery.models import load_model, make_model, require_finite
 from enginery.samples import SampleSet
 from enginery.sources import brought
-from enginery.training import fit_head, train
+from enginery.training import train
 
 
 def obtain(model_name: str, params: WeightsParams, training: SampleSet, data: Path) -> nn.Module:
@@ -28,8 +28,7 @@ def obtain(model_name: str, params: WeightsParams, training: SampleSet, data: Pa
 def _trained(model_name: str, classes: int, params: WeightsParams, training: SampleSet) -> nn.Module:
     torch.manual_seed(params.training.seed)
     model = make_model(model_name, classes)
-    fit = {"all": train, "head": fit_head}[params.training.layers]
-    fit(model, training, params.training)
+    train(model, training, params.training)
     require_finite(model.state_dict(), Path("the trained model"))
     return model
 

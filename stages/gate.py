@@ -11,11 +11,9 @@ from enginery.core.stage import run_stage
 def gate(validation: Path, summary: Path) -> None:
     """Read every verdict; write nothing."""
     verdicts = [Validation.read(validation / f"{name}.json") for name in load_params().precisions]
-    failures = [f"{verdict.precision}: {line}" for verdict in verdicts for line in verdict.broken]
+    failures = [f"{verdict.precision}: {', '.join(verdict.broken)}" for verdict in verdicts if verdict.broken]
     if failures:
-        raise EngineryError(
-            f"{len(failures)} thresholds are broken, the report in {summary} is complete: " + "; ".join(failures)
-        )
+        raise EngineryError(f"{'; '.join(failures)}. The report is complete: see {summary}")
     print(f"all {len(verdicts)} precisions stayed within their thresholds")
 
 

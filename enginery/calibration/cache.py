@@ -9,11 +9,13 @@ from enginery.core.files import new_file
 
 HEADER = "TRT-101601-EntropyCalibration2"  # what TensorRT 10.16.1 writes; readers check the kind, not the number
 LEVELS = 127
+TINY = 1e-36  # as good as zero: float32 could not hold its scale well
 
 
 def write_cache(amax: Mapping[str, float], path: Path) -> None:
     """A tensor that is always zero gets the range 1: any scale fits it, but readers fail on a scale of 0."""
-    lines = [f"{name}: {struct.pack('>f', (value or 1.0) / LEVELS).hex()}" for name, value in amax.items()]
+    ranges = {name: value if value > TINY else 1.0 for name, value in amax.items()}
+    lines = [f"{name}: {struct.pack('>f', value / LEVELS).hex()}" for name, value in ranges.items()]
     with new_file(path) as temporary:
         temporary.write_text("\n".join([HEADER, *lines]) + "\n")
 
@@ -35,11 +37,11 @@ def read_cache(path: Path) -> dict[str, float]:
 
 
 def _parse(line: str, where: str) -> tuple[str, float]:
-    name, colon, text = line.rpartition(":")
+    name, _, text = line.rpartition(":")
     try:
         scale = struct.unpack(">f", bytes.fromhex(text.strip().zfill(8)))[0]
     except (ValueError, struct.error):
         scale = float("nan")
-    if not colon or not 0 < scale < float("inf"):
+    if not name.strip() or not 0 < scale < float("inf"):
         raise EngineryError(f"{where}: expected `name: scale` with a positive float32 in hex, got {line[:80]!r}")
     return name.strip(), float(scale)

@@ -1,16 +1,20 @@
 """A histogram of magnitudes that is filled in a stream and never needs to know its range beforehand."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 CHUNK = 1 << 16  # elements: the temporaries of one step stay in the processor's cache
+NARROWEST = 2.0**-126  # of which float32 still holds the inverse
 
 
 class Histogram:
     """Counts of |x| in equal bins from 0. When a value lies beyond the last bin, pairs of bins merge.
 
-    Merging is exact, so the result does not depend on how the stream was cut, and memory does not grow with it. There
-    are twice as many bins as asked for, which leaves at least the asked number below the largest value.
+    Widths are powers of two, so scaling and merging are exact: the result does not depend on how the stream was cut,
+    and memory does not grow with it. There are twice as many bins as asked for, which leaves at least the asked number
+    below the largest value.
     """
 
     def __init__(self, bins: int) -> None:
@@ -33,14 +37,12 @@ class Histogram:
             self.counts[0] += flat.size
             return
         inverse = np.float32(1 / self.width)
-        last = len(self.counts) - 1
         for start in range(0, flat.size, CHUNK):
             chunk = flat[start : start + CHUNK]
             scaled, index = self._scaled[: chunk.size], self._index[: chunk.size]
             np.abs(chunk, out=scaled)
             np.multiply(scaled, inverse, out=scaled)
             index[:] = scaled
-            np.minimum(index, last, out=index)  # rounding can lift the largest value over the edge
             self.counts += np.bincount(index, minlength=len(self.counts))
 
     def used(self) -> NDArray[np.int64]:
@@ -52,8 +54,8 @@ class Histogram:
         if largest == 0:
             return
         if self.width == 0:
-            self.width = largest / len(self.counts)
-        while largest > self.width * len(self.counts):
+            self.width = max(NARROWEST, 2.0 ** math.frexp(largest / len(self.counts))[1])
+        while largest >= self.width * len(self.counts):
             half = len(self.counts) // 2
             self.counts[:half] = self.counts.reshape(half, 2).sum(axis=1)
             self.counts[half:] = 0

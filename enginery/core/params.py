@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from enginery.core.errors import EngineryError
 
@@ -22,7 +22,7 @@ Triple = tuple[float, float, float]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
 
 class Preprocessing(Section):
@@ -55,7 +55,7 @@ class ModelParams(Section):
 
 
 class TrainingParams(Section):
-    layers: Literal["all", "head"]
+    size: int = Field(ge=1)
     epochs: int = Field(ge=1)
     batch: int = Field(ge=2)
     learning_rate: float = Field(gt=0)
@@ -159,6 +159,11 @@ class Params(Section):
                 f"benchmark.batches: {', '.join(outside)} lies outside build.profile {profile.min} to {profile.max}; "
                 "widen the profile or drop the batch size"
             )
+        if self.weights.training.size > self.samples.preprocessing.crop:
+            raise ValueError(
+                f"weights.training.size: {self.weights.training.size} is larger than the images, "
+                f"samples.preprocessing.crop {self.samples.preprocessing.crop}"
+            )
         if self.weights.source == "train" and self.samples.training == 0:
             raise ValueError("samples.training: weights.source is 'train', which needs training samples; got 0")
         return self
@@ -169,12 +174,19 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
         content = YAML(typ="safe").load(path.read_text())
     except FileNotFoundError:
         raise EngineryError(f"{path} is not in {Path.cwd()}: run from the root of the project") from None
-    except YAMLError as error:
-        raise EngineryError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise EngineryError(f"{path} is not valid YAML: {yaml_problem(error)}") from None
     try:
         return Params.model_validate(content)
     except ValidationError as error:
         raise EngineryError(f"{path}: {'; '.join(_sentence(detail) for detail in error.errors())}") from None
+
+
+def yaml_problem(error: Exception) -> str:
+    """What is wrong and where, without the excerpts and advice that the parser adds."""
+    if isinstance(error, MarkedYAMLError) and error.problem_mark:
+        return f"line {error.problem_mark.line + 1}: {error.problem}"
+    return " ".join(str(error).split())
 
 
 def precision_params(params: Params, precision: str) -> PrecisionParams:
@@ -196,7 +208,7 @@ def _sentence(error: ErrorDetails) -> str:
     if error["type"] == "value_error":
         return f"{name}: {error['ctx']['error']}" if name else str(error["ctx"]["error"])
     message = error["msg"][0].lower() + error["msg"][1:]
-    return f"{name}: {message}, got {error['input']!r}"
+    return f"{name or 'the file'}: {message}, got {error['input']!r}"
 
 
 def _siblings(place: list[str]) -> list[str]:

@@ -25,6 +25,10 @@ class Evidence:
         """Whether any arithmetic ran in the precision asked for; if none did, its figures belong to another one."""
         return self.engine.share_as_asked > 0
 
+    @property
+    def raced(self) -> list[tuple[str, int]]:
+        return [(entry.baseline, entry.batch) for entry in self.benchmark.ratios]
+
     def latency(self, batch: int, contender: str = ENGINE) -> Latency:
         return next(entry for entry in self.benchmark.latencies if (entry.batch, entry.contender) == (batch, contender))
 
@@ -63,6 +67,9 @@ def gather(precisions: Sequence[str], engines: Path, validation: Path, benchmark
         for name in precisions
     )
     for entry in found:
-        if entry.benchmark.peak_megabytes.keys() != found[0].benchmark.peak_megabytes.keys():
-            raise EngineryError(f"{benchmark}: {entry.precision} was raced against other baselines than the rest")
+        if entry.raced != found[0].raced:
+            raise EngineryError(
+                f"{benchmark}: {entry.precision} was raced against other baselines or at other batch sizes than "
+                f"{found[0].precision}; run `dvc repro` to measure again"
+            )
     return Findings(Machine.read(machine), found)

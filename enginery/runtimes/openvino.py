@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from enginery.core.errors import EngineryError
 from enginery.core.params import Profile
 from enginery.core.records import Layer, TensorSpec
 from enginery.runtimes import Arrays
@@ -41,9 +42,12 @@ def compile(onnx: Path, folder: Path, profile: Profile) -> list[Layer]:
 
     # Through convert_model, never straight from the path: compiling some int8 graphs (Concat before Q/DQ and Conv)
     # from the path gives silently wrong results.
-    model = openvino.convert_model(onnx)
-    model.reshape({port: _bounded(port.partial_shape, profile) for port in model.inputs})
-    compiled = openvino.Core().compile_model(model, "CPU", _settings(threads=0))
+    try:
+        model = openvino.convert_model(onnx)
+        model.reshape({port: _bounded(port.partial_shape, profile) for port in model.inputs})
+        compiled = openvino.Core().compile_model(model, "CPU", _settings(threads=0))
+    except Exception as error:  # OpenVINO's own exceptions share no base class
+        raise EngineryError(f"OpenVINO cannot compile {onnx}: {' '.join(str(error).split())}") from None
     (folder / BLOB).write_bytes(compiled.export_model().getvalue())
     return [_layer(operation) for operation in _executed(compiled)]
 

@@ -1,0 +1,88 @@
+"""A tiny classifier and what surrounds it: small enough that every test can afford the real thing."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from enginery.core.params import Preprocessing, Profile
+from enginery.core.records import Manifest, Sample
+from enginery.machine import describe_machine
+from enginery.samples import MANIFEST, PIXELS, SampleSet
+
+CLASSES = 16
+SIZE = 8
+
+
+@pytest.fixture(scope="session")
+def tiny_graph():
+    """Conv, Relu, GlobalAveragePool, Flatten, Gemm; wide enough for ModelOpt to find it worth quantizing."""
+    rng = np.random.default_rng(7)
+
+    def weights(name, *shape):
+        return numpy_helper.from_array(rng.normal(0, 0.3, shape).astype(np.float32), name)
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["input", "w1", "b1"], ["conv"], "conv1", pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["conv"], ["relu"], "relu1"),
+            helper.make_node("Conv", ["relu", "w2", "b2"], ["conv_2"], "conv2", pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["conv_2"], ["relu_2"], "relu2"),
+            helper.make_node("GlobalAveragePool", ["relu_2"], ["pooled"], "pool"),
+            helper.make_node("Flatten", ["pooled"], ["features"], "flatten"),
+            helper.make_node("Gemm", ["features", "w3", "b3"], ["logits"], "classifier", transB=1),
+        ],
+        "tiny",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, SIZE, SIZE])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", CLASSES])],
+        [
+            weights("w1", 32, 3, 3, 3),
+            weights("b1", 32),
+            weights("w2", 32, 32, 3, 3),
+            weights("b2", 32),
+            weights("w3", CLASSES, 32),
+            weights("b3", CLASSES),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    onnx.checker.check_model(model)
+    return model
+
+
+@pytest.fixture(scope="session")
+def tiny_onnx(tiny_graph, tmp_path_factory):
+    path = tmp_path_factory.mktemp("onnx") / "model.onnx"
+    onnx.save(tiny_graph, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def preprocessing():
+    return Preprocessing(resize=SIZE, crop=SIZE, interpolation="bilinear", mean=(0.5, 0.4, 0.3), std=(0.5, 0.25, 0.2))
+
+
+@pytest.fixture(scope="session")
+def manifest(preprocessing):
+    samples = tuple(Sample(name=f"image {i}", sha256=f"{i:064x}", label=i % CLASSES) for i in range(21))
+    classes = tuple(f"class {label}" for label in range(CLASSES))
+    return Manifest(source="data/tiny", preprocessing=preprocessing, class_names=classes, samples=samples)
+
+
+@pytest.fixture(scope="session")
+def samples(manifest, tmp_path_factory):
+    """21 images of noise: no batch size but 1, 3, 7 and 21 divides them."""
+    folder = tmp_path_factory.mktemp("samples")
+    shape = (len(manifest.samples), 3, SIZE, SIZE)
+    np.save(folder / PIXELS, np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8))
+    manifest.write(folder / MANIFEST)
+    return SampleSet.open(folder)
+
+
+@pytest.fixture(scope="session")
+def machine():
+    return describe_machine("openvino")
+
+
+@pytest.fixture(scope="session")
+def profile():
+    return Profile(min=2, opt=4, max=8)

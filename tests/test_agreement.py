@@ -1,0 +1,117 @@
+import math
+
+import numpy as np
+import pytest
+
+from enginery.agreement import accuracy, broken_thresholds, compare, origin_of_loss
+from enginery.core.params import Thresholds
+from enginery.core.records import Errors
+
+LIMITS = Thresholds(cosine=0.99, relative_error=0.05, top1_agreement=0.95, accuracy_drop=0.01)
+PERFECT = Errors(max_abs=0, mean_abs=0, relative=0, cosine=1, worst_cosine=1, top1_agreement=1, nonfinite=0)
+
+
+def logits(*rows):
+    return np.array(rows, np.float32)
+
+
+def errors(**changes):
+    return PERFECT.model_copy(update=changes)
+
+
+def test_errors_are_those_computed_by_hand():
+    """Differences 1, 0 and 0, 2; norms of 3, 4 and 0, 2 make sqrt(29) in all."""
+    got = compare(logits([3, 4], [0, 2]), logits([4, 4], [0, 4]))
+    assert got.max_abs == 2
+    assert got.mean_abs == 0.75
+    assert got.relative == pytest.approx(math.sqrt(5) / math.sqrt(29))
+    first = (3 * 4 + 4 * 4) / (5 * math.sqrt(32))
+    assert got.cosine == pytest.approx((first + 1) / 2)
+    assert got.worst_cosine == pytest.approx(first)
+    assert got.top1_agreement == 0.5  # 4, 4 ties: the first wins, as everywhere
+    assert got.nonfinite == 0
+
+
+def test_equal_outputs_agree_perfectly():
+    some = np.random.default_rng(0).normal(size=(7, 10)).astype(np.float32)
+    got = compare(some, some)
+    assert (got.max_abs, got.mean_abs, got.relative, got.top1_agreement, got.nonfinite) == (0, 0, 0, 1, 0)
+    assert got.cosine == pytest.approx(1)
+
+
+def test_opposite_outputs_have_cosine_minus_one():
+    assert compare(logits([1, 2]), logits([-1, -2])).cosine == pytest.approx(-1)
+
+
+def test_two_zero_vectors_agree_and_a_zero_and_another_do_not():
+    assert compare(logits([0, 0]), logits([0, 0])).cosine == 1
+    assert compare(logits([1, 2]), logits([0, 0])).cosine == 0
+    assert compare(logits([0, 0]), logits([1, 2])).cosine == 0
+
+
+def test_nan_and_infinity_are_counted_and_taken_as_zero():
+    got = compare(logits([1, 2], [3, 4]), logits([np.nan, 2], [-np.inf, np.inf]))
+    assert got.nonfinite == 3
+    assert got.max_abs == 4
+    assert got.relative == pytest.approx(math.sqrt(1 + 9 + 16) / math.sqrt(30))
+
+
+def test_every_figure_is_finite_even_where_the_wanted_outputs_are_not():
+    """A record with NaN in it cannot be read back, and the report needs it."""
+    got = compare(logits([np.nan, 1], [np.inf, 2]), logits([np.nan, 1], [1, 2]))
+    assert all(math.isfinite(value) for value in got.model_dump().values())
+    assert got.nonfinite == 1
+
+
+def test_values_too_large_to_be_squared_in_float32_are_compared():
+    assert compare(logits([3e30, 0]), logits([0, 3e30])).relative == pytest.approx(math.sqrt(2))
+
+
+def test_accuracy_is_the_share_of_right_answers():
+    labels = np.array([1, 0, 0, 1])
+    assert accuracy(logits([0, 1], [1, 0], [0, 1], [0, 1]), labels) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("found", "drop", "sentence"),
+    [
+        (errors(nonfinite=3), 0, "3 outputs are NaN or infinite"),
+        (errors(cosine=0.98), 0, "cosine 0.98000 is below 0.99"),
+        (errors(relative=0.06), 0, "relative error 6.00e-02 is above 5.00e-02"),
+        (errors(top1_agreement=0.94), 0, "top-1 agreement 94.00% is below 95.00%"),
+        (PERFECT, 0.02, "accuracy drop 2.00% is above 1.00%"),
+        (errors(relative=math.nan), 0, "relative error nan is above 5.00e-02"),
+    ],
+)
+def test_a_broken_threshold_is_a_sentence(found, drop, sentence):
+    assert broken_thresholds(found, drop, LIMITS) == (sentence,)
+
+
+def test_limits_that_are_just_met_are_not_broken():
+    met = errors(cosine=0.99, relative=0.05, top1_agreement=0.95)
+    assert broken_thresholds(met, 0.01, LIMITS) == ()
+
+
+def test_all_broken_thresholds_are_listed():
+    bad = errors(cosine=0, relative=2, top1_agreement=0, nonfinite=1)
+    assert len(broken_thresholds(bad, 1, LIMITS)) == 5
+
+
+@pytest.mark.parametrize(
+    ("graph", "engine", "origin"),
+    [
+        (errors(relative=1e-2), errors(relative=1e-6), "precision"),
+        (errors(relative=1e-6), errors(relative=1e-2), "compiler"),
+        (PERFECT, PERFECT, "precision"),
+        (errors(relative=1e-2), errors(relative=1e-6, nonfinite=1), "compiler"),
+        (errors(relative=0.1, nonfinite=4), errors(relative=0.5), "precision"),
+        (errors(relative=0.1, nonfinite=4), errors(relative=0.0, nonfinite=4), "precision"),
+    ],
+)
+def test_a_loss_comes_from_where_the_larger_error_is(graph, engine, origin):
+    assert origin_of_loss(graph, engine) == origin
+
+
+def test_a_graph_that_overflows_is_not_blamed_on_the_compiler():
+    pytorch, overflown = logits([1, 2], [3, 4]), logits([1, 2], [np.inf, np.nan])
+    assert origin_of_loss(compare(pytorch, overflown), compare(overflown, overflown)) == "precision"

@@ -1,0 +1,153 @@
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+
+from enginery.calibration.cache import read_cache, write_cache
+from enginery.calibration.provenance import provided_provenance
+from enginery.convert import cast, quantize, tensors_to_quantize
+from enginery.core.errors import EngineryError
+from enginery.core.params import CalibrationParams, Keep
+from enginery.graphs import arbiter, run_graph
+from stages.convert import checked_ranges
+
+AMAX = {"input": 2.5, "relu": 7.3, "features": 3.1}
+WEIGHTS = ("w1", "w2", "w3")
+EVERYTHING = Keep(op_types=(), nodes=())
+
+
+@pytest.fixture(scope="module")
+def int8(tiny_onnx):
+    return quantize(tiny_onnx, "int8", AMAX, EVERYTHING)
+
+
+def constants(model):
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+
+
+def quantized_inputs(model):
+    """Of each operator whose first input comes out of a DequantizeLinear: its name, and what was quantized."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+
+    def origin(name):
+        dequantize = makers.get(name)
+        if dequantize is None or dequantize.op_type != "DequantizeLinear":
+            return None
+        return makers[dequantize.input[0]].input[0]
+
+    return {node.name: [origin(name) for name in node.input[:2]] for node in model.graph.node if origin(node.input[0])}
+
+
+def kept_in_float32(model):
+    """The operators that compute on float32 weights."""
+    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    return [
+        node.name for node in model.graph.node if any(types.get(name) == TensorProto.FLOAT for name in node.input[1:])
+    ]
+
+
+def test_the_activations_to_quantize_are_those_that_enter_the_arithmetic(tiny_graph):
+    assert tensors_to_quantize(tiny_graph) == ["input", "relu", "features"]
+
+
+def test_int8_quantizes_every_operator_that_carries_the_arithmetic(int8):
+    """The classifier too, which ModelOpt leaves in float when it is shown a batch of one."""
+    assert quantized_inputs(int8) == {
+        "conv1": ["input", "w1"],
+        "conv2": ["relu", "w2"],
+        "classifier": ["features", "w3"],
+    }
+
+
+def test_int8_scales_of_activations_are_the_caches_to_the_bit(int8, tmp_path):
+    write_cache(AMAX, tmp_path / "cache")
+    cached = read_cache(tmp_path / "cache")
+    found = constants(int8)
+    assert {name: float(found[f"{name}_scale"]) * 127 for name in AMAX} == cached
+
+
+def test_int8_weights_have_a_scale_per_output_channel(int8, tiny_graph):
+    found, original = constants(int8), constants(tiny_graph)
+    for name in WEIGHTS:
+        largest = np.abs(original[name]).reshape(len(original[name]), -1).max(axis=1)
+        assert found[f"{name}_scale"] == pytest.approx(largest / 127, rel=1e-6)
+
+
+def test_int8_is_symmetric(int8):
+    zero_points = {name: value for name, value in constants(int8).items() if name.endswith("_zero_point")}
+    assert len(zero_points) == 6
+    assert all(value.dtype == np.int8 and not value.any() for value in zero_points.values())
+
+
+def test_int8_computes_what_the_graph_computes_up_to_rounding(tiny_graph, tiny_onnx, samples):
+    images = samples.read(0, 8)
+    makers = onnx.shape_inference.infer_shapes(tiny_graph)
+    makers.graph.output.extend(value for value in makers.graph.value_info if value.name in ("relu", "features"))
+    logits, relu, features = arbiter(makers).run(["logits", "relu", "features"], {"input": images})
+    amax = {name: float(np.abs(x).max()) for name, x in (("input", images), ("relu", relu), ("features", features))}
+    got = run_graph(arbiter(quantize(tiny_onnx, "int8", amax, EVERYTHING)), images)
+    assert 0 < np.linalg.norm(got - logits) / np.linalg.norm(logits) < 0.05
+
+
+def test_fp8_scales_reach_from_the_range_to_the_largest_e4m3(tiny_onnx):
+    """448 is that; and the first convolution, of three channels, stays in float, where TensorRT has no fp8 kernel."""
+    fp8 = quantize(tiny_onnx, "fp8", AMAX, EVERYTHING)
+    assert quantized_inputs(fp8) == {"conv2": ["relu", "w2"], "classifier": ["features", "w3"]}
+    found = constants(fp8)
+    for name in ("relu", "features"):
+        assert float(found[f"{name}_scale"]) == pytest.approx(AMAX[name] / 448, rel=1e-6)
+    zero_point = next(tensor for tensor in fp8.graph.initializer if tensor.name == "relu_zero_point")
+    assert zero_point.data_type == TensorProto.FLOAT8E4M3FN
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        Keep(op_types=("Conv",), nodes=()),
+        Keep(op_types=(), nodes=("conv1", "conv2")),
+        Keep(op_types=(), nodes=("conv.*",)),
+    ],
+    ids=["types", "names", "pattern"],
+)
+@pytest.mark.parametrize("precision", ["int8", "fp16", "bf16"])
+def test_what_is_to_be_kept_stays_in_float32(tiny_onnx, precision, keep):
+    if precision == "int8":
+        assert quantized_inputs(quantize(tiny_onnx, "int8", AMAX, keep)).keys() == {"classifier"}
+    else:
+        assert kept_in_float32(cast(tiny_onnx, precision, keep)) == ["conv1", "conv2"]
+
+
+@pytest.mark.parametrize(("precision", "low"), [("fp16", TensorProto.FLOAT16), ("bf16", TensorProto.BFLOAT16)])
+def test_half_precision_is_inside_and_inputs_and_outputs_stay_float32(tiny_onnx, precision, low):
+    model = cast(tiny_onnx, precision, EVERYTHING)
+    onnx.checker.check_model(model, full_check=True)
+    assert {tensor.data_type for tensor in model.graph.initializer} == {low}
+    ends = [*model.graph.input, *model.graph.output]
+    assert [(end.name, end.type.tensor_type.elem_type) for end in ends] == [
+        ("input", TensorProto.FLOAT),
+        ("logits", TensorProto.FLOAT),
+    ]
+    assert [node.op_type for node in model.graph.node].count("Cast") == 2
+
+
+def test_fp16_computes_what_the_graph_computes_up_to_rounding(tiny_onnx, samples):
+    images = samples.read(0, 8)
+    wanted = run_graph(arbiter(tiny_onnx), images)
+    got = run_graph(arbiter(cast(tiny_onnx, "fp16", EVERYTHING)), images)
+    assert 0 < np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < 2e-3
+
+
+def test_converting_prints_nothing(tiny_onnx, capfd):
+    quantize(tiny_onnx, "int8", AMAX, EVERYTHING)
+    cast(tiny_onnx, "fp16", EVERYTHING)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_cache_that_lacks_a_tensor_is_refused_and_not_quantized_in_part(tiny_onnx, samples, tmp_path):
+    cache = tmp_path / "calibration.cache"
+    some = {"input": 2.5, "relu": 7.3}
+    write_cache(some, cache)
+    params = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
+    provided_provenance(params, cache, some).write(tmp_path / "calibration.json")
+    with pytest.raises(EngineryError, match=r"no range for 1 of the 3 tensors that are quantized: features\."):
+        checked_ranges(tiny_onnx, tmp_path, samples)

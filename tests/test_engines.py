@@ -1,0 +1,207 @@
+import json
+import shutil
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import sha256
+from enginery.core.records import EngineRecord
+from enginery.engines import Engine, build_engine
+from enginery.machine import describe_machine
+from enginery.runtimes import load_runtime
+
+
+BLOBS = {"openvino": "engine.blob", "onnxruntime": "engine.onnx"}
+
+
+@pytest.fixture(scope="module", params=BLOBS)
+def machine(request):
+    return describe_machine(request.param)
+
+
+@pytest.fixture(scope="module")
+def built(tiny_onnx, machine, profile, manifest, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("engines") / "fp32"
+    build_engine("fp32", tiny_onnx, machine, profile, manifest, folder)
+    return folder
+
+
+@pytest.fixture
+def copy(built, tmp_path):
+    return shutil.copytree(built, tmp_path / "fp32")
+
+
+@pytest.fixture
+def blob(copy, machine):
+    return copy / BLOBS[machine.runtime]
+
+
+@pytest.fixture
+def engine(built, machine):
+    with Engine.open(built, machine) as opened:
+        yield opened
+
+
+@pytest.fixture
+def never_loaded(monkeypatch, machine):
+    """Proof that nothing is deserialized: loading would end the test."""
+    deserialized = "the engine was deserialized"
+    monkeypatch.setattr(load_runtime(machine.runtime), "load", lambda folder, threads: pytest.fail(deserialized))
+
+
+def test_the_record_holds_what_inference_needs(built, tiny_onnx, machine, profile, manifest):
+    record = EngineRecord.read(built / "engine.json")
+    blob = BLOBS[machine.runtime]
+    assert sorted(path.name for path in built.iterdir()) == sorted([blob, "engine.json"])
+    assert record.files == {blob: sha256(built / blob)}
+    assert record.bytes == (built / blob).stat().st_size
+    assert (record.onnx_sha256, record.onnx_bytes) == (sha256(tiny_onnx), tiny_onnx.stat().st_size)
+    assert (record.machine, record.profile, record.precision) == (machine, profile, "fp32")
+    assert (record.preprocessing, record.class_names) == (manifest.preprocessing, manifest.class_names)
+    assert [(spec.name, spec.dtype, spec.shape) for spec in record.inputs] == [("input", "float32", (-1, 3, 8, 8))]
+    assert [(spec.name, spec.dtype, spec.shape) for spec in record.outputs] == [("logits", "float32", (-1, 16))]
+    assert record.build_seconds > 0
+
+
+def test_the_layers_that_carry_the_arithmetic_run_as_asked(built):
+    record = EngineRecord.read(built / "engine.json")
+    assert record.executed == {"fp32": 3}  # two convolutions and the classifier
+    assert record.share_as_asked == 1
+
+
+@pytest.mark.parametrize("batch", [2, 3, 8], ids=["smallest", "odd", "largest"])
+def test_an_engine_computes_what_onnx_runtime_computes(engine, tiny_onnx, samples, batch):
+    images = samples.read(0, batch)
+    (wanted,) = onnxruntime.InferenceSession(tiny_onnx, providers=["CPUExecutionProvider"]).run(None, {"input": images})
+    got = engine.run({"input": images})
+    assert got.keys() == {"logits"}
+    assert got["logits"] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_images_need_not_lie_contiguous_in_memory(engine, samples):
+    images = samples.read(0, 8)
+    sliced = np.repeat(images, 2, axis=0)[::2]
+    assert np.array_equal(engine.run({"input": sliced})["logits"], engine.run({"input": images})["logits"])
+
+
+def test_a_result_is_not_overwritten_by_the_next(engine, samples):
+    first = engine.run({"input": samples.read(0, 4)})["logits"]
+    before = first.copy()
+    engine.run({"input": samples.read(4, 8)})
+    assert np.array_equal(first, before)
+
+
+def test_a_bound_call_computes_what_run_computes(built, machine, samples):
+    if machine.runtime != "openvino":
+        pytest.skip("its outputs stay on the device")
+    images = samples.read(0, 5)
+    with Engine.open(built, machine, threads=1) as engine:
+        call = engine.bind({"input": images})
+        results = [next(iter(dict(call()).values())).copy() for _ in range(2)]
+        wanted = engine.run({"input": images})["logits"]
+    for result in results:
+        assert result == pytest.approx(wanted, abs=1e-6)
+
+
+def test_a_bound_call_can_be_repeated(built, machine, samples):
+    with Engine.open(built, machine, threads=1) as engine:
+        call = engine.bind({"input": samples.read(0, 8)})
+        wanted = engine.run({"input": samples.read(0, 8)})["logits"]
+        for _ in range(3):
+            call()
+        assert np.array_equal(engine.run({"input": samples.read(0, 8)})["logits"], wanted)
+
+
+def test_a_changed_byte_is_refused_before_anything_is_deserialized(copy, blob, machine, never_loaded):
+    content = bytearray(blob.read_bytes())
+    content[len(content) // 2] ^= 1
+    blob.write_bytes(content)
+    with pytest.raises(EngineryError, match=rf"{blob.name} is damaged: its hash differs .*dvc repro"):
+        Engine.open(copy, machine)
+
+
+def test_a_truncated_engine_is_refused_before_anything_is_deserialized(copy, blob, machine, never_loaded):
+    blob.write_bytes(blob.read_bytes()[:-1])
+    with pytest.raises(EngineryError, match=f"{blob.name} is damaged"):
+        Engine.open(copy, machine)
+
+
+def test_a_missing_blob_is_named(copy, blob, machine, never_loaded):
+    blob.unlink()
+    with pytest.raises(EngineryError, match=f"{blob.name} is missing.*dvc checkout"):
+        Engine.open(copy, machine)
+
+
+def test_a_missing_record_is_named(copy, machine, never_loaded):
+    (copy / "engine.json").unlink()
+    with pytest.raises(EngineryError, match=r"engine\.json is missing"):
+        Engine.open(copy, machine)
+
+
+def test_a_broken_record_is_named(copy, machine, never_loaded):
+    record = json.loads((copy / "engine.json").read_text())
+    del record["files"]
+    (copy / "engine.json").write_text(json.dumps(record))
+    with pytest.raises(EngineryError, match=r"engine\.json is not a EngineRecord document: files"):
+        Engine.open(copy, machine)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("runtime_version", "2020.1"),
+        ("device_name", "another processor"),
+        ("capability", "avx2"),
+        ("cores", 640),
+        ("driver", "999.1"),
+        ("operating_system", "Plan9"),
+    ],
+)
+def test_an_engine_built_for_another_machine_is_refused(built, machine, never_loaded, field, value):
+    here = machine.model_copy(update={field: value})
+    wanted = f"{field} {getattr(machine, field)!r} there and {value!r} here"
+    with pytest.raises(EngineryError) as caught:
+        Engine.open(built, here)
+    assert "was built for another machine: " in str(caught.value)
+    assert wanted in str(caught.value)
+
+
+@pytest.mark.parametrize("way", ["run", "bind"])
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape", "wanted"),
+    [
+        ("image", "float32", (4, 3, 8, 8), "the engine takes input, but was given image"),
+        ("input", "float64", (4, 3, 8, 8), "input input is float64 and must be float32"),
+        ("input", "uint8", (4, 3, 8, 8), "input input is uint8 and must be float32"),
+        ("input", "float32", (1, 3, 8, 8), "has shape (1, 3, 8, 8), and the engine takes ('2 to 8', 3, 8, 8)"),
+        ("input", "float32", (9, 3, 8, 8), "has shape (9, 3, 8, 8), and the engine takes ('2 to 8', 3, 8, 8)"),
+        ("input", "float32", (4, 3, 9, 8), "has shape (4, 3, 9, 8), and the engine takes ('2 to 8', 3, 8, 8)"),
+        ("input", "float32", (3, 8, 8), "has shape (3, 8, 8), and the engine takes ('2 to 8', 3, 8, 8)"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name_and_limit(engine, way, name, dtype, shape, wanted):
+    with pytest.raises(EngineryError) as caught:
+        getattr(engine, way)({name: np.zeros(shape, dtype)})
+    assert wanted in str(caught.value)
+
+
+def test_no_input_at_all_is_refused(engine):
+    with pytest.raises(EngineryError, match="the engine takes input, but was given nothing"):
+        engine.run({})
+
+
+def test_a_graph_that_cannot_be_compiled_is_one_line_and_leaves_no_engine(tmp_path, machine, profile, manifest):
+    floats = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in ("input", "logits")]
+    nodes = [
+        helper.make_node("Optional", ["input"], ["maybe"]),
+        helper.make_node("OptionalGetElement", ["maybe"], ["logits"]),
+    ]
+    graph = helper.make_graph(nodes, "unusual", floats[:1], floats[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), tmp_path / "model.onnx")
+    with pytest.raises(EngineryError, match=r" cannot compile .*model\.onnx: ."):
+        build_engine("fp32", tmp_path / "model.onnx", machine, profile, manifest, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]

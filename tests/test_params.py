@@ -1,0 +1,164 @@
+import copy
+import re
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from enginery.core.errors import EngineryError
+from enginery.core.params import load_params, precision_params
+
+ROOT = Path(__file__).parents[1]
+VALID = YAML(typ="safe").load((ROOT / "params.yaml").read_text())
+REMOVED = object()
+
+
+def written(folder, changes):
+    """The repository's own parameters with some changed, by dotted path."""
+    content = copy.deepcopy(VALID)
+    for place, value in changes.items():
+        *sections, name = place.split(".")
+        section = content
+        for part in sections:
+            section = section[part]
+        if value is REMOVED:
+            del section[name]
+        else:
+            section[name] = value
+    path = folder / "params.yaml"
+    YAML(typ="safe").dump(content, path)
+    return path
+
+
+def error_of(path):
+    with pytest.raises(EngineryError) as caught:
+        load_params(path)
+    return str(caught.value)
+
+
+def test_the_repositorys_own_parameters_load():
+    params = load_params(ROOT / "params.yaml")
+    assert list(params.precisions) == ["fp32", "fp16", "bf16", "int8"]
+    assert params.precisions["int8"].made_from == "calibrated"
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        # Mistyped names, at every depth.
+        ({"modle": {"name": "resnet18"}}, "modle is not a parameter; did you mean 'model'?"),
+        ({"calibration.methd": "max"}, "calibration.methd is not a parameter; did you mean 'method'?"),
+        ({"weights.training.epoch": 4}, "weights.training.epoch is not a parameter; did you mean 'epochs'?"),
+        ({"samples.preprocessing.croop": 4}, "samples.preprocessing.croop is not a parameter; did you mean 'crop'?"),
+        ({"build.profile.maxx": 4}, "build.profile.maxx is not a parameter; did you mean 'max'?"),
+        ({"precisions.int8.form": "calibrated"}, "precisions.int8.form is not a parameter; did you mean 'from'?"),
+        (
+            {"precisions.int8.thresholds.cosin": 0.9},
+            "precisions.int8.thresholds.cosin is not a parameter; did you mean 'cosine'?",
+        ),
+        ({"precisions.fp16.keep.node": []}, "precisions.fp16.keep.node is not a parameter; did you mean 'nodes'?"),
+        ({"export.zzz": 1}, "export.zzz is not a parameter; known here: opset"),
+        # Precisions.
+        ({"precisions.in8": {}}, "precisions.in8: unknown precision; did you mean 'int8'?"),
+        ({"precisions.int4": {}}, "precisions.int4: unknown precision; did you mean 'int8'?"),
+        ({"precisions.tf32": {}}, "precisions.tf32: unknown precision; did you mean 'fp32'?"),
+        ({"precisions": {}}, "precisions: "),
+        ({"precisions.int8.from": "simplified"}, "precisions.int8.from: int8 is made from 'calibrated'"),
+        ({"precisions.fp16.from": "calibrated"}, "precisions.fp16.from: fp16 is made from 'simplified'"),
+        ({"precisions.int8.from": "exported"}, "precisions.int8.from: input should be 'simplified' or 'calibrated'"),
+        # Batch sizes.
+        ({"benchmark.batches": [1, 32, 64]}, "benchmark.batches: 32, 64 lies outside build.profile 1 to 16"),
+        ({"build.profile.min": 4}, "benchmark.batches: 1 lies outside build.profile 4 to 16"),
+        ({"build.profile.opt": 32}, "build.profile: needs min <= opt <= max, got 1, 32, 16"),
+        ({"build.profile.min": 0}, "build.profile.min: input should be greater than or equal to 1, got 0"),
+        ({"benchmark.batches": []}, "benchmark.batches: "),
+        ({"benchmark.batches": [1, 4, 1]}, "benchmark.batches: lists a value twice: 1, 4, 1"),
+        ({"benchmark.batches": [0]}, "benchmark.batches.0: input should be greater than or equal to 1, got 0"),
+        ({"benchmark.baselines": ["eager", "eager"]}, "benchmark.baselines: lists a value twice: eager, eager"),
+        ({"benchmark.baselines": ["fast"]}, "benchmark.baselines.0: input should be 'eager', "),
+        # Values of the wrong type, or beyond reason.
+        ({"weights.training.epochs": "many"}, "weights.training.epochs: input should be a valid integer"),
+        ({"weights.training.epochs": 2.5}, "weights.training.epochs: input should be a valid integer"),
+        ({"samples.calibration": 0}, "samples.calibration: input should be greater than or equal to 1, got 0"),
+        ({"samples.training": 0}, "samples.training: weights.source is 'train', which needs training samples; got 0"),
+        ({"samples.preprocessing.crop": 65}, "samples.preprocessing: crop 65 is larger than resize 64"),
+        ({"samples.preprocessing.mean": [0.5, 0.5]}, "samples.preprocessing.mean.2 is missing"),
+        ({"samples.preprocessing.std": [1, 0, 1]}, "samples.preprocessing: every std must be above 0"),
+        (
+            {"samples.preprocessing.std": [1, float("nan"), 1]},
+            "samples.preprocessing.std.1: input should be a finite number, got nan",
+        ),
+        ({"calibration.method": "entrpy"}, "calibration.method: input should be 'max', "),
+        ({"calibration.bins": 128}, "calibration.bins: input should be greater than or equal to 2048, got 128"),
+        ({"precisions.int8.thresholds.cosine": 1.5}, "precisions.int8.thresholds.cosine: input should be less than"),
+        ({"precisions.int8.keep.op_types": "Conv"}, "precisions.int8.keep.op_types: input should be a valid tuple"),
+        ({"export.opset": 11}, "export.opset: input should be greater than or equal to 18, got 11"),
+        ({"runtime": "tensort"}, "runtime: input should be 'auto', "),
+        ({"model": None}, "model: "),
+        # Missing sections and parameters.
+        ({"benchmark": REMOVED}, "benchmark is missing"),
+        ({"precisions.int8.thresholds": REMOVED}, "precisions.int8.thresholds is missing"),
+        ({"precisions.int8.from": REMOVED}, "precisions.int8.from is missing"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_wrong_parameter_is_one_readable_line_that_names_it(tmp_path, changes, wanted):
+    path = written(tmp_path, changes)
+    message = error_of(path)
+    assert message.startswith(f"{path}: ")
+    assert wanted in message
+    assert "\n" not in message
+    assert "pydantic" not in message
+
+
+def test_every_wrong_parameter_is_named_at_once(tmp_path):
+    message = error_of(written(tmp_path, {"calibration.methd": 1, "export.opset": 11, "runtim": "auto"}))
+    assert all(name in message for name in ("calibration.methd", "export.opset", "runtim"))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("precisions:\n  int8: {}\n  fp16: {}\n  int8: {}\n", 'line 4: found duplicate key "int8"'),
+        ("samples: [1, 2\n", "is not valid YAML: line 2: "),
+        ("samples:\n\tseed: 0\n", "is not valid YAML: line 2: "),
+        ("name: *nothing\n", "is not valid YAML: line 1: found undefined alias 'nothing'"),
+        ("name: \x00\n", "is not valid YAML: unacceptable character"),
+        ("", "the file: input should be a valid dictionary"),
+        ("- a\n- b\n", "the file: input should be a valid dictionary"),
+        ("1: 2\n", "1: keys should be strings"),
+    ],
+)
+def test_a_file_that_holds_no_parameters_is_one_readable_line(tmp_path, text, wanted):
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    message = error_of(path)
+    assert message.startswith(str(path))
+    assert wanted in message
+    assert "\n" not in message
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "params.yaml").write_bytes(b"\xff\xfe\x00")
+    assert "is not valid YAML" in error_of(tmp_path / "params.yaml")
+
+
+def test_a_missing_file_says_where_to_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert error_of(Path("params.yaml")) == f"params.yaml is not in {tmp_path}: run from the root of the project"
+
+
+def test_a_precision_without_a_section_is_named():
+    params = load_params(ROOT / "params.yaml")
+    assert precision_params(params, "int8") is params.precisions["int8"]
+    with pytest.raises(EngineryError, match=re.escape("no section precisions.fp8; it has fp32, fp16, bf16, int8")):
+        precision_params(params, "fp8")
+
+
+def test_the_commented_out_precision_is_ready_to_use(tmp_path):
+    """params.yaml says that fp8 only needs to be uncommented."""
+    text = (ROOT / "params.yaml").read_text()
+    start, end = text.index("  # fp8:\n"), text.index("\nbuild:")
+    uncommented = re.sub(r"(?m)^  # ", "  ", text[start:end])
+    (tmp_path / "params.yaml").write_text(text[:start] + uncommented + text[end:])
+    assert load_params(tmp_path / "params.yaml").precisions["fp8"].made_from == "calibrated"

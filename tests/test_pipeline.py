@@ -1,0 +1,168 @@
+"""The whole pipeline on a tiny setting, run as users run it: by `dvc repro` in a checkout of its own."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[1]
+CARRIED = ["enginery", "stages", "data", ".dvc/config", ".dvc/plots", ".dvcignore", ".gitignore", "dvc.yaml"]
+TINY = {
+    "samples": {"validation": 48, "training": 128, "calibration": 16, "preprocessing.resize": 32, "preprocessing.crop": 32},
+    "weights": {"training.epochs": 1, "training.size": 32},
+    "build": {"profile.min": 1, "profile.opt": 2, "profile.max": 4},
+    "validation": {"spot_samples": 8},
+    "benchmark": {"batches": [1, 2], "seconds": 0.05},
+}  # fmt: skip
+INT8_CHAIN = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "report", "gate"}
+
+
+class Project:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.params_file = root / "params.yaml"
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = os.environ | {"PATH": path, "PYTHONPATH": str(self.root)}
+        return subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True)
+
+    def repro(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.run("dvc", "repro", *arguments)
+
+    def set(self, **changes: object) -> None:
+        """Set dotted parameters; None removes."""
+        yaml = YAML()
+        params = yaml.load(self.params_file.read_text())
+        for name, value in changes.items():
+            *path, last = name.split(".")
+            section = params
+            for part in path:
+                section = section[part]
+            if value is None:
+                del section[last]
+            else:
+                section[last] = value
+        with self.params_file.open("w") as file:
+            yaml.dump(params, file)
+
+
+def ran(done: subprocess.CompletedProcess[str]) -> set[str]:
+    """The stages that were executed; `machine` always is, and is not of interest."""
+    return set(re.findall(r"^Running stage '([^']+)'", done.stdout, re.MULTILINE)) - {"machine"}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A project that was reproduced once."""
+    root = tmp_path_factory.mktemp("project")
+    for name in [*CARRIED, "params.yaml"]:
+        source = ROOT / name
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, root / name)
+    project = Project(root)
+    for section, values in TINY.items():
+        project.set(**{f"{section}.{name}": value for name, value in values.items()})
+    project.set(**{"precisions.fp16": None})  # saves a quarter of the time: on a CPU it runs as fp32
+    for precision in ("fp32", "bf16", "int8"):  # a model trained for four steps is not worth guarding
+        project.set(**{f"precisions.{precision}.thresholds.{limit}": 0 for limit in ("cosine", "top1_agreement")})
+        project.set(**{f"precisions.{precision}.thresholds.relative_error": 10})
+        project.set(**{f"precisions.{precision}.thresholds.accuracy_drop": 1})
+    project.run("git", "init", "--quiet")
+    done = project.repro()
+    assert done.returncode == 0, done.stdout + done.stderr
+    yield project
+
+
+@pytest.fixture
+def restored(project):
+    """The project, and afterwards its params.yaml as it was, reproduced again."""
+    before = project.params_file.read_bytes()
+    yield project
+    project.params_file.write_bytes(before)
+    assert project.repro().returncode == 0
+
+
+def test_everything_is_made_and_the_metrics_name_every_precision(project):
+    metrics = json.loads((project.root / "reports/metrics.json").read_text())
+    assert {"fp32", "bf16", "int8"} <= metrics.keys()
+    assert metrics["int8"]["batch2"]["p50_ms"] > 0
+    assert metrics["recommended"] in ("fp32", "bf16", "int8")
+    for picture in ("latency", "throughput", "tradeoff"):
+        assert (project.root / f"reports/figures/{picture}.png").stat().st_size > 10_000
+    summary = (project.root / "reports/summary.md").read_text()
+    for heading in ("Accuracy", "Executed precision", "Latency", "Throughput", "Memory and size"):
+        assert f"\n## {heading}\n" in summary
+
+
+def test_nothing_changed_reruns_nothing(project):
+    done = project.repro()
+    assert done.returncode == 0
+    assert ran(done) == set()
+
+
+def test_plots_are_drawn_by_dvc(project):
+    done = project.run("dvc", "plots", "show", "--json")
+    drawn = json.loads(done.stdout)
+    assert set(drawn["data"]) == {"latency", "tradeoff"}
+    assert not drawn.get("errors")
+
+
+def test_another_method_reruns_calibration_and_int8_and_coming_back_reruns_nothing(project):
+    project.set(**{"calibration.method": "max"})
+    assert ran(project.repro()) == INT8_CHAIN | {"calibrate"}
+    project.set(**{"calibration.method": "entropy"})
+    # The rest comes from the run cache, which keeps neither the small files that git tracks nor stages without outputs.
+    assert ran(project.repro()) <= {"report", "gate"}
+
+
+def test_other_calibration_samples_rerun_calibration_and_int8(restored):
+    restored.set(**{"samples.calibration": 12})
+    assert ran(restored.repro()) == INT8_CHAIN | {"samples", "calibrate"}
+
+
+def test_a_broken_threshold_is_red_at_the_end_and_stops_nothing_else(restored):
+    restored.set(**{"precisions.bf16.thresholds.relative_error": 1e-9})
+    done = restored.repro()
+    assert done.returncode != 0
+    assert "bf16: relative error" in done.stderr
+    assert "fp32" not in next(line for line in done.stderr.splitlines() if line.startswith("gate: "))
+    assert "**bf16 failed:** relative error" in (restored.root / "reports/summary.md").read_text()
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"calibration.methd": "max"}, "calibration.methd is not a parameter; did you mean 'method'?"),
+        ({"benchmark.batches": [1, 64]}, "benchmark.batches: 64 lies outside build.profile 1 to 4"),
+        ({"runtime": "tensorrt"}, "runtime: tensorrt"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_loses_nothing(restored, change, sentence):
+    reports = {file: file.read_bytes() for file in (restored.root / "reports").rglob("*.*") if file.is_file()}
+    restored.set(**change)
+    done = restored.repro()
+    assert done.returncode != 0
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert {file: file.read_bytes() for file in reports} == reports
+
+
+def test_a_broken_checkpoint_is_named(restored):
+    (restored.root / "data/broken.pt").write_bytes(b"not a checkpoint")
+    restored.set(**{"weights.source": "data/broken.pt"})
+    done = restored.repro()
+    (restored.root / "data/broken.pt").unlink()
+    assert done.returncode != 0
+    assert "weights: data/broken.pt" in done.stderr
+    assert "Traceback" not in done.stderr

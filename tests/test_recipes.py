@@ -1,0 +1,92 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from enginery import recipes
+from enginery.core.errors import EngineryError
+from enginery.core.params import load_params
+from enginery.recipes import apply_recipe
+
+ROOT = Path(__file__).parents[1]
+READY = sorted((ROOT / "recipes").glob("*.yaml"))
+
+
+@pytest.fixture
+def params_file(tmp_path):
+    return Path(shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml"))
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    def write(text):
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def comments(path):
+    return [line.partition("#")[2].strip() for line in path.read_text().splitlines() if "#" in line]
+
+
+def test_there_is_a_recipe_for_resnet50():
+    assert "resnet50" in [path.stem for path in READY]
+
+
+@pytest.mark.parametrize("ready", READY, ids=lambda path: path.stem)
+def test_every_ready_recipe_applies_and_keeps_the_comments(ready, params_file):
+    before = load_params(params_file)
+    said = comments(params_file)
+    apply_recipe(ready, params_file)
+    assert load_params(params_file) != before
+    assert comments(params_file) == said
+
+
+def test_a_recipe_changes_only_what_it_names(recipe, params_file):
+    before = load_params(params_file).model_dump()
+    apply_recipe(recipe("model: {name: resnet50}\nbenchmark: {batches: [1, 8]}\n"), params_file)
+    before["model"]["name"] = "resnet50"
+    before["benchmark"]["batches"] = (1, 8)
+    assert load_params(params_file).model_dump() == before
+
+
+def test_a_recipe_applied_twice_changes_nothing_more(recipe, params_file):
+    small = recipe("samples: {preprocessing: {mean: [0.1, 0.2, 0.3]}}\n")
+    apply_recipe(small, params_file)
+    once = params_file.read_text()
+    apply_recipe(small, params_file)
+    assert params_file.read_text() == once
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("modle: {name: resnet50}\n", "recipe.yaml: modle is not a parameter; did you mean 'model'?"),
+        ("benchmark: {batches: [99]}\n", "recipe.yaml: benchmark.batches: 99 lies outside build.profile"),
+        ("model: [\n", "recipe.yaml is not valid YAML: line 2: "),
+        ("", "recipe.yaml holds no parameters"),
+        ("- model\n", "recipe.yaml holds no parameters"),
+    ],
+)
+def test_an_invalid_recipe_leaves_the_parameters_untouched(recipe, params_file, text, wanted):
+    before = params_file.read_bytes()
+    with pytest.raises(EngineryError) as caught:
+        apply_recipe(recipe(text), params_file)
+    assert wanted in str(caught.value)
+    assert ".tmp" not in str(caught.value)
+    assert params_file.read_bytes() == before
+    assert sorted(path.name for path in params_file.parent.iterdir()) == ["params.yaml", "recipe.yaml"]
+
+
+def test_a_missing_recipe_is_named(params_file, tmp_path):
+    with pytest.raises(EngineryError, match=r"nowhere\.yaml does not exist"):
+        apply_recipe(tmp_path / "nowhere.yaml", params_file)
+
+
+def test_the_command_ends_with_one_line_on_a_bad_recipe(recipe, params_file, monkeypatch):
+    monkeypatch.chdir(params_file.parent)
+    monkeypatch.setattr("sys.argv", ["recipes", str(recipe("runtime: nothing\n"))])
+    with pytest.raises(SystemExit, match=r"^recipe: .*runtime: input should be .*$"):
+        recipes.main()

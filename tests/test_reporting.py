@@ -1,0 +1,271 @@
+import shutil
+
+import pytest
+
+from enginery.core.errors import EngineryError
+from enginery.core.params import Profile
+from enginery.core.records import (
+    Benchmark,
+    EngineRecord,
+    Errors,
+    Latency,
+    Layer,
+    Ratio,
+    TensorSpec,
+    Validation,
+)
+from enginery.reporting import tables
+from enginery.reporting.evidence import Evidence, Findings, gather
+from enginery.reporting.figures import draw_figures
+from enginery.reporting.summary import metrics, write_summary
+from enginery.reporting.verdict import recommend, sentence
+
+BATCHES = (1, 8)
+
+
+@pytest.fixture
+def evidence(machine, manifest):
+    """What was found out about one precision; a ratio is (median, low, high) at every batch size."""
+
+    def make(precision, ratio=(2.0, 1.9, 2.1), relative=0.01, broken=(), executed=None, batches=BATCHES):
+        median, low, high = ratio
+        errors = Errors(
+            max_abs=0.5,
+            mean_abs=0.1,
+            relative=relative,
+            cosine=0.998765,
+            worst_cosine=0.9,
+            top1_agreement=0.96875,
+            nonfinite=0,
+        )
+        layers = [
+            Layer(name="conv1", kind="Convolution", precision=executed or precision, computes=True),
+            Layer(name="conv2", kind="Convolution", precision=executed or precision, computes=True),
+            Layer(name="classifier", kind="FullyConnected", precision="fp32", computes=True),
+            Layer(name="reorder", kind="Reorder", precision="fp32", computes=False),
+        ]
+        spec = TensorSpec(name="input", dtype="float32", shape=(-1, 3, 8, 8))
+        return Evidence(
+            engine=EngineRecord(
+                precision=precision,
+                machine=machine,
+                files={"engine.blob": "0" * 64},
+                bytes=12_340_000,
+                onnx_sha256="1" * 64,
+                onnx_bytes=45_600_000,
+                inputs=(spec,),
+                outputs=(spec,),
+                profile=Profile(min=1, opt=8, max=16),
+                layers=tuple(layers),
+                build_seconds=1.25,
+                preprocessing=manifest.preprocessing,
+                class_names=manifest.class_names,
+            ),
+            validation=Validation(
+                precision=precision,
+                samples=512,
+                reference_accuracy=0.9876,
+                graph_accuracy=0.98,
+                engine_accuracy=0.9753,
+                accuracy_drop=0.0123,
+                engine_against_pytorch=errors,
+                graph_against_pytorch=errors,
+                engine_against_graph=errors.model_copy(update={"relative": relative / 10}),
+                spots=(),
+                loss_comes_from="precision",
+                broken=broken,
+            ),
+            benchmark=Benchmark(
+                precision=precision,
+                threads=2,
+                confidence=0.95,
+                latencies=tuple(
+                    Latency(
+                        contender=contender,
+                        batch=batch,
+                        runs=100,
+                        p50=milliseconds * batch,
+                        p90=1.1 * milliseconds * batch,
+                        p99=1.5 * milliseconds * batch,
+                        images_per_second=1000 / milliseconds,
+                    )
+                    for batch in batches
+                    for contender, milliseconds in (("engine", 2.0), ("eager", 2.0 * median))
+                ),
+                ratios=tuple(
+                    Ratio(baseline="eager", batch=batch, rounds=20, median=median, low=low, high=high)
+                    for batch in batches
+                ),
+                peak_megabytes={"engine": 150.4, "eager": 800.2},
+            ),
+        )
+
+    return make
+
+
+@pytest.fixture
+def findings(machine):
+    return lambda *precisions: Findings(machine, precisions)
+
+
+def test_the_fastest_is_recommended(findings, evidence):
+    slow, fast = evidence("fp32", (1.5, 1.4, 1.6)), evidence("int8", (4.0, 3.8, 4.2))
+    assert recommend(findings(slow, fast)) is fast
+
+
+def test_of_those_that_are_as_fast_the_most_accurate_is_recommended(findings, evidence):
+    exact = evidence("bf16", (3.9, 3.7, 4.1), relative=0.004)
+    fast = evidence("int8", (4.2, 4.0, 4.4), relative=0.02)
+    most_exact_but_slow = evidence("fp32", (1.0, 0.9, 1.1), relative=1e-6)
+    assert recommend(findings(most_exact_but_slow, exact, fast)) is exact
+
+
+def test_what_failed_is_not_recommended(findings, evidence):
+    fine, failed = evidence("fp32", (1.5, 1.4, 1.6)), evidence("int8", (4.0, 3.8, 4.2), broken=("cosine 0 is below 1",))
+    assert recommend(findings(fine, failed)) is fine
+
+
+def test_what_is_not_what_it_says_is_not_recommended(findings, evidence):
+    """A CPU without fp16 units runs fp16 as fp32: it may look faster, but that is noise."""
+    fine = evidence("fp32", (1.5, 1.4, 1.6))
+    disguised = evidence("fp16", (4.0, 3.8, 4.2), executed="fp32")
+    assert not disguised.is_what_it_says
+    assert recommend(findings(fine, disguised)) is fine
+
+
+def test_where_none_passed_none_is_recommended(findings, evidence):
+    nothing = findings(evidence("fp32", broken=("a",)), evidence("int8", broken=("b",)))
+    assert recommend(nothing) is None
+    assert sentence(nothing) == "**Ship none of them:** no precision stayed within its thresholds."
+    assert metrics(nothing)["recommended"] == "none"
+
+
+def test_the_sentence_says_how_fast_and_how_right(findings, evidence):
+    text = sentence(findings(evidence("int8", (4.0, 3.8, 4.25))))
+    assert text == (
+        "**Ship int8:** 4.00 times as fast as PyTorch eager at batch 8 (95% interval 3.80 to 4.25), "
+        "accuracy 97.53% where PyTorch has 98.76%, and the same answer as PyTorch for 96.88% of 512 images. "
+        "The engine takes 12.3 MB."
+    )
+
+
+def test_figures_are_quoted_at_the_tuned_batch_if_it_was_raced_and_else_at_the_largest(findings, evidence):
+    assert findings(evidence("int8")).tuned_batch == 8
+    assert findings(evidence("int8", batches=(1, 4, 2))).tuned_batch == 4
+
+
+def test_metrics_hold_the_figures_of_every_precision(findings, evidence):
+    got = metrics(findings(evidence("fp32", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.8, 4.2), relative=0.012345)))
+    assert list(got) == ["recommended", "pytorch", "fp32", "int8"]
+    assert got["recommended"] == "int8"
+    assert got["pytorch"] == {"accuracy": 0.9876}
+    assert got["int8"] == {
+        "passed": True,
+        "accuracy": 0.9753,
+        "accuracy_drop": 0.0123,
+        "top1_agreement": 0.9688,
+        "cosine": 0.998765,
+        "relative_error": 0.0123,
+        "executed_as_asked": 0.667,
+        "engine_mb": 12.34,
+        "peak_mb": 150,
+        "batch1": {"p50_ms": 2.0, "p99_ms": 3.0, "images_per_s": 500.0, "speedup": 4.0},
+        "batch8": {"p50_ms": 16.0, "p99_ms": 24.0, "images_per_s": 500.0, "speedup": 4.0},
+    }
+
+
+def test_the_summary_holds_a_table_for_every_question(findings, evidence):
+    page = write_summary(findings(evidence("fp32", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.8, 4.2))))
+    for heading in ("Accuracy", "Executed precision", "Latency", "Throughput", "Memory and size"):
+        assert f"\n## {heading}\n" in page
+    # The engine's latency, its ratio, accuracy, cosine and executed layers.
+    for figure in ("2.00 / 2.20 / 3.00", "4.00 (3.80 to 4.20)", "97.53%", "0.998765", "2 int8, 1 fp32"):
+        assert figure in page
+
+
+def test_the_summary_warns_of_what_ran_as_something_else(findings, evidence):
+    page = write_summary(findings(evidence("fp16", executed="fp32")))
+    assert "- **fp16 ran as fp32:** this machine has no fp16 arithmetic for openvino to use." in page
+
+
+def test_the_summary_says_what_failed(findings, evidence):
+    page = write_summary(findings(evidence("int8", broken=("cosine 0.9 is below 0.99", "at batch 1: too slow"))))
+    assert "- **int8 failed:** cosine 0.9 is below 0.99." in page
+    assert "- **int8 failed:** at batch 1: too slow." in page
+    assert "FAILED" in page
+
+
+def test_tables_have_a_row_per_precision_and_a_column_per_batch(findings, evidence):
+    both = findings(evidence("fp32", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.8, 4.2)))
+    latency = tables.latency_table(both)
+    assert list(latency.index) == ["PyTorch eager", "fp32", "int8"]
+    assert list(latency.columns) == ["batch 1", "batch 8"]
+    assert latency.loc["int8", "batch 8"] == "16.00 / 17.60 / 24.00"
+    assert tables.throughput_table(both).loc["int8", "batch 1"] == "500"
+    assert tables.executed_table(both).loc["int8"].tolist() == ["2 int8, 1 fp32", "67%", "classifier"]
+    assert tables.memory_table(both).loc["int8"].tolist() == ["45.6", "12.3", "150", "800", "1.2"]
+    assert tables.blame_table(both).loc["int8"].tolist() == ["1.0e-02", "1.0e-03", "1.0e-02", "precision's"]
+
+
+def test_plots_get_a_row_per_point(findings, evidence):
+    both = findings(evidence("fp32", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.8, 4.2)))
+    latency = tables.latency_rows(both)
+    assert latency[["precision", "batch", "p50"]].values.tolist() == [
+        ["fp32", 1, 2.0],
+        ["fp32", 8, 16.0],
+        ["int8", 1, 2.0],
+        ["int8", 8, 16.0],
+    ]
+    tradeoff = tables.tradeoff_rows(both).set_index("precision").loc["int8"]
+    assert (tradeoff.speedup, tradeoff.speedup_low, tradeoff.speedup_high) == (4.0, 3.8, 4.2)
+    assert (tradeoff.accuracy, tradeoff.relative_error, tradeoff.engine_megabytes) == (0.9753, 0.01, 12.34)
+
+
+def test_figures_are_drawn_for_every_precision(findings, evidence, tmp_path):
+    every = [evidence(name) for name in ("fp32", "fp16", "bf16", "int8", "fp8")]
+    draw_figures(findings(*every), tmp_path)
+    pictures = sorted(tmp_path.iterdir())
+    assert [picture.name for picture in pictures] == ["latency.png", "throughput.png", "tradeoff.png"]
+    assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
+
+
+@pytest.fixture
+def written(tmp_path, machine):
+    """Evidence as the stages leave it."""
+
+    def write(*entries):
+        machine.write(tmp_path / "machine.json")
+        for entry in entries:
+            entry.engine.write(tmp_path / "engines" / entry.precision / "engine.json")
+            entry.validation.write(tmp_path / "validation" / f"{entry.precision}.json")
+            entry.benchmark.write(tmp_path / "benchmark" / entry.precision / "summary.json")
+        folders = [tmp_path / name for name in ("engines", "validation", "benchmark", "machine.json")]
+        return lambda *precisions: gather(precisions, *folders)
+
+    return write
+
+
+def test_evidence_is_read_as_it_was_written(written, evidence, findings):
+    fp32, int8 = evidence("fp32"), evidence("int8")
+    assert written(fp32, int8)("fp32", "int8") == findings(fp32, int8)
+
+
+def test_only_listed_precisions_are_read(written, evidence, findings, tmp_path):
+    """A precision that was dropped leaves its files behind, and they may be broken."""
+    fp32, dropped = evidence("fp32"), evidence("int8")
+    read = written(fp32, dropped)
+    (tmp_path / "validation" / "int8.json").write_text("broken")
+    assert read("fp32") == findings(fp32)
+
+
+def test_a_listed_precision_without_evidence_is_named(written, evidence, tmp_path):
+    read = written(evidence("fp32"), evidence("int8"))
+    shutil.rmtree(tmp_path / "engines" / "int8")
+    with pytest.raises(EngineryError, match=r"engines/int8/engine\.json is missing: run `dvc repro`"):
+        read("fp32", "int8")
+
+
+def test_precisions_that_were_raced_differently_are_not_compared(written, evidence):
+    read = written(evidence("fp32"), evidence("int8", batches=(1, 8, 16)))
+    with pytest.raises(EngineryError, match="int8 was raced against other baselines or at other batch sizes than fp32"):
+        read("fp32", "int8")

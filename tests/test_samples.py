@@ -1,0 +1,32 @@
+import numpy as np
+import pytest
+
+from enginery.preprocessing import normalize
+from enginery.samples import PIXELS, SampleSet
+
+
+@pytest.mark.parametrize(("size", "stop", "wanted"), [(5, None, [5, 5, 5, 5, 1]), (21, None, [21]), (4, 10, [4, 4, 2])])
+def test_batches_cover_the_samples_in_order(samples, size, stop, wanted):
+    batches = list(samples.batches(size, stop))
+    assert [len(batch) for batch in batches] == wanted
+    assert np.array_equal(np.concatenate(batches), samples.read(0, sum(wanted)))
+
+
+def test_reading_normalizes_the_stored_bytes(samples, preprocessing):
+    assert np.array_equal(samples.read(3, 5), normalize(np.asarray(samples.pixels[3:5]), preprocessing))
+    assert np.array_equal(samples.read_at(np.array([4, 3])), samples.read(3, 5)[::-1])
+
+
+def test_pixels_are_mapped_and_not_loaded(samples):
+    assert isinstance(samples.pixels, np.memmap)
+    assert str(samples.pixels.filename).endswith(PIXELS)
+
+
+def test_the_lists_hash_follows_images_and_order_but_not_preprocessing(samples, manifest, preprocessing):
+    def with_manifest(**changes):
+        return SampleSet(samples.pixels, manifest.model_copy(update=changes))
+
+    reordered = with_manifest(samples=manifest.samples[::-1])
+    prepared = with_manifest(preprocessing=preprocessing.model_copy(update={"crop": 7}))
+    assert reordered.list_sha256 != samples.list_sha256 == prepared.list_sha256
+    assert reordered.preprocessing_sha256 == samples.preprocessing_sha256 != prepared.preprocessing_sha256

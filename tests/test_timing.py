@@ -1,0 +1,168 @@
+import gc
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from enginery import timing
+from enginery.timing import FEWEST_ROUNDS, MOST_ROUNDS, Timings, median_interval, race, take_turn, warm_up
+
+
+class Track:
+    """Contenders that take time on a clock of their own, so that what is measured is known exactly."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        self.calls = []
+        monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: self.now))
+
+    def contender(self, name, seconds):
+        """`seconds` is a number, or a function of the time and the count of this contender's earlier calls."""
+
+        def call():
+            earlier = self.calls.count(name)
+            self.calls.append(name)
+            self.now += seconds(self.now, earlier) if callable(seconds) else seconds
+
+        return call
+
+
+@pytest.fixture
+def track(monkeypatch):
+    return Track(monkeypatch)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_every_contender_has_a_turn_in_every_round(track, rng):
+    contenders = {"slow": track.contender("slow", 0.02), "fast": track.contender("fast", 0.01)}
+    timings = race(contenders, 1.0, rng)
+    slow, fast = timings.rounds["slow"], timings.rounds["fast"]
+    assert len(slow) == len(fast) == MOST_ROUNDS
+    assert all(slow)
+    assert all(fast)
+    assert timings.all("slow") == pytest.approx([0.02] * len(timings.all("slow")))
+    assert timings.ratios("slow", "fast") == pytest.approx([2] * MOST_ROUNDS)
+
+
+def test_the_order_of_turns_is_drawn_anew(track, rng):
+    """Were it always the same, the second would always find the caches that the first left."""
+    race({"a": track.contender("a", 0.01), "b": track.contender("b", 0.01)}, 1.0, rng)
+    turns = track.calls[track.calls.index("b") :]
+    changes = sum(one != following for one, following in pairwise(turns))
+    assert MOST_ROUNDS < changes < 2 * MOST_ROUNDS - 1
+
+
+@pytest.mark.parametrize(("one_call", "rounds"), [(0.001, MOST_ROUNDS), (0.05, 10), (10.0, FEWEST_ROUNDS)])
+def test_slow_contenders_get_fewer_rounds_but_enough_for_an_interval(track, rng, one_call, rounds):
+    timings = race({"only": track.contender("only", one_call)}, 1.0, rng)
+    assert len(timings.rounds["only"]) == rounds
+
+
+def test_a_contender_gets_about_the_asked_seconds(track, rng):
+    timings = race({"a": track.contender("a", 0.001), "b": track.contender("b", 0.004)}, 2.0, rng)
+    for name in ("a", "b"):
+        assert sum(timings.all(name)) == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_drift_that_doubles_all_times_half_way_leaves_the_ratio_unchanged(track, rng):
+    def drifting(seconds):
+        return lambda now, _: seconds * (2 if now > 3.0 else 1)
+
+    timings = race(
+        {"slow": track.contender("slow", drifting(0.03)), "fast": track.contender("fast", drifting(0.01))}, 2.0, rng
+    )
+    ratios = timings.ratios("slow", "fast")
+    assert max(timings.all("fast")) == pytest.approx(2 * min(timings.all("fast")))  # it did drift
+    assert np.median(ratios) == pytest.approx(3)
+    assert np.count_nonzero(np.abs(ratios - 3) > 1e-6) <= 1  # the round in which it happened
+
+
+def test_ratios_are_formed_within_rounds():
+    timings = Timings({"slow": [[2, 2, 9], [8, 8]], "fast": [[1, 1], [4, 4, 0.1]]})
+    assert timings.ratios("slow", "fast").tolist() == [2, 2]
+    assert timings.all("slow") == [2, 2, 9, 8, 8]
+
+
+def test_garbage_collection_is_off_in_a_race_and_on_after_it(track, rng):
+    seen = []
+    race({"a": lambda: (seen.append(gc.isenabled()), track.contender("a", 0.1)())}, 1.0, rng)
+    assert seen[-1] is False
+    assert gc.isenabled()
+
+
+def test_garbage_collection_is_on_again_after_a_contender_fails(track, rng):
+    def fail():
+        if not gc.isenabled():
+            raise RuntimeError("out of memory")
+        track.now += 0.1
+
+    with pytest.raises(RuntimeError):
+        race({"a": fail}, 1.0, rng)
+    assert gc.isenabled()
+
+
+def test_a_turn_discards_its_first_call(track):
+    cold_once = track.contender("a", lambda _, earlier: 5.0 if earlier == 0 else 0.1)
+    assert take_turn(cold_once, 5.35) == pytest.approx([0.1] * 4)
+
+
+def test_a_turn_counts_at_least_one_call(track):
+    assert take_turn(track.contender("a", 3.0), 0.0) == [3.0]
+
+
+def test_warm_up_lasts_until_two_windows_agree(track):
+    warming = track.contender("a", lambda _, earlier: 1.0 if earlier < 5 else 0.5)
+    assert warm_up(warming, 100.0) == pytest.approx(0.5)
+    assert len(track.calls) == 15  # windows of 1.0, 0.5 and 0.5
+
+
+def test_warm_up_gives_up_when_its_time_is_over(track):
+    restless = track.contender("a", lambda _, earlier: 1.0 + earlier)
+    warm_up(restless, 30.0)
+    assert len(track.calls) == 10  # 1 + ... + 5 is half of it, 1 + ... + 10 beyond it
+
+
+@pytest.mark.parametrize(
+    ("values", "confidence", "interval"),
+    [
+        ([4, 4, 4, 4, 4, 4], 0.95, (4, 4)),
+        # Medians of resamples of two: 1 in a quarter of them, 2 in half, 3 in a quarter.
+        ([1, 3], 0.95, (1, 3)),
+        ([1, 3], 0.4, (2, 2)),
+        # Of three: the lowest in 7 of 27, the middle one in 13, the highest in 7.
+        ([0, 1, 10], 0.4, (1, 1)),
+        ([0, 1, 10], 0.55, (0, 10)),
+    ],
+)
+def test_the_interval_of_a_median_by_hand(values, confidence, interval):
+    rng = np.random.default_rng(0)
+    assert median_interval(np.array(values, float), confidence, rng) == interval
+
+
+@pytest.mark.parametrize("rounds", [FEWEST_ROUNDS, 12, MOST_ROUNDS])
+def test_the_interval_covers_the_true_median_about_as_often_as_it_says(rounds):
+    rng = np.random.default_rng(rounds)
+    experiments = 300
+    covered = 0
+    for _ in range(experiments):
+        low, high = median_interval(rng.lognormal(0, 0.1, rounds), 0.95, rng)
+        covered += low <= 1 <= high
+    assert 0.90 <= covered / experiments <= 0.985
+
+
+def test_a_higher_confidence_widens_the_interval():
+    values = np.random.default_rng(1).normal(3, 1, 20)
+    narrow = median_interval(values, 0.8, np.random.default_rng(0))
+    wide = median_interval(values, 0.99, np.random.default_rng(0))
+    assert wide[0] < narrow[0] <= np.median(values) <= narrow[1] < wide[1]
+
+
+def test_the_same_seed_gives_the_same_interval():
+    values = np.random.default_rng(1).normal(3, 1, 20)
+    one, other = (median_interval(values, 0.95, np.random.default_rng(5)) for _ in range(2))
+    assert one == other

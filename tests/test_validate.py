@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+
+from enginery.core.params import Profile, Thresholds
+from enginery.engines import Engine, build_engine
+from enginery.graphs import arbiter, run_graph
+from enginery.validate import spot_batches, validate_engine
+
+STRICT = Thresholds(cosine=0.9999, relative_error=1e-4, top1_agreement=1, accuracy_drop=0)
+
+
+@pytest.mark.parametrize(
+    ("profile", "batches"),
+    [((1, 8, 16), [1, 7, 16]), ((1, 1, 1), [1]), ((4, 4, 4), [4]), ((1, 2, 2), [1, 2]), ((2, 4, 8), [2, 5, 8])],
+)
+def test_spots_are_the_smallest_the_largest_and_an_odd_batch_between(profile, batches):
+    smallest, tuned, largest = profile
+    assert spot_batches(Profile(min=smallest, opt=tuned, max=largest)) == batches
+
+
+@pytest.fixture(scope="module")
+def reference(tiny_graph, samples):
+    return run_graph(arbiter(tiny_graph), samples.read(0, len(samples)))
+
+
+@pytest.fixture(scope="module", params=[(1, 4, 8), (4, 4, 4)], ids=str)
+def engine(request, tiny_onnx, machine, manifest, tmp_path_factory):
+    """21 samples leave a last batch of one for the second: fewer than it takes."""
+    smallest, tuned, largest = request.param
+    folder = tmp_path_factory.mktemp("engines") / "fp32"
+    build_engine("fp32", tiny_onnx, machine, Profile(min=smallest, opt=tuned, max=largest), manifest, folder)
+    with Engine.open(folder, machine) as opened:
+        yield opened
+
+
+def test_an_engine_that_computes_what_pytorch_does_passes_on_every_sample(engine, tiny_onnx, samples, reference):
+    record = validate_engine(engine, tiny_onnx, samples, reference, STRICT, spot_samples=7)
+    assert record.passed
+    assert record.samples == 21
+    assert record.reference_accuracy == record.engine_accuracy == np.mean(reference.argmax(axis=1) == samples.labels)
+    assert record.engine_against_pytorch.relative < 1e-5
+    assert record.graph_against_pytorch.relative < 1e-6
+    assert [spot.batch for spot in record.spots] == spot_batches(engine.record.profile)
+    assert all(spot.samples % spot.batch == 0 for spot in record.spots)
+
+
+def test_a_loss_breaks_its_threshold_once(engine, tiny_onnx, samples, reference):
+    record = validate_engine(engine, tiny_onnx, samples, 1.5 * reference, STRICT, spot_samples=7)
+    assert record.engine_against_pytorch.relative == pytest.approx(1 / 3, abs=1e-5)
+    assert record.broken == ("relative error 3.33e-01 is above 1.00e-04",)
+    assert record.loss_comes_from == "precision"
+
+
+def test_a_loss_at_some_batch_sizes_only_names_them(engine, tiny_onnx, samples, reference):
+    """A sixth of the first seven samples, which are those that spots look at."""
+    limits = STRICT.model_copy(update={"relative_error": 0.13})
+    reference = reference * np.where(np.arange(21) < 7, 1.2, 1)[:, None].astype(np.float32)
+    record = validate_engine(engine, tiny_onnx, samples, reference, limits, spot_samples=7)
+    assert record.engine_against_pytorch.relative < 0.13
+    assert [line.partition(":")[0] for line in record.broken] == [f"at batch {spot.batch}" for spot in record.spots]
