@@ -15,7 +15,6 @@ from enginery.calibration.cache import read_cache, write_cache
 from enginery.core.params import Keep
 from enginery.graphs import INPUT, load_graph
 
-QUANTIZED_TYPES = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 LARGEST_FP8 = 448  # of E4M3
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
 
@@ -74,11 +73,12 @@ def _set_fp8_scales(model: onnx.ModelProto, amax: Mapping[str, float]) -> None:
         constants[name].CopyFrom(numpy_helper.from_array(np.array(value / LARGEST_FP8, np.float32), name))
 
 
-def tensors_to_quantize(model: onnx.ModelProto) -> list[str]:
-    """The activations that enter an operator which is quantized."""
-    constants = {tensor.name for tensor in model.graph.initializer}
-    inputs = (node.input[0] for node in model.graph.node if node.op_type in QUANTIZED_TYPES)
-    return list(dict.fromkeys(name for name in inputs if name not in constants))
+def tensors_to_quantize(source: Path, precision: str, keep: Keep) -> list[str]:
+    """The activations that are quantized when every one has a range: ModelOpt silently leaves out what a cache lacks."""
+    activations = [INPUT, *(name for node in load_graph(source).graph.node for name in node.output)]
+    complete = quantize(source, precision, dict.fromkeys(activations, 1.0), keep)
+    quantized = {node.input[0] for node in complete.graph.node if node.op_type == "QuantizeLinear"}
+    return [name for name in activations if name in quantized]
 
 
 def _sample_shape(source: Path) -> list[int]:

@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 
 from enginery.calibration.cache import read_cache
-from enginery.calibration.provenance import require_match, require_tensors
+from enginery.calibration.provenance import MEASURED, require_match, require_tensors
 from enginery.convert import cast, quantize, tensors_to_quantize
 from enginery.core.files import new_folder, sha256
-from enginery.core.params import load_params, precision_params
+from enginery.core.params import Keep, load_params, precision_params
 from enginery.core.records import Calibration, Conversion
 from enginery.core.stage import run_stage
 from enginery.graphs import count_nodes, count_tensors, load_graph, save_graph
@@ -25,7 +25,7 @@ def convert(precision: str, simplified: Path, made_from: Path, calibration: Path
         elif precision in ("fp16", "bf16"):
             save_graph(cast(source, precision, keep), target)
         else:
-            amax = checked_ranges(source, made_from, SampleSet.open(calibration))
+            amax = checked_ranges(precision, source, made_from, SampleSet.open(calibration), keep)
             save_graph(quantize(source, precision, amax, keep), target)
         graph = load_graph(target)
         record = Conversion(
@@ -39,12 +39,13 @@ def convert(precision: str, simplified: Path, made_from: Path, calibration: Path
     print(f"{precision}: {sum(record.nodes.values())} nodes, weights {record.tensors}")
 
 
-def checked_ranges(source: Path, calibrated: Path, samples: SampleSet) -> dict[str, float]:
-    """The calibrated ranges, if they were measured for this very graph and cover all that will be quantized."""
-    cache = calibrated / "calibration.cache"
-    require_match(Calibration.read(calibrated / "calibration.json"), cache, source, samples)
+def checked_ranges(precision: str, source: Path, calibrated: Path, samples: SampleSet, keep: Keep) -> dict[str, float]:
+    """The calibrated ranges, if they were measured for this very graph, or were given and cover all it needs."""
+    record, cache = Calibration.read(calibrated / "calibration.json"), calibrated / "calibration.cache"
+    require_match(record, cache, source, samples)
     amax = read_cache(cache)
-    require_tensors(cache, amax, tensors_to_quantize(load_graph(source)))
+    if record.source != MEASURED:
+        require_tensors(cache, amax, tensors_to_quantize(source, precision, keep))
     return amax
 
 

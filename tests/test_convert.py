@@ -46,8 +46,12 @@ def kept_in_float32(model):
     ]
 
 
-def test_the_activations_to_quantize_are_those_that_enter_the_arithmetic(tiny_graph):
-    assert tensors_to_quantize(tiny_graph) == ["input", "relu", "features"]
+def test_the_activations_to_quantize_are_those_that_enter_the_arithmetic(tiny_onnx):
+    assert tensors_to_quantize(tiny_onnx, "int8", EVERYTHING) == ["input", "relu", "features"]
+
+
+def test_what_is_kept_in_float_needs_no_range(tiny_onnx):
+    assert tensors_to_quantize(tiny_onnx, "int8", Keep(op_types=("Gemm",), nodes=())) == ["input", "relu"]
 
 
 def test_int8_quantizes_every_operator_that_carries_the_arithmetic(int8):
@@ -150,4 +154,4 @@ def test_a_cache_that_lacks_a_tensor_is_refused_and_not_quantized_in_part(tiny_o
     params = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
     provided_provenance(params, cache, some).write(tmp_path / "calibration.json")
     with pytest.raises(EngineryError, match=r"no range for 1 of the 3 tensors that are quantized: features\."):
-        checked_ranges(tiny_onnx, tmp_path, samples)
+        checked_ranges("int8", tiny_onnx, tmp_path, samples, EVERYTHING)

@@ -14,7 +14,6 @@ from enginery.engines import Engine, build_engine
 from enginery.machine import describe_machine
 from enginery.runtimes import load_runtime
 
-
 BLOBS = {"openvino": "engine.blob", "onnxruntime": "engine.onnx"}
 
 
