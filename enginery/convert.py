@@ -74,7 +74,7 @@ def _set_fp8_scales(model: onnx.ModelProto, amax: Mapping[str, float]) -> None:
 
 
 def tensors_to_quantize(source: Path, precision: str, keep: Keep) -> list[str]:
-    """The activations that are quantized when every one has a range: ModelOpt silently leaves out what a cache lacks."""
+    """The activations that are quantized when each has a range: ModelOpt silently leaves out what a cache lacks."""
     activations = [INPUT, *(name for node in load_graph(source).graph.node for name in node.output)]
     complete = quantize(source, precision, dict.fromkeys(activations, 1.0), keep)
     quantized = {node.input[0] for node in complete.graph.node if node.op_type == "QuantizeLinear"}

@@ -47,11 +47,12 @@ def kept_in_float32(model):
 
 
 def test_the_activations_to_quantize_are_those_that_enter_the_arithmetic(tiny_onnx):
-    assert tensors_to_quantize(tiny_onnx, "int8", EVERYTHING) == ["input", "relu", "features"]
+    """And the average pool's, which runs in int8 where both its sides are."""
+    assert tensors_to_quantize(tiny_onnx, "int8", EVERYTHING) == ["input", "relu", "relu_2", "pooled", "features"]
 
 
 def test_what_is_kept_in_float_needs_no_range(tiny_onnx):
-    assert tensors_to_quantize(tiny_onnx, "int8", Keep(op_types=("Gemm",), nodes=())) == ["input", "relu"]
+    assert "features" not in tensors_to_quantize(tiny_onnx, "int8", Keep(op_types=("Gemm",), nodes=()))
 
 
 def test_int8_quantizes_every_operator_that_carries_the_arithmetic(int8):
@@ -149,9 +150,9 @@ def test_converting_prints_nothing(tiny_onnx, capfd):
 
 def test_a_cache_that_lacks_a_tensor_is_refused_and_not_quantized_in_part(tiny_onnx, samples, tmp_path):
     cache = tmp_path / "calibration.cache"
-    some = {"input": 2.5, "relu": 7.3}
+    some = {"input": 2.5, "relu": 7.3, "relu_2": 4.0, "pooled": 3.1}
     write_cache(some, cache)
     params = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
     provided_provenance(params, cache, some).write(tmp_path / "calibration.json")
-    with pytest.raises(EngineryError, match=r"no range for 1 of the 3 tensors that are quantized: features\."):
+    with pytest.raises(EngineryError, match=r"no range for 1 of the 5 tensors that are quantized: features\."):
         checked_ranges("int8", tiny_onnx, tmp_path, samples, EVERYTHING)

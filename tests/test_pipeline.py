@@ -13,13 +13,14 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
 CARRIED = ["enginery", "stages", "data", ".dvc/config", ".dvc/plots", ".dvcignore", ".gitignore", "dvc.yaml"]
-TINY = {
-    "samples": {"validation": 48, "training": 128, "calibration": 16, "preprocessing.resize": 32, "preprocessing.crop": 32},
+TINY: dict[str, dict[str, object]] = {
+    "samples": {"validation": 48, "training": 128, "calibration": 16},
+    "samples.preprocessing": {"resize": 32, "crop": 32},
     "weights": {"training.epochs": 1, "training.size": 32},
     "build": {"profile.min": 1, "profile.opt": 2, "profile.max": 4},
     "validation": {"spot_samples": 8},
     "benchmark": {"batches": [1, 2], "seconds": 0.05},
-}  # fmt: skip
+}
 INT8_CHAIN = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "report", "gate"}
 
 
@@ -80,7 +81,7 @@ def project(tmp_path_factory):
     project.run("git", "init", "--quiet")
     done = project.repro()
     assert done.returncode == 0, done.stdout + done.stderr
-    yield project
+    return project
 
 
 @pytest.fixture

@@ -60,16 +60,15 @@ def device() -> str:
 
 def compile(onnx: Path, folder: Path, profile: Profile) -> list[Layer]:
     """The batch stays dynamic; `profile` is enforced when an engine is fed."""
-    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
-
     try:
         try:
             _optimize(onnx.read_bytes(), folder)
-        except NoKernel:
+        except Exception:
             model = load_graph(onnx)
             if not uses_bf16(model):
                 raise
-            # No bfloat16 kernels here: execute in float32 what the graph means. The layers will say fp32.
+            # Neither provider has bfloat16 kernels for all: the CPU's has none for Conv, CUDA's none for MaxPool.
+            # Execute in float32 what the graph means; the layers will say fp32.
             _optimize(float32_twin(model).SerializeToString(), folder)
     except Exception as error:  # ONNX Runtime's own exceptions share no base class
         raise EngineryError(f"ONNX Runtime cannot compile {onnx}: {str(error).strip().splitlines()[0]}") from None

@@ -75,9 +75,15 @@ class OpenVinoSession:
         import openvino
 
         request = self._compiled.create_infer_request()
-        for name, array in feeds.items():
-            request.set_tensor(name, openvino.Tensor(np.ascontiguousarray(array), shared_memory=True))
-        return lambda: request.infer(share_outputs=True)
+        # OpenVINO reads the arrays' own memory and does not keep them alive: the call below must.
+        placed = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
+        for name, array in placed.items():
+            request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+
+        def call(held: Arrays = placed) -> object:
+            return request.infer(share_outputs=True)
+
+        return call
 
     def close(self) -> None:
         del self._request, self._compiled
