@@ -3,5 +3,5 @@
 import importlib.util
 import sys
 
-if importlib.util.find_spec("ruamel.yaml") is None:
+if importlib.util.find_spec("pydantic") is None:
     sys.exit("Enginery's packages are not in this Python: run `make repro`, or `source .venv/bin/activate` first")
