@@ -12,6 +12,7 @@ help:  ## list the targets
 
 repro: $(READY)  ## run the pipeline; RECIPE=recipes/NAME.yaml changes params.yaml first
 	@if [ -n "$(RECIPE)" ]; then python -m enginery.recipes "$(RECIPE)"; fi
+	@python -m enginery.core.params
 	dvc repro
 
 test: $(READY)  ## run the tests
@@ -36,7 +37,7 @@ $(READY): requirements.lock pyproject.toml
 		then found=$$name; break; fi; \
 	done; \
 	if [ -z "$${found:-}" ]; then echo "Enginery needs Python 3.11 or 3.12 with its venv module" >&2; exit 1; fi; \
-	test -x .venv/bin/python || $$found -m venv .venv
+	.venv/bin/python -m pip --version >/dev/null 2>&1 || $$found -m venv --clear .venv
 	@echo "installing the locked packages into .venv (6 GB, mostly torch's CUDA libraries)"
 	@# setuptools first: what comes as source is then built with the locked one, not with the newest.
 	@sed -n '/^setuptools==/,/[^\\]$$/p' requirements.lock > .venv/setuptools.lock

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,11 +13,25 @@ import onnx
 from onnx import numpy_helper
 
 from enginery.calibration.cache import read_cache, write_cache
+from enginery.core.errors import EngineryError
 from enginery.core.params import Keep
 from enginery.graphs import INPUT, load_graph
 
 LARGEST_FP8 = 448  # of E4M3
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
+
+
+def require_known(keep: Keep, model: onnx.ModelProto) -> None:
+    """A misspelt operator or node would silently keep nothing."""
+    types, names = {node.op_type for node in model.graph.node}, [node.name for node in model.graph.node]
+    for op_type in keep.op_types:
+        if op_type not in types:
+            raise EngineryError(f"keep.op_types: the graph has no {op_type}; it has {', '.join(sorted(types))}")
+    for pattern in keep.nodes:
+        if not any(re.fullmatch(pattern, name) for name in names):
+            raise EngineryError(
+                f"keep.nodes: no node of the graph is named '{pattern}', such as {', '.join(names[:3])}"
+            )
 
 
 def cast(source: Path, precision: str, keep: Keep) -> onnx.ModelProto:

@@ -103,6 +103,12 @@ def require_whole(record: EngineRecord, folder: Path) -> None:
             raise EngineryError(f"{file} {state}. Run `dvc repro` to build it again, or `dvc checkout` to restore it")
 
 
+def require_made_of(record: EngineRecord, precision: str, onnx: Path) -> None:
+    """The engine of one precision and the graph of another would agree with PyTorch, and prove nothing."""
+    if record.precision != precision or record.onnx_sha256 != sha256(onnx):
+        raise EngineryError(f"the engine was not built as {precision} of {onnx}: run `dvc repro` to build it again")
+
+
 def require_same_machine(record: EngineRecord, machine: Machine, folder: Path) -> None:
     differing = differences(record.machine, machine)
     if differing:

@@ -36,12 +36,6 @@ def count_nodes(model: onnx.ModelProto) -> dict[str, int]:
     return dict(sorted(Counter(node.op_type for node in model.graph.node).items()))
 
 
-def count_tensors(model: onnx.ModelProto) -> dict[str, int]:
-    """How many weight tensors there are of each type."""
-    types = (onnx.TensorProto.DataType.Name(tensor.data_type).lower() for tensor in model.graph.initializer)
-    return dict(sorted(Counter(types).items()))
-
-
 def arbiter(model: onnx.ModelProto | Path) -> onnxruntime.InferenceSession:
     """ONNX Runtime on the CPU with its optimizer off: what the graph says, not what a compiler made of it."""
     options = onnxruntime.SessionOptions()

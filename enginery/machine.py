@@ -13,7 +13,7 @@ from enginery.core.params import RuntimeName
 from enginery.core.records import Machine, Tools
 from enginery.runtimes import load_runtime
 
-PREFERENCE: tuple[RuntimeName, ...] = ("tensorrt", "onnxruntime", "openvino")
+GPU_RUNTIMES: tuple[RuntimeName, ...] = ("onnxruntime",)  # the preferred one first; TensorRT will lead
 INSTRUCTION_SETS = (
     "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "amx_int8",
     "asimd", "asimddp", "bf16", "i8mm", "sve",
@@ -79,9 +79,9 @@ def find_cpu() -> Hardware:
 
 
 def _preferred(has_gpu: bool) -> RuntimeName:
-    """TensorRT or ONNX Runtime's CUDA provider where there is a GPU for them, OpenVINO on any other machine."""
+    """ONNX Runtime's CUDA provider where there is a GPU for it, OpenVINO on any other machine."""
     if has_gpu:
-        for name in PREFERENCE:
+        for name in GPU_RUNTIMES:
             runtime = load_runtime(name)
             if not runtime.missing() and runtime.device() == "cuda":
                 return name

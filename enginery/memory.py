@@ -15,11 +15,11 @@ CALLS = 3
 
 
 def engine_peak_megabytes(engine: Path, batch: int, threads: int) -> float:
-    return _measure("engine", engine, batch, threads, 0)
+    return _measure("engine", engine, batch, threads)
 
 
-def pytorch_peak_megabytes(weights: Path, batch: int, threads: int, size: int) -> float:
-    return _measure("pytorch", weights, batch, threads, size)
+def pytorch_peak_megabytes(weights: Path, batch: int, threads: int, size: int, device: str) -> float:
+    return _measure("pytorch", weights, batch, threads, size, device)
 
 
 def _measure(*arguments: object) -> float:
@@ -39,7 +39,7 @@ def _engine(folder: Path, batch: int, threads: int) -> Callable[[], object]:
     return engine.bind({spec.name: np.zeros(shapes[spec.name], spec.dtype) for spec in record.inputs})
 
 
-def _pytorch(folder: Path, batch: int, threads: int, size: int) -> Callable[[], object]:
+def _pytorch(folder: Path, batch: int, threads: int, size: int, device: str) -> Callable[[], object]:
     import torch  # here, so that an engine is not charged for it
 
     from enginery.contenders import pytorch_contender
@@ -48,7 +48,7 @@ def _pytorch(folder: Path, batch: int, threads: int, size: int) -> Callable[[], 
     torch.set_num_threads(threads)
     record = Weights.read(folder / "weights.json")
     model = load_model(record.model, record.classes, folder / "weights.pt")
-    return pytorch_contender(model, "eager", np.zeros((batch, 3, size, size), np.float32), "cpu")
+    return pytorch_contender(model, "eager", np.zeros((batch, 3, size, size), np.float32), device)
 
 
 def _high_water_mark() -> float:
@@ -57,11 +57,11 @@ def _high_water_mark() -> float:
     return int(status["VmHWM"].split()[0]) / 1000
 
 
-def _main(kind: str, folder: str, batch: str, threads: str, size: str) -> None:
+def _main(kind: str, folder: str, batch: str, threads: str, size: str = "", device: str = "") -> None:
     if kind == "engine":
         call = _engine(Path(folder), int(batch), int(threads))
     else:
-        call = _pytorch(Path(folder), int(batch), int(threads), int(size))
+        call = _pytorch(Path(folder), int(batch), int(threads), int(size), device)
     for _ in range(CALLS):
         call()
     print(_high_water_mark())

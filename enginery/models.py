@@ -1,5 +1,6 @@
 """The PyTorch side: making the model, and loading a checkpoint into it."""
 
+import difflib
 import pickle
 from pathlib import Path
 
@@ -14,15 +15,27 @@ State = dict[str, torch.Tensor]
 
 def make_model(name: str, classes: int) -> nn.Module:
     """A torchvision classifier with fresh weights, in evaluation mode."""
-    try:
-        model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes)
-    except ValueError:
-        import difflib
-
-        near = difflib.get_close_matches(name, torchvision.models.list_models(torchvision.models), n=1)
+    classifiers = torchvision.models.list_models(torchvision.models)
+    if name not in classifiers:
+        near = difflib.get_close_matches(name, classifiers, n=1)
         hint = f"did you mean '{near[0]}'?" if near else "see torchvision.models.list_models()"
-        raise EngineryError(f"model.name: torchvision has no model '{name}'; {hint}") from None
+        raise EngineryError(f"model.name: torchvision has no classifier '{name}'; {hint}")
+    model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes)
     return model.eval()
+
+
+def require_logits(model: nn.Module, classes: int, size: int) -> None:
+    """One pass over an empty image: what the model cannot take or does not return is said before hours of work."""
+    try:
+        with torch.inference_mode():
+            output = model(torch.zeros(2, 3, size, size))
+    except Exception as error:  # whatever the user's network raises
+        raise EngineryError(
+            f"model.name: the model fails on images of {size} by {size}: {_first_line(error)}"
+        ) from None
+    if not isinstance(output, torch.Tensor) or output.shape != (2, classes):
+        shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        raise EngineryError(f"model.name: the model must return logits of shape (batch, {classes}), not {shape}")
 
 
 def load_model(name: str, classes: int, checkpoint: Path) -> nn.Module:

@@ -48,7 +48,6 @@ class SampleSet:
     def read_at(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
         return normalize(self.pixels[indices], self.manifest.preprocessing)
 
-    def batches(self, size: int, stop: int | None = None) -> Iterator[NDArray[np.float32]]:
-        end = min(len(self), stop or len(self))
-        for start in range(0, end, size):
-            yield self.read(start, min(start + size, end))
+    def batches(self, size: int) -> Iterator[NDArray[np.float32]]:
+        for start in range(0, len(self), size):
+            yield self.read(start, start + size)

@@ -81,20 +81,20 @@ class ImageFolder:
         return Prepared(sample, resize(decode(file), how))
 
 
-def brought(path: str, data: Path, setting: str) -> Path:
-    """A file or folder that the user brought: it must lie in the data folder, because DVC watches that."""
+def brought(path: str, data: Path, setting: str, keywords: str) -> Path:
+    """A file or folder that the user brought: it must lie in the folder that DVC watches for it."""
     found = Path(path)
-    if not found.resolve().is_relative_to(data.resolve()):
-        raise EngineryError(f"{setting}: {path} lies outside {data}/, so DVC would not see it change: move it there")
     if not found.exists():
-        raise EngineryError(f"{setting}: {path} does not exist")
+        raise EngineryError(f"{setting}: {path} does not exist; give {keywords} or a path in {data}/")
+    if not found.resolve().is_relative_to(data.resolve()) or found.resolve() == data.resolve():
+        raise EngineryError(f"{setting}: {path} does not lie in {data}/, so DVC would not see it change: move it there")
     return found
 
 
 def open_source(params: SamplesParams, data: Path) -> Source:
     if params.source == "digits":
         return Digits()
-    folder = brought(params.source, data, "samples.source")
+    folder = brought(params.source, data, "samples.source", "digits")
     if not folder.is_dir():
         raise EngineryError(f"samples.source: {folder} is a file; give 'digits' or a folder of class folders")
     return ImageFolder(folder)

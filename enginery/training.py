@@ -33,7 +33,10 @@ def train(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
     steps = _shuffled(len(samples), params.batch, params.epochs)
     for indices in progress(steps, "training", params.epochs * batches):
         images = _shrunk(torch.from_numpy(samples.read_at(indices.numpy())), params.size)
-        loss = nn.functional.cross_entropy(model(images), labels[indices])
+        logits = model(images)
+        if not isinstance(logits, torch.Tensor):  # GoogLeNet and Inception add auxiliary outputs in training
+            raise EngineryError("weights.source: train: this model has several outputs in training; give a checkpoint")
+        loss = nn.functional.cross_entropy(logits, labels[indices])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -45,7 +48,10 @@ def train(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
 
 def fit_to_size(model: nn.Module, samples: SampleSet) -> None:
     """BatchNorm's statistics, and the last linear layer, on the images as they are: two forward passes."""
-    head = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
+    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if not linears:
+        raise EngineryError("weights.training.size: this model has no linear layer to fit again; set size to crop")
+    head = linears[-1]
     features: list[torch.Tensor] = []
     hook = head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].detach()))
     total = -(-len(samples) // READ_AT_ONCE)

@@ -9,7 +9,7 @@ from torch import nn
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import WeightsParams
-from enginery.models import load_model, make_model, require_finite
+from enginery.models import load_model, make_model, require_finite, require_logits
 from enginery.samples import SampleSet
 from enginery.sources import brought
 from enginery.training import train
@@ -17,12 +17,17 @@ from enginery.training import train
 
 def obtain(model_name: str, params: WeightsParams, training: SampleSet, data: Path) -> nn.Module:
     """The model with its weights. The number of classes is what the samples say."""
-    classes = len(training.manifest.class_names)
-    if params.source == "train":
-        return _trained(model_name, classes, params, training)
-    if params.source == "pretrained":
-        return _pretrained(model_name, classes)
-    return load_model(model_name, classes, brought(params.source, data, "weights.source"))
+    classes, size = len(training.manifest.class_names), training.pixels.shape[-1]
+    keyword = params.source in ("train", "pretrained")
+    checkpoint = None if keyword else brought(params.source, data, "weights.source", "train, pretrained")
+    require_logits(make_model(model_name, classes), classes, size)
+    if checkpoint:
+        return load_model(model_name, classes, checkpoint)
+    return (
+        _trained(model_name, classes, params, training)
+        if params.source == "train"
+        else _pretrained(model_name, classes)
+    )
 
 
 def _trained(model_name: str, classes: int, params: WeightsParams, training: SampleSet) -> nn.Module:
@@ -34,7 +39,7 @@ def _trained(model_name: str, classes: int, params: WeightsParams, training: Sam
 
 
 def _pretrained(model_name: str, classes: int) -> nn.Module:
-    published = torchvision.models.get_model_weights(model_name).DEFAULT
+    published = torchvision.models.get_model_weights(model_name).DEFAULT  # each classifier has some
     known = len(published.meta["categories"])
     if known != classes:
         raise EngineryError(
@@ -47,5 +52,5 @@ def _pretrained(model_name: str, classes: int) -> nn.Module:
     except urllib.error.URLError as error:
         raise EngineryError(
             f"weights.source: torchvision's weights for {model_name} could not be downloaded ({error.reason}); "
-            "put a checkpoint into data/ and name it instead"
+            "put a checkpoint into data/weights/ and name it instead"
         ) from None

@@ -34,7 +34,7 @@ def benchmark(precision: str, engine: Path, weights: Path, validation: Path, mac
         ratios=all_ratios(points),
         peak_megabytes={
             "engine": engine_peak_megabytes(engine, largest, threads),
-            "eager": pytorch_peak_megabytes(weights, largest, threads, size),
+            "eager": pytorch_peak_megabytes(weights, largest, threads, size, here.device),
         },
     )
     with new_folder(report) as unfinished:

@@ -22,7 +22,7 @@ def calibrate(data: Path, simplified: Path, calibration: Path, calibrated: Path)
     with new_folder(calibrated) as unfinished:
         cache = unfinished / "calibration.cache"
         if params.file:
-            amax = read_cache(brought(params.file, data, "calibration.file"))
+            amax = read_cache(brought(params.file, data, "calibration.file", "null"))
             write_cache(amax, cache)
             record = provided_provenance(params, cache, amax)
         else:

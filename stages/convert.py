@@ -4,13 +4,13 @@ import shutil
 from pathlib import Path
 
 from enginery.calibration.cache import read_cache
-from enginery.calibration.provenance import MEASURED, require_match, require_tensors
-from enginery.convert import cast, quantize, tensors_to_quantize
-from enginery.core.files import new_folder, sha256
+from enginery.calibration.provenance import require_match, require_tensors
+from enginery.convert import cast, quantize, require_known, tensors_to_quantize
+from enginery.core.files import new_folder
 from enginery.core.params import Keep, load_params, precision_params
 from enginery.core.records import Calibration, Conversion
 from enginery.core.stage import run_stage
-from enginery.graphs import count_nodes, count_tensors, load_graph, save_graph
+from enginery.graphs import count_nodes, load_graph, save_graph
 from enginery.samples import SampleSet
 
 
@@ -18,6 +18,7 @@ def convert(precision: str, simplified: Path, made_from: Path, calibration: Path
     """Write model.onnx and convert.json."""
     keep = precision_params(load_params(), precision).keep
     source = simplified / "model.onnx"
+    require_known(keep, load_graph(source))
     with new_folder(converted) as unfinished:
         target = unfinished / "model.onnx"
         if precision == "fp32":
@@ -30,22 +31,19 @@ def convert(precision: str, simplified: Path, made_from: Path, calibration: Path
         graph = load_graph(target)
         record = Conversion(
             precision=precision,
-            source_sha256=sha256(source),
             opset=max(entry.version for entry in graph.opset_import if not entry.domain),
             nodes=count_nodes(graph),
-            tensors=count_tensors(graph),
         )
         record.write(unfinished / "convert.json")
-    print(f"{precision}: {sum(record.nodes.values())} nodes, weights {record.tensors}")
+    print(f"{precision}: {sum(record.nodes.values())} nodes, opset {record.opset}")
 
 
 def checked_ranges(precision: str, source: Path, calibrated: Path, samples: SampleSet, keep: Keep) -> dict[str, float]:
-    """The calibrated ranges, if they were measured for this very graph, or were given and cover all it needs."""
-    record, cache = Calibration.read(calibrated / "calibration.json"), calibrated / "calibration.cache"
-    require_match(record, cache, source, samples)
+    """The calibrated ranges, if they belong to this very graph and cover all that will be quantized."""
+    cache = calibrated / "calibration.cache"
+    require_match(Calibration.read(calibrated / "calibration.json"), cache, source, samples)
     amax = read_cache(cache)
-    if record.source != MEASURED:
-        require_tensors(cache, amax, tensors_to_quantize(source, precision, keep))
+    require_tensors(cache, amax, tensors_to_quantize(source, precision, keep))
     return amax
 
 

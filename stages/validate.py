@@ -7,7 +7,7 @@ import numpy as np
 from enginery.core.params import load_params, precision_params
 from enginery.core.records import Machine
 from enginery.core.stage import run_stage
-from enginery.engines import Engine
+from enginery.engines import Engine, require_made_of
 from enginery.samples import SampleSet
 from enginery.validate import validate_engine
 
@@ -18,6 +18,7 @@ def validate(
     """Write the validation record of one precision."""
     params = load_params()
     with Engine.open(engine, Machine.read(machine)) as loaded:
+        require_made_of(loaded.record, precision, converted / "model.onnx")
         record = validate_engine(
             loaded,
             converted / "model.onnx",

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -5,7 +7,7 @@ from onnx import TensorProto, numpy_helper
 
 from enginery.calibration.cache import read_cache, write_cache
 from enginery.calibration.provenance import provided_provenance
-from enginery.convert import cast, quantize, tensors_to_quantize
+from enginery.convert import cast, quantize, require_known, tensors_to_quantize
 from enginery.core.errors import EngineryError
 from enginery.core.params import CalibrationParams, Keep
 from enginery.graphs import arbiter, run_graph
@@ -156,3 +158,19 @@ def test_a_cache_that_lacks_a_tensor_is_refused_and_not_quantized_in_part(tiny_o
     provided_provenance(params, cache, some).write(tmp_path / "calibration.json")
     with pytest.raises(EngineryError, match=r"no range for 1 of the 5 tensors that are quantized: features\."):
         checked_ranges("int8", tiny_onnx, tmp_path, samples, EVERYTHING)
+
+
+@pytest.mark.parametrize(
+    ("keep", "complaint"),
+    [
+        (Keep(op_types=("Convv",), nodes=()), "keep.op_types: the graph has no Convv; it has Conv, "),
+        (Keep(op_types=(), nodes=("nosuch.*",)), "keep.nodes: no node of the graph is named 'nosuch.*', such as "),
+    ],
+)
+def test_what_is_kept_must_exist(tiny_graph, keep, complaint):
+    with pytest.raises(EngineryError, match=re.escape(complaint)):
+        require_known(keep, tiny_graph)
+
+
+def test_what_is_kept_may_be_a_pattern(tiny_graph):
+    require_known(Keep(op_types=("Gemm",), nodes=("conv.*",)), tiny_graph)

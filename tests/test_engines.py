@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.records import EngineRecord
-from enginery.engines import Engine, build_engine
+from enginery.engines import Engine, build_engine, require_made_of
 from enginery.machine import describe_machine
 from enginery.runtimes import load_runtime
 
@@ -204,3 +204,12 @@ def test_a_graph_that_cannot_be_compiled_is_one_line_and_leaves_no_engine(tmp_pa
     with pytest.raises(EngineryError, match=r" cannot compile .*model\.onnx: ."):
         build_engine("fp32", tmp_path / "model.onnx", machine, profile, manifest, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_an_engine_of_another_graph_or_precision_is_not_validated(engine, tiny_onnx, tmp_path):
+    require_made_of(engine.record, "fp32", tiny_onnx)
+    other = tmp_path / "other.onnx"
+    other.write_bytes(tiny_onnx.read_bytes() + b" ")
+    for precision, onnx_file in (("int8", tiny_onnx), ("fp32", other)):
+        with pytest.raises(EngineryError, match=f"was not built as {precision} of .*dvc repro"):
+            require_made_of(engine.record, precision, onnx_file)

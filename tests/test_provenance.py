@@ -50,7 +50,7 @@ def test_a_calibration_matches_what_it_was_made_from(calibrated):
     calibrated.require_match()
     assert calibrated.record.samples == 21
     assert calibrated.record.method == "entropy"
-    assert calibrated.record.tools.keys() == {"numpy", "onnx"}
+    assert calibrated.record.tools.keys() == {"numpy", "onnx", "onnxruntime"}
 
 
 @pytest.mark.parametrize("what", ALL)

@@ -5,9 +5,9 @@ from enginery.preprocessing import normalize
 from enginery.samples import PIXELS, SampleSet
 
 
-@pytest.mark.parametrize(("size", "stop", "wanted"), [(5, None, [5, 5, 5, 5, 1]), (21, None, [21]), (4, 10, [4, 4, 2])])
-def test_batches_cover_the_samples_in_order(samples, size, stop, wanted):
-    batches = list(samples.batches(size, stop))
+@pytest.mark.parametrize(("size", "wanted"), [(5, [5, 5, 5, 5, 1]), (21, [21]), (30, [21])])
+def test_batches_cover_the_samples_in_order(samples, size, wanted):
+    batches = list(samples.batches(size))
     assert [len(batch) for batch in batches] == wanted
     assert np.array_equal(np.concatenate(batches), samples.read(0, sum(wanted)))
 

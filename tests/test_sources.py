@@ -108,21 +108,22 @@ def test_a_broken_image_is_named_and_leaves_no_half_split(project, params):
     assert list(Path("out").iterdir()) == []
 
 
-@pytest.mark.parametrize("path", ["/etc", "data/../elsewhere", "elsewhere"])
+@pytest.mark.parametrize("path", ["/etc", "data/../elsewhere", "elsewhere", "data"])
 def test_what_lies_outside_data_is_refused(project, path):
-    with pytest.raises(EngineryError, match=rf"samples\.source: {path} lies outside data/.*move it there"):
-        brought(path, Path("data"), "samples.source")
+    Path("elsewhere").mkdir()
+    with pytest.raises(EngineryError, match=rf"samples\.source: {path} does not lie in data/.*move it there"):
+        brought(path, Path("data"), "samples.source", "digits")
 
 
 def test_a_link_out_of_data_is_refused(project):
     Path("data/link").symlink_to("/etc")
-    with pytest.raises(EngineryError, match="lies outside"):
-        brought("data/link", Path("data"), "samples.source")
+    with pytest.raises(EngineryError, match="does not lie in data"):
+        brought("data/link", Path("data"), "samples.source", "digits")
 
 
 def test_what_does_not_exist_is_named(project):
     with pytest.raises(EngineryError, match=r"weights\.source: data/none\.pt does not exist"):
-        brought("data/none.pt", Path("data"), "weights.source")
+        brought("data/none.pt", Path("data"), "weights.source", "train")
 
 
 def test_a_folder_without_images_is_refused(project, params):

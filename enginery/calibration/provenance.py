@@ -1,8 +1,11 @@
 """Where a calibration comes from, and whether it belongs to what it is about to be used for."""
 
-import importlib.metadata
 from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
@@ -25,7 +28,7 @@ def measured_provenance(
         method=params.method,
         bins=params.bins,
         percentile=params.percentile,
-        tools={name: importlib.metadata.version(name) for name in ("numpy", "onnx")},
+        tools={"numpy": np.__version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__},
         cache_sha256=sha256(cache),
         amax=dict(amax),
     )

@@ -1,5 +1,6 @@
 """Files that are either whole or absent, and the hashes that name them."""
 
+import glob
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ def sha256_of(document: Any) -> str:
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` that takes its name only when the block ends well."""
+    _remove_leftovers(path)
     temporary = _temporary(path)
     try:
         yield temporary
@@ -35,6 +37,7 @@ def new_file(path: Path) -> Iterator[Path]:
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """The same for a folder: an earlier one stays in place until the new one is complete."""
+    _remove_leftovers(path)
     temporary = _temporary(path)
     temporary.mkdir()
     try:
@@ -55,7 +58,16 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 def _temporary(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    return path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
+
+
+def _remove_leftovers(path: Path) -> None:
+    """What a killed run left behind: DVC runs a stage only once at a time, so no other run needs it."""
+    for stale in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        if stale.is_dir():
+            shutil.rmtree(stale)
+        else:
+            stale.unlink()
 
 
 def _to_disk(path: Path) -> None:

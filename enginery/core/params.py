@@ -1,6 +1,8 @@
 """params.yaml as frozen, validated values. An unknown or impossible entry is an error that names it."""
 
 import difflib
+import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -43,7 +45,7 @@ class Preprocessing(Section):
 
 class SamplesParams(Section):
     source: str
-    seed: int
+    seed: int = Field(ge=0)
     validation: int = Field(ge=1)
     training: int = Field(ge=0)
     calibration: int = Field(ge=1)
@@ -59,7 +61,7 @@ class TrainingParams(Section):
     epochs: int = Field(ge=1)
     batch: int = Field(ge=2)
     learning_rate: float = Field(gt=0)
-    seed: int
+    seed: int = Field(ge=0)
 
 
 class WeightsParams(Section):
@@ -74,7 +76,7 @@ class ExportParams(Section):
 class CalibrationParams(Section):
     method: Method
     percentile: float = Field(gt=50, le=100)
-    bins: int = Field(ge=2048)
+    bins: int = Field(ge=2048, le=65536)
     batch: int = Field(ge=1)
     file: str | None
 
@@ -84,6 +86,15 @@ class Keep(Section):
 
     op_types: tuple[str, ...]
     nodes: tuple[str, ...]
+
+    @model_validator(mode="after")
+    def _is_readable(self) -> Self:
+        for pattern in self.nodes:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"nodes: '{pattern}' is not a regular expression: {error}") from None
+        return self
 
 
 class Thresholds(Section):
@@ -127,7 +138,7 @@ class BenchmarkParams(Section):
     threads: int = Field(ge=0)
     baselines: tuple[Baseline, ...] = Field(min_length=1)
     confidence: float = Field(gt=0.5, lt=1)
-    seed: int
+    seed: int = Field(ge=0)
 
 
 class Params(Section):
@@ -148,6 +159,8 @@ class Params(Section):
             needed = "calibrated" if name in ("int8", "fp8") else "simplified"
             if precision.made_from != needed:
                 raise ValueError(f"precisions.{name}.from: {name} is made from '{needed}', not '{precision.made_from}'")
+            if name == "fp32" and (precision.keep.op_types or precision.keep.nodes):
+                raise ValueError("precisions.fp32.keep: fp32 is in high precision throughout, there is nothing to keep")
         for key in ("batches", "baselines"):
             values = getattr(self.benchmark, key)
             if len(set(values)) < len(values):
@@ -225,3 +238,10 @@ def _siblings(place: list[str]) -> list[str]:
 def _suggestion(name: str, known: list[str]) -> str:
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean '{nearest[0]}'?" if nearest else f"; known here: {', '.join(known)}"
+
+
+if __name__ == "__main__":  # what `make repro` asks before DVC reads the file, whose own words are harder to follow
+    try:
+        load_params()
+    except EngineryError as mistake:
+        sys.exit(str(mistake))

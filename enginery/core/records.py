@@ -115,10 +115,8 @@ class Calibration(Record):
 
 class Conversion(Record):
     precision: str
-    source_sha256: str
     opset: int
     nodes: dict[str, int]
-    tensors: dict[str, int]
 
 
 class TensorSpec(Record):
@@ -180,11 +178,13 @@ class Errors(Record):
 
 
 class Spot(Record):
-    """The engine against the same samples of PyTorch's reference at one batch size."""
+    """The engine at one batch size: against PyTorch, and as `drift` against its own logits on the full set."""
 
     batch: int
     samples: int
     errors: Errors
+    accuracy: float
+    drift: float
 
 
 class Validation(Record):

@@ -6,7 +6,7 @@ import pandas as pd
 
 from enginery.reporting import tables
 from enginery.reporting.evidence import Evidence, Findings
-from enginery.reporting.verdict import recommend, sentence
+from enginery.reporting.verdict import STABLE_SPREAD, recommend, sentence, unstable
 
 
 def write_summary(findings: Findings) -> str:
@@ -21,9 +21,12 @@ def write_summary(findings: Findings) -> str:
         "## Accuracy",
         "Each engine against PyTorch on the full validation set.",
         _markdown(tables.accuracy_table(findings)),
-        "Whose the error is, as relative error: the typed graph run as written against PyTorch, then the engine "
+        "Where the error arises, as relative error: the typed graph run as written against PyTorch, then the engine "
         "against that graph.",
         _markdown(tables.blame_table(findings)),
+        f"At single batch sizes, over {first.validation.spots[0].samples} images or one batch: accuracy, and the "
+        "relative error to the same engine's logits on the full set.",
+        _markdown(tables.spot_table(findings)),
         "## Executed precision",
         "What the compiler made of the layers that carry the arithmetic.",
         _markdown(tables.executed_table(findings)),
@@ -31,8 +34,8 @@ def write_summary(findings: Findings) -> str:
         "Milliseconds per batch: p50 / p90 / p99.",
         _markdown(tables.latency_table(findings)),
         "![Latency](figures/latency.png)",
-        f"Times as fast as the baseline: median over rounds in which both took a turn, and its "
-        f"{first.benchmark.confidence:.0%} interval.",
+        f"Times as fast as the baseline, which ran beside each engine anew: median over rounds in which both took a "
+        f"turn, and its {first.benchmark.confidence:.0%} interval within this run. Another run can differ by more.",
         _markdown(tables.ratio_table(findings)),
         "## Throughput",
         "Images per second, one batch at a time.",
@@ -86,12 +89,19 @@ def _warnings(findings: Findings) -> list[str]:
         if not entry.is_what_it_says:
             executed = next(iter(entry.engine.executed), "nothing")
             lines.append(
-                f"- **{entry.precision} ran as {executed}:** this machine has no {entry.precision} arithmetic for "
-                f"{findings.machine.runtime} to use. Its accuracy is that of its graph, its speed is {executed}'s."
+                f"- **{entry.precision} ran as {executed}:** {findings.machine.runtime} executed none of it in "
+                f"{entry.precision} here. Its accuracy is that of its graph, its speed is {executed}'s."
             )
-        lines += [f"- **{entry.precision} failed:** {line}." for line in entry.validation.broken]
+        blamed = f"the {entry.validation.loss_comes_from} is to blame"
+        lines += [f"- **{entry.precision} failed:** {line}; {blamed}." for line in entry.validation.broken]
+    noisy = unstable(findings)
+    if noisy:
+        lines.append(
+            f"- **Timing was unstable:** {len(noisy)} ratios vary by more than {STABLE_SPREAD:.0%} within the run, so "
+            "other programs were using the machine. Measure again with `dvc repro --force --single-item benchmark@...`."
+        )
     return ["\n".join(lines)] if lines else []
 
 
 def _markdown(table: pd.DataFrame) -> str:
-    return str(table.to_markdown(stralign="right", disable_numparse=True))
+    return str(table.to_markdown(disable_numparse=True))

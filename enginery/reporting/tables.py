@@ -6,6 +6,8 @@ import pandas as pd
 
 from enginery.reporting.evidence import ENGINE, Evidence, Findings
 
+RUNS_FOR_P99 = 100
+
 
 def accuracy_table(findings: Findings) -> pd.DataFrame:
     rows = {
@@ -31,8 +33,21 @@ def blame_table(findings: Findings) -> pd.DataFrame:
         entry.precision: {
             "precision's: graph to PyTorch": f"{entry.validation.graph_against_pytorch.relative:.1e}",
             "compiler's: engine to graph": f"{entry.validation.engine_against_graph.relative:.1e}",
-            "both: engine to PyTorch": f"{entry.validation.engine_against_pytorch.relative:.1e}",
-            "the larger part is the": f"{entry.validation.loss_comes_from}'s",
+            "together: engine to PyTorch": f"{entry.validation.engine_against_pytorch.relative:.1e}",
+            "accuracy of the graph": f"{entry.validation.graph_accuracy:.2%}",
+            "accuracy of the engine": f"{entry.validation.engine_accuracy:.2%}",
+            "to blame": entry.validation.loss_comes_from if entry.validation.broken else "nothing broke",
+        }
+        for entry in findings.precisions
+    }
+    return _frame(rows)
+
+
+def spot_table(findings: Findings) -> pd.DataFrame:
+    """Each engine at single batch sizes: accuracy, and how far its logits lie from its own on the full set."""
+    rows = {
+        entry.precision: {
+            f"batch {spot.batch}": f"{spot.accuracy:.2%}, {spot.drift:.1e}" for spot in entry.validation.spots
         }
         for entry in findings.precisions
     }
@@ -52,11 +67,12 @@ def executed_table(findings: Findings) -> pd.DataFrame:
 
 
 def latency_table(findings: Findings) -> pd.DataFrame:
-    """p50 / p90 / p99 in milliseconds per batch."""
+    """p50 / p90 / p99 in milliseconds per batch; no p99 of fewer than a hundred runs."""
 
     def cell(entry: Evidence, batch: int, contender: str) -> str:
         latency = entry.latency(batch, contender)
-        return f"{latency.p50:.2f} / {latency.p90:.2f} / {latency.p99:.2f}"
+        p99 = f"{latency.p99:.2f}" if latency.runs >= RUNS_FOR_P99 else "-"
+        return f"{latency.p50:.2f} / {latency.p90:.2f} / {p99}"
 
     return _by_batch(findings, cell)
 
@@ -87,7 +103,7 @@ def memory_table(findings: Findings) -> pd.DataFrame:
         entry.precision: {
             "ONNX, MB": f"{entry.engine.onnx_bytes / 1e6:.1f}",
             "engine, MB": f"{entry.engine.bytes / 1e6:.1f}",
-            "peak memory, MB": f"{entry.benchmark.peak_megabytes[ENGINE]:.0f}",
+            "peak host memory, MB": f"{entry.benchmark.peak_megabytes[ENGINE]:.0f}",
             "PyTorch eager's, MB": f"{entry.benchmark.peak_megabytes['eager']:.0f}",
             "build, s": f"{entry.engine.build_seconds:.1f}",
         }
@@ -117,7 +133,6 @@ def tradeoff_rows(findings: Findings) -> pd.DataFrame:
             "speedup": entry.ratio(batch, baseline).median,
             "speedup_low": entry.ratio(batch, baseline).low,
             "speedup_high": entry.ratio(batch, baseline).high,
-            "engine_megabytes": entry.engine.bytes / 1e6,
         }
         for entry in findings.precisions
     ]
@@ -128,7 +143,9 @@ def _by_batch(findings: Findings, cell: Callable[[Evidence, int, str], str]) -> 
     """Baselines as they ran beside the first precision, then each engine."""
     first = findings.precisions[0]
     rows = {
-        f"PyTorch {baseline}": {f"batch {batch}": cell(first, batch, baseline) for batch in findings.batches}
+        f"PyTorch {baseline}, beside {first.precision}": {
+            f"batch {batch}": cell(first, batch, baseline) for batch in findings.batches
+        }
         for baseline in findings.baselines
     }
     for entry in findings.precisions:
@@ -140,9 +157,10 @@ def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index)
 
 
-def _some_layers(entry: Evidence, most: int = 3) -> str:
-    """The compute layers that ran in another precision, by name."""
-    names = [layer.name for layer in entry.engine.layers if layer.computes and layer.precision != entry.precision]
-    if not names:
-        return "none"
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _some_layers(entry: Evidence, most: int = 5) -> str:
+    """The compute layers that ran in another precision, by name; of a fused layer, the last name."""
+    compute = [layer for layer in entry.engine.layers if layer.computes]
+    names = [layer.name.split(",")[-1] for layer in compute if layer.precision != entry.precision]
+    if len(names) == len(compute):
+        return "all"
+    return (", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")) or "none"

@@ -1,17 +1,26 @@
 """Which precision to ship, and why."""
 
+from enginery.core.records import Ratio
 from enginery.reporting.evidence import Evidence, Findings
+
+AS_FAST = 1.03  # engines are timed in processes of their own, and two runs of one engine differ by about as much
+STABLE_SPREAD = 0.1
 
 
 def recommend(findings: Findings) -> Evidence | None:
-    """The fastest precision that passed; where intervals overlap, the one closest to PyTorch among them."""
-    baseline, batch = findings.baselines[0], findings.tuned_batch
+    """The fastest engine that passed; among those as fast, the one closest to PyTorch."""
     passed = [entry for entry in findings.precisions if entry.validation.passed and entry.is_what_it_says]
     if not passed:
         return None
-    fastest = max(passed, key=lambda entry: entry.ratio(batch, baseline).median)
-    as_fast = [entry for entry in passed if entry.ratio(batch, baseline).high >= fastest.ratio(batch, baseline).low]
+    fastest = min(entry.latency(findings.tuned_batch).p50 for entry in passed)
+    as_fast = [entry for entry in passed if entry.latency(findings.tuned_batch).p50 <= AS_FAST * fastest]
     return min(as_fast, key=lambda entry: entry.validation.engine_against_pytorch.relative)
+
+
+def unstable(findings: Findings) -> list[Ratio]:
+    """The ratios whose interval is too wide to rest a decision on: other programs were using the machine."""
+    ratios = [ratio for entry in findings.precisions for ratio in entry.benchmark.ratios]
+    return [ratio for ratio in ratios if ratio.high - ratio.low > STABLE_SPREAD * ratio.median]
 
 
 def sentence(findings: Findings) -> str:
@@ -22,7 +31,7 @@ def sentence(findings: Findings) -> str:
     ratio, validation, engine = chosen.ratio(batch, baseline), chosen.validation, chosen.engine
     return (
         f"**Ship {chosen.precision}:** {ratio.median:.2f} times as fast as PyTorch {baseline} at batch {batch} "
-        f"({chosen.benchmark.confidence:.0%} interval {ratio.low:.2f} to {ratio.high:.2f}), "
+        f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
         f"accuracy {validation.engine_accuracy:.2%} where PyTorch has {validation.reference_accuracy:.2%}, "
         f"and the same answer as PyTorch for {validation.engine_against_pytorch.top1_agreement:.2%} "
         f"of {validation.samples} images. The engine takes {engine.bytes / 1e6:.1f} MB."
