@@ -3,6 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 READY := .venv/ready
+BUILDERS := setuptools setuptools-scm vcs-versioning packaging
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
 .PHONY: help repro test check lock clean
@@ -39,9 +40,9 @@ $(READY): requirements.lock pyproject.toml
 	if [ -z "$${found:-}" ]; then echo "Enginery needs Python 3.11 or 3.12 with its venv module" >&2; exit 1; fi; \
 	.venv/bin/python -m pip --version >/dev/null 2>&1 || $$found -m venv --clear .venv
 	@echo "installing the locked packages into .venv (6 GB, mostly torch's CUDA libraries)"
-	@# setuptools first: what comes as source is then built with the locked one, not with the newest.
-	@sed -n '/^setuptools==/,/[^\\]$$/p' requirements.lock > .venv/setuptools.lock
-	@python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/setuptools.lock
+	@# What builds the packages that come as source comes first, so that they are built with locked versions too.
+	@for name in $(BUILDERS); do sed -n "/^$$name==/,/[^\\]$$/p" requirements.lock; done > .venv/builders.lock
+	@python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r .venv/builders.lock
 	@python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock
 	@python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $@
