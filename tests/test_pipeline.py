@@ -160,10 +160,10 @@ def test_a_mistake_is_one_sentence_and_loses_nothing(restored, change, sentence)
 
 
 def test_a_broken_checkpoint_is_named(restored):
-    (restored.root / "data/broken.pt").write_bytes(b"not a checkpoint")
-    restored.set(**{"weights.source": "data/broken.pt"})
+    (restored.root / "data/weights/broken.pt").write_bytes(b"not a checkpoint")
+    restored.set(**{"weights.source": "data/weights/broken.pt"})
     done = restored.repro()
-    (restored.root / "data/broken.pt").unlink()
+    (restored.root / "data/weights/broken.pt").unlink()
     assert done.returncode != 0
-    assert "weights: data/broken.pt" in done.stderr
+    assert "weights: data/weights/broken.pt" in done.stderr
     assert "Traceback" not in done.stderr
