@@ -200,7 +200,7 @@ def test_the_summary_says_what_failed(findings, evidence):
 @pytest.mark.parametrize(("ratio", "warned"), [((4.0, 3.85, 4.2), False), ((4.0, 3.0, 4.2), True)])
 def test_the_summary_warns_of_timings_that_vary_too_much(findings, evidence, ratio, warned):
     page = write_summary(findings(evidence("fp32", (1.0, 0.98, 1.02)), evidence("int8", ratio)))
-    assert ("**Timing was unstable:** 2 ratios vary by more than 10%" in page) == warned
+    assert ("**Timing was unstable:** ratios that vary by more than 10% within the run: 2." in page) == warned
 
 
 def test_a_high_percentile_of_few_runs_is_not_shown(findings, evidence):
