@@ -97,7 +97,8 @@ def _warnings(findings: Findings) -> list[str]:
     noisy = unstable(findings)
     if noisy:
         lines.append(
-            f"- **Timing was unstable:** ratios that vary by more than {STABLE_SPREAD:.0%} within the run: {len(noisy)}. "
+            f"- **Timing was unstable:** ratios that vary by more than {STABLE_SPREAD:.0%} within the run: "
+            f"{len(noisy)}. "
             "Other programs were using the machine; measure again with `dvc repro --force --single-item benchmark@...`."
         )
     return ["\n".join(lines)] if lines else []
