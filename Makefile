@@ -3,21 +3,25 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 READY := .venv/ready
+BINDINGS := $(patsubst tests/%.lock,.venv/%,$(wildcard tests/bindings/*.lock))
 BUILDERS := setuptools setuptools-scm vcs-versioning packaging
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help repro test check lock clean
+.PHONY: help repro test verify-gpu check lock clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 repro: $(READY)  ## run the pipeline; RECIPE=recipes/NAME.yaml changes params.yaml first
 	@if [ -n "$(RECIPE)" ]; then python -m enginery.recipes "$(RECIPE)"; fi
 	@python -m enginery.core.params
 	dvc repro
 
-test: $(READY)  ## run the tests
+test: $(READY) $(BINDINGS)  ## run the tests
 	pytest
+
+verify-gpu: $(READY)  ## on a machine with an NVIDIA GPU: check what only it can show
+	pytest -x -s tests/verify_gpu.py
 
 check: $(READY)  ## lint, format and types
 	ruff check .
@@ -45,4 +49,11 @@ $(READY): requirements.lock pyproject.toml
 	@python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r .venv/builders.lock
 	@python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock
 	@python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $@
+
+# NVIDIA's real Python bindings of several TensorRT versions, each in a folder of its own: the tests hold our calls
+# against them. Without TensorRT's libraries they are 1.3 MB each.
+$(BINDINGS): .venv/bindings/%: tests/bindings/%.lock $(READY)
+	@rm -rf $@
+	@python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $@ -r $<
 	@touch $@

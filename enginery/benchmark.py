@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +12,11 @@ from torch import nn
 from enginery.contenders import pytorch_contender
 from enginery.core.params import BenchmarkParams
 from enginery.core.progress import progress
-from enginery.core.records import Latency, Ratio
+from enginery.core.records import ENGINE, Latency, Ratio
 from enginery.engines import Engine
 from enginery.graphs import INPUT
 from enginery.samples import SampleSet
-from enginery.timing import Timings, median_interval, race
-
-ENGINE = "engine"
+from enginery.timing import Call, Timings, median_interval, race
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,9 @@ def benchmark_engine(engine: Engine, model: nn.Module, samples: SampleSet, param
         images = samples.read_at(np.arange(batch) % len(samples))
         contenders = {ENGINE: engine.bind({INPUT: images})}
         for baseline in params.baselines:
-            contenders[baseline] = pytorch_contender(model, baseline, images, engine.record.machine.device)
+            contenders[baseline] = pytorch_contender(
+                model, baseline, images, engine.record.target.device, engine.record.build.tf32
+            )
         timings = race(contenders, params.seconds, rng)
         points.append(
             Point(
@@ -51,8 +52,9 @@ def benchmark_engine(engine: Engine, model: nn.Module, samples: SampleSet, param
     return points
 
 
-def summarize(contender: str, batch: int, seconds: Sequence[float]) -> Latency:
-    milliseconds: NDArray[np.float64] = np.array(seconds) * 1000
+def summarize(contender: str, batch: int, calls: Sequence[Call]) -> Latency:
+    milliseconds: NDArray[np.float64] = np.array([call.seconds for call in calls]) * 1000
+    compute = [call.compute * 1000 for call in calls if call.compute is not None]
     p50, p90, p99 = (float(value) for value in np.percentile(milliseconds, [50, 90, 99]))
     return Latency(
         contender=contender,
@@ -61,6 +63,7 @@ def summarize(contender: str, batch: int, seconds: Sequence[float]) -> Latency:
         p50=p50,
         p90=p90,
         p99=p99,
+        compute=median(compute) if compute else None,
         images_per_second=batch / p50 * 1000,
     )
 
@@ -73,10 +76,10 @@ def compare(timings: Timings, baseline: str, batch: int, params: BenchmarkParams
     )
 
 
-def raw_rows(points: Sequence[Point]) -> list[tuple[str, int, int, float]]:
-    """Every timing: contender, batch, round, milliseconds."""
+def raw_rows(points: Sequence[Point]) -> list[tuple[str, int, int, float, float | None]]:
+    """Every timing: contender, batch, round, milliseconds, and those of the compute alone."""
     return [
-        (contender, point.batch, number, call * 1000)
+        (contender, point.batch, number, call.seconds * 1000, None if call.compute is None else call.compute * 1000)
         for point in points
         for contender, rounds in point.timings.rounds.items()
         for number, calls in enumerate(rounds)

@@ -5,7 +5,7 @@ import io
 import logging
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,11 @@ from onnx import numpy_helper
 
 from enginery.calibration.cache import read_cache, write_cache
 from enginery.core.errors import EngineryError
-from enginery.core.params import Keep
+from enginery.core.params import Keep, Rest
 from enginery.graphs import INPUT, load_graph
 
 LARGEST_FP8 = 448  # of E4M3
+SMALLEST_FLOAT16_SCALE = 2.0**-20  # below, float16 has fewer than five bits left
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
 
 
@@ -49,8 +50,8 @@ def cast(source: Path, precision: str, keep: Keep) -> onnx.ModelProto:
     return converted
 
 
-def quantize(source: Path, precision: str, amax: Mapping[str, float], keep: Keep) -> onnx.ModelProto:
-    """Q/DQ nodes where TensorRT fuses them, which is NVIDIA's to know; the scales are ours, to the bit."""
+def quantize(source: Path, precision: str, amax: Mapping[str, float], keep: Keep, rest: Rest) -> onnx.ModelProto:
+    """Q/DQ nodes where TensorRT fuses them, which is NVIDIA's to know; the scales are ours, to the bit of `rest`."""
     shape = [CALIBRATION_BATCH, *_sample_shape(source)]
     with _quiet_modelopt(), tempfile.TemporaryDirectory() as scratch:
         from modelopt.onnx.quantization import quantize as modelopt_quantize
@@ -67,31 +68,57 @@ def quantize(source: Path, precision: str, amax: Mapping[str, float], keep: Keep
             calibration_eps=["cpu"],
             op_types_to_exclude=list(keep.op_types),
             nodes_to_exclude=list(keep.nodes),
-            high_precision_dtype="fp32",
+            high_precision_dtype=rest,
             output_path=str(target),
             log_level="ERROR",
         )
         graph = load_graph(target)
         if precision == "fp8":
             _set_fp8_scales(graph, read_cache(cache))
+        _require_usable_scales(graph)
         return graph
 
 
 def _set_fp8_scales(model: onnx.ModelProto, amax: Mapping[str, float]) -> None:
     """ModelOpt takes a cache in its fp8 mode but does not read it: the scales are those of its batch of zeros."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    uncast = _uncast(model)
+    back = {node.input[0]: node.input[1] for node in model.graph.node if node.op_type == "DequantizeLinear"}
     ranges: dict[str, float] = {}  # by scale: the inputs of a Concat share one
     for node in model.graph.node:
-        if node.op_type == "QuantizeLinear" and node.input[0] in amax:
-            ranges[node.input[1]] = max(ranges.get(node.input[1], 0.0), amax[node.input[0]])
+        if node.op_type == "QuantizeLinear" and uncast(node.input[0]) in amax:
+            for scale in (node.input[1], back[node.output[0]]):  # one and the same, but in a float16 graph
+                ranges[scale] = max(ranges.get(scale, 0.0), amax[uncast(node.input[0])])
     for name, value in ranges.items():
-        constants[name].CopyFrom(numpy_helper.from_array(np.array(value / LARGEST_FP8, np.float32), name))
+        dtype = numpy_helper.to_array(constants[name]).dtype
+        constants[name].CopyFrom(numpy_helper.from_array(np.array(value / LARGEST_FP8, dtype), name))
+
+
+def _uncast(model: onnx.ModelProto) -> Callable[[str], str]:
+    """The tensor under its name in the graph that was calibrated: a float16 graph casts its input first."""
+    casts = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Cast"}
+    return lambda name: casts.get(name, name)
+
+
+def _require_usable_scales(model: onnx.ModelProto) -> None:
+    """float16 cannot hold the smallest scales: ModelOpt writes zero, or the smallest that there is, and all is lost."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[1] in constants:
+            scales = numpy_helper.to_array(constants[node.input[1]])
+            coarse = scales.dtype == np.float16 and node.input[0] not in constants  # of weights, dead channels may be
+            smallest = SMALLEST_FLOAT16_SCALE if coarse else 0.0
+            if not np.all(np.isfinite(scales) & (scales.astype(np.float32) > smallest)):
+                raise EngineryError(
+                    f"a scale of {node.input[0]} is too small or too large for the unquantized rest: "
+                    "set keep.rest: fp32, or keep the node that reads it"
+                )
 
 
 def tensors_to_quantize(source: Path, precision: str, keep: Keep) -> list[str]:
     """The activations that are quantized when each has a range: ModelOpt silently leaves out what a cache lacks."""
     activations = [INPUT, *(name for node in load_graph(source).graph.node for name in node.output)]
-    complete = quantize(source, precision, dict.fromkeys(activations, 1.0), keep)
+    complete = quantize(source, precision, dict.fromkeys(activations, 1.0), keep, rest="fp32")
     quantized = {node.input[0] for node in complete.graph.node if node.op_type == "QuantizeLinear"}
     return [name for name in activations if name in quantized]
 
@@ -107,6 +134,10 @@ def _quiet_modelopt() -> Iterator[None]:
     logging.disable(logging.WARNING)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            from modelopt.onnx import trt_utils
+
+            # Where TensorRT is installed, it would parse the graph with it to look for plugins, which takes a GPU.
+            trt_utils.TRT_PYTHON_AVAILABLE = False
             yield
     finally:
         logging.disable(logging.NOTSET)

@@ -1,7 +1,8 @@
 """Engines on disk: building them, and loading them only when they are whole and belong to this machine."""
 
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -10,40 +11,43 @@ from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_folder, sha256
-from enginery.core.params import Profile
-from enginery.core.records import EngineRecord, Machine, Manifest
+from enginery.core.params import BuildParams, InferenceParams
+from enginery.core.records import EngineRecord, Machine, Manifest, Target
+from enginery.graphs import require_buildable
+from enginery.reproduce import TRTEXEC, reproduce_script
 from enginery.runtimes import Arrays, Session, load_runtime
+from enginery.targets import require_fits
 
-RECORD = "engine.json"
+RECORD, REPRODUCE = "engine.json", "reproduce.sh"
 
 
 def build_engine(
-    precision: str, onnx: Path, machine: Machine, profile: Profile, manifest: Manifest, folder: Path
+    precision: str, onnx: Path, target: Target, build: BuildParams, manifest: Manifest, folder: Path
 ) -> EngineRecord:
-    """Compile for this machine; the folder holds all that inference needs."""
-    runtime = load_runtime(machine.runtime)
+    """Compile for the target; the folder holds all that inference needs."""
+    require_buildable(onnx, build.profile)
     with new_folder(folder) as unfinished:
         started = time.perf_counter()
-        layers = runtime.compile(onnx, unfinished, profile)
+        compiled = load_runtime(target.runtime).compile(onnx, unfinished, build)
         seconds = time.perf_counter() - started
-        files = sorted(file for file in unfinished.iterdir())
-        session = runtime.load(unfinished, threads=0)
+        files = sorted(unfinished.iterdir())
         record = EngineRecord(
             precision=precision,
-            machine=machine,
+            target=target,
+            build=build,
             files={file.name: sha256(file) for file in files},
             bytes=sum(file.stat().st_size for file in files),
             onnx_sha256=sha256(onnx),
             onnx_bytes=onnx.stat().st_size,
-            inputs=session.inputs,
-            outputs=session.outputs,
-            profile=profile,
-            layers=tuple(layers),
+            inputs=tuple(compiled.inputs),
+            outputs=tuple(compiled.outputs),
+            layers=tuple(compiled.layers),
             build_seconds=round(seconds, 3),
             preprocessing=manifest.preprocessing,
             class_names=manifest.class_names,
         )
-        session.close()
+        if target.runtime in TRTEXEC:
+            (unfinished / REPRODUCE).write_text(reproduce_script(record, os.path.relpath(onnx, folder)))
         record.write(unfinished / RECORD)
     return record
 
@@ -56,12 +60,12 @@ class Engine:
         self._session = session
 
     @classmethod
-    def open(cls, folder: Path, machine: Machine, threads: int = 0) -> Self:
+    def open(cls, folder: Path, machine: Machine, inference: InferenceParams) -> Self:
         """Check hashes and machine first: an engine is executable code, and a compiler's own checks miss damage."""
         record = EngineRecord.read(folder / RECORD)
         require_whole(record, folder)
-        require_same_machine(record, machine, folder)
-        return cls(record, load_runtime(machine.runtime).load(folder, threads))
+        require_fits(record.target, machine, folder)
+        return cls(record, load_runtime(machine.runtime).load(folder, record.build, inference))
 
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         self._require_fitting(feeds)
@@ -107,15 +111,3 @@ def require_made_of(record: EngineRecord, precision: str, onnx: Path) -> None:
     """The engine of one precision and the graph of another would agree with PyTorch, and prove nothing."""
     if record.precision != precision or record.onnx_sha256 != sha256(onnx):
         raise EngineryError(f"the engine was not built as {precision} of {onnx}: run `dvc repro` to build it again")
-
-
-def require_same_machine(record: EngineRecord, machine: Machine, folder: Path) -> None:
-    differing = differences(record.machine, machine)
-    if differing:
-        changes = ", ".join(f"{name} {there!r} there and {now!r} here" for name, (there, now) in differing.items())
-        raise EngineryError(f"{folder} was built for another machine: {changes}. Run `dvc repro` to build it here")
-
-
-def differences(built: Machine, here: Machine) -> Mapping[str, tuple[object, object]]:
-    before, now = built.model_dump(), here.model_dump()
-    return {name: (before[name], now[name]) for name in before if before[name] != now[name]}

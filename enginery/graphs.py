@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file
+from enginery.core.params import Profile
 from enginery.core.records import GraphCheck
 
 INPUT, OUTPUT = "input", "logits"
+CHECKED_SAMPLES = 7  # not the batch of two that the exporter sees: a batch frozen into the graph fails here
 
 
 def load_graph(path: Path) -> onnx.ModelProto:
@@ -23,8 +25,54 @@ def load_graph(path: Path) -> onnx.ModelProto:
     except FileNotFoundError:
         raise EngineryError(f"{path} is missing: run `dvc repro` to make it") from None
     except (DecodeError, onnx.checker.ValidationError) as error:
+        if is_plan(path):
+            raise EngineryError(f"{path} is a TensorRT engine, and an ONNX file is expected") from None
         raise EngineryError(f"{path} is not a valid ONNX file, it may be truncated: {error}") from None
     return model
+
+
+def is_plan(path: Path) -> bool:
+    """TensorRT's engines begin with ftrt, those for RTX with vtrt."""
+    with path.open("rb") as file:
+        return file.read(4)[1:] == b"trt"
+
+
+def require_buildable(path: Path, profile: Profile) -> None:
+    """Runtimes differ in what they say of such graphs, and some silently make something else of them."""
+    graph = load_graph(path).graph
+    inputs = graph.input
+    if len(inputs) != 1:
+        names = ", ".join(tensor.name for tensor in inputs)
+        raise EngineryError(f"{path} takes {len(inputs)} inputs ({names}): engines are fed images alone, one input")
+    (tensor,) = inputs
+    kind = tensor.type.tensor_type
+    if kind.elem_type != onnx.TensorProto.FLOAT:
+        found = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
+        raise EngineryError(f"{path}: input {tensor.name} is {found} and must be float: images are fed as float32")
+    if not kind.shape.dim:
+        raise EngineryError(f"{path}: input {tensor.name} is a single number, and images are expected")
+    batch, *others = kind.shape.dim
+    if not all(size.HasField("dim_value") for size in others):
+        raise EngineryError(f"{path}: input {tensor.name} has a dynamic size beside its batch; only the batch may vary")
+    if batch.HasField("dim_value") and not profile.min == profile.opt == profile.max == batch.dim_value:
+        raise EngineryError(
+            f"{path}: the batch of input {tensor.name} is fixed at {batch.dim_value}, and build.profile asks for "
+            f"{profile.min} to {profile.max}: export with a dynamic batch, or set all three to {batch.dim_value}"
+        )
+    for output in graph.output:
+        _require_logits(path, output, batch.HasField("dim_value"))
+
+
+def _require_logits(path: Path, output: onnx.ValueInfoProto, fixed_batch: bool) -> None:
+    kind = output.type.tensor_type
+    if kind.elem_type != onnx.TensorProto.FLOAT:
+        found = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
+        raise EngineryError(f"{path}: output {output.name} is {found} and must be float")
+    if kind.shape.dim and kind.shape.dim[0].HasField("dim_value") and not fixed_batch:
+        raise EngineryError(
+            f"{path}: the batch of output {output.name} is fixed at {kind.shape.dim[0].dim_value}, and that of the "
+            "input is not: a batch size is frozen into the graph"
+        )
 
 
 def save_graph(model: onnx.ModelProto, path: Path) -> None:

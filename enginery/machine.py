@@ -3,17 +3,18 @@
 import importlib.metadata
 import os
 import platform
+import sys
 from pathlib import Path
-from typing import NamedTuple
-
-import pynvml
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import RuntimeName
-from enginery.core.records import Machine, Tools
-from enginery.runtimes import load_runtime
+from enginery.core.records import Dialect, Machine, Tools
+from enginery.gpu.cuda import require_driver
+from enginery.gpu.nvml import Hardware, find_gpu
+from enginery.runtimes import TENSORRT, load_runtime
 
-GPU_RUNTIMES: tuple[RuntimeName, ...] = ("onnxruntime",)  # the preferred one first; TensorRT will lead
+GPU_RUNTIMES: tuple[RuntimeName, ...] = ("tensorrt", "onnxruntime")  # the preferred one first
+NO_GPU = Hardware(name="none", capability="", driver="", cuda="")
 INSTRUCTION_SETS = (
     "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "amx_int8",
     "asimd", "asimddp", "bf16", "i8mm", "sve",
@@ -22,12 +23,6 @@ TOOLS = (
     "numpy", "pillow", "scikit-learn", "torch", "torchvision", "onnx", "onnxscript", "onnxsim", "polygraphy",
     "onnxruntime-gpu", "onnxruntime", "nvidia-modelopt",
 )  # fmt: skip
-
-
-class Hardware(NamedTuple):
-    name: str
-    capability: str
-    driver: str
 
 
 def describe_machine(wanted: str) -> Machine:
@@ -39,9 +34,7 @@ def describe_machine(wanted: str) -> Machine:
     if missing:
         raise EngineryError(f"runtime: {name} is asked for in params.yaml, but {missing}")
     device = runtime.device()
-    if device == "cuda" and gpu is None:
-        raise EngineryError(f"runtime: {name} needs an NVIDIA GPU, and this machine shows none; try runtime: openvino")
-    hardware = gpu if device == "cuda" and gpu else find_cpu()
+    hardware = _hardware(name, device, gpu)
     return Machine(
         runtime=name,
         runtime_version=runtime.version(),
@@ -49,9 +42,15 @@ def describe_machine(wanted: str) -> Machine:
         device_name=hardware.name,
         capability=hardware.capability,
         driver=hardware.driver,
+        cuda=hardware.cuda,
         cores=len(os.sched_getaffinity(0)),
         operating_system=f"{platform.system()} {platform.machine()}",
     )
+
+
+def dialect_of(machine: Machine) -> Dialect:
+    """TensorRT runs what is not quantized exactly as it is typed, and float32 is slow there; a CPU runs it fastest."""
+    return Dialect(rest="fp16" if machine.runtime in TENSORRT else "fp32")
 
 
 def describe_tools() -> Tools:
@@ -59,15 +58,16 @@ def describe_tools() -> Tools:
     return Tools(versions={tool: version for tool, version in installed.items() if version})
 
 
-def find_gpu() -> Hardware | None:
-    """The first NVIDIA GPU, or None."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-    return Hardware(pynvml.nvmlDeviceGetName(handle), f"{major}.{minor}", pynvml.nvmlSystemGetDriverVersion())
+def _hardware(runtime: str, device: str, gpu: Hardware | None) -> Hardware:
+    if device == "cpu":
+        return find_cpu()
+    if gpu:
+        require_driver()
+        return gpu
+    if runtime == "tensorrt_rtx":
+        return NO_GPU  # it builds without one
+    advice = "; runtime: tensorrt_rtx builds without one" if runtime == "tensorrt" else ""
+    raise EngineryError(f"runtime: {runtime} needs an NVIDIA GPU, and this machine shows none{advice}")
 
 
 def find_cpu() -> Hardware:
@@ -75,16 +75,18 @@ def find_cpu() -> Hardware:
     facts = {key.strip(): value.strip() for key, _, value in lines}
     name = facts.get("model name") or platform.processor() or platform.machine()
     known = set((facts.get("flags") or facts.get("Features") or "").split())
-    return Hardware(name, " ".join(flag for flag in INSTRUCTION_SETS if flag in known), "")
+    return Hardware(name, " ".join(flag for flag in INSTRUCTION_SETS if flag in known), driver="", cuda="")
 
 
 def _preferred(has_gpu: bool) -> RuntimeName:
-    """ONNX Runtime's CUDA provider where there is a GPU for it, OpenVINO on any other machine."""
+    """TensorRT where there is a GPU for it, else ONNX Runtime's CUDA provider; OpenVINO on any other machine."""
     if has_gpu:
         for name in GPU_RUNTIMES:
             runtime = load_runtime(name)
-            if not runtime.missing() and runtime.device() == "cuda":
+            missing = runtime.missing()
+            if not missing and runtime.device() == "cuda":
                 return name
+            print(f"runtime: auto does not take {name}: {missing or 'it has no access to the GPU'}", file=sys.stderr)
     return "openvino"
 
 

@@ -8,47 +8,58 @@ from pathlib import Path
 import numpy as np
 
 from enginery.core.errors import EngineryError
-from enginery.core.records import EngineRecord, Weights
+from enginery.core.params import InferenceParams
+from enginery.core.records import EngineRecord, Machine, PeakMemory, Weights
 from enginery.engines import RECORD, Engine
+from enginery.gpu.nvml import process_megabytes
 
 CALLS = 3
 
 
-def engine_peak_megabytes(engine: Path, batch: int, threads: int) -> float:
-    return _measure("engine", engine, batch, threads)
+def engine_peak_memory(engine: Path, machine: Path, batch: int, inference: InferenceParams) -> PeakMemory:
+    return _measure("engine", engine, machine, batch, inference.model_dump_json())
 
 
-def pytorch_peak_megabytes(weights: Path, batch: int, threads: int, size: int, device: str) -> float:
+def pytorch_peak_memory(weights: Path, batch: int, threads: int, size: int, device: str) -> PeakMemory:
     return _measure("pytorch", weights, batch, threads, size, device)
 
 
-def _measure(*arguments: object) -> float:
+def _measure(*arguments: object) -> PeakMemory:
     """In a fresh process: in a shared one, a contender would be charged for the others."""
     command = [sys.executable, "-m", "enginery.memory", *map(str, arguments)]
     child = subprocess.run(command, capture_output=True, text=True)
     if child.returncode:
         last_line = (child.stderr.strip() or "no message").splitlines()[-1]
         raise EngineryError(f"measuring memory failed with exit code {child.returncode}: {last_line}")
-    return float(child.stdout.split()[-1])
+    return PeakMemory.model_validate_json(child.stdout.splitlines()[-1])
 
 
-def _engine(folder: Path, batch: int, threads: int) -> Callable[[], object]:
-    record = EngineRecord.read(folder / RECORD)
-    engine = Engine.open(folder, record.machine, threads)
-    shapes = {spec.name: (batch, *spec.shape[1:]) for spec in record.inputs}
-    return engine.bind({spec.name: np.zeros(shapes[spec.name], spec.dtype) for spec in record.inputs})
+def _measure_engine(folder: str, machine: str, batch: str, inference: str) -> PeakMemory:
+    record, here = EngineRecord.read(Path(folder) / RECORD), Machine.read(Path(machine))
+    with Engine.open(Path(folder), here, InferenceParams.model_validate_json(inference)) as engine:
+        shapes = {spec.name: (int(batch), *spec.shape[1:]) for spec in record.inputs}
+        call = engine.bind({spec.name: np.zeros(shapes[spec.name], spec.dtype) for spec in record.inputs})
+        return _peak_of(call, here.device)
 
 
-def _pytorch(folder: Path, batch: int, threads: int, size: int, device: str) -> Callable[[], object]:
+def _measure_pytorch(folder: str, batch: str, threads: str, size: str, device: str) -> PeakMemory:
     import torch  # here, so that an engine is not charged for it
 
     from enginery.contenders import pytorch_contender
     from enginery.models import load_model
 
-    torch.set_num_threads(threads)
-    record = Weights.read(folder / "weights.json")
-    model = load_model(record.model, record.classes, folder / "weights.pt")
-    return pytorch_contender(model, "eager", np.zeros((batch, 3, size, size), np.float32), device)
+    torch.set_num_threads(int(threads))
+    record = Weights.read(Path(folder) / "weights.json")
+    model = load_model(record.model, record.classes, Path(folder) / "weights.pt")
+    images = np.zeros((int(batch), 3, int(size), int(size)), np.float32)
+    return _peak_of(pytorch_contender(model, "eager", images, device, tf32=True), device)
+
+
+def _peak_of(call: Callable[[], object], device: str) -> PeakMemory:
+    """What a contender takes on a GPU it keeps, so that the end is the peak; on the host that is not so."""
+    for _ in range(CALLS):
+        call()
+    return PeakMemory(host=_high_water_mark(), device=process_megabytes() if device == "cuda" else None)
 
 
 def _high_water_mark() -> float:
@@ -57,15 +68,7 @@ def _high_water_mark() -> float:
     return int(status["VmHWM"].split()[0]) / 1000
 
 
-def _main(kind: str, folder: str, batch: str, threads: str, size: str = "", device: str = "") -> None:
-    if kind == "engine":
-        call = _engine(Path(folder), int(batch), int(threads))
-    else:
-        call = _pytorch(Path(folder), int(batch), int(threads), int(size), device)
-    for _ in range(CALLS):
-        call()
-    print(_high_water_mark())
-
-
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    kind, *arguments = sys.argv[1:]
+    measure = _measure_engine if kind == "engine" else _measure_pytorch
+    print(measure(*arguments).model_dump_json())

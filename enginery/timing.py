@@ -2,32 +2,40 @@
 
 import gc
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Contender = Callable[[], object]
+Contender = Callable[[], object]  # may return the seconds of its compute alone
 MOST_ROUNDS, FEWEST_ROUNDS = 20, 6  # a median of fewer than six ratios has no 95 % interval
 WARM_UP_RUNS, WARM_UP_AGREEMENT = 5, 0.05
 RESAMPLES = 4000
 
 
+class Call(NamedTuple):
+    """Seconds by the host's clock, start to result; and of the compute alone, where a device can tell."""
+
+    seconds: float
+    compute: float | None
+
+
 @dataclass(frozen=True)
 class Timings:
-    """Seconds per call: contender, then round, then call."""
+    """Every call: contender, then round, then call."""
 
-    rounds: Mapping[str, list[list[float]]]
+    rounds: Mapping[str, list[list[Call]]]
 
-    def all(self, contender: str) -> list[float]:
-        return [seconds for calls in self.rounds[contender] for seconds in calls]
+    def all(self, contender: str) -> list[Call]:
+        return [call for calls in self.rounds[contender] for call in calls]
 
     def ratios(self, baseline: str, contender: str) -> NDArray[np.float64]:
         """Per round, how many times faster the contender is: what drifts between rounds cancels within one."""
         pairs = zip(self.rounds[baseline], self.rounds[contender], strict=True)
-        return np.array([median(slow) / median(fast) for slow, fast in pairs])
+        return np.array([middle(slow) / middle(fast) for slow, fast in pairs])
 
 
 def race(contenders: Mapping[str, Contender], seconds: float, rng: np.random.Generator) -> Timings:
@@ -35,7 +43,7 @@ def race(contenders: Mapping[str, Contender], seconds: float, rng: np.random.Gen
     slowest = max(warm_up(contender, seconds / 2) for contender in contenders.values())
     # A turn is a discarded call, which pays for the caches and threads that the last contender left, and counted ones.
     rounds = int(np.clip(seconds / (2 * slowest), FEWEST_ROUNDS, MOST_ROUNDS))
-    timings: dict[str, list[list[float]]] = {name: [] for name in contenders}
+    timings: dict[str, list[list[Call]]] = {name: [] for name in contenders}
     names = list(contenders)
     was_enabled = gc.isenabled()
     gc.disable()
@@ -55,13 +63,13 @@ def warm_up(contender: Contender, most_seconds: float) -> float:
     deadline = time.perf_counter() + most_seconds
     before = float("inf")
     while True:
-        now = median(time_call(contender) for _ in range(WARM_UP_RUNS))
+        now = middle([time_call(contender) for _ in range(WARM_UP_RUNS)])
         if abs(now - before) <= WARM_UP_AGREEMENT * now or time.perf_counter() > deadline:
             return now
         before = now
 
 
-def take_turn(contender: Contender, seconds: float) -> list[float]:
+def take_turn(contender: Contender, seconds: float) -> list[Call]:
     deadline = time.perf_counter() + seconds
     contender()
     calls = [time_call(contender)]
@@ -70,10 +78,15 @@ def take_turn(contender: Contender, seconds: float) -> list[float]:
     return calls
 
 
-def time_call(contender: Contender) -> float:
+def time_call(contender: Contender) -> Call:
     started = time.perf_counter()
-    contender()
-    return time.perf_counter() - started
+    compute = contender()
+    seconds = time.perf_counter() - started
+    return Call(seconds, compute if isinstance(compute, float) else None)
+
+
+def middle(calls: Sequence[Call]) -> float:
+    return median(call.seconds for call in calls)
 
 
 def median_interval(values: NDArray[np.float64], confidence: float, rng: np.random.Generator) -> tuple[float, float]:

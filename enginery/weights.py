@@ -23,11 +23,9 @@ def obtain(model_name: str, params: WeightsParams, training: SampleSet, data: Pa
     require_logits(make_model(model_name, classes), classes, size)
     if checkpoint:
         return load_model(model_name, classes, checkpoint)
-    return (
-        _trained(model_name, classes, params, training)
-        if params.source == "train"
-        else _pretrained(model_name, classes)
-    )
+    if params.source == "train":
+        return _trained(model_name, classes, params, training)
+    return _pretrained(model_name, classes)
 
 
 def _trained(model_name: str, classes: int, params: WeightsParams, training: SampleSet) -> nn.Module:

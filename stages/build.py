@@ -1,24 +1,24 @@
-"""Compile one precision's ONNX for this machine. Blind to precision: the types are in the graph."""
+"""Compile one precision's ONNX for the target. Blind to precision: the types are in the graph."""
 
 from pathlib import Path
 
 from enginery.core.params import load_params
-from enginery.core.records import Machine, Manifest
+from enginery.core.records import Manifest, Target
 from enginery.core.stage import run_stage
 from enginery.engines import build_engine
 
 
-def build(precision: str, converted: Path, machine: Path, validation: Path, engine: Path) -> None:
+def build(precision: str, converted: Path, target: Path, validation: Path, engine: Path) -> None:
     """Write the engine's files and engine.json."""
     record = build_engine(
         precision,
         converted / "model.onnx",
-        Machine.read(machine),
-        load_params().build.profile,
+        Target.read(target),
+        load_params().build,
         Manifest.read(validation / "manifest.json"),
         engine,
     )
-    executed = ", ".join(f"{count} {name}" for name, count in record.executed.items())
+    executed = ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "known once built on a GPU"
     print(f"{precision}: {record.bytes / 1e6:.1f} MB in {record.build_seconds:.1f} s; compute layers: {executed}")
 
 

@@ -8,13 +8,15 @@ from enginery.calibration.provenance import require_match, require_tensors
 from enginery.convert import cast, quantize, require_known, tensors_to_quantize
 from enginery.core.files import new_folder
 from enginery.core.params import Keep, load_params, precision_params
-from enginery.core.records import Calibration, Conversion
+from enginery.core.records import Calibration, Conversion, Dialect
 from enginery.core.stage import run_stage
 from enginery.graphs import count_nodes, load_graph, save_graph
 from enginery.samples import SampleSet
 
 
-def convert(precision: str, simplified: Path, made_from: Path, calibration: Path, converted: Path) -> None:
+def convert(
+    precision: str, simplified: Path, made_from: Path, calibration: Path, dialect: Path, converted: Path
+) -> None:
     """Write model.onnx and convert.json."""
     keep = precision_params(load_params(), precision).keep
     source = simplified / "model.onnx"
@@ -27,7 +29,8 @@ def convert(precision: str, simplified: Path, made_from: Path, calibration: Path
             save_graph(cast(source, precision, keep), target)
         else:
             amax = checked_ranges(precision, source, made_from, SampleSet.open(calibration), keep)
-            save_graph(quantize(source, precision, amax, keep), target)
+            rest = Dialect.read(dialect).rest if keep.rest == "auto" else keep.rest
+            save_graph(quantize(source, precision, amax, keep, rest), target)
         graph = load_graph(target)
         record = Conversion(
             precision=precision,

@@ -7,11 +7,9 @@ from enginery.core.params import load_params
 from enginery.core.records import Export, Weights
 from enginery.core.stage import run_stage
 from enginery.export import EXPORT_LIMIT, export_model, run_model
-from enginery.graphs import arbiter, check_graph, count_nodes, run_graph, save_graph
+from enginery.graphs import CHECKED_SAMPLES, arbiter, check_graph, count_nodes, run_graph, save_graph
 from enginery.models import load_model
 from enginery.samples import SampleSet
-
-CHECKED_SAMPLES = 7  # not the batch of two that the exporter sees: a batch frozen into the graph fails here
 
 
 def export(weights: Path, validation: Path, exported: Path) -> None:

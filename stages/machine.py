@@ -1,18 +1,23 @@
-"""Name this machine and its tools, and resolve the runtime."""
+"""Name this machine and its tools, resolve the runtime, and say what engines are compiled for."""
 
 from pathlib import Path
 
 from enginery.core.params import load_params
 from enginery.core.stage import run_stage
-from enginery.machine import describe_machine, describe_tools
+from enginery.machine import describe_machine, describe_tools, dialect_of
+from enginery.targets import target_of
 
 
-def machine(machine: Path, tools: Path) -> None:
-    """Write machine.json, which engines and timings depend on, and tools.json, which graphs depend on."""
-    described = describe_machine(load_params().runtime)
+def machine(machine: Path, target: Path, dialect: Path, tools: Path) -> None:
+    """Write what timings depend on, what engines depend on, what quantized graphs depend on, and what all graphs do."""
+    params = load_params()
+    described = describe_machine(params.runtime)
     described.write(machine)
+    target_of(described, params.build.tensorrt).write(target)
+    dialect_of(described).write(dialect)
     describe_tools().write(tools)
-    print(f"{described.runtime} {described.runtime_version} on {described.device_name}, {described.cores} cores")
+    device = "a machine without a GPU" if described.device_name == "none" else described.device_name
+    print(f"{described.runtime} {described.runtime_version} on {device}, {described.cores} cores")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def validate(
 ) -> None:
     """Write the validation record of one precision."""
     params = load_params()
-    with Engine.open(engine, Machine.read(machine)) as loaded:
+    with Engine.open(engine, Machine.read(machine), params.inference) as loaded:
         require_made_of(loaded.record, precision, converted / "model.onnx")
         record = validate_engine(
             loaded,

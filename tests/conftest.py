@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from enginery.core.params import Preprocessing, Profile
+from enginery.core.params import BuildParams, InferenceParams, Preprocessing, Profile, TensorRTParams
 from enginery.core.records import Manifest, Sample
 from enginery.machine import describe_machine
 from enginery.samples import MANIFEST, PIXELS, SampleSet
@@ -86,3 +86,21 @@ def machine():
 @pytest.fixture(scope="session")
 def profile():
     return Profile(min=2, opt=4, max=8)
+
+
+@pytest.fixture(scope="session")
+def build(profile):
+    tensorrt = TensorRTParams(
+        workspace_mb=None,
+        optimization_level=3,
+        timing_cache=True,
+        hardware_compatibility="none",
+        version_compatible=False,
+        compute_capabilities=("8.6", "8.9", "12.0"),
+    )
+    return BuildParams(profile=profile, tf32=True, tensorrt=tensorrt)
+
+
+@pytest.fixture(scope="session")
+def inference():
+    return InferenceParams(threads=1, cuda_graph=False)

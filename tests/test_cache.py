@@ -1,3 +1,4 @@
+import re
 import struct
 
 import pytest
@@ -37,7 +38,17 @@ def test_a_cache_that_is_read_and_written_again_does_not_change(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["layer1.0:conv", "a: b", "(Unnamed Layer* 3) [Convolution]_output", "/head/Gemm_output_0", "größe"]
+    "name",
+    [
+        "layer1.0:conv",
+        "input_1:0",
+        "a: b",
+        "(Unnamed Layer* 5) [Fully Connected]_output",
+        "(Unnamed Layer* 28) [TopK]_output_1",
+        "/head/Gemm_output_0",
+        "model/conv1/BiasAdd;StatefulPartitionedCall/model/conv1",
+        "größe",
+    ],
 )
 def test_names_may_hold_colons_spaces_and_parentheses(tmp_path, name):
     write_cache({name: 128.0, "other": 1.0}, tmp_path / "cache")
@@ -45,7 +56,17 @@ def test_names_may_hold_colons_spaces_and_parentheses(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "header", ["TRT-8501-EntropyCalibration2", "TRT-7000-MinMaxCalibration", "TRT-100300-EntropyCalibration"]
+    "header",
+    [
+        "TRT-7000-MinMaxCalibration",
+        "TRT-8401-MinMaxCalibration",
+        "TRT-8501-EntropyCalibration2",
+        "TRT-8601-EntropyCalibration2",
+        "TRT-100300-EntropyCalibration",
+        "TRT-100500-EntropyCalibration2",
+        "TRT-8601-EntropyCalibration2 ",
+        "TRT-8XXX-EntropyCalibration2",
+    ],
 )
 def test_headers_of_other_versions_and_calibrators_are_accepted(tmp_path, header):
     assert list(read_cache(cache_of(tmp_path, "x: 3f810204", header=header))) == ["x"]
@@ -60,6 +81,49 @@ def test_hex_may_lack_its_leading_zeros_and_use_capitals(tmp_path):
 def test_windows_line_ends_and_blank_lines_are_accepted(tmp_path):
     cache = cache_of(tmp_path, "a: 3f810204", "", "b: 3f810204", newline="\r\n")
     assert list(read_cache(cache)) == ["a", "b"]
+
+
+def test_a_line_may_end_in_blanks(tmp_path):
+    cache = cache_of(tmp_path, "a: 3f810204 ", "b: 3f810204\t", "c:3f810204")
+    assert read_cache(cache) == dict.fromkeys("abc", pytest.approx(128, rel=1e-7))
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_the_last_line_need_not_end(tmp_path, newline):
+    cache = cache_of(tmp_path, "a: 3f810204", "b: 3f810204", newline=newline)
+    cache.write_bytes(cache.read_bytes().removesuffix(newline.encode()))
+    assert list(read_cache(cache)) == ["a", "b"]
+
+
+def test_a_byte_order_mark_at_the_start_is_passed_over(tmp_path):
+    """Some Windows editors leave one."""
+    cache = cache_of(tmp_path, "a: 3f810204")
+    cache.write_bytes(b"\xef\xbb\xbf" + cache.read_bytes())
+    assert list(read_cache(cache)) == ["a"]
+
+
+def test_a_cache_that_tensorrt_wrote_is_read(tmp_path):
+    """Of version 8.5: constants, unnamed layers and a second output among the tensors."""
+    cache = cache_of(
+        tmp_path,
+        "x: 4000890a",
+        "/conv1/Conv_output_0: 3f9db09c",
+        "(Unnamed Layer* 8) [Constant]_output: 39137939",
+        "(Unnamed Layer* 9) [Matrix Multiply]_output: 3e74c2e0",
+        "(Unnamed Layer* 28) [TopK]_output_1: 3be6d87f",
+        header="TRT-8510-EntropyCalibration2",
+    )
+    amax = read_cache(cache)
+    assert len(amax) == 5
+    assert amax["x"] == pytest.approx(2.008364 * LEVELS, rel=1e-6)
+    assert amax["(Unnamed Layer* 9) [Matrix Multiply]_output"] == pytest.approx(0.239025 * LEVELS, rel=1e-5)
+
+
+def test_what_is_written_has_the_exact_form_that_tensorrt_reads(tmp_path):
+    """ASCII header with a kind that it knows, one blank after the colon, eight lower-case digits, newlines."""
+    write_cache({"a": 1.0, "(Unnamed Layer* 5) [Fully Connected]_output": 1e-30, "dead": 0.0}, tmp_path / "cache")
+    content = (tmp_path / "cache").read_bytes()
+    assert re.fullmatch(rb"TRT-\d{4,6}-EntropyCalibration2\n([^\r\n]+: [0-9a-f]{8}\n){3}", content)
 
 
 @pytest.mark.parametrize(

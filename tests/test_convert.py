@@ -19,8 +19,36 @@ EVERYTHING = Keep(op_types=(), nodes=())
 
 
 @pytest.fixture(scope="module")
+def images(samples):
+    return samples.read(0, 8)
+
+
+@pytest.fixture(scope="module")
+def ranges(tiny_graph, images):
+    """The largest magnitude that each tensor really takes."""
+    watched = onnx.shape_inference.infer_shapes(tiny_graph)
+    watched.graph.output.extend(watched.graph.value_info)
+    names = [value.name for value in watched.graph.output]
+    arrays = dict(zip(names, arbiter(watched).run(names, {"input": images}), strict=True)) | {"input": images}
+    return {name: float(np.abs(array).max()) for name, array in arrays.items()}
+
+
+@pytest.fixture(scope="module")
+def wide_onnx(tiny_graph, tmp_path_factory):
+    """With an input of 32 channels, which fp8 quantizes as well."""
+    model = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 32
+    (first,) = [tensor for tensor in model.graph.initializer if tensor.name == "w1"]
+    weights = np.random.default_rng(1).normal(0, 0.3, (32, 32, 3, 3)).astype(np.float32)
+    first.CopyFrom(numpy_helper.from_array(weights, "w1"))
+    path = tmp_path_factory.mktemp("wide") / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
 def int8(tiny_onnx):
-    return quantize(tiny_onnx, "int8", AMAX, EVERYTHING)
+    return quantize(tiny_onnx, "int8", AMAX, EVERYTHING, rest="fp32")
 
 
 def constants(model):
@@ -86,25 +114,80 @@ def test_int8_is_symmetric(int8):
     assert all(value.dtype == np.int8 and not value.any() for value in zero_points.values())
 
 
-def test_int8_computes_what_the_graph_computes_up_to_rounding(tiny_graph, tiny_onnx, samples):
-    images = samples.read(0, 8)
-    makers = onnx.shape_inference.infer_shapes(tiny_graph)
-    makers.graph.output.extend(value for value in makers.graph.value_info if value.name in ("relu", "features"))
-    logits, relu, features = arbiter(makers).run(["logits", "relu", "features"], {"input": images})
-    amax = {name: float(np.abs(x).max()) for name, x in (("input", images), ("relu", relu), ("features", features))}
-    got = run_graph(arbiter(quantize(tiny_onnx, "int8", amax, EVERYTHING)), images)
-    assert 0 < np.linalg.norm(got - logits) / np.linalg.norm(logits) < 0.05
-
-
 def test_fp8_scales_reach_from_the_range_to_the_largest_e4m3(tiny_onnx):
     """448 is that; and the first convolution, of three channels, stays in float, where TensorRT has no fp8 kernel."""
-    fp8 = quantize(tiny_onnx, "fp8", AMAX, EVERYTHING)
+    fp8 = quantize(tiny_onnx, "fp8", AMAX, EVERYTHING, rest="fp32")
     assert quantized_inputs(fp8) == {"conv2": ["relu", "w2"], "classifier": ["features", "w3"]}
     found = constants(fp8)
     for name in ("relu", "features"):
         assert float(found[f"{name}_scale"]) == pytest.approx(AMAX[name] / 448, rel=1e-6)
     zero_point = next(tensor for tensor in fp8.graph.initializer if tensor.name == "relu_zero_point")
     assert zero_point.data_type == TensorProto.FLOAT8E4M3FN
+
+
+def pairs(model):
+    """Of each activation that is quantized: its name before any Cast, and its two scales, there and back."""
+    found, makers = constants(model), {name: node for node in model.graph.node for name in node.output}
+    back = {node.input[0]: node for node in model.graph.node if node.op_type == "DequantizeLinear"}
+    scales = {}
+    for node in model.graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[0] not in found:
+            maker = makers.get(node.input[0])
+            name = maker.input[0] if maker is not None and maker.op_type == "Cast" else node.input[0]
+            scales[name] = (found[node.input[1]], found[back[node.output[0]].input[1]])
+    return scales
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_the_unquantized_rest_is_float16_where_asked_and_inputs_and_outputs_stay_float32(tiny_onnx, ranges, precision):
+    model = quantize(tiny_onnx, precision, ranges, EVERYTHING, rest="fp16")
+    quantized = {"int8": TensorProto.INT8, "fp8": TensorProto.FLOAT8E4M3FN}[precision]
+    assert {tensor.data_type for tensor in model.graph.initializer} == {TensorProto.FLOAT16, quantized}
+    assert {tensor.data_type for tensor in model.graph.initializer if "zero_point" in tensor.name} == {quantized}
+    assert [(end.name, end.type.tensor_type.elem_type) for end in (*model.graph.input, *model.graph.output)] == [
+        ("input", TensorProto.FLOAT),
+        ("logits", TensorProto.FLOAT),
+    ]
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_the_rest_is_float32_where_asked(tiny_onnx, ranges, precision):
+    model = quantize(tiny_onnx, precision, ranges, EVERYTHING, rest="fp32")
+    assert TensorProto.FLOAT16 not in {tensor.data_type for tensor in model.graph.initializer}
+    assert "Cast" not in {node.op_type for node in model.graph.node}
+
+
+@pytest.mark.parametrize("rest", ["fp32", "fp16"])
+@pytest.mark.parametrize(("precision", "levels"), [("int8", 127), ("fp8", 448)])
+def test_an_activation_comes_back_by_the_scale_that_it_went_by_and_that_is_calibrated(
+    wide_onnx, precision, levels, rest
+):
+    """A float16 graph has a constant for each direction, and casts the graph's input before it is quantized."""
+    amax = AMAX | {"relu_2": 5.1, "pooled": 2.2}
+    found = pairs(quantize(wide_onnx, precision, amax, EVERYTHING, rest))
+    assert {"input", "relu", "features"} <= found.keys()
+    for name, (there, back) in found.items():
+        assert there.dtype == back.dtype == {"fp32": np.float32, "fp16": np.float16}[rest]
+        assert float(there) == pytest.approx(amax[name] / levels, rel=1e-3), name
+        assert float(back) == float(there), name
+
+
+@pytest.mark.parametrize("rest", ["fp32", "fp16"])
+@pytest.mark.parametrize(("precision", "limit"), [("int8", 0.05), ("fp8", 0.15)])
+def test_a_quantized_graph_computes_what_the_graph_computes_whatever_its_rest(
+    tiny_onnx, ranges, images, precision, limit, rest
+):
+    wanted = run_graph(arbiter(tiny_onnx), images)
+    got = run_graph(arbiter(quantize(tiny_onnx, precision, ranges, EVERYTHING, rest)), images)
+    assert 0 < np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < limit
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_a_scale_that_float16_cannot_hold_is_refused_with_the_way_out(tiny_onnx, ranges, precision):
+    tiny = ranges | {"relu": 1e-7}
+    with pytest.raises(EngineryError, match=r"scale of relu .*keep\.rest: fp32"):
+        quantize(tiny_onnx, precision, tiny, EVERYTHING, rest="fp16")
+    quantize(tiny_onnx, precision, tiny, EVERYTHING, rest="fp32")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +202,7 @@ def test_fp8_scales_reach_from_the_range_to_the_largest_e4m3(tiny_onnx):
 @pytest.mark.parametrize("precision", ["int8", "fp16", "bf16"])
 def test_what_is_to_be_kept_stays_in_float32(tiny_onnx, precision, keep):
     if precision == "int8":
-        assert quantized_inputs(quantize(tiny_onnx, "int8", AMAX, keep)).keys() == {"classifier"}
+        assert quantized_inputs(quantize(tiny_onnx, "int8", AMAX, keep, rest="fp32")).keys() == {"classifier"}
     else:
         assert kept_in_float32(cast(tiny_onnx, precision, keep)) == ["conv1", "conv2"]
 
@@ -145,7 +228,7 @@ def test_fp16_computes_what_the_graph_computes_up_to_rounding(tiny_onnx, samples
 
 
 def test_converting_prints_nothing(tiny_onnx, capfd):
-    quantize(tiny_onnx, "int8", AMAX, EVERYTHING)
+    quantize(tiny_onnx, "int8", AMAX, EVERYTHING, rest="fp32")
     cast(tiny_onnx, "fp16", EVERYTHING)
     assert capfd.readouterr() == ("", "")
 

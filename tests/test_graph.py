@@ -197,15 +197,23 @@ def is_call(node, function):
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function
 
 
+def assignments(tree):
+    """Each target with its value, also of `a, b = x, y`."""
+    for node in ast.walk(tree):
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                yield from zip(target.elts, node.value.elts, strict=True)
+            else:
+                yield target, node.value
+
+
 def parameters_read(file):
     """Each place in params.yaml that the code reads; '*' where it hands all of them on."""
     tree = ast.parse(file.read_text())
     holders = {
         target.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and is_call(node.value, "load_params")
-        for target in node.targets
-        if isinstance(target, ast.Name)
+        for target, value in assignments(tree)
+        if isinstance(target, ast.Name) and is_call(value, "load_params")
     }
 
     def is_params(node):
@@ -213,7 +221,7 @@ def parameters_read(file):
             isinstance(node, ast.Name) and node.id in holders and isinstance(node.ctx, ast.Load)
         )
 
-    accounted = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Assign)}
+    accounted = {id(value) for _, value in assignments(tree)}
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     read = set()
     for node in ast.walk(tree):
@@ -268,6 +276,8 @@ def test_parameters_are_read_by_stages_only():
     [
         ("x = load_params().samples", {"samples"}),
         ("params = load_params()\nuse(params.build.profile, params.model)", {"build.profile", "model"}),
+        ("params, here = load_params(), 1\nuse(params.build.profile, here)", {"build.profile"}),
+        ("params, here = load_params(), 1\nuse(params)", {"*"}),
         ("params, here = load_params().benchmark, 1\nuse(params.seconds)", {"benchmark"}),
         ("keep = precision_params(load_params(), precision).keep", {"precisions.${key}.keep"}),
         ("params = load_params()\nuse(precision_params(params, p).thresholds)", {"precisions.${key}.thresholds"}),

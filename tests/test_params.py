@@ -66,6 +66,25 @@ def test_the_repositorys_own_parameters_load():
         ({"precisions.int8.from": "simplified"}, "precisions.int8.from: int8 is made from 'calibrated'"),
         ({"precisions.fp16.from": "calibrated"}, "precisions.fp16.from: fp16 is made from 'simplified'"),
         ({"precisions.int8.from": "exported"}, "precisions.int8.from: input should be 'simplified' or 'calibrated'"),
+        # What the runtimes are told.
+        (
+            {"precisions.fp16.keep.rest": "auto"},
+            "precisions.fp16.keep.rest: only int8 and fp8 have a choice; fp16 keeps fp32",
+        ),
+        ({"precisions.int8.keep.rest": "bf16"}, "precisions.int8.keep.rest"),
+        ({"runtime": "tensorrt-rtx"}, "runtime: input should be 'auto', "),
+        (
+            {"build.tensorrt.compute_capabilities": ["9.0"]},
+            "build.tensorrt.compute_capabilities.0: input should be '7.5', ",
+        ),
+        ({"build.tensorrt.compute_capabilities": []}, "build.tensorrt.compute_capabilities: "),
+        ({"build.tensorrt.optimization_level": 6}, "build.tensorrt.optimization_level: input should be less than"),
+        ({"build.tensorrt.workspace_mb": 0}, "build.tensorrt.workspace_mb: input should be greater than"),
+        ({"build.tensorrt.workspce_mb": 1}, "build.tensorrt.workspce_mb is not a parameter; did you mean"),
+        ({"build.tensorrt.hardware_compatibility": "all"}, "build.tensorrt.hardware_compatibility: input should be"),
+        ({"build.tf32": "maybe"}, "build.tf32: input should be a valid boolean"),
+        ({"inference.thread": 1}, "inference.thread is not a parameter; did you mean 'threads'?"),
+        ({"build.tensorrt": REMOVED}, "build.tensorrt is missing"),
         # Batch sizes.
         ({"benchmark.batches": [1, 32, 64]}, "benchmark.batches: 32, 64 lies outside build.profile 1 to 16"),
         ({"build.profile.min": 4}, "benchmark.batches: 1 lies outside build.profile 4 to 16"),

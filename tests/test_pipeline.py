@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import simulated
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +22,7 @@ TINY: dict[str, dict[str, object]] = {
     "validation": {"spot_samples": 8},
     "benchmark": {"batches": [1, 2], "seconds": 0.05},
 }
+PRECISIONS = ("fp32", "bf16", "int8")
 INT8_CHAIN = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "report", "gate"}
 
 
@@ -28,10 +30,12 @@ class Project:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.params_file = root / "params.yaml"
+        self.environment = dict(os.environ)
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        environment = os.environ | {"PATH": path, "PYTHONPATH": str(self.root)}
+        modules = os.pathsep.join(filter(None, [str(self.root), self.environment.get("PYTHONPATH")]))
+        environment = self.environment | {"PATH": path, "PYTHONPATH": modules}
         return subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True)
 
     def repro(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -52,6 +56,10 @@ class Project:
                 section[last] = value
         with self.params_file.open("w") as file:
             yaml.dump(params, file)
+
+
+def each(*stages: str) -> set[str]:
+    return {f"{stage}@{precision}" for stage in stages for precision in PRECISIONS}
 
 
 def ran(done: subprocess.CompletedProcess[str]) -> set[str]:
@@ -87,9 +95,10 @@ def project(tmp_path_factory):
 @pytest.fixture
 def restored(project):
     """The project, and afterwards its params.yaml as it was, reproduced again."""
-    before = project.params_file.read_bytes()
+    before, project.environment = project.params_file.read_bytes(), dict(os.environ)
     yield project
     project.params_file.write_bytes(before)
+    project.environment = dict(os.environ)
     assert project.repro().returncode == 0
 
 
@@ -157,6 +166,43 @@ def test_a_mistake_is_one_sentence_and_loses_nothing(restored, change, sentence)
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
     assert {file: file.read_bytes() for file in reports} == reports
+
+
+@pytest.mark.parametrize("version", ["10.16", "11.4"])
+def test_the_whole_pipeline_runs_with_tensorrt(restored, version, tmp_path):
+    """On a simulated GPU: see tests/simulated."""
+    restored.environment = simulated.environment(version, XDG_CACHE_HOME=str(tmp_path))
+    restored.set(**{"precisions.bf16": None})  # two precisions show what three would
+    done = restored.repro()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"tensorrt {version}." in done.stdout
+    # The graphs before it serve any machine.
+    assert ran(done) <= each("convert", "build", "validate", "benchmark") | {"report", "gate"}
+    metrics = json.loads((restored.root / "reports/metrics.json").read_text())
+    for precision in ("fp32", "int8"):
+        assert metrics[precision]["executed_as_asked"] > 0.9
+        assert metrics[precision]["peak_gpu_mb"] > 0
+        assert (restored.root / f"reports/benchmark/{precision}/gpu.csv").exists()
+        assert "trtexec" in (restored.root / f"artifacts/engines/{precision}/reproduce.sh").read_text()
+    summary = (restored.root / "reports/summary.md").read_text()
+    assert "Measured on Simulated GPU (compute capability 8.9, driver 590.10, CUDA 13.0)" in summary
+    assert "replayed as CUDA graphs" in summary
+    assert list((tmp_path / "enginery/timing").glob("Simulated-GPU_*.cache"))
+    assert ran(restored.repro()) == set()
+
+
+def test_engines_for_rtx_gpus_are_built_here_and_kept_for_one(restored):
+    restored.set(runtime="tensorrt_rtx")
+    built = restored.repro("build")
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert ran(built) >= each("build")
+    plans = [restored.root / f"artifacts/engines/{precision}/engine.plan" for precision in PRECISIONS]
+    before = [plan.read_bytes() for plan in plans]
+    there = restored.repro()
+    assert there.returncode != 0
+    assert "needs a GPU of compute capability 8.6, 8.9 or 12.0, and this machine shows none" in there.stderr
+    assert "Traceback" not in there.stderr
+    assert [plan.read_bytes() for plan in plans] == before
 
 
 def test_a_broken_checkpoint_is_named(restored):

@@ -9,8 +9,10 @@ from enginery.core.records import (
     Benchmark,
     EngineRecord,
     Errors,
+    GpuConditions,
     Latency,
     Layer,
+    PeakMemory,
     Ratio,
     Spot,
     TensorSpec,
@@ -21,12 +23,13 @@ from enginery.reporting.evidence import Evidence, Findings, gather
 from enginery.reporting.figures import draw_figures
 from enginery.reporting.summary import metrics, write_summary
 from enginery.reporting.verdict import recommend, sentence
+from enginery.targets import target_of
 
 BATCHES = (1, 8)
 
 
 @pytest.fixture
-def evidence(machine, manifest):
+def evidence(machine, build, manifest):
     """What was found out about one precision; a ratio is (median, low, high) at every batch size."""
 
     def make(precision, ratio=(2.0, 1.9, 2.1), relative=0.01, broken=(), executed=None, batches=BATCHES):
@@ -47,17 +50,18 @@ def evidence(machine, manifest):
             Layer(name="reorder", kind="Reorder", precision="fp32", computes=False),
         ]
         spec = TensorSpec(name="input", dtype="float32", shape=(-1, 3, 8, 8))
+        chosen = build.model_copy(update={"profile": Profile(min=1, opt=8, max=16)})
         return Evidence(
             engine=EngineRecord(
                 precision=precision,
-                machine=machine,
+                target=target_of(machine, chosen.tensorrt),
+                build=chosen,
                 files={"engine.blob": "0" * 64},
                 bytes=12_340_000,
                 onnx_sha256="1" * 64,
                 onnx_bytes=45_600_000,
                 inputs=(spec,),
                 outputs=(spec,),
-                profile=Profile(min=1, opt=8, max=16),
                 layers=tuple(layers),
                 build_seconds=1.25,
                 preprocessing=manifest.preprocessing,
@@ -80,6 +84,7 @@ def evidence(machine, manifest):
             benchmark=Benchmark(
                 precision=precision,
                 threads=2,
+                cuda_graph=False,
                 confidence=0.95,
                 latencies=tuple(
                     Latency(
@@ -89,6 +94,7 @@ def evidence(machine, manifest):
                         p50=milliseconds * batch,
                         p90=1.1 * milliseconds * batch,
                         p99=1.5 * milliseconds * batch,
+                        compute=None,
                         images_per_second=1000 / milliseconds,
                     )
                     for batch in batches
@@ -98,7 +104,11 @@ def evidence(machine, manifest):
                     Ratio(baseline="eager", batch=batch, rounds=20, median=median, low=low, high=high)
                     for batch in batches
                 ),
-                peak_megabytes={"engine": 150.4, "eager": 800.2},
+                peak_memory={
+                    "engine": PeakMemory(host=150.4, device=None),
+                    "eager": PeakMemory(host=800.2, device=None),
+                },
+                gpu=None,
             ),
         )
 
@@ -250,6 +260,100 @@ def test_figures_are_drawn_for_every_precision(findings, evidence, tmp_path):
     pictures = sorted(tmp_path.iterdir())
     assert [picture.name for picture in pictures] == ["latency.png", "throughput.png", "tradeoff.png"]
     assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
+
+
+@pytest.fixture
+def gpu(machine):
+    changes = {"runtime": "tensorrt", "runtime_version": "11.4.0.106", "device": "cuda", "device_name": "NVIDIA H200"}
+    return machine.model_copy(update=changes | {"capability": "9.0", "driver": "580.65", "cuda": "13.0"})
+
+
+def on_gpu(entry, cuda_graph=True, throttled=None):
+    """The same, raced on a GPU: with the device's own clock, memory and state."""
+    latencies = tuple(latency.model_copy(update={"compute": latency.p50 / 2}) for latency in entry.benchmark.latencies)
+    conditions = GpuConditions(
+        samples=20,
+        clock_low=1200,
+        clock_median=1755,
+        clock_high=1980,
+        memory_clock=2619,
+        power_median=412.3,
+        power_high=688.8,
+        temperature_high=61,
+        throttled=throttled or {},
+    )
+    benchmark = entry.benchmark.model_copy(
+        update={
+            "cuda_graph": cuda_graph,
+            "latencies": latencies,
+            "peak_memory": {
+                "engine": PeakMemory(host=450.4, device=612.3),
+                "eager": PeakMemory(host=900.2, device=None),
+            },
+            "gpu": conditions,
+        }
+    )
+    return replace(entry, benchmark=benchmark)
+
+
+def test_on_a_gpu_the_summary_says_what_was_timed_and_in_which_state(gpu, evidence):
+    page = write_summary(Findings(gpu, (on_gpu(evidence("fp32", (1.0, 0.9, 1.1))), on_gpu(evidence("int8")))))
+    assert "NVIDIA H200 (compute capability 9.0, driver 580.65, CUDA 13.0), tensorrt 11.4.0.106" in page
+    assert "p50 / p90 / p99, copies to the GPU and back included." in page
+    assert "the engines' kernels were replayed as CUDA graphs." in page
+    plain = write_summary(Findings(gpu, (on_gpu(evidence("fp32"), cuda_graph=False),)))
+    assert "the engines' kernels were launched one by one." in plain
+
+
+def test_on_a_cpu_the_summary_speaks_of_no_gpu(findings, evidence):
+    page = write_summary(findings(evidence("int8")))
+    for word in ("GPU", "CUDA", "clock"):
+        assert word not in page
+
+
+def test_compute_alone_has_a_row_per_contender(gpu, evidence):
+    table = tables.compute_table(Findings(gpu, (on_gpu(evidence("int8", (4.0, 3.8, 4.2))),)))
+    assert table.loc["int8"].tolist() == ["1.000", "8.000"]
+    assert table.loc["PyTorch eager, beside int8"].tolist() == ["4.000", "32.000"]
+    assert tables.compute_table(Findings(gpu, (evidence("int8"),))).loc["int8"].tolist() == ["-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("throttled", "said"),
+    [({}, "never"), ({"power cap": 0.25, "thermal": 0.05}, "power cap 25% of the time, thermal 5% of the time")],
+)
+def test_the_state_of_the_gpu_has_a_row_per_engine(gpu, evidence, throttled, said):
+    table = tables.gpu_table(Findings(gpu, (on_gpu(evidence("int8"), throttled=throttled),)))
+    assert table.loc["int8"].tolist() == ["1200 / 1755 / 1980", 2619, "412 / 689", 61, said]
+
+
+def test_memory_on_the_gpu_is_told_apart_and_left_out_where_it_is_hidden(gpu, evidence):
+    both = Findings(gpu, (on_gpu(evidence("int8")),))
+    assert tables.memory_table(both).loc["int8"].tolist()[2:4] == ["450 + 612 on the GPU", "900"]
+    assert metrics(both)["int8"]["peak_gpu_mb"] == 612
+    assert "peak_gpu_mb" not in metrics(Findings(gpu, (evidence("int8"),)))["int8"]
+
+
+def test_what_could_not_be_inspected_is_said_and_may_be_recommended(findings, evidence):
+    """An engine for RTX that was built without a GPU: nothing is known against it."""
+    entry = evidence("int8")
+    unknown = replace(entry, engine=entry.engine.model_copy(update={"layers": ()}))
+    page = write_summary(findings(unknown))
+    assert "- **What int8 executes is not known:** the engine was built where it cannot run." in page
+    assert "int8 ran as" not in page
+    assert tables.executed_table(findings(unknown)).loc["int8"].tolist() == ["not known", "-", "-"]
+    assert recommend(findings(unknown)) is unknown
+
+
+@pytest.mark.parametrize(("precision", "tf32", "as_asked"), [("fp32", True, 1), ("fp32", False, 0), ("fp16", True, 0)])
+def test_tf32_is_what_fp32_may_run_in_if_it_is_allowed(evidence, precision, tf32, as_asked):
+    entry = evidence(precision, executed="tf32")
+    engine = entry.engine.model_copy(
+        update={"layers": entry.engine.layers[:2], "build": entry.engine.build.model_copy(update={"tf32": tf32})}
+    )
+    assert engine.executed == {"tf32": 2}
+    assert engine.share_as_asked == as_asked
+    assert replace(entry, engine=engine).is_what_it_says == bool(as_asked)
 
 
 @pytest.fixture

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from enginery import timing
-from enginery.timing import FEWEST_ROUNDS, MOST_ROUNDS, Timings, median_interval, race, take_turn, warm_up
+from enginery.timing import (
+    FEWEST_ROUNDS,
+    MOST_ROUNDS,
+    Call,
+    Timings,
+    median_interval,
+    race,
+    take_turn,
+    time_call,
+    warm_up,
+)
 
 
 class Track:
@@ -28,6 +38,10 @@ class Track:
         return call
 
 
+def seconds_of(calls):
+    return [call.seconds for call in calls]
+
+
 @pytest.fixture
 def track(monkeypatch):
     return Track(monkeypatch)
@@ -45,7 +59,7 @@ def test_every_contender_has_a_turn_in_every_round(track, rng):
     assert len(slow) == len(fast) == MOST_ROUNDS
     assert all(slow)
     assert all(fast)
-    assert timings.all("slow") == pytest.approx([0.02] * len(timings.all("slow")))
+    assert seconds_of(timings.all("slow")) == pytest.approx([0.02] * len(timings.all("slow")))
     assert timings.ratios("slow", "fast") == pytest.approx([2] * MOST_ROUNDS)
 
 
@@ -66,7 +80,7 @@ def test_slow_contenders_get_fewer_rounds_but_enough_for_an_interval(track, rng,
 def test_a_contender_gets_about_the_asked_seconds(track, rng):
     timings = race({"a": track.contender("a", 0.001), "b": track.contender("b", 0.004)}, 2.0, rng)
     for name in ("a", "b"):
-        assert sum(timings.all(name)) == pytest.approx(2.0, rel=0.1)
+        assert sum(seconds_of(timings.all(name))) == pytest.approx(2.0, rel=0.1)
 
 
 def test_a_drift_that_doubles_all_times_half_way_leaves_the_ratio_unchanged(track, rng):
@@ -77,15 +91,25 @@ def test_a_drift_that_doubles_all_times_half_way_leaves_the_ratio_unchanged(trac
         {"slow": track.contender("slow", drifting(0.03)), "fast": track.contender("fast", drifting(0.01))}, 2.0, rng
     )
     ratios = timings.ratios("slow", "fast")
-    assert max(timings.all("fast")) == pytest.approx(2 * min(timings.all("fast")))  # it did drift
+    fast = seconds_of(timings.all("fast"))
+    assert max(fast) == pytest.approx(2 * min(fast))  # it did drift
     assert np.median(ratios) == pytest.approx(3)
     assert np.count_nonzero(np.abs(ratios - 3) > 1e-6) <= 1  # the round in which it happened
 
 
 def test_ratios_are_formed_within_rounds():
-    timings = Timings({"slow": [[2, 2, 9], [8, 8]], "fast": [[1, 1], [4, 4, 0.1]]})
+    def calls(*seconds):
+        return [Call(each, compute=None) for each in seconds]
+
+    timings = Timings({"slow": [calls(2, 2, 9), calls(8, 8)], "fast": [calls(1, 1), calls(4, 4, 0.1)]})
     assert timings.ratios("slow", "fast").tolist() == [2, 2]
-    assert timings.all("slow") == [2, 2, 9, 8, 8]
+    assert seconds_of(timings.all("slow")) == [2, 2, 9, 8, 8]
+
+
+@pytest.mark.parametrize(("returned", "compute"), [(0.25, 0.25), (None, None), ({"logits": 1}, None)])
+def test_a_call_is_timed_from_outside_and_by_the_device_where_it_can_tell(track, returned, compute):
+    timed = track.contender("a", 0.75)
+    assert time_call(lambda: (timed(), returned)[1]) == Call(seconds=0.75, compute=compute)
 
 
 def test_garbage_collection_is_off_in_a_race_and_on_after_it(track, rng):
@@ -108,11 +132,11 @@ def test_garbage_collection_is_on_again_after_a_contender_fails(track, rng):
 
 def test_a_turn_discards_its_first_call(track):
     cold_once = track.contender("a", lambda _, earlier: 5.0 if earlier == 0 else 0.1)
-    assert take_turn(cold_once, 5.35) == pytest.approx([0.1] * 4)
+    assert seconds_of(take_turn(cold_once, 5.35)) == pytest.approx([0.1] * 4)
 
 
 def test_a_turn_counts_at_least_one_call(track):
-    assert take_turn(track.contender("a", 3.0), 0.0) == [3.0]
+    assert take_turn(track.contender("a", 3.0), 0.0) == [Call(3.0, compute=None)]
 
 
 def test_warm_up_lasts_until_two_windows_agree(track):

@@ -4,6 +4,7 @@ import pytest
 from enginery.core.params import Profile, Thresholds
 from enginery.engines import Engine, build_engine
 from enginery.graphs import arbiter, run_graph
+from enginery.targets import target_of
 from enginery.validate import check_spot, spot_batches, validate_engine
 
 STRICT = Thresholds(cosine=0.9999, relative_error=1e-4, top1_agreement=1, accuracy_drop=0)
@@ -24,12 +25,13 @@ def reference(tiny_graph, samples):
 
 
 @pytest.fixture(scope="module", params=[(1, 4, 8), (4, 4, 4)], ids=str)
-def engine(request, tiny_onnx, machine, manifest, tmp_path_factory):
+def engine(request, tiny_onnx, machine, build, inference, manifest, tmp_path_factory):
     """21 samples leave a last batch of one for the second: fewer than it takes."""
     smallest, tuned, largest = request.param
     folder = tmp_path_factory.mktemp("engines") / "fp32"
-    build_engine("fp32", tiny_onnx, machine, Profile(min=smallest, opt=tuned, max=largest), manifest, folder)
-    with Engine.open(folder, machine) as opened:
+    chosen = build.model_copy(update={"profile": Profile(min=smallest, opt=tuned, max=largest)})
+    build_engine("fp32", tiny_onnx, target_of(machine, chosen.tensorrt), chosen, manifest, folder)
+    with Engine.open(folder, machine, inference) as opened:
         yield opened
 
 

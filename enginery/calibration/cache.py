@@ -4,11 +4,11 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
+from enginery.calibration.thresholds import LEVELS
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file
 
 HEADER = "TRT-101601-EntropyCalibration2"  # what TensorRT 10.16.1 writes; readers check the kind, not the number
-LEVELS = 127
 TINY = 1e-36  # as good as zero: float32 could not hold its scale well
 
 
@@ -23,7 +23,7 @@ def write_cache(amax: Mapping[str, float], path: Path) -> None:
 def read_cache(path: Path) -> dict[str, float]:
     """The largest magnitude that each tensor keeps. Names may hold colons and spaces: the last colon splits."""
     try:
-        header, *lines = path.read_text().splitlines()
+        header, *lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (UnicodeDecodeError, ValueError):
         raise EngineryError(f"{path} is not a TensorRT calibration cache: it is empty or not text") from None
     if not header.startswith("TRT-"):

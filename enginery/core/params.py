@@ -15,10 +15,13 @@ from enginery.core.errors import EngineryError
 
 PARAMS_FILE = Path("params.yaml")
 
-RuntimeName = Literal["openvino", "onnxruntime", "tensorrt"]
+RuntimeName = Literal["openvino", "onnxruntime", "tensorrt", "tensorrt_rtx"]
 PrecisionName = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
 Method = Literal["max", "percentile", "entropy", "mse"]
 Baseline = Literal["eager", "channels_last", "compile"]
+Rest = Literal["fp32", "fp16"]
+HardwareCompatibility = Literal["none", "same_compute_capability", "ampere_plus"]
+ComputeCapability = Literal["7.5", "8.0", "8.6", "8.9", "12.0", "12.1"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Triple = tuple[float, float, float]
 
@@ -82,10 +85,11 @@ class CalibrationParams(Section):
 
 
 class Keep(Section):
-    """What stays in high precision: operator types and node names (regular expressions)."""
+    """What stays in high precision: operator types, node names (regular expressions); and in which, if quantized."""
 
     op_types: tuple[str, ...]
     nodes: tuple[str, ...]
+    rest: Literal["auto"] | Rest = "fp32"
 
     @model_validator(mode="after")
     def _is_readable(self) -> Self:
@@ -115,7 +119,7 @@ class Profile(Section):
 
     min: int = Field(ge=1)
     opt: int = Field(ge=1)
-    max: int = Field(ge=1)
+    max: int = Field(ge=1, le=65536)
 
     @model_validator(mode="after")
     def _is_ordered(self) -> Self:
@@ -124,8 +128,28 @@ class Profile(Section):
         return self
 
 
+class TensorRTParams(Section):
+    """What TensorRT alone can be told."""
+
+    workspace_mb: int | None = Field(ge=1, le=1 << 20)
+    optimization_level: int = Field(ge=0, le=5)
+    timing_cache: bool
+    hardware_compatibility: HardwareCompatibility
+    version_compatible: bool
+    compute_capabilities: tuple[ComputeCapability, ...] = Field(min_length=1)
+
+
 class BuildParams(Section):
     profile: Profile
+    tf32: bool
+    tensorrt: TensorRTParams
+
+
+class InferenceParams(Section):
+    """How a loaded engine runs, wherever it is run."""
+
+    threads: int = Field(ge=0)
+    cuda_graph: bool
 
 
 class ValidationParams(Section):
@@ -135,7 +159,6 @@ class ValidationParams(Section):
 class BenchmarkParams(Section):
     batches: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
     seconds: float = Field(gt=0)
-    threads: int = Field(ge=0)
     baselines: tuple[Baseline, ...] = Field(min_length=1)
     confidence: float = Field(gt=0.5, lt=1)
     seed: int = Field(ge=0)
@@ -150,6 +173,7 @@ class Params(Section):
     calibration: CalibrationParams
     precisions: dict[PrecisionName, PrecisionParams] = Field(min_length=1)
     build: BuildParams
+    inference: InferenceParams
     validation: ValidationParams
     benchmark: BenchmarkParams
 
@@ -161,6 +185,8 @@ class Params(Section):
                 raise ValueError(f"precisions.{name}.from: {name} is made from '{needed}', not '{precision.made_from}'")
             if name == "fp32" and (precision.keep.op_types or precision.keep.nodes):
                 raise ValueError("precisions.fp32.keep: fp32 is in high precision throughout, there is nothing to keep")
+            if needed == "simplified" and precision.keep.rest != "fp32":
+                raise ValueError(f"precisions.{name}.keep.rest: only int8 and fp8 have a choice; {name} keeps fp32")
         for key in ("batches", "baselines"):
             values = getattr(self.benchmark, key)
             if len(set(values)) < len(values):

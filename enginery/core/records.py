@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file
-from enginery.core.params import Preprocessing, Profile
+from enginery.core.params import BuildParams, Preprocessing, Profile, Rest
 
 
 class Record(BaseModel):
@@ -30,7 +30,7 @@ class Record(BaseModel):
 
 
 class Machine(Record):
-    """What an engine is bound to, and what a timing is worth: stable facts only, no clocks and no free memory."""
+    """What a timing is worth: stable facts only, no clocks and no free memory."""
 
     runtime: str
     runtime_version: str
@@ -38,8 +38,29 @@ class Machine(Record):
     device_name: str
     capability: str
     driver: str
+    cuda: str
     cores: int
     operating_system: str
+
+
+class Target(Record):
+    """What an engine is compiled for. None stands for any: a portable engine is bound to less than its builder."""
+
+    runtime: str
+    runtime_version: str
+    device: str
+    device_name: str | None
+    capabilities: tuple[str, ...]
+    driver: str | None
+    cuda: str | None
+    cores: int | None
+    operating_system: str
+
+
+class Dialect(Record):
+    """What the runtime wants of a graph that convert would else not know; the same for many machines."""
+
+    rest: Rest
 
 
 class Tools(Record):
@@ -140,29 +161,38 @@ class EngineRecord(Record):
     """engine.json: all that is needed to load an engine safely and to feed it, without torch or the repository."""
 
     precision: str
-    machine: Machine
+    target: Target
+    build: BuildParams
     files: dict[str, str]
     bytes: int
     onnx_sha256: str
     onnx_bytes: int
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    profile: Profile
     layers: tuple[Layer, ...]
     build_seconds: float
     preprocessing: Preprocessing
     class_names: tuple[str, ...]
 
     @property
+    def profile(self) -> Profile:
+        return self.build.profile
+
+    @property
     def executed(self) -> dict[str, int]:
-        """How many of the layers that carry the arithmetic run in which precision."""
+        """How many of the layers that carry the arithmetic run in which precision; none if that is not known."""
         precisions = [layer.precision for layer in self.layers if layer.computes]
         return {name: precisions.count(name) for name in sorted(set(precisions), key=precisions.count, reverse=True)}
 
     @property
+    def as_asked(self) -> tuple[str, ...]:
+        """What an engine of this precision may run in: TF32 is how a GPU multiplies float32, if it is let."""
+        return ("fp32", "tf32") if self.precision == "fp32" and self.build.tf32 else (self.precision,)
+
+    @property
     def share_as_asked(self) -> float:
         """The share of compute layers that run in the precision the engine is named after."""
-        return self.executed.get(self.precision, 0) / max(1, sum(self.executed.values()))
+        return sum(self.executed.get(name, 0) for name in self.as_asked) / max(1, sum(self.executed.values()))
 
 
 class Errors(Record):
@@ -206,8 +236,14 @@ class Validation(Record):
         return not self.broken
 
 
+ENGINE = "engine"  # the contender that is no baseline
+
+
 class Latency(Record):
-    """One contender at one batch size, in milliseconds per batch."""
+    """One contender at one batch size, in milliseconds per batch, copies to and from a device included.
+
+    `compute` is the median without them, by the device's own clock; None where there is nothing to copy.
+    """
 
     contender: str
     batch: int
@@ -215,6 +251,7 @@ class Latency(Record):
     p50: float
     p90: float
     p99: float
+    compute: float | None
     images_per_second: float
 
 
@@ -229,10 +266,33 @@ class Ratio(Record):
     high: float
 
 
+class GpuConditions(Record):
+    """The state of the GPU while it was timed, over all samples: clocks in MHz, watts, degrees Celsius."""
+
+    samples: int
+    clock_low: int
+    clock_median: int
+    clock_high: int
+    memory_clock: int
+    power_median: float
+    power_high: float
+    temperature_high: int
+    throttled: dict[str, float]
+
+
+class PeakMemory(Record):
+    """Of a process that only loads a contender and runs it, in MB. `device` is None without a GPU."""
+
+    host: float
+    device: float | None
+
+
 class Benchmark(Record):
     precision: str
     threads: int
+    cuda_graph: bool
     confidence: float
     latencies: tuple[Latency, ...]
     ratios: tuple[Ratio, ...]
-    peak_megabytes: dict[str, float]
+    peak_memory: dict[str, PeakMemory]
+    gpu: GpuConditions | None

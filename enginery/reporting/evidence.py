@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from enginery.core.errors import EngineryError
-from enginery.core.records import Benchmark, EngineRecord, Latency, Machine, Ratio, Validation
-
-ENGINE = "engine"
+from enginery.core.records import ENGINE, Benchmark, EngineRecord, Latency, Machine, Ratio, Validation
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,12 @@ class Evidence:
     @property
     def is_what_it_says(self) -> bool:
         """Whether any arithmetic ran in the precision asked for; if none did, its figures belong to another one."""
-        return self.engine.share_as_asked > 0
+        return self.engine.share_as_asked > 0 or not self.is_known
+
+    @property
+    def is_known(self) -> bool:
+        """A compiler that has no GPU at hand cannot tell yet what will be executed."""
+        return bool(self.engine.executed)
 
     @property
     def raced(self) -> list[tuple[str, int]]:

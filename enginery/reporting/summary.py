@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from enginery.core.records import ENGINE, Machine
 from enginery.reporting import tables
 from enginery.reporting.evidence import Evidence, Findings
 from enginery.reporting.verdict import STABLE_SPREAD, recommend, sentence, unstable
@@ -11,10 +12,11 @@ from enginery.reporting.verdict import STABLE_SPREAD, recommend, sentence, unsta
 
 def write_summary(findings: Findings) -> str:
     machine, first = findings.machine, findings.precisions[0]
+    on_gpu = machine.device == "cuda"
     parts = [
         "# Which precision to ship",
         sentence(findings),
-        f"Measured on {machine.device_name} ({machine.cores} cores), {machine.runtime} {machine.runtime_version}, "
+        f"Measured on {_device(machine)}, {machine.runtime} {machine.runtime_version}, "
         f"{first.benchmark.threads} threads, {first.validation.samples} validation images.",
         *_warnings(findings),
         "![Accuracy and speed](figures/tradeoff.png)",
@@ -31,8 +33,9 @@ def write_summary(findings: Findings) -> str:
         "What the compiler made of the layers that carry the arithmetic.",
         _markdown(tables.executed_table(findings)),
         "## Latency",
-        "Milliseconds per batch: p50 / p90 / p99.",
+        "Milliseconds per batch: p50 / p90 / p99" + (", copies to the GPU and back included." if on_gpu else "."),
         _markdown(tables.latency_table(findings)),
+        *(_gpu_sections(findings) if on_gpu else []),
         "![Latency](figures/latency.png)",
         f"Times as fast as the baseline, which ran beside each engine anew: median over rounds in which both took a "
         f"turn, and its {first.benchmark.confidence:.0%} interval within this run. Another run can differ by more.",
@@ -48,6 +51,24 @@ def write_summary(findings: Findings) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _device(machine: Machine) -> str:
+    if machine.device == "cpu":
+        return f"{machine.device_name} ({machine.cores} cores)"
+    return (
+        f"{machine.device_name} (compute capability {machine.capability}, driver {machine.driver}, CUDA {machine.cuda})"
+    )
+
+
+def _gpu_sections(findings: Findings) -> list[str]:
+    replayed = "replayed as CUDA graphs" if findings.precisions[0].benchmark.cuda_graph else "launched one by one"
+    return [
+        f"The median of the compute alone, by the GPU's clock; the engines' kernels were {replayed}.",
+        _markdown(tables.compute_table(findings)),
+        "The GPU meanwhile.",
+        _markdown(tables.gpu_table(findings)),
+    ]
+
+
 def metrics(findings: Findings) -> dict[str, Any]:
     chosen = recommend(findings)
     return {
@@ -59,6 +80,7 @@ def metrics(findings: Findings) -> dict[str, Any]:
 
 def _precision_metrics(entry: Evidence, findings: Findings) -> dict[str, Any]:
     validation, errors = entry.validation, entry.validation.engine_against_pytorch
+    peak = entry.benchmark.peak_memory[ENGINE]
     return {
         "passed": validation.passed,
         "accuracy": round(validation.engine_accuracy, 4),
@@ -68,7 +90,8 @@ def _precision_metrics(entry: Evidence, findings: Findings) -> dict[str, Any]:
         "relative_error": float(f"{errors.relative:.3g}"),
         "executed_as_asked": round(entry.engine.share_as_asked, 3),
         "engine_mb": round(entry.engine.bytes / 1e6, 2),
-        "peak_mb": round(entry.benchmark.peak_megabytes["engine"]),
+        "peak_mb": round(peak.host),
+        **({"peak_gpu_mb": round(peak.device)} if peak.device else {}),
         **{f"batch{batch}": _batch_metrics(entry, batch, findings.baselines[0]) for batch in findings.batches},
     }
 
@@ -86,6 +109,11 @@ def _batch_metrics(entry: Evidence, batch: int, baseline: str) -> dict[str, floa
 def _warnings(findings: Findings) -> list[str]:
     lines = []
     for entry in findings.precisions:
+        if not entry.is_known:
+            lines.append(
+                f"- **What {entry.precision} executes is not known:** the engine was built where it cannot run. "
+                f"Build it here to see its layers: `dvc repro --force build@{entry.precision}`."
+            )
         if not entry.is_what_it_says:
             executed = next(iter(entry.engine.executed), "nothing")
             lines.append(

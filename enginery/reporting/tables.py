@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from enginery.reporting.evidence import ENGINE, Evidence, Findings
+from enginery.core.records import ENGINE, PeakMemory
+from enginery.reporting.evidence import Evidence, Findings
 
 RUNS_FOR_P99 = 100
 
@@ -57,8 +58,8 @@ def spot_table(findings: Findings) -> pd.DataFrame:
 def executed_table(findings: Findings) -> pd.DataFrame:
     rows = {
         entry.precision: {
-            "compute layers executed as": ", ".join(f"{n} {name}" for name, n in entry.engine.executed.items()),
-            "as asked": f"{entry.engine.share_as_asked:.0%}",
+            "compute layers executed as": _listed(entry.engine.executed) or "not known",
+            "as asked": f"{entry.engine.share_as_asked:.0%}" if entry.is_known else "-",
             "not as asked": _some_layers(entry),
         }
         for entry in findings.precisions
@@ -75,6 +76,32 @@ def latency_table(findings: Findings) -> pd.DataFrame:
         return f"{latency.p50:.2f} / {latency.p90:.2f} / {p99}"
 
     return _by_batch(findings, cell)
+
+
+def compute_table(findings: Findings) -> pd.DataFrame:
+    """The median without the copies to the GPU and back."""
+
+    def cell(entry: Evidence, batch: int, contender: str) -> str:
+        compute = entry.latency(batch, contender).compute
+        return "-" if compute is None else f"{compute:.3f}"
+
+    return _by_batch(findings, cell)
+
+
+def gpu_table(findings: Findings) -> pd.DataFrame:
+    """The GPU while each engine was timed: ratios taken at other clocks are other ratios."""
+    rows = {
+        entry.precision: {
+            "clock, MHz: low / median / high": f"{gpu.clock_low} / {gpu.clock_median} / {gpu.clock_high}",
+            "memory clock, MHz": gpu.memory_clock,
+            "power, W: median / high": f"{gpu.power_median:.0f} / {gpu.power_high:.0f}",
+            "hottest, °C": gpu.temperature_high,
+            "throttled": _shares(gpu.throttled) or "never",
+        }
+        for entry in findings.precisions
+        if (gpu := entry.benchmark.gpu)
+    }
+    return _frame(rows)
 
 
 def throughput_table(findings: Findings) -> pd.DataFrame:
@@ -103,8 +130,8 @@ def memory_table(findings: Findings) -> pd.DataFrame:
         entry.precision: {
             "ONNX, MB": f"{entry.engine.onnx_bytes / 1e6:.1f}",
             "engine, MB": f"{entry.engine.bytes / 1e6:.1f}",
-            "peak host memory, MB": f"{entry.benchmark.peak_megabytes[ENGINE]:.0f}",
-            "PyTorch eager's, MB": f"{entry.benchmark.peak_megabytes['eager']:.0f}",
+            "peak memory, MB": _memory(entry.benchmark.peak_memory[ENGINE]),
+            "PyTorch eager's, MB": _memory(entry.benchmark.peak_memory["eager"]),
             "build, s": f"{entry.engine.build_seconds:.1f}",
         }
         for entry in findings.precisions
@@ -153,6 +180,18 @@ def _by_batch(findings: Findings, cell: Callable[[Evidence, int, str], str]) -> 
     return _frame(rows)
 
 
+def _memory(peak: PeakMemory) -> str:
+    return f"{peak.host:.0f}" + (f" + {peak.device:.0f} on the GPU" if peak.device else "")
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def _shares(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {share:.0%} of the time" for name, share in shares.items())
+
+
 def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index)
 
@@ -160,7 +199,9 @@ def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -
 def _some_layers(entry: Evidence, most: int = 5) -> str:
     """The compute layers that ran in another precision, by name; of a fused layer, the last name."""
     compute = [layer for layer in entry.engine.layers if layer.computes]
-    names = [layer.name.split(",")[-1] for layer in compute if layer.precision != entry.precision]
+    names = [layer.name.split(",")[-1] for layer in compute if layer.precision not in entry.engine.as_asked]
+    if not compute:
+        return "-"
     if len(names) == len(compute):
         return "all"
     return (", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")) or "none"

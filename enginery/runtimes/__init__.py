@@ -1,30 +1,38 @@
-"""The runtimes behind one protocol. A runtime is the module of its name, and the only one to import its library."""
+"""The runtimes behind one protocol. A runtime is the file of its name, and the only one to import its library."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from enginery.core.errors import EngineryError
-from enginery.core.params import Profile
+from enginery.core.params import BuildParams, InferenceParams
 from enginery.core.records import Layer, TensorSpec
 
 Arrays = Mapping[str, NDArray[np.generic]]
+TENSORRT = ("tensorrt", "tensorrt_rtx")
+
+
+class Compiled(NamedTuple):
+    """What a compiler made: its tensors, and what it will execute, if that can be known here."""
+
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+    layers: Sequence[Layer]
 
 
 class Session(Protocol):
     """A loaded engine."""
 
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]: ...
 
     def bind(self, feeds: Arrays) -> Callable[[], object]:
-        """Place the feeds where the engine reads them; each call of the result is one complete inference."""
+        """Place the feeds where the engine reads them; each call of the result is one complete inference.
+
+        On a GPU that includes the copies to it and back, and the call returns the seconds without them.
+        """
         ...
 
     def close(self) -> None: ...
@@ -41,20 +49,18 @@ class Runtime(Protocol):
         """'cuda' or 'cpu'."""
         ...
 
-    def compile(self, onnx: Path, folder: Path, profile: Profile) -> Sequence[Layer]:
-        """Compile for this machine: leaves the engine's files in the folder, returns what it will execute."""
+    def compile(self, onnx: Path, folder: Path, build: BuildParams) -> Compiled:
+        """Leave the engine's files in the folder."""
         ...
 
-    def load(self, folder: Path, threads: int) -> Session:
-        """Open what `compile` left; 0 threads means the runtime's own choice."""
+    def load(self, folder: Path, build: BuildParams, inference: InferenceParams) -> Session:
+        """Open what `compile` left, which was told `build`."""
         ...
 
 
 def load_runtime(name: str) -> Runtime:
-    module = f"{__name__}.{name}"
-    try:
-        return cast("Runtime", importlib.import_module(module))
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        raise EngineryError(f"runtime: {name} is not a runtime of this version of Enginery") from None
+    if name in TENSORRT:  # one file for two libraries
+        from enginery.runtimes.tensorrt import TensorRT
+
+        return TensorRT(name)
+    return cast("Runtime", importlib.import_module(f"{__name__}.{name}"))

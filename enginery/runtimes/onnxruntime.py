@@ -8,7 +8,7 @@ import importlib.metadata
 import importlib.util
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.core.errors import EngineryError
-from enginery.core.params import Profile
+from enginery.core.params import BuildParams, InferenceParams
 from enginery.core.records import Layer, TensorSpec
+from enginery.gpu.cuda import Stream
+from enginery.gpu.session import DeviceSession, Shape
 from enginery.graphs import load_graph
-from enginery.runtimes import Arrays
+from enginery.runtimes import Arrays, Compiled, Session
 
 GRAPH = "engine.onnx"
 PRECISIONS = {
@@ -58,58 +60,88 @@ def device() -> str:
     return "cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu"
 
 
-def compile(onnx: Path, folder: Path, profile: Profile) -> list[Layer]:
-    """The batch stays dynamic; `profile` is enforced when an engine is fed."""
+def compile(onnx: Path, folder: Path, build: BuildParams) -> Compiled:
+    """The batch stays dynamic; the profile is enforced when an engine is fed."""
     try:
         try:
-            _optimize(onnx.read_bytes(), folder)
+            _optimize(onnx.read_bytes(), folder, build)
         except Exception:
             model = load_graph(onnx)
             if not uses_bf16(model):
                 raise
             # Neither provider has bfloat16 kernels for all: the CPU's has none for Conv, CUDA's none for MaxPool.
             # Execute in float32 what the graph means; the layers will say fp32.
-            _optimize(float32_twin(model).SerializeToString(), folder)
+            _optimize(float32_twin(model).SerializeToString(), folder, build)
     except Exception as error:  # ONNX Runtime's own exceptions share no base class
         raise EngineryError(f"ONNX Runtime cannot compile {onnx}: {str(error).strip().splitlines()[0]}") from None
-    return _executed(folder, profile)
+    return _compiled(folder, build)
 
 
-def load(folder: Path, threads: int) -> "OnnxRuntimeSession":
+def load(folder: Path, build: BuildParams, inference: InferenceParams) -> Session:
     import onnxruntime
 
-    options = _options(threads)
+    options = _options(inference.threads)
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # that was `compile`
-    return OnnxRuntimeSession(_session(str(folder / GRAPH), options))
+    if device() == "cpu":
+        return CpuSession(_session(str(folder / GRAPH), options, build))
+    stream = Stream()
+    session = _session(str(folder / GRAPH), options, build, stream)
+    inputs, outputs = _specs(session)
+    # Never replayed: a node that it places on the CPU, and memory that it frees, would be missing in the graph.
+    return DeviceSession(stream, Executor(session), inputs, outputs, build.profile.max, replay=False)
 
 
-class OnnxRuntimeSession:
+class CpuSession:
     def __init__(self, session: Any) -> None:
         self._session = session
-        self.inputs = tuple(_spec(tensor) for tensor in session.get_inputs())
-        self.outputs = tuple(_spec(tensor) for tensor in session.get_outputs())
+        self._outputs = [tensor.name for tensor in session.get_outputs()]
 
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
-        names = [spec.name for spec in self.outputs]
-        return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+        return dict(zip(self._outputs, self._session.run(self._outputs, dict(feeds)), strict=True))
 
     def bind(self, feeds: Arrays) -> Callable[[], object]:
-        """Feeds are placed on the device once; outputs stay there."""
-        place = "cuda" if device() == "cuda" else "cpu"
         binding = self._session.io_binding()
         for name, array in feeds.items():
-            binding.bind_ortvalue_input(name, _on_device(array, place))
-        for spec in self.outputs:
-            binding.bind_output(spec.name, place)
-
-        def call() -> None:
-            self._session.run_with_iobinding(binding)
-            binding.synchronize_outputs()
-
-        return call
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+        for name in self._outputs:
+            binding.bind_output(name, "cpu")
+        return lambda: self._session.run_with_iobinding(binding)
 
     def close(self) -> None:
         del self._session
+
+
+class Executor:
+    """ONNX Runtime between a stream's copies; it must not wait for what it puts there."""
+
+    def __init__(self, session: Any) -> None:
+        import onnxruntime
+
+        self._session, self._binding = session, session.io_binding()
+        self._inputs, self._outputs = _specs(session)
+        self._options = onnxruntime.RunOptions()
+        self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+
+    def place(self, addresses: Mapping[str, int], shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+        (batch,) = {shape[0] for shape in shapes.values()}
+        produced = {spec.name: tuple(batch if size == -1 else size for size in spec.shape) for spec in self._outputs}
+        self._binding = self._session.io_binding()
+        for spec in self._inputs:
+            place = ("cuda", 0, np.dtype(spec.dtype), shapes[spec.name], addresses[spec.name])
+            self._binding.bind_input(spec.name, *place)
+        for spec in self._outputs:
+            place = ("cuda", 0, np.dtype(spec.dtype), produced[spec.name], addresses[spec.name])
+            self._binding.bind_output(spec.name, *place)
+        return produced
+
+    def enqueue(self, stream: int) -> None:
+        try:
+            self._session.run_with_iobinding(self._binding, self._options)
+        except Exception as error:  # ONNX Runtime's own exceptions share no base class
+            raise EngineryError(f"ONNX Runtime cannot run the engine: {str(error).strip().splitlines()[0]}") from None
+
+    def close(self) -> None:
+        self._session = self._binding = None
 
 
 def _options(threads: int) -> Any:
@@ -122,35 +154,32 @@ def _options(threads: int) -> Any:
     return options
 
 
-def _optimize(model: bytes, folder: Path) -> None:
+def _optimize(model: bytes, folder: Path, build: BuildParams) -> None:
     import onnxruntime
 
     options = _options(threads=0)
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.optimized_model_filepath = str(folder / GRAPH)
-    _session(model, options)
+    _session(model, options, build)
 
 
-def _session(model: bytes | str, options: Any) -> Any:
+def _session(model: bytes | str, options: Any, build: BuildParams, stream: Stream | None = None) -> Any:
     import onnxruntime
 
     if device() == "cpu":
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     onnxruntime.preload_dlls()  # finds the CUDA libraries that torch's wheels brought
-    session = onnxruntime.InferenceSession(model, options, providers=["CUDAExecutionProvider"])
+    settings = {"use_tf32": str(int(build.tf32))}
+    if stream:
+        settings["user_compute_stream"] = str(stream.handle)
+    session = onnxruntime.InferenceSession(model, options, providers=[("CUDAExecutionProvider", settings)])
     if "CUDAExecutionProvider" not in session.get_providers():
         raise EngineryError("ONNX Runtime's CUDA provider did not load: are CUDA 13 and cuDNN 9 installed?")
     return session
 
 
-def _on_device(array: NDArray[np.generic], place: str) -> Any:
-    import onnxruntime
-
-    return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), place, 0)
-
-
-def _executed(folder: Path, profile: Profile) -> list[Layer]:
-    """What a profiled inference says was run: the operator, its types and the provider."""
+def _compiled(folder: Path, build: BuildParams) -> Compiled:
+    """The layers are what a profiled inference says was run: the operator, its types and the provider."""
     import onnxruntime
 
     options = _options(threads=0)
@@ -158,27 +187,29 @@ def _executed(folder: Path, profile: Profile) -> list[Layer]:
     options.enable_profiling = True
     with tempfile.TemporaryDirectory() as scratch:
         options.profile_file_prefix = str(Path(scratch) / "profile")
-        session = _session(str(folder / GRAPH), options)
-        feeds = {}
-        for tensor in session.get_inputs():
-            shape = [size if isinstance(size, int) else profile.min for size in tensor.shape]
-            feeds[tensor.name] = np.zeros(shape, DTYPES[tensor.type])
-        session.run(None, feeds)
+        session = _session(str(folder / GRAPH), options, build)
+        inputs, outputs = _specs(session)
+        shapes = {spec.name: [build.profile.min if size == -1 else size for size in spec.shape] for spec in inputs}
+        session.run(None, {spec.name: np.zeros(shapes[spec.name], spec.dtype) for spec in inputs})
         events = json.loads(Path(session.end_profiling()).read_text())
     ran = [event for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")]
-    return [_layer(event["name"].removesuffix("_kernel_time"), event["args"]) for event in ran]
+    layers = [_layer(event["name"].removesuffix("_kernel_time"), event["args"], build.tf32) for event in ran]
+    return Compiled(inputs, outputs, layers)
 
 
-def _layer(name: str, ran: dict[str, Any]) -> Layer:
+def _layer(name: str, ran: dict[str, Any], tf32: bool) -> Layer:
+    """float32 on a GPU that may use TF32 is called so: ONNX Runtime does not say which kernels did."""
     kind = ran["op_name"]
     first_input = next(iter(ran.get("input_type_shape") or [{}]))
     element = next(iter(first_input), "none")
-    return Layer(
-        name=name,
-        kind=kind,
-        precision=PRECISIONS.get(element, element),
-        computes=any(word in kind for word in COMPUTE_WORDS),
-    )
+    precision, computes = PRECISIONS.get(element, element), any(word in kind for word in COMPUTE_WORDS)
+    if precision == "fp32" and computes and tf32 and ran.get("provider") == "CUDAExecutionProvider":
+        precision = "tf32"
+    return Layer(name=name, kind=kind, precision=precision, computes=computes)
+
+
+def _specs(session: Any) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    return [_spec(tensor) for tensor in session.get_inputs()], [_spec(tensor) for tensor in session.get_outputs()]
 
 
 def _spec(tensor: Any) -> TensorSpec:

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import Profile
+from enginery.core.params import BuildParams, InferenceParams, Profile
 from enginery.core.records import Layer, TensorSpec
-from enginery.runtimes import Arrays
+from enginery.runtimes import Arrays, Compiled
 
 BLOB = "engine.blob"
 PRECISIONS = {
@@ -37,26 +37,30 @@ def device() -> str:
     return "cpu"
 
 
-def compile(onnx: Path, folder: Path, profile: Profile) -> list[Layer]:
+def compile(onnx: Path, folder: Path, build: BuildParams) -> Compiled:
     import openvino
 
     # Through convert_model, never straight from the path: compiling some int8 graphs (Concat before Q/DQ and Conv)
     # from the path gives silently wrong results.
     try:
         model = openvino.convert_model(onnx)
-        model.reshape({port: _bounded(port.partial_shape, profile) for port in model.inputs})
+        model.reshape({port: _bounded(port.partial_shape, build.profile) for port in model.inputs})
         compiled = openvino.Core().compile_model(model, "CPU", _settings(threads=0))
     except Exception as error:  # OpenVINO's own exceptions share no base class
         raise EngineryError(f"OpenVINO cannot compile {onnx}: {' '.join(str(error).split())}") from None
     (folder / BLOB).write_bytes(compiled.export_model().getvalue())
-    return [_layer(operation) for operation in _executed(compiled)]
+    return Compiled(
+        inputs=[_spec(port) for port in compiled.inputs],
+        outputs=[_spec(port) for port in compiled.outputs],
+        layers=[_layer(operation) for operation in _executed(compiled)],
+    )
 
 
-def load(folder: Path, threads: int) -> "OpenVinoSession":
+def load(folder: Path, build: BuildParams, inference: InferenceParams) -> "OpenVinoSession":
     import openvino
 
     with (folder / BLOB).open("rb") as blob:
-        compiled = openvino.Core().import_model(io.BytesIO(blob.read()), "CPU", _settings(threads))
+        compiled = openvino.Core().import_model(io.BytesIO(blob.read()), "CPU", _settings(inference.threads))
     return OpenVinoSession(compiled)
 
 
@@ -64,12 +68,10 @@ class OpenVinoSession:
     def __init__(self, compiled: Any) -> None:
         self._request = compiled.create_infer_request()
         self._compiled = compiled
-        self.inputs = tuple(_spec(port) for port in compiled.inputs)
-        self.outputs = tuple(_spec(port) for port in compiled.outputs)
 
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         results = self._request.infer({name: np.ascontiguousarray(array) for name, array in feeds.items()})
-        return {spec.name: results[port] for spec, port in zip(self.outputs, self._compiled.outputs, strict=True)}
+        return {port.any_name: results[port] for port in self._compiled.outputs}
 
     def bind(self, feeds: Arrays) -> Callable[[], object]:
         import openvino
@@ -80,8 +82,8 @@ class OpenVinoSession:
         for name, array in placed.items():
             request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
 
-        def call(held: Arrays = placed) -> object:
-            return request.infer(share_outputs=True)
+        def call(held: Arrays = placed) -> None:
+            request.infer(share_outputs=True)
 
         return call
 

@@ -1,0 +1,176 @@
+"""The little of CUDA that running an engine takes: memory, a stream, events and graphs, through NVIDIA's own bindings.
+
+Importing this needs neither a GPU nor a driver; the first call does.
+"""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginery.core.errors import EngineryError
+
+POISON = 0xFF  # as float16, bfloat16 and float32 this is NaN, as an integer -1: an element left unwritten is seen
+
+
+class Stream:
+    """Work in order, behind the host's back, until `synchronize`."""
+
+    def __init__(self) -> None:
+        self._stream = _call("cudaStreamCreateWithFlags", _constant("cudaStreamNonBlocking"))
+        self._before, self._after = _call("cudaEventCreate"), _call("cudaEventCreate")
+
+    @property
+    def handle(self) -> int:
+        return int(self._stream)
+
+    def copy_in(self, source: "Pinned", target: "Buffer", size: int) -> None:
+        _call("cudaMemcpyAsync", target.address, source.address, size, _to("HostToDevice"), self._stream)
+
+    def copy_out(self, source: "Buffer", target: "Pinned", size: int) -> None:
+        _call("cudaMemcpyAsync", target.address, source.address, size, _to("DeviceToHost"), self._stream)
+
+    def poison(self, target: "Buffer", size: int) -> None:
+        _call("cudaMemsetAsync", target.address, POISON, size, self._stream)
+
+    def start_clock(self) -> None:
+        _call("cudaEventRecord", self._before, self._stream)
+
+    def stop_clock(self) -> None:
+        _call("cudaEventRecord", self._after, self._stream)
+
+    def clocked_seconds(self) -> float:
+        """Between the two, by the device's clock; after `synchronize`."""
+        return float(_call("cudaEventElapsedTime", self._before, self._after)) / 1000
+
+    def synchronize(self) -> None:
+        _call("cudaStreamSynchronize", self._stream)
+
+    def capture(self, work: Callable[[], None]) -> "Graph":
+        """Record what `work` puts on this stream, instead of doing it."""
+        _call("cudaStreamBeginCapture", self._stream, _constant("cudaStreamCaptureModeThreadLocal"))
+        try:
+            work()
+        except BaseException:
+            _cudart().cudaStreamEndCapture(self._stream)  # fails as well, and leaves the stream usable
+            raise
+        return Graph(_call("cudaStreamEndCapture", self._stream))
+
+    def launch(self, graph: "Graph") -> None:
+        _call("cudaGraphLaunch", graph.executable, self._stream)
+
+    def close(self) -> None:
+        _call("cudaEventDestroy", self._before)
+        _call("cudaEventDestroy", self._after)
+        _call("cudaStreamDestroy", self._stream)
+
+
+class Graph:
+    """Work that is launched as one."""
+
+    def __init__(self, captured: Any) -> None:
+        try:
+            self.executable = _call("cudaGraphInstantiate", captured, 0)
+        finally:
+            _call("cudaGraphDestroy", captured)
+
+    def close(self) -> None:
+        _call("cudaGraphExecDestroy", self.executable)
+
+
+class Buffer:
+    """Memory on the device."""
+
+    def __init__(self, size: int) -> None:
+        self.address = int(_call("cudaMalloc", size))
+
+    def close(self) -> None:
+        _call("cudaFree", self.address)
+
+
+class Pinned:
+    """Memory on the host that never moves: copies from and to it need not wait."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.address = int(_call("cudaHostAlloc", size, 0))
+
+    @classmethod
+    def holding(cls, array: NDArray[np.generic]) -> Self:
+        pinned = cls(array.nbytes)
+        pinned.view(array.dtype, array.shape)[...] = array
+        return pinned
+
+    def view(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[np.generic]:
+        """The beginning of the memory as an array; valid until `close`."""
+        content = memoryview((ctypes.c_ubyte * self._size).from_address(self.address))
+        flat: NDArray[np.generic] = np.frombuffer(content, dtype, count=int(np.prod(shape)))
+        return flat.reshape(shape)
+
+    def close(self) -> None:
+        _call("cudaFreeHost", self.address)
+
+
+def require_driver() -> None:
+    """The driver must be as new as the CUDA that the libraries here were built for."""
+    supported, needed = _call("cudaDriverGetVersion"), _call("cudaRuntimeGetVersion")
+    if supported // 1000 < needed // 1000:
+        raise EngineryError(_too_old(supported, needed))
+
+
+def has_device() -> bool:
+    """False as well where CUDA_VISIBLE_DEVICES hides them all."""
+    status, count = _cudart().cudaGetDeviceCount()
+    if status == type(status).cudaErrorNoDevice:
+        return False
+    if int(status):
+        raise EngineryError(_sentence("cudaGetDeviceCount", status))
+    return bool(count)
+
+
+def bus_address() -> str:
+    """Which GPU CUDA uses, in the words of PCI: CUDA_VISIBLE_DEVICES renumbers them, NVML does not."""
+    return ctypes.create_string_buffer(_call("cudaDeviceGetPCIBusId", 20, 0)).value.decode()
+
+
+def _call(name: str, *arguments: Any) -> Any:
+    status, *results = getattr(_cudart(), name)(*arguments)
+    if int(status):
+        raise EngineryError(_sentence(name, status))
+    return results[0] if results else None
+
+
+def _sentence(name: str, status: Any) -> str:
+    error = type(status)
+    if status == error.cudaErrorMemoryAllocation:
+        state, free, total = _cudart().cudaMemGetInfo()
+        have = f"{free / 1e6:.0f} of its {total / 1e6:.0f} MB are free" if not int(state) else "it is full"
+        return f"the GPU is out of memory ({have}): lower build.profile.max, or end other programs that use it"
+    if status == error.cudaErrorInsufficientDriver:
+        versions = (_cudart().cudaDriverGetVersion()[1], _cudart().cudaRuntimeGetVersion()[1])
+        return _too_old(*versions)
+    if status == error.cudaErrorNoDevice:
+        return "CUDA sees no NVIDIA GPU: look at nvidia-smi and at CUDA_VISIBLE_DEVICES"
+    return f"CUDA failed in {name}: {status.name}"
+
+
+def _too_old(supported: int, needed: int) -> str:
+    has = f"goes up to CUDA {supported // 1000}.{supported % 1000 // 10}" if supported else "is not installed"
+    return f"the NVIDIA driver {has}, and CUDA {needed // 1000} is needed: install a driver of that generation"
+
+
+def _to(direction: str) -> Any:
+    return getattr(_cudart().cudaMemcpyKind, f"cudaMemcpy{direction}")
+
+
+def _constant(name: str) -> Any:
+    value = getattr(_cudart(), name, None)
+    return value if value is not None else getattr(_cudart().cudaStreamCaptureMode, name)
+
+
+def _cudart() -> Any:
+    from cuda.bindings import runtime
+
+    return runtime

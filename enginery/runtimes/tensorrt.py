@@ -1,0 +1,365 @@
+"""TensorRT 10 and 11, and TensorRT for RTX, which shares their API and builds without a GPU."""
+
+import importlib
+import importlib.util
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from enginery.core.errors import EngineryError
+from enginery.core.params import BuildParams, InferenceParams
+from enginery.core.records import Layer, TensorSpec
+from enginery.gpu import cuda
+from enginery.gpu.nvml import find_gpu
+from enginery.gpu.session import DeviceSession, Shape
+from enginery.gpu.timing_cache import locked, read_timing_cache, set_aside, timing_cache_path, write_timing_cache
+from enginery.runtimes import Compiled, Session
+
+PLAN = "engine.plan"
+OLDEST = {"tensorrt": (10, 9), "tensorrt_rtx": (1, 2)}
+TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT for RTX"}
+INSTALL = {"tensorrt": "pip install -e '.[tensorrt]'", "tensorrt_rtx": "pip install -e '.[tensorrt-rtx]'"}
+DTYPES = {
+    "FLOAT": "float32", "HALF": "float16", "INT8": "int8", "INT32": "int32", "INT64": "int64", "UINT8": "uint8",
+    "BOOL": "bool",
+}  # fmt: skip
+# How the inspector may name a tensor's type, for example "Int8", "Half" or "Row major linear FP32".
+TYPE_WORDS = {
+    "bf16": r"BFloat16|BF16", "fp16": r"Half|FP16|Float16", "fp8": r"FP8|E4M3", "int8": r"Int8", "fp4": r"FP4|E2M1",
+    "int4": r"Int4", "fp32": r"FP32|Float32|Float",
+}  # fmt: skip
+COMPUTES = re.compile(r"conv|correlation|gemm|matmul|matrix_?multiply|attention|mha", re.IGNORECASE)
+MORE_MEMORY = "lower build.profile.max, or end other programs that use the GPU"
+ADVICE = {  # by what TensorRT says
+    r"out of memory|insufficient memory": f"The GPU's memory does not suffice: {MORE_MEMORY}",
+    r"insufficient workspace|Could not find any implementation": (
+        f"TensorRT also says so when memory does not suffice: raise build.tensorrt.workspace_mb, {MORE_MEMORY}"
+    ),
+    r"optimization profile|profile \d+ violate": "The limits are build.profile's",
+    r"Cannot compile (for target|operation)": (
+        "Those GPUs cannot execute this precision: drop them from build.tensorrt.compute_capabilities"
+    ),
+}
+NOT_THE_CAUSE = "CUDA driver version is insufficient"  # follows real errors on a machine that builds without a GPU
+DAMAGED_CACHE = re.compile(r"deserialize timing cache|timing cache.*corrupt", re.IGNORECASE)
+SOURCE = re.compile(r"\s*\bIn \S+ at \S+:\d+|\[\w+\.cpp:[^]]*\] ")  # where in NVIDIA's sources; of no use to a user
+ERROR = "error: "
+MOST_ERRORS, MOST_CHARACTERS = 3, 400
+CHUNK = 1 << 26
+
+
+class TensorRT:
+    def __init__(self, library: str) -> None:
+        self._library = library
+        self._title = TITLES[library]
+
+    def missing(self) -> str | None:
+        if importlib.util.find_spec(self._library) is None:
+            return f"{self._title} is not installed: {INSTALL[self._library]}"
+        try:
+            found = self._trt().__version__
+        except (ImportError, OSError) as error:
+            return f"{self._title} cannot be loaded ({error}): {INSTALL[self._library]}"
+        oldest = OLDEST[self._library]
+        if tuple(int(part) for part in found.split(".")[:2]) < oldest:
+            wanted = ".".join(map(str, oldest))
+            return f"{self._title} {found} is too old, {wanted} is the oldest that works: {INSTALL[self._library]}"
+        return None
+
+    def version(self) -> str:
+        return str(self._trt().__version__)
+
+    def device(self) -> str:
+        return "cuda"
+
+    def compile(self, onnx: Path, folder: Path, build: BuildParams) -> Compiled:
+        """A strongly typed network: what runs in which type is what the graph says."""
+        trt, log = self._trt(), self._log()
+        log.lines.clear()
+        builder = self._builder()
+        network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        parser = self._parse(network, onnx)
+        config = self._configure(builder, network, build)
+        (folder / PLAN).write_bytes(self._build(builder, network, config, build, onnx))
+        del parser  # not before: it holds the network's weights
+        inputs = [network.get_input(index) for index in range(network.num_inputs)]
+        outputs = [network.get_output(index) for index in range(network.num_outputs)]
+        return Compiled(
+            inputs=[_spec(tensor.name, tensor.dtype, tensor.shape) for tensor in inputs],
+            outputs=[_spec(tensor.name, tensor.dtype, tensor.shape) for tensor in outputs],
+            layers=self._layers(folder, build) if self._runs_here(build) else [],
+        )
+
+    def load(self, folder: Path, build: BuildParams, inference: InferenceParams) -> Session:
+        engine = self._deserialize(folder / PLAN, build)
+        inputs, outputs = _specs_in(self._trt(), engine)
+        executor = _Executor(self._title, engine, self._context(engine, inference), self._log())
+        replay = inference.cuda_graph and self._library == "tensorrt"  # TensorRT for RTX captures by itself
+        return DeviceSession(cuda.Stream(), executor, inputs, outputs, build.profile.max, replay)
+
+    def _builder(self) -> Any:
+        try:
+            return self._trt().Builder(self._log())
+        except TypeError:  # how the bindings say that they got none
+            raise EngineryError(f"{self._title} does not start: {self._why()}") from None
+
+    def _parse(self, network: Any, onnx: Path) -> Any:
+        trt = self._trt()
+        parser = trt.OnnxParser(network, self._log())
+        parser.set_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)  # the plugin would bind an engine to this version
+        if not parser.parse_from_file(str(onnx)):
+            errors = [parser.get_error(index) for index in range(parser.num_errors)]
+            raise EngineryError(f"{self._title} cannot read {onnx}: {'; '.join(map(_told, errors)) or self._why()}")
+        return parser
+
+    def _configure(self, builder: Any, network: Any, build: BuildParams) -> Any:
+        trt, options = self._trt(), build.tensorrt
+        config = builder.create_builder_config()
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # so that the layers can be inspected
+        config.builder_optimization_level = options.optimization_level
+        if options.workspace_mb is not None:
+            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_mb << 20)
+        if not build.tf32:
+            config.clear_flag(trt.BuilderFlag.TF32)
+        if self._library == "tensorrt_rtx":
+            config.num_compute_capabilities = len(options.compute_capabilities)
+            for index, capability in enumerate(options.compute_capabilities):
+                config.set_compute_capability(getattr(trt.ComputeCapability, "SM" + capability.replace(".", "")), index)
+        else:
+            level = options.hardware_compatibility.upper()
+            config.hardware_compatibility_level = getattr(trt.HardwareCompatibilityLevel, level)
+            if options.version_compatible:
+                config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+        profile = builder.create_optimization_profile()
+        for index in range(network.num_inputs):
+            tensor = network.get_input(index)
+            shapes = [
+                _with_batch(tensor.shape, batch) for batch in (build.profile.min, build.profile.opt, build.profile.max)
+            ]
+            profile.set_shape(tensor.name, *shapes)
+        if config.add_optimization_profile(profile) < 0:
+            raise EngineryError(f"{self._title} refuses build.profile {_limits(build)}: {self._why()}")
+        return config
+
+    def _build(self, builder: Any, network: Any, config: Any, build: BuildParams, onnx: Path) -> Any:
+        with self._timing_cache(config, build):
+            plan = builder.build_serialized_network(network, config)
+        if plan is None:
+            raise EngineryError(f"{self._title} cannot build {onnx}: {self._why()}")
+        return plan
+
+    @contextmanager
+    def _timing_cache(self, config: Any, build: BuildParams) -> Iterator[None]:
+        """What earlier builds on this machine measured goes in, what this one measured is added."""
+        gpu = find_gpu()
+        if not build.tensorrt.timing_cache or self._library == "tensorrt_rtx" or gpu is None:
+            yield
+            return
+        path = timing_cache_path(gpu.name, gpu.capability, gpu.driver, f"{self._library}-{self.version()}")
+        with locked(path):
+            known = self._read_cache(config, path) or config.create_timing_cache(b"")
+        config.set_timing_cache(known, ignore_mismatch=False)
+        yield
+        measured = config.get_timing_cache()
+        with locked(path):
+            others = self._read_cache(config, path)  # another build may have written since
+            if others is not None and not measured.combine(others, ignore_mismatch=False):
+                set_aside(path)
+            write_timing_cache(path, bytes(measured.serialize()))
+
+    def _read_cache(self, config: Any, path: Path) -> Any:
+        content = read_timing_cache(path)
+        if not content:
+            return None
+        log = self._log()
+        seen = len(log.lines)
+        cache = config.create_timing_cache(content)
+        if cache is None or any(DAMAGED_CACHE.search(line) for line in log.lines[seen:]):
+            set_aside(path)
+            return None
+        return cache
+
+    def _deserialize(self, plan: Path, build: BuildParams) -> Any:
+        trt, log = self._trt(), self._log()
+        log.lines.clear()
+        runtime = trt.Runtime(log)
+        if build.tensorrt.version_compatible:
+            runtime.engine_host_code_allowed = True  # such a plan brings its own runtime; its hash has been checked
+        with plan.open("rb") as file:
+            try:
+                reader = _reader(trt, file)
+            except RuntimeError as error:  # it opens the driver, to copy weights to the GPU by itself
+                raise EngineryError(
+                    f"{self._title} cannot load {plan}: no NVIDIA driver is installed ({error})"
+                ) from None
+            engine = runtime.deserialize_cuda_engine(reader)
+        if engine is None:
+            again = "Run `dvc repro` to build it again"
+            raise EngineryError(f"{self._title} cannot load {plan}: {self._why(otherwise=again)}")
+        return engine
+
+    def _context(self, engine: Any, inference: InferenceParams) -> Any:
+        trt = self._trt()
+        if self._library == "tensorrt_rtx":
+            settings = engine.create_runtime_config()
+            # Else it starts with slower kernels, and compiles those for a shape while it is being timed.
+            eager = trt.DynamicShapesKernelSpecializationStrategy.EAGER
+            settings.dynamic_shapes_kernel_specialization_strategy = eager
+            if inference.cuda_graph:
+                settings.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
+            context = engine.create_execution_context(settings)
+        else:
+            context = engine.create_execution_context()
+        if context is None:
+            raise EngineryError(f"{self._title} cannot make the engine ready: {self._why()}")
+        return context
+
+    def _runs_here(self, build: BuildParams) -> bool:
+        gpu = find_gpu()
+        portable = self._library == "tensorrt_rtx"
+        return gpu is not None and (not portable or gpu.capability in build.tensorrt.compute_capabilities)
+
+    def _layers(self, folder: Path, build: BuildParams) -> list[Layer]:
+        trt, engine = self._trt(), self._deserialize(folder / PLAN, build)
+        described = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
+        layers = json.loads(described).get("Layers", [])
+        return [_layer(layer) for layer in layers if isinstance(layer, dict)]
+
+    def _why(self, otherwise: str = "") -> str:
+        """TensorRT's reason, and what to do about it."""
+        reason = str(self._log().reason())
+        advice = next(
+            (advice for words, advice in ADVICE.items() if re.search(words, reason, re.IGNORECASE)), otherwise
+        )
+        return f"{reason.rstrip('.')}. {advice}" if advice else reason
+
+    def _log(self) -> Any:
+        """One for the process: the libraries keep the first that they are given."""
+        if self._library not in _logs:
+            _logs[self._library] = _new_log(self._trt())
+        return _logs[self._library]
+
+    def _trt(self) -> Any:
+        return importlib.import_module(self._library)
+
+
+_logs: dict[str, Any] = {}
+
+
+def _new_log(trt: Any) -> Any:
+    class Log(trt.ILogger):  # type: ignore[misc]
+        """Keeps warnings and errors: TensorRT returns None, and tells the reason here alone."""
+
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)  # not super(): the bindings ask for it
+            self.lines: list[str] = []
+
+        def log(self, severity: Any, text: str) -> None:
+            if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR, trt.ILogger.WARNING):
+                self.lines.append(("" if severity == trt.ILogger.WARNING else ERROR) + text)
+
+        def reason(self) -> str:
+            """The errors in TensorRT's words, the cause first."""
+            errors = [line.removeprefix(ERROR) for line in self.lines if line.startswith(ERROR)]
+            causes = [_cause(error) for error in errors if NOT_THE_CAUSE not in error] or [_cause(e) for e in errors]
+            return "; ".join(dict.fromkeys(causes[:MOST_ERRORS])) or "it gave no reason"
+
+    return Log()
+
+
+class _Executor:
+    def __init__(self, title: str, engine: Any, context: Any, log: Any) -> None:
+        self._title, self._engine, self._context, self._log = title, engine, context, log
+
+    def place(self, addresses: Mapping[str, int], shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+        self._log.lines.clear()
+        for name, shape in shapes.items():
+            if not self._context.set_input_shape(name, shape):
+                raise EngineryError(f"{self._title} refuses shape {shape} for input {name}: {self._log.reason()}")
+        for name, address in addresses.items():
+            if not self._context.set_tensor_address(name, address):
+                raise EngineryError(f"{self._title} refuses a buffer for {name}: {self._log.reason()}")
+        return {name: tuple(self._context.get_tensor_shape(name)) for name in addresses if name not in shapes}
+
+    def enqueue(self, stream: int) -> None:
+        if not self._context.execute_async_v3(stream):
+            raise EngineryError(f"{self._title} cannot run the engine: {self._log.reason()}")
+
+    def close(self) -> None:
+        self._context = self._engine = None  # in this order
+
+
+def _reader(trt: Any, file: BinaryIO) -> Any:
+    class Reader(trt.IStreamReaderV2):  # type: ignore[misc]
+        """Piece by piece, so that a large plan is not held in memory beside the engine made of it."""
+
+        def __init__(self) -> None:
+            trt.IStreamReaderV2.__init__(self)
+
+        def read(self, size: int, stream: int) -> bytes:
+            return file.read(min(size, CHUNK))
+
+        def seek(self, offset: int, whence: Any) -> bool:
+            file.seek(offset, int(whence))
+            return True
+
+    return Reader()
+
+
+def _specs_in(trt: Any, engine: Any) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    inputs: list[TensorSpec] = []
+    outputs: list[TensorSpec] = []
+    for index in range(engine.num_io_tensors):
+        name = engine.get_tensor_name(index)
+        spec = _spec(name, engine.get_tensor_dtype(name), engine.get_tensor_shape(name))
+        (inputs if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT else outputs).append(spec)
+    return inputs, outputs
+
+
+def _spec(name: str, dtype: Any, shape: Any) -> TensorSpec:
+    known = DTYPES.get(dtype.name)
+    if known is None:
+        raise EngineryError(f"tensor {name} is {dtype.name}: inputs and outputs must be {', '.join(DTYPES.values())}")
+    return TensorSpec(name=name, dtype=known, shape=tuple(shape))
+
+
+def _with_batch(shape: Any, batch: int) -> Shape:
+    return tuple(batch if size == -1 else size for size in shape)
+
+
+def _limits(build: BuildParams) -> str:
+    return f"{build.profile.min}, {build.profile.opt}, {build.profile.max}"
+
+
+def _told(error: Any) -> str:
+    node = f"node {error.node_name()} ({error.node_operator()}): " if error.node_name() else ""
+    lines = [line for line in error.desc().splitlines() if NOT_THE_CAUSE not in line]
+    if error.code().name == "UNSUPPORTED_NODE":  # what follows may be a bare "false"
+        node += "this operator is not supported: "
+    return node + _cause(" ".join(lines))
+
+
+def _cause(text: str) -> str:
+    return " ".join(SOURCE.sub("", text).split())[:MOST_CHARACTERS]
+
+
+def _layer(described: Mapping[str, Any]) -> Layer:
+    kind, tactic = str(described.get("LayerType", "")), str(described.get("TacticName", ""))
+    return Layer(
+        name=str(described.get("Name", "")),
+        kind=f"{kind} {tactic}".strip(),
+        precision=_precision(described.get("Inputs") or [], tactic),
+        computes=bool(COMPUTES.search(f"{kind} {tactic}")),
+    )
+
+
+def _precision(inputs: Sequence[Mapping[str, Any]], tactic: str) -> str:
+    """That of the first input: of a convolution, what it multiplies. TF32 is float32 in memory; its kernels say so."""
+    text = str(inputs[0].get("Format/Datatype", "")) if inputs else ""
+    for precision, words in TYPE_WORDS.items():
+        if re.search(words, text, re.IGNORECASE):
+            return "tf32" if precision == "fp32" and "tf32" in tactic else precision
+    return text or "none"

@@ -1,0 +1,80 @@
+"""What an engine is compiled for, and whether it runs on a machine."""
+
+from collections.abc import Mapping
+
+from enginery.core.errors import EngineryError
+from enginery.core.params import TensorRTParams
+from enginery.core.records import Machine, Target
+
+SHARED = ("runtime", "runtime_version", "device", "device_name", "driver", "cuda", "cores", "operating_system")
+OR_NEWER = "+"
+
+
+def target_of(machine: Machine, options: TensorRTParams) -> Target:
+    """An engine is bound to all of its machine, but for the portable ones of TensorRT."""
+    exact = Target(
+        **machine.model_dump(include=set(SHARED)),
+        capabilities=(machine.capability,),
+    )
+    any_gpu = {"device_name": None, "driver": None, "cuda": None, "cores": None}
+    if machine.runtime == "tensorrt_rtx":
+        return exact.model_copy(update={**any_gpu, "capabilities": options.compute_capabilities})
+    if machine.runtime != "tensorrt":
+        return exact
+    loosened: dict[str, object] = {}
+    if options.hardware_compatibility != "none":
+        loosened |= any_gpu
+    if options.hardware_compatibility == "ampere_plus":
+        loosened["capabilities"] = ("8.0" + OR_NEWER,)
+    if options.version_compatible:
+        loosened["runtime_version"] = machine.runtime_version.partition(".")[0]
+    return exact.model_copy(update=loosened)
+
+
+def require_fits(target: Target, machine: Machine, what: object) -> None:
+    if target.device == machine.device == "cuda" and not machine.capability:
+        raise EngineryError(
+            f"{what} needs a GPU of compute capability {alternatives(target)}, and this machine shows none. "
+            "It stays as it is: run `dvc repro` on a machine with one"
+        )
+    differing = differences(target, machine)
+    if differing:
+        changes = ", ".join(f"{name} {there} there and {here} here" for name, (there, here) in differing.items())
+        raise EngineryError(f"{what} was built for another machine: {changes}. Run `dvc repro` to build it here")
+
+
+def differences(target: Target, machine: Machine) -> Mapping[str, tuple[str, str]]:
+    """What the engine is bound to, and the machine is not, by name."""
+    found = {name: (getattr(target, name), getattr(machine, name)) for name in SHARED}
+    differing = {
+        name: (repr(there), repr(here))
+        for name, (there, here) in found.items()
+        if there is not None and there != here and not (name == "runtime_version" and _same_major(there, here))
+    }
+    if not any(_covers(listed, machine.capability) for listed in target.capabilities):
+        what = "compute capability" if target.device == "cuda" else "instruction sets"
+        differing[what] = (alternatives(target), machine.capability)
+    return differing
+
+
+def _same_major(there: str, here: str) -> bool:
+    """A version-compatible engine names the major version alone."""
+    return "." not in there and here.partition(".")[0] == there
+
+
+def _covers(listed: str, capability: str) -> bool:
+    if listed.endswith(OR_NEWER):
+        return _number(capability) >= _number(listed.removesuffix(OR_NEWER))
+    return listed == capability
+
+
+def _number(capability: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in capability.split(".")) if capability else (0,)
+
+
+def alternatives(target: Target) -> str:
+    *others, last = [
+        f"{listed.removesuffix(OR_NEWER)} or newer" if listed.endswith(OR_NEWER) else listed
+        for listed in target.capabilities
+    ]
+    return f"{', '.join(others)} or {last}" if others else last

@@ -1,0 +1,81 @@
+"""A machine with an NVIDIA GPU and TensorRT, simulated: what makes CUDA memory, streams and engines easy to get wrong.
+
+`environment` makes any `python -m stages.x` process see it: TensorRT's Python classes behave as described by NVIDIA's
+real bindings (bindings.py, surface.py, tensorrt.py), device memory is host memory (cudart.py), NVML shows one GPU
+(nvml.py), and PyTorch takes its CPU for a GPU (torch_cuda.py). Nothing of it says how fast or how exact a GPU is.
+
+`failing` lists what can be provoked with SIMULATED_FAILURE.
+"""
+
+import importlib
+import os
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+VERSIONS = ("10.9", "10.16", "11.4")
+MODULES = {"tensorrt": "tensorrt", "cuda.bindings.runtime": "cudart", "pynvml": "nvml"}
+SITE = Path(__file__).parent / "site"
+
+
+def environment(version: str, failure: str = "", **more: str) -> dict[str, str]:
+    """For a process that is to run on the simulated machine."""
+    path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": path, "SIMULATED_TENSORRT": version, "SIMULATED_FAILURE": failure} | more
+
+
+def failing(what: str) -> bool:
+    """Whether SIMULATED_FAILURE, a list with commas, asks for this failure.
+
+    TensorRT: build_none, out_of_memory_build, deserialize_none, out_of_memory_run, wrong_shape, unwritten_output,
+    execute_false. CUDA: no_device, old_driver, or the name of any function. NVML: hidden_processes, throttled.
+    """
+    return what in os.environ.get("SIMULATED_FAILURE", "").split(",")
+
+
+def install() -> None:
+    """Put the simulation in the real modules' place, for whoever imports them from now on."""
+    sys.meta_path.insert(0, _Finder())
+
+
+def real_module(name: str) -> ModuleType:
+    """What the simulation takes the place of: for itself, and not to be found by anybody else."""
+    simulating = [finder for finder in sys.meta_path if isinstance(finder, _Finder)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if finder not in simulating]
+    module = importlib.import_module(name)
+    sys.meta_path[:0] = simulating
+    if simulating:
+        del sys.modules[name]
+        package, _, attribute = name.rpartition(".")
+        if package:
+            delattr(sys.modules[package], attribute)
+    return module
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            return _patched_torch(path)
+        return ModuleSpec(name, self) if name in MODULES else None
+
+    def create_module(self, spec):
+        return importlib.import_module(f"{__name__}.{MODULES[spec.name]}")
+
+    def exec_module(self, module):
+        """Importing it did."""
+
+
+def _patched_torch(path) -> ModuleSpec | None:
+    spec = PathFinder.find_spec("torch", path)
+    if spec is None:
+        return None
+    execute = spec.loader.exec_module
+
+    def execute_and_patch(module):
+        execute(module)
+        importlib.import_module(f"{__name__}.torch_cuda").install()
+
+    spec.loader.exec_module = execute_and_patch
+    return spec

@@ -1,0 +1,481 @@
+"""What tests/test_simulation.py runs with pytest on the simulated machine, once for each version of TensorRT."""
+
+import ctypes
+import gc
+import json
+import os
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+import tensorrt as trt
+from cuda.bindings import runtime as cudart
+from onnx import helper
+
+from enginery.bf16_twin import float32_twin
+from enginery.convert import cast
+from enginery.core.params import Keep
+from enginery.graphs import arbiter, run_graph, save_graph
+from simulated.surface import Simulated
+
+STRONGLY_TYPED = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+REAL = trt.ITensor._real.__module__
+
+
+class Log(trt.ILogger):
+    def __init__(self):
+        trt.ILogger.__init__(self)
+        self.lines = []
+
+    def log(self, severity, text):
+        self.lines.append((severity, text))
+
+    def errors(self):
+        return "\n".join(text for severity, text in self.lines if severity == trt.ILogger.ERROR)
+
+
+class Reader(trt.IStreamReaderV2):
+    def __init__(self, content, most=100_000):
+        trt.IStreamReaderV2.__init__(self)
+        self.content, self.position, self.most, self.asked = content, 0, most, []
+
+    def read(self, size, stream):
+        self.asked.append((size, stream))
+        start, self.position = self.position, self.position + min(size, self.most)
+        return self.content[start : self.position]
+
+    def seek(self, offset, whence):
+        assert isinstance(whence, trt.SeekPosition)
+        self.position = offset
+        return True
+
+
+@pytest.fixture
+def log():
+    return Log()
+
+
+@pytest.fixture
+def fail(monkeypatch):
+    return lambda what: monkeypatch.setenv("SIMULATED_FAILURE", what)
+
+
+@pytest.fixture
+def plan(tiny_onnx, log):
+    return build(tiny_onnx, log)
+
+
+@pytest.fixture
+def device():
+    """Memory that is given back, on a stream."""
+    (_, stream), blocks = cudart.cudaStreamCreateWithFlags(cudart.cudaStreamNonBlocking), []
+
+    def allocate(size):
+        _, address = cudart.cudaMalloc(size)
+        blocks.append(address)
+        return address
+
+    yield stream, allocate
+    for address in blocks:
+        cudart.cudaFree(address)
+    cudart.cudaStreamDestroy(stream)
+    gc.collect()
+    assert not any(cudart.allocated().values())
+
+
+def parse(onnx_path, log, flags=STRONGLY_TYPED):
+    builder = trt.Builder(log)
+    network = builder.create_network(flags)
+    parser = trt.OnnxParser(network, log)
+    return builder, network, parser, parser.parse_from_file(str(onnx_path))
+
+
+def build(onnx_path, log, batches=(2, 4, 8), change=lambda config: None, **how):
+    builder, network, parser, parsed = parse(onnx_path, log, **how)
+    assert parsed
+    config, profile = builder.create_builder_config(), builder.create_optimization_profile()
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    tensor = network.get_input(0)
+    profile.set_shape(tensor.name, *((batch, *tensor.shape[1:]) for batch in batches))
+    config.add_optimization_profile(profile)
+    change(config)
+    plan = builder.build_serialized_network(network, config)
+    del parser
+    return plan
+
+
+def layers(plan, log):
+    engine = trt.Runtime(log).deserialize_cuda_engine(plan)
+    described = json.loads(engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON))
+    return {layer["Name"]: layer for layer in described["Layers"]}
+
+
+def execute(plan, log, images, device):
+    """What comes back, after one inference through device memory."""
+    stream, allocate = device
+    engine = trt.Runtime(log).deserialize_cuda_engine(plan)
+    context = engine.create_execution_context()
+    given, made = allocate(images.nbytes), allocate(len(images) * 16 * 4)
+    at(given, images.shape)[...] = images  # the simulated device's memory is the host's
+    assert context.set_input_shape("input", images.shape)
+    assert context.set_tensor_address("input", given)
+    assert context.set_tensor_address("logits", made)
+    shape = tuple(context.get_tensor_shape("logits"))
+    assert context.execute_async_v3(int(stream)), log.errors()
+    before = at(made, shape).copy()
+    (status,) = cudart.cudaStreamSynchronize(stream)
+    assert not int(status)
+    return before, at(made, shape).copy()
+
+
+def at(address, shape):
+    return np.frombuffer((ctypes.c_ubyte * (4 * int(np.prod(shape)))).from_address(address), np.float32).reshape(shape)
+
+
+def images(batch):
+    return np.random.default_rng(batch).normal(0, 1, (batch, 3, 8, 8)).astype(np.float32)
+
+
+def test_the_version_is_that_of_the_real_bindings():
+    assert trt.__version__.startswith(os.environ["SIMULATED_TENSORRT"] + ".")
+    assert trt.DataType.__module__ == REAL
+
+
+def test_whatever_the_simulation_offers_the_real_classes_have():
+    assert len(Simulated._classes) > 12
+    for name, simulated in Simulated._classes.items():
+        real = getattr(__import__("tensorrt_bindings"), name)
+        assert real.__module__ == REAL
+        offered = {member for member in vars(simulated) if not member.startswith("_")}
+        assert offered <= set(dir(real)), name
+
+
+def test_a_class_with_an_invented_method_cannot_be_made():
+    with pytest.raises(AttributeError, match="the real Builder has no such build_quickly"):
+
+        class Builder(Simulated, real=trt.Builder._real):
+            def build_quickly(self):
+                """There is no such thing."""
+
+
+def test_a_method_cannot_stand_for_a_property():
+    with pytest.raises(AttributeError, match="the real ITensor has no such shape"):
+
+        class ITensor(Simulated, real=trt.ITensor._real):
+            def shape(self):
+                """The real one is a property."""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda builder, network: builder.create_network(flag=1),
+        lambda builder, network: builder.create_network(1, 2),
+        lambda builder, network: builder.create_network("explicit"),
+        lambda builder, network: builder.build_serialized_network(network),
+        lambda builder, network: builder.build_serialized_network(None, builder.create_builder_config()),
+        lambda builder, network: network.get_input("input"),
+        lambda builder, network: builder.create_optimization_profile().set_shape("input", 1, 2, 3),
+        lambda builder, network: builder.create_optimization_profile().set_shape("input", (1.5,), (2,), (3,)),
+        lambda builder, network: builder.create_builder_config().set_flag(6),
+        lambda builder, network: builder.create_builder_config().create_timing_cache(None),
+        lambda builder, network: setattr(builder.create_builder_config(), "builder_optimization_level", "high"),
+        lambda builder, network: trt.Builder(),
+        lambda builder, network: trt.Builder(print),
+        lambda builder, network: trt.ICudaEngine(),
+    ],
+)
+def test_a_call_that_pybind_would_refuse_is_refused(call, tiny_onnx, log):
+    builder, network, _parser, _ = parse(tiny_onnx, log)
+    with pytest.raises(TypeError):
+        call(builder, network)
+
+
+def test_attributes_that_do_not_exist_or_cannot_be_set_are_refused(tiny_onnx, log):
+    builder, network, _parser, _ = parse(tiny_onnx, log)
+    for wrong in (
+        lambda: setattr(builder.create_builder_config(), "max_workspace_size", 1),
+        lambda: setattr(network, "num_inputs", 2),
+        lambda: network.inputs,
+        lambda: build(tiny_onnx, log).append(1),
+    ):
+        with pytest.raises(AttributeError):
+            wrong()
+    with pytest.raises(AttributeError, match="the simulation lacks"):
+        network.add_identity  # noqa: B018
+
+
+def test_names_and_defaults_are_those_of_the_real_signature(tiny_onnx, log):
+    builder, network, _parser, _ = parse(tiny_onnx, log)
+    config = builder.create_builder_config()
+    assert builder.build_serialized_network(config=config, network=network) is None
+    assert "no optimization profile has been defined" in log.errors()
+
+
+def test_tensors_are_described_with_real_types(tiny_onnx, log):
+    _, network, _parser, _ = parse(tiny_onnx, log)
+    tensor = network.get_input(0)
+    assert (network.num_inputs, network.num_outputs) == (1, 1)
+    assert (tensor.name, tensor.dtype, tensor.is_shape_tensor) == ("input", trt.DataType.FLOAT, False)
+    assert type(tensor.shape) is trt.Dims
+    assert tuple(tensor.shape) == (-1, 3, 8, 8)
+
+
+def test_what_is_not_onnx_is_refused(tmp_path, log):
+    (tmp_path / "broken.onnx").write_bytes(b"nonsense")
+    for path, code in {"broken.onnx": "MODEL_DESERIALIZE_FAILED", "none.onnx": "INVALID_VALUE"}.items():
+        _, _, parser, parsed = parse(tmp_path / path, log)
+        assert not parsed
+        assert parser.get_error(0).code() == getattr(trt.ErrorCode, code)
+
+
+def test_an_unknown_operator_is_refused_by_name(tiny_graph, tmp_path, log):
+    model = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    model.graph.node.insert(0, helper.make_node("Frobnicate", ["input"], ["x"], "frob"))
+    onnx.save(model, tmp_path / "model.onnx")
+    _, _, parser, parsed = parse(tmp_path / "model.onnx", log)
+    assert (parsed, parser.num_errors) == (False, 1)
+    error = parser.get_error(0)
+    assert (error.node_name(), error.node_operator()) == ("frob", "Frobnicate")
+    assert "Plugin not found" in error.desc()
+
+
+def test_a_profile_out_of_order_is_refused(tiny_onnx, log):
+    assert build(tiny_onnx, log, batches=(4, 2, 8)) is None
+    assert "MIN<=OPT<=MAX" in log.errors()
+
+
+def test_a_fixed_batch_needs_a_profile_of_its_own(tiny_graph, tmp_path, log):
+    model = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(model, tmp_path / "model.onnx")
+    assert build(tmp_path / "model.onnx", log) is None
+    assert "static dimensions" in log.errors()
+
+
+def test_building_without_the_parser_is_seen(tiny_onnx, log):
+    builder, network, parser, _ = parse(tiny_onnx, log)
+    config, profile = builder.create_builder_config(), builder.create_optimization_profile()
+    profile.set_shape("input", *[(4, 3, 8, 8)] * 3)
+    config.add_optimization_profile(profile)
+    del parser
+    with pytest.raises(RuntimeError, match="gone with its parser"):
+        builder.build_serialized_network(network, config)
+
+
+def test_a_plan_is_a_buffer_and_nothing_more(plan, tmp_path):
+    (tmp_path / "plan").write_bytes(plan)
+    assert (tmp_path / "plan").read_bytes() == bytes(plan) == bytes(memoryview(plan))
+    assert plan.nbytes == len(bytes(plan))
+    assert plan
+    with pytest.raises(TypeError):
+        len(plan)
+
+
+def test_the_timing_cache_grows_and_merges(tiny_onnx, log):
+    caches = []
+
+    def with_cache(config):
+        cache = config.create_timing_cache(bytes(caches[-1].serialize()) if caches else b"")
+        assert config.set_timing_cache(cache, ignore_mismatch=False)
+        caches.append(cache)
+
+    for _ in range(2):
+        build(tiny_onnx, log, change=with_cache)
+    assert caches[0].serialize().nbytes > 10
+    assert caches[1].combine(caches[0], ignore_mismatch=False)
+    assert bytes(caches[1].serialize()) == bytes(caches[0].serialize())
+
+
+def test_a_damaged_timing_cache_is_an_empty_one_and_a_warning(log):
+    cache = trt.Builder(log).create_builder_config().create_timing_cache(b"nonsense")
+    assert isinstance(cache, trt.ITimingCache)
+    assert (trt.ILogger.WARNING, "The timing cache will not be used!") in log.lines
+
+
+def test_a_reader_is_asked_as_the_real_bindings_ask(plan, log):
+    reader = Reader(bytes(plan), most=10_000)
+    assert trt.Runtime(log).deserialize_cuda_engine(reader)
+    assert reader.asked[0] == (4, 0)
+    assert len(reader.asked) > 5  # again for what is left, until it has all
+
+
+def test_what_a_reader_may_not_return_ends_the_reading(plan, log, capfd):
+    reader = Reader(bytes(plan))
+    reader.read = lambda size, stream: None
+    assert trt.Runtime(log).deserialize_cuda_engine(reader) is None
+    assert "Magic tag does not match" in log.errors()
+    assert "not an instance of 'buffer'" in capfd.readouterr().err
+
+
+def test_a_truncated_plan_is_refused(plan, log, capfd):
+    assert trt.Runtime(log).deserialize_cuda_engine(Reader(bytes(plan)[:-10])) is None
+    assert trt.Runtime(log).deserialize_cuda_engine(bytes(plan)[:-10]) is None
+    assert "Serialization assertion" in log.errors()
+
+
+def test_a_plan_of_another_version_is_refused(plan, log):
+    changed = bytes(plan).replace(trt.__version__.encode(), b"9" * len(trt.__version__))
+    assert trt.Runtime(log).deserialize_cuda_engine(changed) is None
+    assert "Version tag does not match" in log.errors()
+
+
+def test_a_version_compatible_plan_needs_permission_to_run_its_code(tiny_onnx, log):
+    plan = build(tiny_onnx, log, change=lambda config: config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE))
+    plan = bytes(plan).replace(trt.__version__.encode(), b"9" * len(trt.__version__))
+    runtime = trt.Runtime(log)
+    assert runtime.deserialize_cuda_engine(plan) is None
+    runtime.engine_host_code_allowed = True
+    assert runtime.deserialize_cuda_engine(plan)
+
+
+def test_an_engine_tells_its_tensors_and_profile(plan, log):
+    engine = trt.Runtime(log).deserialize_cuda_engine(plan)
+    names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+    assert names == ["input", "logits"]
+    assert [engine.get_tensor_mode(name) for name in names] == [trt.TensorIOMode.INPUT, trt.TensorIOMode.OUTPUT]
+    assert tuple(engine.get_tensor_shape("logits")) == (-1, 16)
+    assert engine.get_tensor_dtype("logits") == trt.DataType.FLOAT
+    assert [next(iter(shape)) for shape in engine.get_tensor_profile_shape("input", 0)] == [2, 4, 8]
+    assert engine.num_optimization_profiles == 1
+    assert engine.device_memory_size_v2 > 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_it_computes_what_the_graph_means_and_not_before_the_stream_is_waited_for(
+    precision, tiny_onnx, tmp_path, log, device
+):
+    graph = onnx.load(tiny_onnx) if precision == "fp32" else cast(tiny_onnx, "bf16", Keep(op_types=(), nodes=()))
+    save_graph(graph, tmp_path / "model.onnx")
+    before, after = execute(build(tmp_path / "model.onnx", log), log, images(5), device)
+    meant = run_graph(arbiter(float32_twin(graph) if precision == "bf16" else graph), images(5))
+    assert not np.allclose(before, meant)
+    assert np.array_equal(after, meant)
+
+
+def test_a_shape_outside_the_profile_is_refused(plan, log):
+    context = trt.Runtime(log).deserialize_cuda_engine(plan).create_execution_context()
+    assert not context.all_binding_shapes_specified
+    assert context.infer_shapes() == ["input"]
+    for shape in [(9, 3, 8, 8), (1, 3, 8, 8), (4, 3, 8, 9), (4, 3)]:
+        assert not context.set_input_shape("input", shape)
+    assert "does not satisfy any optimization profiles" in log.errors()
+    assert tuple(context.get_tensor_shape("logits")) == (-1, 16)
+    assert context.set_input_shape("input", (4, 3, 8, 8))
+    assert context.all_binding_shapes_specified
+    assert tuple(context.get_tensor_shape("logits")) == (4, 16)
+
+
+def test_nothing_is_run_before_shapes_and_addresses_are_known(plan, log, device):
+    stream, allocate = device
+    context = trt.Runtime(log).deserialize_cuda_engine(plan).create_execution_context()
+    assert not context.execute_async_v3(stream)
+    assert context.set_tensor_address("input", allocate(10_000))
+    assert context.set_tensor_address("logits", allocate(10_000))
+    assert not context.set_tensor_address("nonsense", 1)
+    assert not context.execute_async_v3(stream)
+    assert "Not all shapes are specified" in log.errors()
+
+
+def test_a_new_shape_must_run_once_before_it_is_captured(plan, log, device):
+    stream, allocate = device
+    context = trt.Runtime(log).deserialize_cuda_engine(plan).create_execution_context()
+    context.set_input_shape("input", (4, 3, 8, 8))
+    for name in ("input", "logits"):
+        context.set_tensor_address(name, allocate(10_000))
+    for expected in (False, True):
+        cudart.cudaStreamBeginCapture(stream, cudart.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal)
+        assert context.execute_async_v3(stream) == expected
+        _, graph = cudart.cudaStreamEndCapture(stream)
+        cudart.cudaGraphDestroy(graph)
+        context.execute_async_v3(stream)
+
+
+def test_a_buffer_that_is_too_small_is_an_illegal_access(plan, log, device):
+    stream, allocate = device
+    context = trt.Runtime(log).deserialize_cuda_engine(plan).create_execution_context()
+    context.set_input_shape("input", (4, 3, 8, 8))
+    for name in ("input", "logits"):
+        context.set_tensor_address(name, allocate(64))
+    assert context.execute_async_v3(stream)
+    (status,) = cudart.cudaStreamSynchronize(stream)
+    assert status == cudart.cudaError_t.cudaErrorIllegalAddress
+
+
+def test_layers_are_told_by_kernel_and_type(tiny_onnx, tmp_path, log):
+    assert "tf32" in layers(build(tiny_onnx, log), log)["conv1"]["TacticName"]
+    exact = build(tiny_onnx, log, change=lambda config: config.clear_flag(trt.BuilderFlag.TF32))
+    conv = layers(exact, log)["conv1"]
+    assert conv["Inputs"][0] == {"Name": "input", "Dimensions": [-1, 3, 8, 8], "Format/Datatype": "Float"}
+    assert "tf32" not in conv["TacticName"]
+    save_graph(cast(tiny_onnx, "fp16", Keep(op_types=(), nodes=())), tmp_path / "fp16.onnx")
+    assert layers(build(tmp_path / "fp16.onnx", log), log)["conv1"]["Inputs"][0]["Format/Datatype"] == "Half"
+    if not trt.__version__.startswith("11."):
+        loose = layers(build(tmp_path / "fp16.onnx", log, flags=0), log)
+        assert loose["conv1"]["Inputs"][0]["Format/Datatype"] == "Float"
+
+
+def test_without_detail_layers_are_names_alone(tiny_onnx, log):
+    names_only = trt.ProfilingVerbosity.LAYER_NAMES_ONLY
+    plan = build(tiny_onnx, log, change=lambda config: setattr(config, "profiling_verbosity", names_only))
+    inspector = trt.Runtime(log).deserialize_cuda_engine(plan).create_engine_inspector()
+    assert json.loads(inspector.get_engine_information(trt.LayerInformationFormat.JSON))["Layers"][0] == "conv1"
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    {"build_none": "Could not find any implementation for node conv1", "out_of_memory_build": "out of memory"}.items(),
+)
+def test_building_can_fail(failure, words, tiny_onnx, log, fail):
+    fail(failure)
+    assert build(tiny_onnx, log) is None
+    assert words in log.errors()
+
+
+def test_running_can_fail(plan, log, device, fail):
+    fail("deserialize_none")
+    assert trt.Runtime(log).deserialize_cuda_engine(plan) is None
+    fail("out_of_memory_run")
+    assert trt.Runtime(log).deserialize_cuda_engine(plan).create_execution_context() is None
+    fail("execute_false")
+    with pytest.raises(AssertionError, match="illegal memory access"):
+        execute(plan, log, images(4), device)
+    fail("unwritten_output")
+    before, after = execute(plan, log, images(4), device)
+    assert np.array_equal(after.reshape(-1)[-1:], before.reshape(-1)[-1:])
+    assert not np.allclose(after, before)
+    fail("wrong_shape")
+    context = trt.Runtime(log).deserialize_cuda_engine(plan).create_execution_context()
+    context.set_input_shape("input", (4, 3, 8, 8))
+    assert tuple(context.get_tensor_shape("logits")) == (5, 16)
+
+
+def test_an_engine_takes_device_memory_and_gives_it_back(plan, log, monkeypatch):
+    engine = trt.Runtime(log).deserialize_cuda_engine(plan)
+    context = engine.create_execution_context()
+    assert cudart.allocated()["device"] == 2
+    del context, engine
+    assert cudart.allocated()["device"] == 0
+    monkeypatch.setenv("SIMULATED_MEMORY", "1000")
+    assert trt.Runtime(log).deserialize_cuda_engine(plan) is None
+    assert "out of memory" in log.errors()
+
+
+def test_pytorch_takes_its_cpu_for_a_gpu():
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = torch.nn.Linear(3, 2).to("cuda")
+        given = torch.ones(4, 3).pin_memory().to("cuda", non_blocking=True)
+        before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        before.record()
+        host = torch.empty_like(model(given), device="cpu", pin_memory=True)
+        after.record()
+        torch.cuda.current_stream().synchronize()
+        torch.cuda.synchronize()
+    assert torch.cuda.is_available()
+    assert host.shape == (4, 2)
+    assert torch.empty(2, device="cuda", pin_memory=True).device.type == "cpu"
+    assert before.elapsed_time(after) > 0

@@ -1,0 +1,347 @@
+# ruff: noqa: N802, N803 - names and parameters are NVIDIA's
+"""`cuda.bindings.runtime` with host memory for device memory; its enumerations are the real ones.
+
+A stream is a queue: what is put on it happens when somebody waits for it, so that a forgotten wait is seen. Memory that
+no function here gave is not accepted, so that copies must use pinned memory. `allocated` tells what was not given back.
+"""
+
+import ctypes
+import functools
+import itertools
+import os
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from simulated import failing, real_module
+from simulated.surface import same_signature
+
+real = real_module("cuda.bindings.runtime")
+BUS_ADDRESS = b"0000:01:00.0"
+DRIVER_SUPPORTS = 13000
+GARBAGE = 0xCD  # what fresh memory holds: nothing may rely on zeros
+
+
+class _Block(NamedTuple):
+    content: ctypes.Array
+    size: int
+    on_device: bool
+
+
+class _Stream:
+    def __init__(self) -> None:
+        self.queue: list[Callable[[], None]] = []
+        self.captured: list[Callable[[], None]] | None = None
+        self.spoiled = False
+
+
+class _Event:
+    recorded, seconds = False, None
+
+
+class _CudaError(Exception):
+    def __init__(self, name: str) -> None:
+        self.status = getattr(real.cudaError_t, name)
+
+
+_handles = itertools.count(4096, 16)
+_memory: dict[int, _Block] = {}
+_streams: dict[int, _Stream] = {}
+_events: dict[int, _Event] = {}
+_graphs: dict[int, list[Callable[[], None]]] = {}
+_executables: dict[int, list[Callable[[], None]]] = {}
+
+
+def __getattr__(name: str):
+    if name.startswith("cuda") and callable(getattr(real, name)) and not isinstance(getattr(real, name), type):
+        raise AttributeError(f"the simulation lacks {name}: add it to tests/simulated/cudart.py")
+    return getattr(real, name)
+
+
+def allocated() -> dict[str, int]:
+    """How many of each there are that were not given back."""
+    blocks = list(_memory.values())
+    held = {"device": sum(block.on_device for block in blocks), "host": sum(not block.on_device for block in blocks)}
+    others = {"streams": _streams, "events": _events, "graphs": _graphs, "executables": _executables}
+    return held | {name: len(things) for name, things in others.items()}
+
+
+def device_bytes() -> int:
+    return sum(block.size for block in list(_memory.values()) if block.on_device)
+
+
+def enqueue(stream: object, work: Callable[[], None]) -> None:
+    """Put work on a stream, or into the graph that it is captured into."""
+    queue = _stream(stream)
+    (queue.queue if queue.captured is None else queue.captured).append(work)
+
+
+def is_capturing(stream: object) -> bool:
+    return _stream(stream).captured is not None
+
+
+def require_memory(address: int, size: int, on_device: bool, status: str = "cudaErrorInvalidValue") -> None:
+    for start, block in list(_memory.items()):
+        if start <= address and address + size <= start + block.size and block.on_device == on_device:
+            return
+    raise _CudaError(status)
+
+
+def _simulates(results: int = 0) -> Callable[[Callable], Callable]:
+    """Called and answering like the real function: the status first, then the results."""
+
+    def decorate(function: Callable) -> Callable:
+        @functools.wraps(function)
+        def call(*arguments: object, **named: object) -> tuple:
+            try:
+                if failing(function.__name__):
+                    raise _CudaError("cudaErrorUnknown")
+                if failing("no_device") and function.__name__ not in ("cudaDriverGetVersion", "cudaRuntimeGetVersion"):
+                    raise _CudaError("cudaErrorNoDevice")
+                answer = function(*arguments, **named)
+            except _CudaError as failure:
+                return (failure.status, *[None] * results)
+            return (real.cudaError_t.cudaSuccess, *(answer if results > 1 else [answer] * results))
+
+        return same_signature(real)(call)
+
+    return decorate
+
+
+@_simulates(1)
+def cudaGetDeviceCount():
+    return 1
+
+
+@_simulates(1)
+def cudaDriverGetVersion():
+    return 12080 if failing("old_driver") else DRIVER_SUPPORTS
+
+
+@_simulates(1)
+def cudaRuntimeGetVersion():
+    return real.cudaRuntimeGetVersion()[1]
+
+
+@_simulates(1)
+def cudaDeviceGetPCIBusId(length, device):
+    return (BUS_ADDRESS + b"\0").ljust(length)
+
+
+@_simulates(2)
+def cudaMemGetInfo():
+    return _total() - device_bytes(), _total()
+
+
+@_simulates(1)
+def cudaMalloc(size):
+    _require_no_capture()
+    if size > _total() - device_bytes():
+        raise _CudaError("cudaErrorMemoryAllocation")
+    return _allocate(size, on_device=True)
+
+
+@_simulates(1)
+def cudaHostAlloc(size, flags):
+    _require_no_capture()
+    if size > _total():
+        raise _CudaError("cudaErrorMemoryAllocation")
+    return _allocate(size, on_device=False)
+
+
+@_simulates(1)
+def cudaMallocHost(size):
+    return cudaHostAlloc(size, 0)[1]
+
+
+@_simulates()
+def cudaFree(devPtr):
+    _release(devPtr, on_device=True)
+
+
+@_simulates()
+def cudaFreeHost(ptr):
+    _release(ptr, on_device=False)
+
+
+@_simulates()
+def cudaMemcpyAsync(dst, src, count, kind, stream):
+    kinds = real.cudaMemcpyKind
+    from_device = kind in (kinds.cudaMemcpyDeviceToHost, kinds.cudaMemcpyDeviceToDevice)
+    to_device = kind in (kinds.cudaMemcpyHostToDevice, kinds.cudaMemcpyDeviceToDevice)
+
+    def check(status: str) -> None:
+        require_memory(src, count, from_device, status)
+        require_memory(dst, count, to_device, status)
+
+    def copy() -> None:
+        check("cudaErrorIllegalAddress")  # it may have been freed since
+        ctypes.memmove(dst, src, count)
+
+    check("cudaErrorInvalidValue")
+    enqueue(stream, copy)
+
+
+@_simulates()
+def cudaMemsetAsync(devPtr, value, count, stream):
+    def fill() -> None:
+        require_memory(devPtr, count, True, "cudaErrorIllegalAddress")
+        ctypes.memset(devPtr, value, count)
+
+    require_memory(devPtr, count, on_device=True)
+    enqueue(stream, fill)
+
+
+@_simulates(1)
+def cudaStreamCreateWithFlags(flags):
+    return real.cudaStream_t(_add(_streams, _Stream()))
+
+
+@_simulates()
+def cudaStreamSynchronize(stream):
+    _require_no_capture()
+    _drain(_stream(stream))
+
+
+@_simulates()
+def cudaStreamDestroy(stream):
+    _drain(_stream(stream))
+    del _streams[int(stream)]
+
+
+@_simulates(1)
+def cudaEventCreate():
+    return real.cudaEvent_t(_add(_events, _Event()))
+
+
+@_simulates()
+def cudaEventRecord(event, stream):
+    found = _found(_events, event)
+    if is_capturing(stream):
+        return  # it orders the graph's work and takes no time
+
+    def happen() -> None:
+        found.seconds = time.perf_counter()
+
+    found.recorded, found.seconds = True, None
+    enqueue(stream, happen)
+
+
+@_simulates()
+def cudaEventSynchronize(event):
+    _found(_events, event)
+    _drain_all()
+
+
+@_simulates(1)
+def cudaEventElapsedTime(start, end):
+    first, last = _found(_events, start), _found(_events, end)
+    if not (first.recorded and last.recorded):
+        raise _CudaError("cudaErrorInvalidResourceHandle")
+    if first.seconds is None or last.seconds is None:
+        raise _CudaError("cudaErrorNotReady")
+    return (last.seconds - first.seconds) * 1000
+
+
+@_simulates()
+def cudaEventDestroy(event):
+    _found(_events, event)
+    del _events[int(event)]
+
+
+@_simulates()
+def cudaStreamBeginCapture(stream, mode):
+    if is_capturing(stream):
+        raise _CudaError("cudaErrorIllegalState")
+    _stream(stream).captured = []
+    _stream(stream).spoiled = False
+
+
+@_simulates(1)
+def cudaStreamEndCapture(stream):
+    capturing = _stream(stream)
+    captured, capturing.captured = capturing.captured, None
+    if captured is None:
+        raise _CudaError("cudaErrorIllegalState")
+    if capturing.spoiled:
+        raise _CudaError("cudaErrorStreamCaptureInvalidated")
+    return real.cudaGraph_t(_add(_graphs, captured))
+
+
+@_simulates(1)
+def cudaGraphInstantiate(graph, flags):
+    return real.cudaGraphExec_t(_add(_executables, list(_found(_graphs, graph))))
+
+
+@_simulates()
+def cudaGraphLaunch(graphExec, stream):
+    for work in _found(_executables, graphExec):
+        enqueue(stream, work)
+
+
+@_simulates()
+def cudaGraphDestroy(graph):
+    _found(_graphs, graph)
+    del _graphs[int(graph)]
+
+
+@_simulates()
+def cudaGraphExecDestroy(graphExec):
+    _found(_executables, graphExec)
+    _drain_all()
+    del _executables[int(graphExec)]
+
+
+def _total() -> int:
+    return int(os.environ.get("SIMULATED_MEMORY") or 2_000_000_000)
+
+
+def _allocate(size: int, on_device: bool) -> int:
+    content = (ctypes.c_ubyte * max(size, 1))()
+    ctypes.memset(content, GARBAGE, size)
+    _memory[ctypes.addressof(content)] = _Block(content, size, on_device)
+    return ctypes.addressof(content)
+
+
+def _release(address: int, on_device: bool) -> None:
+    _require_no_capture()
+    if address not in _memory or _memory[address].on_device != on_device:
+        raise _CudaError("cudaErrorInvalidValue")
+    _drain_all()  # a GPU, too, finishes first
+    del _memory[address]
+
+
+def _require_no_capture() -> None:
+    """Memory is not given, and nothing waited for, while this thread captures; trying ends the capture."""
+    capturing = [stream for stream in _streams.values() if stream.captured is not None]
+    for stream in capturing:
+        stream.spoiled = True
+    if capturing:
+        raise _CudaError("cudaErrorStreamCaptureUnsupported")
+
+
+def _drain(stream: _Stream) -> None:
+    queue, stream.queue = stream.queue, []
+    for work in queue:
+        work()
+
+
+def _drain_all() -> None:
+    for stream in _streams.values():
+        _drain(stream)
+
+
+def _add(things: dict, thing: object) -> int:
+    handle = next(_handles)
+    things[handle] = thing
+    return handle
+
+
+def _found(things: dict, handle: object):
+    if int(handle) not in things:
+        raise _CudaError("cudaErrorInvalidResourceHandle")
+    return things[int(handle)]
+
+
+def _stream(handle: object) -> _Stream:
+    return _found(_streams, handle)

@@ -1,0 +1,280 @@
+"""What can go wrong with TensorRT, provoked on the simulated machine: tests/test_simulation.py runs this with pytest.
+
+Each failure is one sentence, leaves no half-made engine, and gives all memory back.
+"""
+
+import gc
+import multiprocessing
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from enginery.convert import cast, quantize
+from enginery.core.errors import EngineryError
+from enginery.core.params import InferenceParams, Keep
+from enginery.core.records import EngineRecord
+from enginery.engines import Engine, build_engine
+from enginery.gpu.nvml import process_megabytes
+from enginery.graphs import count_nodes, load_graph
+from enginery.machine import describe_machine
+from enginery.runtimes import load_runtime
+from enginery.targets import target_of
+from simulated import cudart
+
+PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(monkeypatch, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder / "enginery" / "timing"
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_allocated():
+    yield
+    gc.collect()
+    assert not any(cudart.allocated().values())
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    return describe_machine("auto")
+
+
+@pytest.fixture
+def make(tiny_onnx, gpu, build, manifest, tmp_path):
+    def make(name="engine", **changes):
+        told = build.model_copy(update={"tensorrt": build.tensorrt.model_copy(update=changes)})
+        build_engine("fp32", tiny_onnx, target_of(gpu, told.tensorrt), told, manifest, tmp_path / name)
+        return tmp_path / name
+
+    return make
+
+
+@pytest.fixture
+def fail(monkeypatch):
+    return lambda what: monkeypatch.setenv("SIMULATED_FAILURE", what)
+
+
+@pytest.fixture
+def images():
+    return np.random.default_rng(1).normal(0, 1, (8, 3, 8, 8)).astype(np.float32)
+
+
+def told(action):
+    with pytest.raises(EngineryError) as caught:
+        action()
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_the_simulated_gpu_is_taken_by_auto(gpu):
+    assert (gpu.runtime, gpu.device, gpu.capability, gpu.driver) == ("tensorrt", "cuda", "8.9", "590.10")
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (
+            "build_none",
+            "Could not find any implementation for node .*TensorRT also says so when memory does not suffice",
+        ),
+        ("out_of_memory_build", "out of memory.*lower build.profile.max, or end other programs"),
+    ],
+)
+def test_a_build_that_gives_nothing_tells_tensorrts_reason(make, fail, tmp_path, failure, words):
+    fail(failure)
+    sentence = told(make)
+    assert sentence.startswith("TensorRT cannot build ")
+    assert re.search(words, sentence), sentence
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_engine_that_cannot_be_deserialized_tells_why(make, gpu, fail):
+    folder = make()
+    fail("deserialize_none")
+    sentence = told(lambda: Engine.open(folder, gpu, PLAIN))
+    assert sentence.startswith(f"TensorRT cannot load {folder / 'engine.plan'}: ")
+    assert "Run `dvc repro` to build it again" in sentence
+
+
+def test_a_plan_of_another_tensorrt_is_refused_in_its_words(make, build):
+    folder = make()
+    plan = folder / "engine.plan"
+    version = load_runtime("tensorrt").version()
+    plan.write_bytes(plan.read_bytes().replace(version.encode(), version.replace("1", "0").encode()))
+    assert "ersion tag does not match" in told(lambda: load_runtime("tensorrt").load(folder, build, PLAIN))
+
+
+@pytest.mark.parametrize("damage", [lambda plan: b"", lambda plan: plan[:-100], lambda plan: b"\x08" + plan])
+def test_what_is_no_plan_is_refused(make, build, damage):
+    folder = make()
+    plan = folder / "engine.plan"
+    plan.write_bytes(damage(plan.read_bytes()))
+    assert told(lambda: load_runtime("tensorrt").load(folder, build, PLAIN)).startswith("TensorRT cannot load ")
+
+
+def test_an_engine_of_another_gpu_is_refused_before_tensorrt_sees_it(make, gpu):
+    folder = make()
+    other = gpu.model_copy(update={"device_name": "NVIDIA A100", "capability": "8.0"})
+    sentence = told(lambda: Engine.open(folder, other, PLAIN))
+    assert "device_name 'Simulated GPU' there and 'NVIDIA A100' here" in sentence
+    assert "compute capability 8.9 there and 8.0 here" in sentence
+
+
+@pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        ("wrong_shape", r"output logits would have shape \(9, 16\) at batch 8, and \(8, 16\) was recorded"),
+        ("execute_false", "TensorRT cannot run the engine: "),
+        ("cudaMemcpyAsync", "CUDA failed in cudaMemcpyAsync: "),
+        ("cudaStreamSynchronize", "CUDA failed in cudaStreamSynchronize: "),
+    ],
+)
+def test_a_run_that_fails_is_a_sentence(make, gpu, fail, images, inference, failure, words):
+    with Engine.open(make(), gpu, inference) as engine:
+        fail(failure)
+        with pytest.raises(EngineryError, match=words):
+            engine.run({"input": images})
+        fail("")
+        assert np.isfinite(engine.run({"input": images})["logits"]).all()
+
+
+def test_too_little_memory_for_the_context_is_a_sentence(make, gpu, fail):
+    folder = make()
+    fail("out_of_memory_run")
+    sentence = told(lambda: Engine.open(folder, gpu, PLAIN))
+    assert sentence.startswith("TensorRT cannot make the engine ready: ")
+    assert sentence.endswith("lower build.profile.max, or end other programs that use the GPU")
+
+
+def test_too_little_memory_is_a_sentence_wherever_it_ends(make, gpu, monkeypatch):
+    """The plan, the context and our own buffers: what fits is taken, what does not is told, nothing stays."""
+    folder, sentences, opened = make(), [], False
+    for size in range(4000, 4_000_000, 3000):
+        monkeypatch.setenv("SIMULATED_MEMORY", str(size))
+        try:
+            Engine.open(folder, gpu, PLAIN).__exit__()
+            opened = True
+            break
+        except EngineryError as error:
+            sentences.append(str(error))
+        gc.collect()
+        assert not any(cudart.allocated().values())
+    assert opened
+    assert all("lower build.profile.max, or end other programs" in sentence for sentence in sentences)
+    told = [re.sub(r"(TensorRT cannot \w+|the GPU is out of memory).*", r"\1", sentence) for sentence in sentences]
+    assert list(dict.fromkeys(told)) == ["TensorRT cannot load", "TensorRT cannot make", "the GPU is out of memory"]
+
+
+def test_an_element_that_the_engine_does_not_write_is_nan(make, gpu, fail, images):
+    with Engine.open(make(), gpu, PLAIN) as engine:
+        assert np.isfinite(engine.run({"input": images})["logits"]).all()
+        fail("unwritten_output")
+        logits = engine.run({"input": images})["logits"]
+        assert np.isnan(logits.flat[-1])
+        assert np.isfinite(logits.flat[:-1]).all()
+
+
+def test_a_shape_outside_the_profile_is_refused_by_tensorrt_as_well(make, build, images):
+    session = load_runtime("tensorrt").load(make(), build, PLAIN)
+    try:
+        sentence = told(lambda: session.run({"input": images[:1]}))
+        assert "TensorRT refuses shape (1, 3, 8, 8) for input input: " in sentence
+    finally:
+        session.close()
+
+
+def test_no_gpu_and_an_old_driver_are_told_apart(fail):
+    fail("no_device")
+    assert "runtime: tensorrt needs an NVIDIA GPU, and this machine shows none" in told(
+        lambda: describe_machine("tensorrt")
+    )
+    fail("old_driver")
+    assert "the NVIDIA driver goes up to CUDA 12.8, and CUDA 13 is needed" in told(lambda: describe_machine("tensorrt"))
+
+
+def test_a_process_that_the_driver_hides_has_no_known_memory(fail):
+    assert process_megabytes() is not None
+    fail("hidden_processes")
+    assert process_megabytes() is None
+
+
+def test_an_old_tensorrt_is_a_sentence(monkeypatch):
+    monkeypatch.setattr("tensorrt.__version__", "8.6.1")
+    assert "TensorRT 8.6.1 is too old, 10.9 is the oldest that works: pip install" in told(
+        lambda: describe_machine("tensorrt")
+    )
+
+
+def test_timings_are_kept_for_the_next_build(make, cache_folder, capsys):
+    make("first")
+    (cache,) = cache_folder.glob("*.cache")
+    assert cache.name.startswith("Simulated-GPU_8.9_590.10_tensorrt-")
+    kept = cache.read_bytes()
+    make("second")
+    assert cache.read_bytes() == kept
+    assert not capsys.readouterr().err
+
+
+def test_no_timings_are_kept_if_none_are_wanted(make, cache_folder):
+    make(timing_cache=False)
+    assert not cache_folder.exists()
+
+
+@pytest.mark.parametrize("content", [b"garbage", b"timings{"], ids=["garbage", "truncated"])
+def test_a_damaged_timing_cache_is_set_aside_and_begun_anew(make, cache_folder, capsys, content):
+    make("first")
+    (cache,) = cache_folder.glob("*.cache")
+    whole = cache.read_bytes()
+    cache.write_bytes(content)
+    make("second")
+    assert cache.read_bytes() == whole
+    assert cache.with_suffix(".damaged").read_bytes() == content
+    assert "is damaged: moved to" in capsys.readouterr().err
+
+
+def test_builds_at_the_same_time_lose_none_of_each_others_timings(make, cache_folder, tmp_path):
+    """The cache of two builds that ran side by side is that of two that ran one after the other."""
+    alone = [make("a", optimization_level=1), make("b", optimization_level=5)]
+    (cache,) = cache_folder.glob("*.cache")
+    wanted = set(cache.read_bytes())
+    shutil.rmtree(cache_folder)
+    side_by_side = multiprocessing.get_context("fork")
+    workers = [
+        side_by_side.Process(target=make, args=(f"c{level}",), kwargs={"optimization_level": level}) for level in (1, 5)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    assert set(cache.read_bytes()) == wanted
+    assert all(folder.exists() for folder in alone)
+
+
+def test_graphs_are_converted_alike_with_and_without_tensorrt(tiny_onnx, monkeypatch):
+    """ModelOpt would ask TensorRT, if it found one."""
+    monkeypatch.setattr("tensorrt.Builder", lambda log: pytest.fail("TensorRT was asked"))
+    tensors = ["input", *(name for node in load_graph(tiny_onnx).graph.node for name in node.output)]
+    keep = Keep(op_types=(), nodes=())
+    quantized = quantize(tiny_onnx, "int8", dict.fromkeys(tensors, 4.0), keep, rest="fp16")
+    assert count_nodes(quantized)["QuantizeLinear"] > 0
+    assert count_nodes(cast(tiny_onnx, "fp16", keep))["Cast"] > 0
+
+
+@pytest.mark.parametrize("level", ["none", "same_compute_capability", "ampere_plus"])
+def test_compatibility_is_told_to_tensorrt_and_recorded(make, gpu, images, level):
+    folder = make(hardware_compatibility=level, version_compatible=True)
+    target = EngineRecord.read(folder / "engine.json").target
+    assert target.capabilities == (("8.0+",) if level == "ampere_plus" else ("8.9",))
+    assert (target.device_name is None) == (level != "none")
+    assert "." not in target.runtime_version
+    with Engine.open(folder, gpu, PLAIN) as engine:
+        assert np.isfinite(engine.run({"input": images})["logits"]).all()

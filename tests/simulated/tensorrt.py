@@ -1,0 +1,543 @@
+"""`tensorrt`: NVIDIA's real enumerations, interfaces and signatures; ONNX Runtime on the CPU behind them.
+
+Which version is told by SIMULATED_TENSORRT. Errors are told in TensorRT's words, as far as they are known: those of the
+parser, the builder and the profile are from TensorRT for RTX, which shares them and runs without a GPU.
+"""
+
+import ctypes
+import functools
+import json
+import os
+import weakref
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from enginery.bf16_twin import float32_twin, uses_bf16
+from enginery.graphs import arbiter
+from simulated import cudart, failing
+from simulated.bindings import load_bindings
+from simulated.inspector import describe_layers
+from simulated.nvml import CAPABILITY, NAME
+from simulated.surface import Simulated
+
+trt = load_bindings(os.environ["SIMULATED_TENSORRT"])
+__version__ = trt.__version__
+
+MAGIC, CACHE_MAGIC = b"ftrt", b"timings"
+DTYPES = {
+    TensorProto.FLOAT: trt.DataType.FLOAT,
+    TensorProto.DOUBLE: trt.DataType.FLOAT,  # TensorRT has no double, and says nothing
+    TensorProto.FLOAT16: trt.DataType.HALF,
+    TensorProto.BFLOAT16: trt.DataType.BF16,
+    TensorProto.INT8: trt.DataType.INT8,
+    TensorProto.UINT8: trt.DataType.UINT8,
+    TensorProto.INT32: trt.DataType.INT32,
+    TensorProto.INT64: trt.DataType.INT64,
+    TensorProto.BOOL: trt.DataType.BOOL,
+}
+ERROR, WARNING = trt.ILogger.ERROR, trt.ILogger.WARNING
+OUT_OF_MEMORY = (
+    "[defaultAllocator.cpp::allocate::57] Error Code 1: Cuda Runtime (out of memory)",
+    "Requested amount of GPU memory ({} bytes) could not be allocated. There may not be enough free memory for "
+    "allocation to succeed.",
+)
+
+
+def __getattr__(name: str):
+    """What C++ need not make is real."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(trt, name)
+
+
+class IHostMemory(Simulated, bytearray, real=trt.IHostMemory):
+    """A bytearray, because nothing else written in Python can be read as a buffer; of its own it offers nothing."""
+
+    __len__ = __getitem__ = __iter__ = None
+
+    @classmethod
+    def _holding(cls, content: bytes):
+        new = cls._new()
+        bytearray.extend(new, content)
+        return new
+
+    def __getattribute__(self, name: str):
+        if not name.startswith("_") and not hasattr(trt.IHostMemory, name):
+            raise AttributeError(f"'IHostMemory' object has no attribute {name!r}")
+        return super().__getattribute__(name)
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def nbytes(self) -> int:
+        return memoryview(self).nbytes
+
+
+class ITensor(Simulated, real=trt.ITensor):
+    @property
+    def name(self) -> str:
+        return self._proto.name
+
+    @property
+    def dtype(self):
+        return DTYPES[self._proto.type.tensor_type.elem_type]
+
+    @property
+    def shape(self):
+        sizes = self._proto.type.tensor_type.shape.dim
+        return trt.Dims([size.dim_value if size.HasField("dim_value") else -1 for size in sizes])
+
+    @property
+    def is_shape_tensor(self) -> bool:
+        return False
+
+
+class ILayer(Simulated, real=trt.ILayer):
+    """As much as ModelOpt looks at in search of plugins, where it finds TensorRT installed."""
+
+    num_inputs = num_outputs = 0
+    type = trt.LayerType.IDENTITY
+
+    @property
+    def name(self) -> str:
+        return self._node.name
+
+
+class INetworkDefinition(Simulated, real=trt.INetworkDefinition):
+    @property
+    def num_inputs(self) -> int:
+        return len(self._inputs)
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self._outputs)
+
+    @property
+    def num_layers(self) -> int:
+        return len(self._nodes)
+
+    def get_layer(self, index):
+        return ILayer._new(node=self._nodes[index])
+
+    def get_input(self, index):
+        return ITensor._new(proto=self._inputs[index])
+
+    def get_output(self, index):
+        return ITensor._new(proto=self._outputs[index])
+
+
+class ParserError(Simulated, real=trt.ParserError):
+    def desc(self):
+        return self._description
+
+    def code(self):
+        return self._code
+
+    def node_name(self):
+        return self._node.name
+
+    def node_operator(self):
+        return self._node.op_type
+
+
+class OnnxParser(Simulated, real=trt.OnnxParser):
+    def __init__(self, network, logger):
+        self._network, self._logger, self._errors = network, logger, []
+
+    def set_flag(self, flag):
+        """No flag changes what is simulated."""
+
+    @property
+    def num_errors(self) -> int:
+        return len(self._errors)
+
+    def get_error(self, index):
+        return self._errors[index]
+
+    def parse_from_file(self, model):
+        try:
+            with open(model, "rb") as file:
+                self._content = file.read()
+            graph = onnx.load_model_from_string(self._content).graph
+        except OSError:
+            return self._refuse(f"Input file cannot be found, or is not a regular file: {model}", "INVALID_VALUE")
+        except Exception:  # protobuf's, of which there are two implementations
+            return self._refuse("Failed to parse the ONNX model.", "MODEL_DESERIALIZE_FAILED")
+        for node in graph.node:
+            if node.domain == "" and not onnx.defs.has(node.op_type):
+                return self._refuse(
+                    'creator && "Plugin not found, are the plugin name, version, and namespace correct?"',
+                    "INVALID_NODE",
+                    node,
+                )
+        tensors = [*graph.input, *graph.output]
+        if any(tensor.type.tensor_type.elem_type not in DTYPES for tensor in tensors):
+            return self._refuse("Failed to convert ONNX date type to TensorRT data type.", "UNSUPPORTED_NODE")
+        weights = {tensor.name for tensor in graph.initializer}
+        self._network._inputs = [tensor for tensor in graph.input if tensor.name not in weights]
+        self._network._outputs = list(graph.output)
+        self._network._nodes = list(graph.node)
+        self._network._parser = weakref.ref(self)  # the network only borrows the weights
+        return True
+
+    def _refuse(self, why, code, node=None):
+        node = node or onnx.NodeProto()
+        self._errors.append(ParserError._new(description=why, code=getattr(trt.ErrorCode, code), node=node))
+        self._logger.log(ERROR, f"ModelImporter.cpp:151: ERROR: {code}: {why}")
+        return False
+
+
+class IOptimizationProfile(Simulated, real=trt.IOptimizationProfile):
+    def set_shape(self, input, min, opt, max):
+        if not len(min) == len(opt) == len(max):
+            raise RuntimeError("Shape provided for opt is inconsistent with other shapes.")
+        self._shapes[input] = [tuple(min), tuple(opt), tuple(max)]
+
+
+class ITimingCache(Simulated, real=trt.ITimingCache):
+    def serialize(self):
+        return IHostMemory._holding(CACHE_MAGIC + json.dumps(self._timings).encode())
+
+    def combine(self, input_cache, ignore_mismatch):
+        self._timings |= input_cache._timings
+        return True
+
+
+class IBuilderConfig(Simulated, real=trt.IBuilderConfig):
+    builder_optimization_level = 3
+    profiling_verbosity = trt.ProfilingVerbosity.LAYER_NAMES_ONLY
+    hardware_compatibility_level = trt.HardwareCompatibilityLevel.NONE
+
+    def set_flag(self, flag):
+        self._flags.add(flag)
+
+    def clear_flag(self, flag):
+        self._flags.discard(flag)
+
+    def get_flag(self, flag):
+        return flag in self._flags
+
+    def set_memory_pool_limit(self, pool, pool_size):
+        self._limits[pool] = pool_size
+
+    def add_optimization_profile(self, profile):
+        for name, (low, likely, high) in profile._shapes.items():
+            if not all(a <= b <= c for a, b, c in zip(low, likely, high, strict=True)):
+                self._logger.log(
+                    ERROR,
+                    "IOptimizationProfile::isValid: Error Code 4: API Usage Error (Invalid optimization profiles for "
+                    f"input tensors {name}, please ensure that the optimization profiles satisfy MIN<=OPT<=MAX. In "
+                    "isValid at /_src/optimizer/api/optimizationProfile.cpp:367)",
+                )
+                return -1
+        self._profiles.append(profile)
+        return len(self._profiles) - 1
+
+    def create_timing_cache(self, serialized_timing_cache):
+        content = bytes(serialized_timing_cache)
+        if not content:
+            return ITimingCache._new(timings={})
+        try:
+            if not content.startswith(CACHE_MAGIC):
+                raise ValueError
+            return ITimingCache._new(timings=json.loads(content.removeprefix(CACHE_MAGIC)))
+        except ValueError:
+            self._logger.log(WARNING, "The timing cache will not be used!")
+            self._logger.log(WARNING, "Failed to deserialize timing cache. Returning an empty timing cache.")
+            return ITimingCache._new(timings={})
+
+    def set_timing_cache(self, cache, ignore_mismatch):
+        self._cache = cache
+        return True
+
+    def get_timing_cache(self):
+        return self._cache
+
+
+class Builder(Simulated, real=trt.Builder):
+    def __init__(self, logger):
+        self._logger = logger
+
+    def create_network(self, flags=0):
+        return INetworkDefinition._new(inputs=[], outputs=[], nodes=[], parser=lambda: None, flags=int(flags))
+
+    def create_builder_config(self):
+        state = {"flags": {trt.BuilderFlag.TF32}, "limits": {}, "profiles": [], "cache": None}
+        return IBuilderConfig._new(logger=self._logger, **state)
+
+    def create_optimization_profile(self):
+        return IOptimizationProfile._new(shapes={})
+
+    def build_serialized_network(self, network, config):
+        why = _obstacles(network, config)
+        for line in why:
+            self._logger.log(ERROR, line)
+        if why:
+            return None
+        parser = network._parser()
+        if parser is None:
+            raise RuntimeError("the network's weights are gone with its parser: TensorRT would read freed memory")
+        strongly_typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+        settings = {
+            "version": __version__,
+            "gpu": NAME,
+            "capability": CAPABILITY,
+            "profile": config._profiles[0]._shapes,
+            "detailed": config.profiling_verbosity == trt.ProfilingVerbosity.DETAILED,
+            "version_compatible": config.get_flag(trt.BuilderFlag.VERSION_COMPATIBLE),
+            "tf32": config.get_flag(trt.BuilderFlag.TF32),
+            "strongly_typed": bool(network._flags & strongly_typed),
+            "optimization_level": config.builder_optimization_level,
+            "hardware_compatibility": config.hardware_compatibility_level.name,
+            "limits": {pool.name: size for pool, size in config._limits.items()},
+            "size": len(parser._content),
+        }
+        if config._cache:
+            layers = describe_layers(onnx.load_model_from_string(parser._content), settings)
+            config._cache._timings |= {layer["Name"]: 0.01 for layer in layers}
+        header = json.dumps(settings).encode()
+        return IHostMemory._holding(MAGIC + len(header).to_bytes(4, "little") + header + parser._content)
+
+
+def _obstacles(network, config) -> list[str]:
+    usage = "IBuilder::buildSerializedNetwork: Error Code 4: API Usage Error ({} In validate at /_src/network.cpp:1)"
+    if not network._outputs:
+        return [usage.format("Network must have at least one output.")]
+    if not config._profiles:
+        return [usage.format("Network has dynamic or shape inputs, but no optimization profile has been defined.")]
+    for tensor in map(network.get_input, range(network.num_inputs)):
+        wanted = config._profiles[0]._shapes.get(tensor.name)
+        if wanted is None:
+            return [usage.format(f"Optimization profile is missing values for shape input {tensor.name}.")]
+        fixed = [size for size in zip(tensor.shape, *wanted, strict=True) if size[0] != -1]
+        if any(len(set(sizes)) > 1 for sizes in fixed):
+            why = "has static dimensions that don't match kOPT dimensions in profile index 0."
+            return [usage.format(f"Input tensor {tensor.name} {why}")]
+    if failing("out_of_memory_build"):
+        return [line.format(1 << 34) for line in OUT_OF_MEMORY]
+    if failing("build_none"):
+        why = "Could not find any implementation for node conv1 due to insufficient workspace. See verbose log."
+        return [f"IBuilder::buildSerializedNetwork: Error Code 10: Internal Error ({why})"]
+    return []
+
+
+class Runtime(Simulated, real=trt.Runtime):
+    engine_host_code_allowed = False
+
+    def __init__(self, logger):
+        self._logger = logger
+
+    def deserialize_cuda_engine(self, source):
+        read = _stream_of(source) if isinstance(source, trt.IStreamReaderV2) else _slices_of(source)
+        call = "IRuntime::deserializeCudaEngine: Error Code 1: Serialization (Serialization assertion"
+        if read(len(MAGIC)) != MAGIC:
+            return self._refuse(f"{call} magicTagRead == kMAGIC_TAG failed.Magic tag does not match)")
+        settings = json.loads(read(int.from_bytes(read(4), "little")))
+        if settings["version"] != __version__ and not settings["version_compatible"]:
+            return self._refuse(
+                f"{call} stdVersionRead == kSERIALIZATION_VERSION failed.Version tag does not match. Note: Current "
+                f"Version: {__version__}, Serialized Engine Version: {settings['version']})"
+            )
+        if settings["version_compatible"] and not self.engine_host_code_allowed:
+            return self._refuse("Plan contains host code, and IRuntime::setEngineHostCodeAllowed was not called.")
+        content = read(settings["size"])
+        if len(content) < settings["size"]:
+            return self._refuse(f"{call} blobSize == readSize failed.)")
+        if failing("deserialize_none"):
+            return self._refuse("IRuntime::deserializeCudaEngine: Error Code 2: Internal Error (provoked)")
+        weights = _DeviceMemory(len(content))
+        if weights.address is None:
+            return self._refuse(*[line.format(len(content)) for line in OUT_OF_MEMORY])
+        model = onnx.load_model_from_string(content)
+        return ICudaEngine._new(model=model, settings=settings, logger=self._logger, weights=weights)
+
+    def _refuse(self, *why):
+        for line in why:
+            self._logger.log(ERROR, line)
+
+
+def _stream_of(reader):
+    """Read through C++'s interface, as TensorRT does, so that the bindings decide how Python is called."""
+    read_slot, seek_slot = 4, 5
+    itself = ctypes.c_void_p.from_address(id(reader) + object.__basicsize__).value
+    methods = ctypes.cast(ctypes.c_void_p.from_address(itself).value, ctypes.POINTER(ctypes.c_void_p))
+    pointer, size = ctypes.c_void_p, ctypes.c_int64
+    raw_read = ctypes.PYFUNCTYPE(size, pointer, pointer, size, pointer)(methods[read_slot])
+    raw_seek = ctypes.PYFUNCTYPE(ctypes.c_bool, pointer, size, ctypes.c_int)(methods[seek_slot])
+    position = 0
+
+    def read(wanted):
+        nonlocal position
+        if not raw_seek(itself, position, int(trt.SeekPosition.SET)):
+            return b""
+        target = ctypes.create_string_buffer(wanted)
+        got = raw_read(itself, ctypes.addressof(target), len(target), None)
+        position += got
+        return target.raw[:got]
+
+    return read
+
+
+def _slices_of(buffer):
+    view, position = memoryview(buffer), 0
+
+    def read(wanted):
+        nonlocal position
+        start, position = position, position + wanted
+        return bytes(view[start:position])
+
+    return read
+
+
+class ICudaEngine(Simulated, real=trt.ICudaEngine):
+    @property
+    def num_io_tensors(self) -> int:
+        return len(self._tensors())
+
+    @property
+    def num_optimization_profiles(self) -> int:
+        return 1
+
+    @property
+    def device_memory_size_v2(self) -> int:
+        """As if twice the largest input were all that lies between an engine's input and its output."""
+        return sum(8 * int(np.prod(high)) for _, _, high in self._settings["profile"].values())
+
+    def get_tensor_name(self, index):
+        return list(self._tensors())[index]
+
+    def get_tensor_mode(self, name):
+        return trt.TensorIOMode.INPUT if name in self._settings["profile"] else trt.TensorIOMode.OUTPUT
+
+    def get_tensor_shape(self, name):
+        return self._tensors()[name].shape
+
+    def get_tensor_dtype(self, name):
+        return self._tensors()[name].dtype
+
+    def get_tensor_profile_shape(self, name, profile_index):
+        return [trt.Dims(shape) for shape in self._settings["profile"][name]]
+
+    def create_engine_inspector(self):
+        return EngineInspector._new(engine=self)
+
+    def create_execution_context(self):
+        scratch = _DeviceMemory(self.device_memory_size_v2)
+        if scratch.address is None or failing("out_of_memory_run"):
+            for line in OUT_OF_MEMORY:
+                self._logger.log(ERROR, line.format(self.device_memory_size_v2))
+            return None
+        return IExecutionContext._new(
+            engine=self, scratch=scratch, logger=self._logger, shapes={}, addresses={}, unprepared=True
+        )
+
+    def _tensors(self) -> dict[str, ITensor]:
+        graph = self._model.graph
+        weights = {tensor.name for tensor in graph.initializer}
+        tensors = [tensor for tensor in (*graph.input, *graph.output) if tensor.name not in weights]
+        return {tensor.name: ITensor._new(proto=tensor) for tensor in tensors}
+
+    @functools.cached_property
+    def _session(self):
+        return arbiter(float32_twin(self._model) if uses_bf16(self._model) else self._model)
+
+
+class EngineInspector(Simulated, real=trt.EngineInspector):
+    def get_engine_information(self, format):
+        if format != trt.LayerInformationFormat.JSON:
+            raise NotImplementedError("the simulation describes engines as JSON alone")
+        engine = self._engine
+        layers = describe_layers(engine._model, engine._settings)
+        if not engine._settings["detailed"]:
+            layers = [layer["Name"] for layer in layers]
+        return json.dumps({"Layers": layers, "Bindings": list(engine._tensors())})
+
+
+class IExecutionContext(Simulated, real=trt.IExecutionContext):
+    @property
+    def all_binding_shapes_specified(self) -> bool:
+        return not self.infer_shapes()
+
+    def infer_shapes(self):
+        return [name for name in self._engine._settings["profile"] if name not in self._shapes]
+
+    def set_input_shape(self, name, shape):
+        shape, profile = tuple(shape), self._engine._settings["profile"]
+        call = "IExecutionContext::setInputShape: Error Code 3: API Usage Error (Parameter check failed,"
+        if name not in profile:
+            return self._refuse(f"Given invalid tensor name: {name}. Get valid tensor names with getIOTensorName()")
+        low, _, high = profile[name]
+        if len(shape) != len(low) or not all(a <= b <= c for a, b, c in zip(low, shape, high, strict=True)):
+            return self._refuse(
+                f"{call} condition: satisfyProfile. Set dimension {list(shape)} for tensor {name} does not satisfy any "
+                f"optimization profiles. Valid range for profile 0: {low}..{high}.)"
+            )
+        self._unprepared |= self._shapes.get(name) != shape
+        self._shapes[name] = shape
+        return True
+
+    def get_tensor_shape(self, name):
+        if name in self._shapes:
+            return trt.Dims(self._shapes[name])
+        batch = next((shape[0] for shape in self._shapes.values()), -1)
+        surplus = failing("wrong_shape") and self._engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT
+        return trt.Dims([batch + surplus if size == -1 else size for size in self._engine.get_tensor_shape(name)])
+
+    def set_tensor_address(self, name, memory):
+        if name not in self._engine._tensors():
+            return self._refuse(f"Given invalid tensor name: {name}. Get valid tensor names with getIOTensorName()")
+        self._addresses[name] = int(memory)
+        return True
+
+    def execute_async_v3(self, stream_handle):
+        call = "IExecutionContext::enqueueV3: Error Code"
+        for name in self._engine._tensors():
+            if not self._addresses.get(name):
+                return self._refuse(
+                    f"{call} 3: API Usage Error (Parameter check failed, condition: "
+                    f"mContext.profileObliviousBindings.at(profileObliviousIndex). Address is not set for {name}.)"
+                )
+        if missing := self.infer_shapes():
+            return self._refuse(f"{call} 3: API Usage Error (Not all shapes are specified: {', '.join(missing)}.)")
+        if failing("execute_false"):
+            return self._refuse(f"{call} 1: Cuda Runtime (an illegal memory access was encountered)")
+        if self._unprepared and cudart.is_capturing(stream_handle):
+            return self._refuse(f"{call} 1: Cuda Runtime (operation not permitted when stream is capturing)")
+        self._unprepared = False
+        work = functools.partial(_compute, self._engine, dict(self._shapes), dict(self._addresses))
+        cudart.enqueue(int(stream_handle), work)
+        return True
+
+    def _refuse(self, why):
+        self._logger.log(ERROR, why)
+        return False
+
+
+def _compute(engine, shapes, addresses) -> None:
+    """Happens when the stream gets there: from device memory, into device memory."""
+    session = engine._session
+    feeds = {name: _at(addresses[name], shape, engine.get_tensor_dtype(name)) for name, shape in shapes.items()}
+    names = [output.name for output in session.get_outputs()]
+    for name, computed in zip(names, session.run(names, feeds), strict=True):
+        target = _at(addresses[name], computed.shape, engine.get_tensor_dtype(name)).reshape(-1)
+        written = computed.size - failing("unwritten_output")
+        target[:written] = computed.reshape(-1)[:written]
+
+
+def _at(address, shape, dtype) -> np.ndarray:
+    array_type = np.dtype(trt.nptype(dtype))
+    size = int(np.prod(shape)) * array_type.itemsize
+    cudart.require_memory(address, size, on_device=True, status="cudaErrorIllegalAddress")
+    return np.frombuffer((ctypes.c_ubyte * size).from_address(address), array_type).reshape(shape)
+
+
+class _DeviceMemory:
+    """What C++ allocates for an object, for as long as it lives."""
+
+    def __init__(self, size: int) -> None:
+        _, self.address = cudart.cudaMalloc(size)
+        if self.address is not None:
+            weakref.finalize(self, cudart.cudaFree, self.address)

@@ -1,0 +1,60 @@
+"""PyTorch's CPU, taken for a GPU: as much of torch.cuda as racing an engine needs."""
+
+import functools
+import time
+
+import torch
+
+
+class Event:
+    def __init__(self, enable_timing: bool = False) -> None:
+        self._timing, self._seconds = enable_timing, None
+
+    def record(self, stream: object = None) -> None:
+        self._seconds = time.perf_counter()
+
+    def synchronize(self) -> None:
+        """Everything has happened already."""
+
+    def elapsed_time(self, end_event: "Event") -> float:
+        if not (self._timing and end_event._timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._seconds is None or end_event._seconds is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return (end_event._seconds - self._seconds) * 1000
+
+
+class Stream:
+    cuda_stream = 0
+
+    def synchronize(self) -> None:
+        """Everything has happened already."""
+
+
+def install() -> None:
+    for owner, names in {torch.Tensor: ["to"], torch.nn.Module: ["to"], torch: ["empty", "empty_like"]}.items():
+        for name in names:
+            setattr(owner, name, _on_cpu(getattr(owner, name)))
+    torch.Tensor.pin_memory = lambda self: self
+    torch.cuda.Event = Event
+    torch.cuda.current_stream = lambda device=None: Stream()
+    torch.cuda.synchronize = lambda device=None: None
+    torch.cuda.device_count = lambda: 1
+    torch.cuda.is_available = lambda: True
+    # Asked for wherever is_available says yes.
+    torch.cuda.get_rng_state = lambda device="cuda": torch.get_rng_state()
+    torch.cuda.set_rng_state = lambda new_state, device="cuda": None
+
+
+def _on_cpu(function):
+    @functools.wraps(function)
+    def call(*arguments, **named):
+        named.pop("pin_memory", None)
+        return function(*map(_cpu, arguments), **{name: _cpu(value) for name, value in named.items()})
+
+    return call
+
+
+def _cpu(value):
+    is_cuda = isinstance(value, str | torch.device) and str(value).startswith("cuda")
+    return torch.device("cpu") if is_cuda else value

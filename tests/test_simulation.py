@@ -1,0 +1,259 @@
+"""The simulated GPU is held against the real bindings and can be trusted to notice what a real one would punish."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import pytest
+import simulated
+from simulated import bindings, cudart, nvml, surface
+
+ROOT = bindings.FOLDER.parents[1]
+GPU_TO_HOST = cudart.cudaMemcpyKind.cudaMemcpyDeviceToHost
+HOST_TO_GPU = cudart.cudaMemcpyKind.cudaMemcpyHostToDevice
+CAPTURE = cudart.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+
+
+def run(version, *command):
+    environment = simulated.environment(version)
+    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def call(name, *arguments):
+    status, *results = getattr(cudart, name)(*arguments)
+    assert not int(status), status
+    return results[0] if results else None
+
+
+def status_of(name, *arguments):
+    return getattr(cudart, name)(*arguments)[0].name
+
+
+@pytest.fixture
+def stream():
+    created = call("cudaStreamCreateWithFlags", cudart.cudaStreamNonBlocking)
+    yield created
+    call("cudaStreamDestroy", created)
+    assert not any(cudart.allocated().values())
+
+
+@pytest.fixture
+def memory():
+    """4 bytes in pinned memory and on the device."""
+    host, device = call("cudaHostAlloc", 4, 0), call("cudaMalloc", 4)
+    ctypes.memmove(host, b"abcd", 4)
+    yield host, device
+    call("cudaFreeHost", host)
+    call("cudaFree", device)
+
+
+@pytest.mark.parametrize("version", simulated.VERSIONS)
+def test_tensorrt_is_simulated_as_its_bindings_describe_it(version):
+    checks = run(version, "-m", "pytest", "-p", "no:cacheprovider", "tests/simulated/checks.py")
+    assert checks.returncode == 0, checks.stdout[-4000:]
+
+
+@pytest.mark.parametrize("version", simulated.VERSIONS)
+def test_whatever_goes_wrong_with_tensorrt_is_a_sentence(version):
+    provoked = run(version, "-m", "pytest", "-p", "no:cacheprovider", "tests/simulated/provoked.py")
+    assert provoked.returncode == 0, provoked.stdout[-4000:]
+
+
+@pytest.mark.parametrize("version", simulated.VERSIONS)
+def test_what_users_verify_on_their_gpu_holds_on_the_simulated_one(version):
+    verified = run(version, "-m", "pytest", "-x", "-p", "no:cacheprovider", "tests/verify_gpu.py")
+    assert verified.returncode == 0, verified.stdout[-4000:]
+
+
+@pytest.mark.parametrize("version", simulated.VERSIONS)
+def test_a_method_that_the_real_class_loses_cannot_be_simulated(version):
+    removal = (
+        "from simulated.bindings import load_bindings\n"
+        f"del load_bindings('{version}').ICudaEngine.get_tensor_dtype\n"
+        "import tensorrt"
+    )
+    done = run(version, "-c", removal)
+    assert "the real ICudaEngine has no such get_tensor_dtype" in done.stderr
+
+
+def test_missing_bindings_are_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(bindings, "FOLDER", tmp_path)
+    with pytest.raises(RuntimeError, match=r"has no bindings of TensorRT 11\.4: `make test` installs them"):
+        bindings.load_bindings("11.4")
+
+
+def test_any_process_sees_the_simulated_machine():
+    code = (
+        "import importlib.util, sys\n"
+        "assert 'numpy' not in sys.modules\n"
+        "assert importlib.util.find_spec('tensorrt')\n"
+        "import pynvml, tensorrt\n"
+        "from cuda.bindings import runtime\n"
+        "print(tensorrt.Builder.__module__, runtime.__name__, pynvml.__name__)"
+    )
+    done = run("11.4", "-c", code)
+    assert done.stdout.split() == ["simulated.tensorrt", "simulated.cudart", "simulated.nvml"], done.stderr
+
+
+def test_this_process_does_not():
+    assert not any(isinstance(finder, simulated._Finder) for finder in sys.meta_path)
+
+
+def test_functions_that_nvidia_does_not_have_cannot_be_simulated():
+    def invented():
+        """There is no such thing."""
+
+    def cudaMalloc(size, flags):  # noqa: N802
+        """The real one takes the size alone."""
+
+    with pytest.raises(AttributeError):
+        surface.same_signature(cudart.real)(invented)
+    with pytest.raises(TypeError, match=r"the real cudaMalloc takes \(size\)"):
+        surface.same_signature(cudart.real)(cudaMalloc)
+
+
+def test_functions_that_are_not_simulated_are_not_the_real_ones():
+    for module, name in ((cudart, "cudaMemcpy"), (nvml, "nvmlDeviceGetUUID")):
+        with pytest.raises(AttributeError, match=f"the simulation lacks {name}"):
+            getattr(module, name)
+
+
+def test_copies_happen_when_the_stream_is_waited_for(stream, memory):
+    host, device = memory
+    call("cudaMemcpyAsync", device, host, 4, HOST_TO_GPU, stream)
+    call("cudaMemsetAsync", device, ord("x"), 2, stream)
+    call("cudaMemcpyAsync", host, device, 4, GPU_TO_HOST, stream)
+    assert ctypes.string_at(host, 4) == b"abcd"
+    call("cudaStreamSynchronize", stream)
+    assert ctypes.string_at(host, 4) == b"xxcd"
+
+
+def test_copies_read_what_is_there_when_they_happen(stream, memory):
+    host, device = memory
+    call("cudaMemcpyAsync", device, host, 4, HOST_TO_GPU, stream)
+    ctypes.memmove(host, b"late", 4)
+    call("cudaStreamSynchronize", stream)
+    assert ctypes.string_at(device, 4) == b"late"
+
+
+def test_fresh_memory_holds_garbage(stream):
+    device = call("cudaMalloc", 4)
+    assert ctypes.string_at(device, 4) != bytes(4)
+    call("cudaFree", device)
+
+
+def test_a_graph_replays_what_was_captured(stream, memory):
+    host, device = memory
+    call("cudaStreamBeginCapture", stream, CAPTURE)
+    call("cudaMemcpyAsync", device, host, 4, HOST_TO_GPU, stream)
+    captured = call("cudaStreamEndCapture", stream)
+    graph = call("cudaGraphInstantiate", captured, 0)
+    call("cudaGraphDestroy", captured)
+    call("cudaStreamSynchronize", stream)
+    assert ctypes.string_at(device, 4) != b"abcd"
+    for content in (b"1111", b"2222"):
+        ctypes.memmove(host, content, 4)
+        call("cudaGraphLaunch", graph, stream)
+        call("cudaStreamSynchronize", stream)
+        assert ctypes.string_at(device, 4) == content
+    call("cudaGraphExecDestroy", graph)
+
+
+@pytest.mark.parametrize("forbidden", [("cudaMalloc", 4), ("cudaHostAlloc", 4, 0), ("cudaStreamSynchronize", None)])
+def test_a_capture_does_not_survive_what_it_forbids(stream, forbidden):
+    name, *arguments = forbidden
+    call("cudaStreamBeginCapture", stream, CAPTURE)
+    assert status_of(name, *[stream if argument is None else argument for argument in arguments]) == (
+        "cudaErrorStreamCaptureUnsupported"
+    )
+    assert status_of("cudaStreamEndCapture", stream) == "cudaErrorStreamCaptureInvalidated"
+    call("cudaStreamSynchronize", stream)
+
+
+def test_wrong_addresses_are_refused(stream, memory):
+    host, device = memory
+    wrong = [
+        (device, host, 5, HOST_TO_GPU),  # beyond both
+        (device, host, 4, GPU_TO_HOST),  # the wrong way
+        (device + 2, host, 4, HOST_TO_GPU),
+        (device, ctypes.addressof(ctypes.create_string_buffer(4)), 4, HOST_TO_GPU),  # not pinned
+    ]
+    for arguments in wrong:
+        assert status_of("cudaMemcpyAsync", *arguments, stream) == "cudaErrorInvalidValue"
+    assert status_of("cudaFree", host) == "cudaErrorInvalidValue"
+    assert status_of("cudaFreeHost", device) == "cudaErrorInvalidValue"
+
+
+def test_memory_is_freed_once_and_not_used_again(stream):
+    device = call("cudaMalloc", 4)
+    call("cudaFree", device)
+    assert status_of("cudaFree", device) == "cudaErrorInvalidValue"
+    assert status_of("cudaMemsetAsync", device, 0, 4, stream) == "cudaErrorInvalidValue"
+
+
+def test_a_graph_that_outlives_its_memory_is_an_illegal_access(stream):
+    device = call("cudaMalloc", 4)
+    call("cudaStreamBeginCapture", stream, CAPTURE)
+    call("cudaMemsetAsync", device, 0, 4, stream)
+    captured = call("cudaStreamEndCapture", stream)
+    graph = call("cudaGraphInstantiate", captured, 0)
+    call("cudaFree", device)
+    call("cudaGraphLaunch", graph, stream)
+    assert status_of("cudaStreamSynchronize", stream) == "cudaErrorIllegalAddress"
+    call("cudaGraphDestroy", captured)
+    call("cudaGraphExecDestroy", graph)
+
+
+def test_what_is_destroyed_is_not_known_any_more():
+    stream = call("cudaStreamCreateWithFlags", cudart.cudaStreamNonBlocking)
+    call("cudaStreamDestroy", stream)
+    assert status_of("cudaStreamSynchronize", stream) == "cudaErrorInvalidResourceHandle"
+
+
+def test_device_memory_is_limited(monkeypatch):
+    monkeypatch.setenv("SIMULATED_MEMORY", "1000")
+    held = call("cudaMalloc", 600)
+    assert cudart.cudaMemGetInfo()[1:] == (400, 1000)
+    assert status_of("cudaMalloc", 401) == "cudaErrorMemoryAllocation"
+    call("cudaFree", held)
+    call("cudaFree", call("cudaMalloc", 1000))
+
+
+def test_what_was_not_given_back_is_told(memory):
+    assert cudart.allocated()["device"] == cudart.allocated()["host"] == 1
+
+
+def test_events_tell_the_time_of_work_that_was_waited_for(stream, memory):
+    events = [call("cudaEventCreate") for _ in range(2)]
+    assert status_of("cudaEventElapsedTime", *events) == "cudaErrorInvalidResourceHandle"
+    for event in events:
+        call("cudaEventRecord", event, stream)
+    assert status_of("cudaEventElapsedTime", *events) == "cudaErrorNotReady"
+    call("cudaStreamSynchronize", stream)
+    assert 0 < call("cudaEventElapsedTime", *events) < 1000
+    for event in events:
+        call("cudaEventDestroy", event)
+
+
+def test_any_function_can_be_made_to_fail(monkeypatch):
+    monkeypatch.setenv("SIMULATED_FAILURE", "cudaMemGetInfo")
+    assert cudart.cudaMemGetInfo() == (cudart.cudaError_t.cudaErrorUnknown, None, None)
+    monkeypatch.setenv("SIMULATED_FAILURE", "no_device")
+    assert status_of("cudaGetDeviceCount") == "cudaErrorNoDevice"
+
+
+def test_nvml_shows_one_gpu_and_what_this_process_takes_of_it(memory, monkeypatch):
+    nvml.nvmlInit()
+    gpu = nvml.nvmlDeviceGetHandleByPciBusId(ctypes.create_string_buffer(call("cudaDeviceGetPCIBusId", 20, 0)).value)
+    assert (nvml.nvmlDeviceGetName(gpu), nvml.nvmlDeviceGetCudaComputeCapability(gpu)) == ("Simulated GPU", (8, 9))
+    (process,) = nvml.nvmlDeviceGetComputeRunningProcesses(gpu)
+    assert (process.pid, process.usedGpuMemory) == (os.getpid(), nvml.CONTEXT_BYTES + 4)
+    with pytest.raises(nvml.NVMLError):
+        nvml.nvmlDeviceGetName("another")
+    monkeypatch.setenv("SIMULATED_FAILURE", "no_device")
+    with pytest.raises(nvml.NVMLError):
+        nvml.nvmlInit()
+    nvml.nvmlShutdown()
+    with pytest.raises(nvml.NVMLError):
+        nvml.nvmlDeviceGetCount()

@@ -1,0 +1,254 @@
+"""What only a machine with an NVIDIA GPU can show; `make verify-gpu` runs it and stops at the first lie.
+
+It verifies the runtime that `runtime: auto` takes there, which is TensorRT where that is installed, or the one that
+ENGINERY_RUNTIME names.
+"""
+
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from enginery.bf16_twin import float32_twin, uses_bf16
+from enginery.convert import cast, quantize
+from enginery.core.errors import EngineryError
+from enginery.core.params import BuildParams, InferenceParams, Keep, Profile, TensorRTParams
+from enginery.core.records import EngineRecord, TensorSpec
+from enginery.engines import Engine, build_engine
+from enginery.gpu import cuda
+from enginery.gpu.nvml import GpuSampler, process_megabytes
+from enginery.gpu.session import DeviceSession
+from enginery.graphs import arbiter, load_graph, run_graph, save_graph
+from enginery.machine import describe_machine
+from enginery.targets import target_of
+
+PROFILE = Profile(min=2, opt=4, max=8)
+EXACT = BuildParams(
+    profile=PROFILE,
+    tf32=False,
+    tensorrt=TensorRTParams(
+        workspace_mb=None,
+        optimization_level=3,
+        timing_cache=True,
+        hardware_compatibility="none",
+        version_compatible=False,
+        compute_capabilities=("8.6", "8.9", "12.0"),
+    ),
+)
+PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
+KEEP = Keep(op_types=(), nodes=())
+LIMITS = {"fp32": 1e-5, "fp16": 5e-3, "bf16": 4e-2, "int8": 2e-2}
+
+
+@pytest.fixture(scope="session")
+def machine():
+    here = describe_machine(os.environ.get("ENGINERY_RUNTIME", "auto"))
+    if here.device != "cuda" or not here.capability:
+        pytest.exit(f"no GPU to verify: the runtime here is {here.runtime} on {here.device_name}", returncode=1)
+    print(f"\n{here.runtime} {here.runtime_version} on {here.device_name}, driver {here.driver}, CUDA {here.cuda}")
+    return here
+
+
+@pytest.fixture(scope="session")
+def graphs(tiny_onnx, tmp_path_factory):
+    """The tiny classifier in each precision."""
+    folder = tmp_path_factory.mktemp("graphs")
+    ranges = dict.fromkeys(["input", *(name for node in load_graph(tiny_onnx).graph.node for name in node.output)], 8.0)
+    made = {"fp32": load_graph(tiny_onnx)}
+    made |= {name: cast(tiny_onnx, name, KEEP) for name in ("fp16", "bf16")}
+    made["int8"] = quantize(tiny_onnx, "int8", ranges, KEEP, rest="fp32")
+    for name, graph in made.items():
+        save_graph(graph, folder / f"{name}.onnx")
+    return {name: folder / f"{name}.onnx" for name in made}
+
+
+@pytest.fixture(scope="session")
+def engines(graphs, machine, manifest, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("engines")
+    for name, onnx in graphs.items():
+        build_engine(name, onnx, target_of(machine, EXACT.tensorrt), EXACT, manifest, folder / name)
+    return folder
+
+
+@pytest.fixture
+def images():
+    return np.random.default_rng(3).normal(0, 1, (8, 3, 8, 8)).astype(np.float32)
+
+
+def opened(folder, machine, inference):
+    """The engine; of ONNX Runtime, which Enginery never replays, the bare session where a replay is asked for."""
+    if machine.runtime != "onnxruntime" or not inference.cuda_graph:
+        return Engine.open(folder, machine, inference)
+    from enginery.runtimes import onnxruntime
+
+    record, stream = EngineRecord.read(folder / "engine.json"), cuda.Stream()
+    session = onnxruntime._session(str(folder / "engine.onnx"), onnxruntime._options(0), EXACT, stream)
+    executor = onnxruntime.Executor(session)
+    return closing(DeviceSession(stream, executor, record.inputs, record.outputs, PROFILE.max, replay=True))
+
+
+def meant(onnx, images):
+    graph = load_graph(onnx)
+    return run_graph(arbiter(float32_twin(graph) if uses_bf16(graph) else graph), images)
+
+
+def far(wanted, got):
+    return np.linalg.norm(wanted - got) / np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
+@pytest.mark.parametrize("precision", LIMITS)
+def test_an_engine_computes_what_its_graph_means_at_every_batch_size(
+    engines, graphs, machine, images, precision, inference
+):
+    if machine.runtime == "onnxruntime" and precision == "int8" and inference.cuda_graph:
+        pytest.skip("ONNX Runtime computes the biases of an int8 graph on the CPU, where no graph can capture them")
+    with opened(engines / precision, machine, inference) as engine:
+        for batch in (8, 2, 5, 8, 3):  # back and forth: what was captured for one shape must not serve another
+            got = engine.run({"input": images[:batch]})["logits"]
+            assert far(meant(graphs[precision], images[:batch]), got) < LIMITS[precision], f"at batch {batch}"
+
+
+@pytest.mark.parametrize("precision", LIMITS)
+def test_what_was_executed_is_known(engines, machine, precision):
+    record = EngineRecord.read(engines / precision / "engine.json")
+    print(f"{precision}: {record.executed}")
+    assert record.executed
+    if machine.runtime == "tensorrt":  # ONNX Runtime executes bfloat16 and int8 as float32, and says so
+        assert record.share_as_asked > 0.5
+
+
+def test_an_element_that_is_not_written_is_seen():
+    class Idle:
+        def place(self, addresses, shapes):
+            return {"logits": (shapes["input"][0], 4)}
+
+        def enqueue(self, stream):
+            pass
+
+        def close(self):
+            pass
+
+    specs = (
+        [TensorSpec(name="input", dtype="float32", shape=(-1, 3))],
+        [TensorSpec(name="logits", dtype="float32", shape=(-1, 4))],
+    )
+    session = DeviceSession(cuda.Stream(), Idle(), *specs, largest_batch=8, replay=False)
+    try:
+        assert np.isnan(session.run({"input": np.ones((5, 3), np.float32)})["logits"]).all()
+    finally:
+        session.close()
+
+
+def test_a_bound_call_keeps_its_inputs_while_others_are_run(engines, machine, images):
+    with opened(engines / "fp32", machine, REPLAYED) as engine:
+        call = engine.bind({"input": images[:4]})
+        wanted = engine.run({"input": images[:4]})["logits"]
+        engine.run({"input": images[4:]})
+        call()
+        assert np.array_equal(engine.run({"input": images[:4]})["logits"], wanted)
+
+
+def test_the_device_clock_lies_within_the_host_clock(engines, machine, images):
+    with Engine.open(engines / "fp32", machine, PLAIN) as engine:
+        call = engine.bind({"input": images})
+        for _ in range(20):
+            call()
+        for _ in range(20):
+            started = time.perf_counter()
+            compute = call()
+            assert 0 < compute < time.perf_counter() - started
+
+
+def test_replaying_a_graph_is_no_slower_than_launching_its_kernels(engines, machine, images):
+    medians = {}
+    for name, inference in {"plain": PLAIN, "replayed": REPLAYED}.items():
+        with opened(engines / "fp32", machine, inference) as engine:
+            call = engine.bind({"input": images})
+            medians[name] = statistics.median(call() for _ in range(200))
+    print({name: f"{seconds * 1e6:.1f} us" for name, seconds in medians.items()})
+    assert medians["replayed"] < 1.1 * medians["plain"]
+
+
+def test_memory_does_not_grow_from_run_to_run(engines, machine, images):
+    with opened(engines / "fp32", machine, REPLAYED) as engine:
+        used = []
+        for batch in (8, 2, 5) * 30:
+            engine.run({"input": images[:batch]})
+            used.append(free_memory())
+        assert min(used[10:]) >= used[9] - (8 << 20)
+
+
+def test_closing_an_engine_gives_its_memory_back(engines, machine, images):
+    for _ in range(3):
+        with Engine.open(engines / "fp32", machine, PLAIN) as engine:
+            engine.run({"input": images})
+        free = free_memory()
+    for _ in range(10):
+        with Engine.open(engines / "fp32", machine, PLAIN) as engine:
+            engine.run({"input": images})
+    assert free_memory() >= free - (32 << 20)
+
+
+def test_too_large_a_buffer_is_a_sentence_and_the_gpu_remains_usable(engines, machine, images):
+    with pytest.raises(EngineryError, match=r"the GPU is out of memory \(\d+ of its \d+ MB are free\)"):
+        cuda.Buffer(1 << 50)
+    with Engine.open(engines / "fp32", machine, PLAIN) as engine:
+        assert np.isfinite(engine.run({"input": images})["logits"]).all()
+
+
+def test_the_gpu_is_watched_while_it_works(engines, machine, images):
+    with opened(engines / "fp32", machine, REPLAYED) as engine, GpuSampler() as sampler:
+        call = engine.bind({"input": images})
+        deadline = time.perf_counter() + 1
+        while time.perf_counter() < deadline:
+            call()
+        held = process_megabytes()
+    conditions = sampler.conditions()
+    print(conditions, f"{held} MB")
+    assert conditions.samples > 1
+    assert conditions.clock_median > 0
+    assert conditions.power_median > 0
+    assert held is None or held > 0
+
+
+def test_tf32_is_used_only_if_it_is_allowed(graphs, machine, manifest, images, tmp_path):
+    allowed = EXACT.model_copy(update={"tf32": True})
+    build_engine("fp32", graphs["fp32"], target_of(machine, allowed.tensorrt), allowed, manifest, tmp_path / "tf32")
+    with Engine.open(tmp_path / "tf32", machine, PLAIN) as engine:
+        got = engine.run({"input": images})["logits"]
+    assert far(meant(graphs["fp32"], images), got) < 5e-3
+
+
+def test_a_second_build_finds_the_timings_of_the_first(graphs, machine, manifest, tmp_path):
+    if machine.runtime != "tensorrt":
+        pytest.skip(f"{machine.runtime} keeps no timing cache")
+    seconds = [
+        build_engine(
+            "fp16", graphs["fp16"], target_of(machine, EXACT.tensorrt), EXACT, manifest, tmp_path / str(n)
+        ).build_seconds
+        for n in range(2)
+    ]
+    print(seconds)
+    assert list((tmp_path / "0").glob("engine.plan"))
+
+
+def test_nvidias_own_command_builds_the_same_and_runs_it(engines, machine):
+    command = {"tensorrt": "trtexec", "tensorrt_rtx": "tensorrt_rtx"}.get(machine.runtime)
+    if command is None or shutil.which(command) is None:
+        pytest.skip(f"{command or 'trtexec'} is not for {machine.runtime}, or not on the PATH")
+    done = subprocess.run(["bash", str(engines / "int8" / "reproduce.sh")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+def free_memory():
+    from cuda.bindings import runtime
+
+    status, free, _ = runtime.cudaMemGetInfo()
+    assert not int(status)
+    return free
