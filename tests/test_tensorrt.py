@@ -1,5 +1,6 @@
 """TensorRT for RTX really parses and builds here, and needs no GPU for it: what our own code makes of that."""
 
+import importlib
 import json
 import os
 import platform
@@ -484,3 +485,16 @@ def test_a_damaged_plan_is_refused_before_tensorrt_sees_it(
     here = machine.model_copy(update={"capability": capability})
     sentence = refusal(Engine.open, tmp_path / "fp32", here, inference)
     assert sentence.startswith(f"{plan} is damaged: its hash differs from the one in engine.json. Run `dvc repro`")
+
+
+def test_what_is_asked_of_it_on_a_gpu_exists():
+    """No engine runs here: the calls that only running needs are held against the real module."""
+    tensorrt_rtx = importlib.import_module("tensorrt_rtx")
+    runtime_config = {"cuda_graph_strategy", "dynamic_shapes_kernel_specialization_strategy"}
+    assert runtime_config <= set(dir(tensorrt_rtx.IRuntimeConfig))
+    assert {"WHOLE_GRAPH_CAPTURE"} <= set(tensorrt_rtx.CudaGraphStrategy.__members__)
+    assert {"EAGER"} <= set(tensorrt_rtx.DynamicShapesKernelSpecializationStrategy.__members__)
+    assert "create_runtime_config" in dir(tensorrt_rtx.ICudaEngine)
+    assert "runtime_config: tensorrt_rtx" in tensorrt_rtx.ICudaEngine.create_execution_context.__doc__
+    running = {"set_input_shape", "get_tensor_shape", "set_tensor_address", "execute_async_v3"}
+    assert running <= set(dir(tensorrt_rtx.IExecutionContext))

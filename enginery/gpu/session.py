@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from enginery.core.errors import EngineryError
 from enginery.core.records import TensorSpec
 from enginery.gpu.cuda import Buffer, Graph, Pinned, Stream
-from enginery.runtimes import Arrays
 
+Arrays = Mapping[str, NDArray[np.generic]]
 Shape = tuple[int, ...]
 Memory = TypeVar("Memory", Buffer, Pinned)
 
