@@ -1,9 +1,11 @@
 """One engine against PyTorch at each batch size."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
 from statistics import median
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +31,10 @@ class Point:
     timings: Timings
 
 
-def benchmark_engine(engine: Engine, model: nn.Module, samples: SampleSet, params: BenchmarkParams) -> list[Point]:
+def benchmark_engine(
+    engine: Engine, model: nn.Module, samples: SampleSet, params: BenchmarkParams, watching: AbstractContextManager[Any]
+) -> list[Point]:
+    """`watching` is entered for each race."""
     rng = np.random.default_rng(params.seed)
     label = f"benchmark, {engine.record.precision}"
     points = []
@@ -40,7 +45,8 @@ def benchmark_engine(engine: Engine, model: nn.Module, samples: SampleSet, param
             contenders[baseline] = pytorch_contender(
                 model, baseline, images, engine.record.target.device, engine.record.build.tf32
             )
-        timings = race(contenders, params.seconds, rng)
+        with watching:
+            timings = race(contenders, params.seconds, rng)
         points.append(
             Point(
                 batch=batch,

@@ -21,3 +21,5 @@ def main() -> None:
         sys.exit(f"enginery: {error}")
     except BrokenPipeError:  # the reader, such as `head`, has had enough
         sys.exit(0)
+    except OSError as error:
+        sys.exit(f"enginery: {error.filename or 'the operating system'}: {error.strerror or error}")

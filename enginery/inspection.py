@@ -11,8 +11,8 @@ from enginery.targets import alternatives
 
 
 def describe_engine(folder: Path) -> str:
-    if folder.is_file():
-        raise EngineryError(f"{folder} is a file: name the engine's folder, such as artifacts/engines/int8")
+    if not (folder / RECORD).is_file():
+        raise EngineryError(f"{folder} is not an engine's folder, such as artifacts/engines/int8 after `dvc repro`")
     record = EngineRecord.read(folder / RECORD)
     require_whole(record, folder)
     profile, build = record.profile, record.build

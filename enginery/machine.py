@@ -9,12 +9,11 @@ from pathlib import Path
 from enginery.core.errors import EngineryError
 from enginery.core.params import RuntimeName
 from enginery.core.records import Dialect, Machine, Tools
-from enginery.gpu.cuda import require_driver
-from enginery.gpu.nvml import Hardware, find_gpu
+from enginery.gpu.nvml import NO_GPU, Hardware, find_gpu, why_no_gpu
 from enginery.runtimes import TENSORRT, load_runtime
 
 GPU_RUNTIMES: tuple[RuntimeName, ...] = ("tensorrt", "onnxruntime")  # the preferred one first
-NO_GPU = Hardware(name="none", capability="", driver="", cuda="")
+WITHOUT_GPU = Hardware(name="a machine without a GPU", capability="", driver="", cuda="")
 INSTRUCTION_SETS = (
     "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "amx_int8",
     "asimd", "asimddp", "bf16", "i8mm", "sve",
@@ -27,14 +26,13 @@ TOOLS = (
 
 def describe_machine(wanted: str) -> Machine:
     """Resolve the runtime, once, and name everything that an engine and a timing depend on."""
-    gpu = find_gpu()
-    name = wanted if wanted != "auto" else _preferred(gpu is not None)
+    name = wanted if wanted != "auto" else _preferred()
     runtime = load_runtime(name)
     missing = runtime.missing()
     if missing:
         raise EngineryError(f"runtime: {name} is asked for in params.yaml, but {missing}")
     device = runtime.device()
-    hardware = _hardware(name, device, gpu)
+    hardware = find_cpu() if device == "cpu" else _gpu_for(name)
     return Machine(
         runtime=name,
         runtime_version=runtime.version(),
@@ -58,16 +56,22 @@ def describe_tools() -> Tools:
     return Tools(versions={tool: version for tool, version in installed.items() if version})
 
 
-def _hardware(runtime: str, device: str, gpu: Hardware | None) -> Hardware:
-    if device == "cpu":
-        return find_cpu()
+def _gpu_for(runtime: str) -> Hardware:
+    gpu = find_gpu()
     if gpu:
-        require_driver()
         return gpu
-    if runtime == "tensorrt_rtx":
-        return NO_GPU  # it builds without one
+    if runtime == "tensorrt_rtx":  # it builds without one
+        _tell_unless_plain("runtime: tensorrt_rtx builds without the GPU")
+        return WITHOUT_GPU
     advice = "; runtime: tensorrt_rtx builds without one" if runtime == "tensorrt" else ""
-    raise EngineryError(f"runtime: {runtime} needs an NVIDIA GPU, and this machine shows none{advice}")
+    raise EngineryError(f"runtime: {runtime} needs an NVIDIA GPU, but {why_no_gpu()}{advice}")
+
+
+def _tell_unless_plain(consequence: str) -> None:
+    """That there is no GPU needs no word; that one cannot be used does."""
+    reason = why_no_gpu()
+    if reason != NO_GPU:
+        print(f"{consequence}: {reason}", file=sys.stderr)
 
 
 def find_cpu() -> Hardware:
@@ -78,15 +82,17 @@ def find_cpu() -> Hardware:
     return Hardware(name, " ".join(flag for flag in INSTRUCTION_SETS if flag in known), driver="", cuda="")
 
 
-def _preferred(has_gpu: bool) -> RuntimeName:
+def _preferred() -> RuntimeName:
     """TensorRT where there is a GPU for it, else ONNX Runtime's CUDA provider; OpenVINO on any other machine."""
-    if has_gpu:
-        for name in GPU_RUNTIMES:
-            runtime = load_runtime(name)
-            missing = runtime.missing()
-            if not missing and runtime.device() == "cuda":
-                return name
-            print(f"runtime: auto does not take {name}: {missing or 'it has no access to the GPU'}", file=sys.stderr)
+    if find_gpu() is None:
+        _tell_unless_plain("runtime: auto goes on without the GPU")
+        return "openvino"
+    for name in GPU_RUNTIMES:
+        runtime = load_runtime(name)
+        missing = runtime.missing()
+        if not missing and runtime.device() == "cuda":
+            return name
+        print(f"runtime: auto does not take {name}: {missing or 'it has no access to the GPU'}", file=sys.stderr)
     return "openvino"
 
 

@@ -1,4 +1,4 @@
-"""The same engine and the same measurement by NVIDIA's own command, for whoever would rather not take our word."""
+"""The same build and a comparable measurement by NVIDIA's own command, for whoever would rather not take our word."""
 
 import shlex
 

@@ -15,6 +15,7 @@ def target_of(machine: Machine, options: TensorRTParams) -> Target:
     exact = Target(
         **machine.model_dump(include=set(SHARED)),
         capabilities=(machine.capability,),
+        or_newer=False,
     )
     any_gpu = {"device_name": None, "driver": None, "cuda": None, "cores": None}
     if machine.runtime == "tensorrt_rtx":
@@ -26,8 +27,7 @@ def target_of(machine: Machine, options: TensorRTParams) -> Target:
         loosened |= any_gpu
     if options.hardware_compatibility == "ampere_plus":
         loosened["capabilities"] = ("8.0" + OR_NEWER,)
-    if options.version_compatible:
-        loosened["runtime_version"] = machine.runtime_version.partition(".")[0]
+    loosened["or_newer"] = options.version_compatible
     return exact.model_copy(update=loosened)
 
 
@@ -47,19 +47,21 @@ def differences(target: Target, machine: Machine) -> Mapping[str, tuple[str, str
     """What the engine is bound to, and the machine is not, by name."""
     found = {name: (getattr(target, name), getattr(machine, name)) for name in SHARED}
     differing = {
-        name: (repr(there), repr(here))
-        for name, (there, here) in found.items()
-        if there is not None and there != here and not (name == "runtime_version" and _same_major(there, here))
+        name: (repr(there), repr(here)) for name, (there, here) in found.items() if there is not None and there != here
     }
-    if not any(_covers(listed, machine.capability) for listed in target.capabilities):
+    if target.or_newer and _is_later_of_same_major(machine.runtime_version, target.runtime_version):
+        differing.pop("runtime_version", None)
+    if target.device == machine.device and not any(
+        _covers(listed, machine.capability) for listed in target.capabilities
+    ):
         what = "compute capability" if target.device == "cuda" else "instruction sets"
         differing[what] = (alternatives(target), machine.capability)
     return differing
 
 
-def _same_major(there: str, here: str) -> bool:
-    """A version-compatible engine names the major version alone."""
-    return "." not in there and here.partition(".")[0] == there
+def _is_later_of_same_major(version: str, than: str) -> bool:
+    """What a version-compatible engine runs with."""
+    return version.partition(".")[0] == than.partition(".")[0] and _number(version) >= _number(than)
 
 
 def _covers(listed: str, capability: str) -> bool:
@@ -68,8 +70,8 @@ def _covers(listed: str, capability: str) -> bool:
     return listed == capability
 
 
-def _number(capability: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in capability.split(".")) if capability else (0,)
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
 def alternatives(target: Target) -> str:

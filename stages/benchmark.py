@@ -26,11 +26,9 @@ def benchmark(precision: str, engine: Path, weights: Path, validation: Path, mac
     torch.set_num_threads(inference.threads)
     record, samples = Weights.read(weights / "weights.json"), SampleSet.open(validation)
     model = load_model(record.model, record.classes, weights / "weights.pt")
-    with (
-        Engine.open(engine, here, inference) as loaded,
-        GpuSampler() if here.device == "cuda" else nullcontext() as sampler,
-    ):
-        points = benchmark_engine(loaded, model, samples, params.benchmark)
+    sampler = GpuSampler() if here.device == "cuda" else None
+    with Engine.open(engine, here, inference) as loaded:
+        points = benchmark_engine(loaded, model, samples, params.benchmark, sampler or nullcontext())
     largest, size = max(params.benchmark.batches), samples.pixels.shape[-1]
     summary = Benchmark(
         precision=precision,

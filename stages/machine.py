@@ -16,8 +16,7 @@ def machine(machine: Path, target: Path, dialect: Path, tools: Path) -> None:
     target_of(described, params.build.tensorrt).write(target)
     dialect_of(described).write(dialect)
     describe_tools().write(tools)
-    device = "a machine without a GPU" if described.device_name == "none" else described.device_name
-    print(f"{described.runtime} {described.runtime_version} on {device}, {described.cores} cores")
+    print(f"{described.runtime} {described.runtime_version} on {described.device_name}, {described.cores} cores")
 
 
 if __name__ == "__main__":

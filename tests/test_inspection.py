@@ -145,12 +145,12 @@ def of_bytes(folder):
     [
         (damage, "engine.blob is damaged: its hash differs from the one in engine.json. Run `dvc repro`"),
         (without_blob, "engine.blob is missing. Run `dvc repro`"),
-        (without_record, "engine.json is missing: run `dvc repro` to make it"),
+        (without_record, "is not an engine's folder, such as artifacts/engines/int8"),
         (of_another_version, "engine.json is not a EngineRecord document: target"),
         (of_bytes, "engine.json is not a EngineRecord document"),
-        (lambda folder: folder / "engine.blob", "engine.blob is a file: name the engine's folder"),
-        (lambda folder: folder / "engine.json", "engine.json is a file: name the engine's folder"),
-        (lambda folder: folder / "nothing", "engine.json is missing"),
+        (lambda folder: folder / "engine.blob", "engine.blob is not an engine's folder"),
+        (lambda folder: folder / "engine.json", "engine.json is not an engine's folder"),
+        (lambda folder: folder / "nothing", "nothing is not an engine's folder"),
     ],
     ids=["damaged", "no blob", "no record", "another version", "bytes", "a blob", "a record", "nothing"],
 )
@@ -167,9 +167,8 @@ def test_an_onnx_file_or_a_plan_in_place_of_a_folder_is_one_sentence(tiny_onnx, 
     for path in (tiny_onnx, rtx / "engine.plan"):
         done = inspect(path)
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr == (
-            f"enginery: {path} is a file: name the engine's folder, such as artifacts/engines/int8\n"
-        )
+        wanted = f"{path} is not an engine's folder, such as artifacts/engines/int8 after `dvc repro`"
+        assert done.stderr == f"enginery: {wanted}\n"
 
 
 def test_the_command_alone_says_what_it_takes():

@@ -1,5 +1,6 @@
 from types import SimpleNamespace
 
+import pynvml
 import pytest
 
 from enginery import machine
@@ -15,7 +16,6 @@ GPU = Hardware("NVIDIA H200", "9.0", "580.159", "13.0")
 def with_gpu(monkeypatch):
     """A machine whose GPU ONNX Runtime can use; nothing is executed on it."""
     monkeypatch.setattr(machine, "find_gpu", lambda: GPU)
-    monkeypatch.setattr(machine, "require_driver", lambda: None)
     monkeypatch.setattr(onnxruntime, "device", lambda: "cuda")
 
 
@@ -64,22 +64,54 @@ def test_auto_says_why_it_does_not_take_tensorrt(with_gpu, monkeypatch, capfd):
 
 def test_tensorrt_for_rtx_needs_no_gpu_to_build(without_gpu, monkeypatch):
     here = describe_machine(installed(monkeypatch, "tensorrt_rtx", "1.7.1.116"))
-    assert (here.runtime, here.device, here.device_name) == ("tensorrt_rtx", "cuda", "none")
+    assert (here.runtime, here.device, here.device_name) == ("tensorrt_rtx", "cuda", "a machine without a GPU")
     assert (here.capability, here.driver, here.cuda) == ("", "", "")
 
 
 def test_tensorrt_needs_a_gpu_and_points_to_what_needs_none(without_gpu, monkeypatch):
     with pytest.raises(EngineryError) as caught:
         describe_machine(installed(monkeypatch, "tensorrt", "11.4.0.106"))
-    assert str(caught.value).startswith("runtime: tensorrt needs an NVIDIA GPU, and this machine shows none")
+    assert str(caught.value).startswith("runtime: tensorrt needs an NVIDIA GPU, but this machine shows no NVIDIA GPU")
     assert "runtime: tensorrt_rtx builds without one" in str(caught.value)
 
 
-def test_a_driver_that_is_too_old_is_said_before_anything_is_built(monkeypatch):
-    monkeypatch.setattr(machine, "find_gpu", lambda: GPU)
+@pytest.fixture
+def with_old_driver(monkeypatch):
+    monkeypatch.setattr("pynvml.nvmlInit", lambda: None)
     monkeypatch.setattr("enginery.gpu.cuda._call", {"cudaDriverGetVersion": 12080, "cudaRuntimeGetVersion": 13020}.get)
-    with pytest.raises(EngineryError, match=r"the NVIDIA driver goes up to CUDA 12\.8, and CUDA 13 is needed"):
+
+
+OLD_DRIVER = "the NVIDIA driver goes up to CUDA 12.8, and CUDA 13 is needed"
+
+
+def test_a_driver_that_is_too_old_is_said_before_anything_is_built(with_old_driver, monkeypatch):
+    with pytest.raises(EngineryError, match=f"runtime: tensorrt needs an NVIDIA GPU, but {OLD_DRIVER}"):
         describe_machine(installed(monkeypatch, "tensorrt", "11.4.0.106"))
+
+
+def test_an_old_driver_does_not_disturb_what_needs_no_gpu(with_old_driver, capfd):
+    assert describe_machine("openvino").runtime == "openvino"
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("wanted", ["auto", "tensorrt_rtx"])
+def test_what_goes_on_without_a_gpu_says_why_it_cannot_use_it(with_old_driver, monkeypatch, capfd, wanted):
+    installed(monkeypatch, "tensorrt_rtx", "1.7.1.116")
+    assert describe_machine(wanted).runtime == {"auto": "openvino"}.get(wanted, wanted)
+    assert OLD_DRIVER in capfd.readouterr().err
+
+
+def test_a_management_library_that_does_not_answer_is_not_taken_for_no_gpu(monkeypatch, capfd):
+    """After an update of the driver, until the next reboot."""
+
+    def mismatch():
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+
+    monkeypatch.setattr("pynvml.nvmlInit", mismatch)
+    assert describe_machine("auto").runtime == "openvino"
+    assert (
+        "runtime: auto goes on without the GPU: NVIDIA's management library does not answer" in capfd.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,10 +147,13 @@ def test_tensorrt_that_is_not_installed_names_its_extra(monkeypatch, name, wante
     ("name", "version", "oldest"),
     [("tensorrt", "10.8.0.43", "10.9"), ("tensorrt", "8.6.1", "10.9"), ("tensorrt_rtx", "1.1.1.26", "1.2")],
 )
-def test_tensorrt_that_is_too_old_names_the_oldest_that_works(monkeypatch, name, version, oldest):
+def test_tensorrt_that_is_too_old_names_the_oldest_it_is_written_for(monkeypatch, name, version, oldest):
     library = SimpleNamespace(__version__=version)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: library)
     monkeypatch.setattr(TensorRT, "_trt", lambda self: library)
-    assert f" {version} is too old, {oldest} is the oldest that works: pip install" in load_runtime(name).missing()
+    assert (
+        f" {version} is too old, Enginery is written for {oldest} and newer: pip install"
+        in load_runtime(name).missing()
+    )
     library.__version__ = f"{oldest}.0.1"
     assert load_runtime(name).missing() is None

@@ -120,10 +120,10 @@ def test_a_version_compatible_engine_runs_on_later_versions_of_its_major(told, v
     require_fits(target_of(MACHINE, told(version_compatible=True)), here(runtime_version=version), "engines/int8")
 
 
-@pytest.mark.parametrize("version", ["11.4.0.106", "1.7", "100.1"])
-def test_a_version_compatible_engine_does_not_run_on_another_major(told, version):
+@pytest.mark.parametrize("version", ["11.4.0.106", "1.7", "100.1", "10.16.1.10", "10.9.0.34"])
+def test_a_version_compatible_engine_runs_on_no_other_major_and_nothing_older(told, version):
     sentence = refusal(target_of(MACHINE, told(version_compatible=True)), here(runtime_version=version))
-    assert f"runtime_version '10' there and {version!r} here" in sentence
+    assert f"runtime_version '10.16.1.11' there and {version!r} here" in sentence
 
 
 def test_a_version_compatible_engine_still_belongs_to_its_gpu(told):

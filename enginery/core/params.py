@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -138,6 +138,14 @@ class TensorRTParams(Section):
     version_compatible: bool
     compute_capabilities: tuple[ComputeCapability, ...] = Field(min_length=1)
 
+    @field_validator("compute_capabilities", mode="before")
+    @classmethod
+    def _may_lack_quotes(cls, listed: Any) -> Any:
+        """YAML reads 8.6 as a number."""
+        return (
+            [str(item) if isinstance(item, float) else item for item in listed] if isinstance(listed, list) else listed
+        )
+
 
 class BuildParams(Section):
     profile: Profile
@@ -187,10 +195,19 @@ class Params(Section):
                 raise ValueError("precisions.fp32.keep: fp32 is in high precision throughout, there is nothing to keep")
             if needed == "simplified" and precision.keep.rest != "fp32":
                 raise ValueError(f"precisions.{name}.keep.rest: only int8 and fp8 have a choice; {name} keeps fp32")
-        for key in ("batches", "baselines"):
-            values = getattr(self.benchmark, key)
+        for place, values in {
+            "benchmark.batches": self.benchmark.batches,
+            "benchmark.baselines": self.benchmark.baselines,
+            "build.tensorrt.compute_capabilities": self.build.tensorrt.compute_capabilities,
+        }.items():
             if len(set(values)) < len(values):
-                raise ValueError(f"benchmark.{key}: lists a value twice: {', '.join(map(str, values))}")
+                raise ValueError(f"{place}: lists a value twice: {', '.join(map(str, values))}")
+        options = self.build.tensorrt
+        if self.runtime == "tensorrt_rtx" and (options.version_compatible or options.hardware_compatibility != "none"):
+            raise ValueError(
+                "build.tensorrt: TensorRT for RTX has neither version_compatible nor hardware_compatibility; "
+                "its engines are portable over compute_capabilities"
+            )
         profile = self.build.profile
         outside = [str(batch) for batch in self.benchmark.batches if not profile.min <= batch <= profile.max]
         if outside:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file
@@ -48,9 +48,10 @@ class Target(Record):
 
     runtime: str
     runtime_version: str
+    or_newer: bool
     device: str
     device_name: str | None
-    capabilities: tuple[str, ...]
+    capabilities: tuple[str, ...] = Field(min_length=1)
     driver: str | None
     cuda: str | None
     cores: int | None

@@ -19,7 +19,7 @@ class Stream:
     """Work in order, behind the host's back, until `synchronize`."""
 
     def __init__(self) -> None:
-        self._stream = _call("cudaStreamCreateWithFlags", _constant("cudaStreamNonBlocking"))
+        self._stream = _call("cudaStreamCreateWithFlags", _cudart().cudaStreamNonBlocking)
         self._before, self._after = _call("cudaEventCreate"), _call("cudaEventCreate")
 
     @property
@@ -50,7 +50,8 @@ class Stream:
 
     def capture(self, work: Callable[[], None]) -> "Graph":
         """Record what `work` puts on this stream, instead of doing it."""
-        _call("cudaStreamBeginCapture", self._stream, _constant("cudaStreamCaptureModeThreadLocal"))
+        mode = _cudart().cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+        _call("cudaStreamBeginCapture", self._stream, mode)
         try:
             work()
         except BaseException:
@@ -62,9 +63,9 @@ class Stream:
         _call("cudaGraphLaunch", graph.executable, self._stream)
 
     def close(self) -> None:
-        _call("cudaEventDestroy", self._before)
-        _call("cudaEventDestroy", self._after)
-        _call("cudaStreamDestroy", self._stream)
+        _release("cudaEventDestroy", self._before)
+        _release("cudaEventDestroy", self._after)
+        _release("cudaStreamDestroy", self._stream)
 
 
 class Graph:
@@ -74,10 +75,10 @@ class Graph:
         try:
             self.executable = _call("cudaGraphInstantiate", captured, 0)
         finally:
-            _call("cudaGraphDestroy", captured)
+            _release("cudaGraphDestroy", captured)
 
     def close(self) -> None:
-        _call("cudaGraphExecDestroy", self.executable)
+        _release("cudaGraphExecDestroy", self.executable)
 
 
 class Buffer:
@@ -87,7 +88,7 @@ class Buffer:
         self.address = int(_call("cudaMalloc", size))
 
     def close(self) -> None:
-        _call("cudaFree", self.address)
+        _release("cudaFree", self.address)
 
 
 class Pinned:
@@ -110,7 +111,7 @@ class Pinned:
         return flat.reshape(shape)
 
     def close(self) -> None:
-        _call("cudaFreeHost", self.address)
+        _release("cudaFreeHost", self.address)
 
 
 def require_driver() -> None:
@@ -130,6 +131,12 @@ def has_device() -> bool:
     return bool(count)
 
 
+def device_name() -> str:
+    """As CUDA sees it: of a GPU that is split (MIG), the slice."""
+    name = _call("cudaGetDeviceProperties", 0).name
+    return (name if isinstance(name, bytes) else bytes(name)).split(b"\0")[0].decode()
+
+
 def bus_address() -> str:
     """Which GPU CUDA uses, in the words of PCI: CUDA_VISIBLE_DEVICES renumbers them, NVML does not."""
     return ctypes.create_string_buffer(_call("cudaDeviceGetPCIBusId", 20, 0)).value.decode()
@@ -140,6 +147,11 @@ def _call(name: str, *arguments: Any) -> Any:
     if int(status):
         raise EngineryError(_sentence(name, status))
     return results[0] if results else None
+
+
+def _release(name: str, resource: Any) -> None:
+    """Never raises: after a fault every call fails, and the fault is what the user must read."""
+    getattr(_cudart(), name)(resource)
 
 
 def _sentence(name: str, status: Any) -> str:
@@ -163,11 +175,6 @@ def _too_old(supported: int, needed: int) -> str:
 
 def _to(direction: str) -> Any:
     return getattr(_cudart().cudaMemcpyKind, f"cudaMemcpy{direction}")
-
-
-def _constant(name: str) -> Any:
-    value = getattr(_cudart(), name, None)
-    return value if value is not None else getattr(_cudart().cudaStreamCaptureMode, name)
 
 
 def _cudart() -> Any:

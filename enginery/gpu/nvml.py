@@ -11,9 +11,11 @@ from typing import Any, NamedTuple, Self
 
 import pynvml
 
+from enginery.core.errors import EngineryError
 from enginery.core.records import GpuConditions
-from enginery.gpu.cuda import bus_address, has_device
+from enginery.gpu.cuda import bus_address, device_name, has_device, require_driver
 
+NO_GPU = "this machine shows no NVIDIA GPU"
 SECONDS_BETWEEN_SAMPLES = 0.2
 THROTTLE_REASONS = {  # why a GPU runs below its clocks, as far as it disturbs a timing: idling does not
     "power cap": "nvmlClocksEventReasonSwPowerCap",
@@ -43,43 +45,58 @@ class Sample(NamedTuple):
 
 
 def find_gpu() -> Hardware | None:
-    """The GPU that CUDA would use, or None."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    if not has_device():
+    """The GPU that CUDA would use, or None; `why_no_gpu` says why."""
+    if why_no_gpu():
         return None
     handle = _handle()
     major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
     cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
     return Hardware(
-        name=pynvml.nvmlDeviceGetName(handle),
+        name=device_name(),
         capability=f"{major}.{minor}",
         driver=pynvml.nvmlSystemGetDriverVersion(),
         cuda=f"{cuda // 1000}.{cuda % 1000 // 10}",
     )
 
 
-def process_megabytes() -> float | None:
-    """What this process holds on the GPU; None where the driver hides it, as it does in some containers."""
-    pynvml.nvmlInit()
-    for process in pynvml.nvmlDeviceGetComputeRunningProcesses(_handle()):
-        if process.pid == os.getpid() and process.usedGpuMemory:
-            return float(process.usedGpuMemory) / 1e6
+def why_no_gpu() -> str | None:
+    """Why no GPU can be used here, or None if one can."""
+    try:
+        pynvml.nvmlInit()
+        require_driver()
+        if not has_device():
+            return "CUDA sees no NVIDIA GPU: look at nvidia-smi and at CUDA_VISIBLE_DEVICES"
+        _handle()
+    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
+        return NO_GPU
+    except pynvml.NVMLError as error:
+        return f"NVIDIA's management library does not answer ({error}): look at nvidia-smi"
+    except EngineryError as error:
+        return str(error)
     return None
 
 
+def process_megabytes() -> float | None:
+    """What this process holds on the GPU; None where the driver hides it, as it does in some containers."""
+    try:
+        pynvml.nvmlInit()
+        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(_handle())
+    except pynvml.NVMLError:
+        return None
+    held = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
+    return float(held[0]) / 1e6 if held and held[0] else None
+
+
 class GpuSampler:
-    """Samples the GPU from a thread of its own for as long as the block takes."""
+    """Samples the GPU from a thread of its own, whenever it is entered."""
 
     def __init__(self) -> None:
-        pynvml.nvmlInit()
-        self._gpu, self._done, self._started = _handle(), threading.Event(), time.perf_counter()
         self.samples: list[Sample] = []
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._started = time.perf_counter()
 
     def __enter__(self) -> Self:
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
         return self
 
@@ -109,20 +126,21 @@ class GpuSampler:
 
     def _watch(self) -> None:
         try:
-            while not self._done.is_set():
-                self.samples.append(self._sample())
-                self._done.wait(SECONDS_BETWEEN_SAMPLES)
+            pynvml.nvmlInit()
+            gpu = _handle()
+            while not self._done.wait(SECONDS_BETWEEN_SAMPLES):
+                self.samples.append(self._sample(gpu))
         except pynvml.NVMLError as error:
             print(f"the GPU's clocks and power are not sampled: {error}", file=sys.stderr)
 
-    def _sample(self) -> Sample:
-        reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._gpu)
+    def _sample(self, gpu: Any) -> Sample:
+        reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
         return Sample(
             seconds=round(time.perf_counter() - self._started, 3),
-            clock=pynvml.nvmlDeviceGetClockInfo(self._gpu, pynvml.NVML_CLOCK_SM),
-            memory_clock=pynvml.nvmlDeviceGetClockInfo(self._gpu, pynvml.NVML_CLOCK_MEM),
-            power=pynvml.nvmlDeviceGetPowerUsage(self._gpu) / 1000,
-            temperature=pynvml.nvmlDeviceGetTemperature(self._gpu, pynvml.NVML_TEMPERATURE_GPU),
+            clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
+            memory_clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
+            power=pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+            temperature=pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
             throttled="+".join(name for name, flag in THROTTLE_REASONS.items() if reasons & getattr(pynvml, flag)),
         )
 

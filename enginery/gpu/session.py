@@ -96,11 +96,11 @@ class DeviceSession:
         shapes = {name: array.shape for name, array in feeds.items()}
         if shapes != self._shapes:
             self._drop_graph()
+            self._shapes = {}  # until all of this has worked
             addresses = {name: buffer.address for name, buffer in self._buffers.items()}
             announced = self._executor.place(addresses, shapes)
             (batch,) = {shape[0] for shape in shapes.values()}
             self._require_expected(announced, batch)
-            self._shapes = shapes
             self._arrivals = {
                 name: self._hosts[name].view(np.dtype(spec.dtype), announced[name])
                 for name, spec in self._outputs.items()
@@ -109,6 +109,7 @@ class DeviceSession:
                 self._executor.enqueue(self._stream.handle)  # what is done only once per shape must not be captured
                 self._stream.synchronize()
                 self._graph = self._stream.capture(lambda: self._executor.enqueue(self._stream.handle))
+            self._shapes = shapes
         return self._arrivals
 
     def _feed(self, hosts: Mapping[str, Pinned], feeds: Arrays) -> None:

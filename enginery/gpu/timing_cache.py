@@ -16,7 +16,8 @@ from enginery.core.files import new_file
 
 def timing_cache_path(*identity: str) -> Path:
     """One file per identity, such as GPU, driver and TensorRT version."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    chosen = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    home = chosen if chosen.is_absolute() else Path.home() / ".cache"  # a relative one must be ignored, by its standard
     name = "_".join(re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-") for part in identity)
     return home / "enginery" / "timing" / f"{name}.cache"
 

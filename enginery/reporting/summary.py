@@ -45,7 +45,8 @@ def write_summary(findings: Findings) -> str:
         _markdown(tables.throughput_table(findings)),
         "![Throughput](figures/throughput.png)",
         "## Memory and size",
-        "Peak memory is that of a process which only loads the engine and runs the largest batch.",
+        "Peak memory is that of a process which only loads the engine and runs the largest batch."
+        + (" The driver does not show what it holds on the GPU." if on_gpu and not _shows_gpu_memory(first) else ""),
         _markdown(tables.memory_table(findings)),
     ]
     return "\n\n".join(parts) + "\n"
@@ -64,9 +65,12 @@ def _gpu_sections(findings: Findings) -> list[str]:
     return [
         f"The median of the compute alone, by the GPU's clock; the engines' kernels were {replayed}.",
         _markdown(tables.compute_table(findings)),
-        "The GPU meanwhile.",
-        _markdown(tables.gpu_table(findings)),
+        *(["The GPU meanwhile.", _markdown(watched)] if len(watched := tables.gpu_table(findings)) else []),
     ]
+
+
+def _shows_gpu_memory(entry: Evidence) -> bool:
+    return entry.benchmark.peak_memory[ENGINE].device is not None
 
 
 def metrics(findings: Findings) -> dict[str, Any]:

@@ -2,36 +2,40 @@
 
 import importlib
 import importlib.util
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import BuildParams, InferenceParams
 from enginery.core.records import Layer, TensorSpec
 from enginery.gpu import cuda
+from enginery.gpu.inspector import layers_of
 from enginery.gpu.nvml import find_gpu
 from enginery.gpu.session import DeviceSession, Shape
 from enginery.gpu.timing_cache import locked, read_timing_cache, set_aside, timing_cache_path, write_timing_cache
 from enginery.runtimes import Compiled, Session
 
 PLAN = "engine.plan"
-OLDEST = {"tensorrt": (10, 9), "tensorrt_rtx": (1, 2)}
-TITLES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT for RTX"}
-INSTALL = {"tensorrt": "pip install -e '.[tensorrt]'", "tensorrt_rtx": "pip install -e '.[tensorrt-rtx]'"}
+
+
+class Library(NamedTuple):
+    title: str
+    oldest: tuple[int, int]
+    install: str
+
+
+LIBRARIES = {
+    "tensorrt": Library("TensorRT", (10, 9), "pip install -e '.[tensorrt]'"),
+    "tensorrt_rtx": Library("TensorRT for RTX", (1, 2), "pip install -e '.[tensorrt-rtx]'"),
+}
 DTYPES = {
     "FLOAT": "float32", "HALF": "float16", "INT8": "int8", "INT32": "int32", "INT64": "int64", "UINT8": "uint8",
     "BOOL": "bool",
 }  # fmt: skip
-# How the inspector may name a tensor's type, for example "Int8", "Half" or "Row major linear FP32".
-TYPE_WORDS = {
-    "bf16": r"BFloat16|BF16", "fp16": r"Half|FP16|Float16", "fp8": r"FP8|E4M3", "int8": r"Int8", "fp4": r"FP4|E2M1",
-    "int4": r"Int4", "fp32": r"FP32|Float32|Float",
-}  # fmt: skip
-COMPUTES = re.compile(r"conv|correlation|gemm|matmul|matrix_?multiply|attention|mha", re.IGNORECASE)
 MORE_MEMORY = "lower build.profile.max, or end other programs that use the GPU"
 ADVICE = {  # by what TensorRT says
     r"out of memory|insufficient memory": f"The GPU's memory does not suffice: {MORE_MEMORY}",
@@ -54,19 +58,18 @@ CHUNK = 1 << 26
 class TensorRT:
     def __init__(self, library: str) -> None:
         self._library = library
-        self._title = TITLES[library]
+        self._title, self._oldest, self._install = LIBRARIES[library]
 
     def missing(self) -> str | None:
         if importlib.util.find_spec(self._library) is None:
-            return f"{self._title} is not installed: {INSTALL[self._library]}"
+            return f"{self._title} is not installed: {self._install}"
         try:
             found = self._trt().__version__
         except (ImportError, OSError) as error:
-            return f"{self._title} cannot be loaded ({error}): {INSTALL[self._library]}"
-        oldest = OLDEST[self._library]
-        if tuple(int(part) for part in found.split(".")[:2]) < oldest:
-            wanted = ".".join(map(str, oldest))
-            return f"{self._title} {found} is too old, {wanted} is the oldest that works: {INSTALL[self._library]}"
+            return f"{self._title} cannot be loaded ({error}): {self._install}"
+        if tuple(int(part) for part in found.split(".")[:2]) < self._oldest:
+            oldest = ".".join(map(str, self._oldest))
+            return f"{self._title} {found} is too old, Enginery is written for {oldest} and newer: {self._install}"
         return None
 
     def version(self) -> str:
@@ -79,7 +82,7 @@ class TensorRT:
         """A strongly typed network: what runs in which type is what the graph says."""
         trt, log = self._trt(), self._log()
         log.lines.clear()
-        builder = self._builder()
+        builder = self._started(trt.Builder)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self._parse(network, onnx)
         config = self._configure(builder, network, build)
@@ -96,13 +99,14 @@ class TensorRT:
     def load(self, folder: Path, build: BuildParams, inference: InferenceParams) -> Session:
         engine = self._deserialize(folder / PLAN, build)
         inputs, outputs = _specs_in(self._trt(), engine)
-        executor = _Executor(self._title, engine, self._context(engine, inference), self._log())
+        executor = _Executor(self._title, engine, self._context(engine, inference.cuda_graph), self._log())
         replay = inference.cuda_graph and self._library == "tensorrt"  # TensorRT for RTX captures by itself
         return DeviceSession(cuda.Stream(), executor, inputs, outputs, build.profile.max, replay)
 
-    def _builder(self) -> Any:
+    def _started(self, kind: Any) -> Any:
+        """A builder or a runtime."""
         try:
-            return self._trt().Builder(self._log())
+            return kind(self._log())
         except TypeError:  # how the bindings say that they got none
             raise EngineryError(f"{self._title} does not start: {self._why()}") from None
 
@@ -153,22 +157,33 @@ class TensorRT:
 
     @contextmanager
     def _timing_cache(self, config: Any, build: BuildParams) -> Iterator[None]:
-        """What earlier builds on this machine measured goes in, what this one measured is added."""
+        """What earlier builds on this machine measured goes in, what this one measured is added.
+
+        A cache that cannot be used or kept costs time; it never costs an engine.
+        """
         gpu = find_gpu()
         if not build.tensorrt.timing_cache or self._library == "tensorrt_rtx" or gpu is None:
             yield
             return
-        path = timing_cache_path(gpu.name, gpu.capability, gpu.driver, f"{self._library}-{self.version()}")
-        with locked(path):
-            known = self._read_cache(config, path) or config.create_timing_cache(b"")
-        config.set_timing_cache(known, ignore_mismatch=False)
+        path: Path | None = None
+        with _told_only("read"):
+            path = timing_cache_path(gpu.name, gpu.capability, gpu.driver, f"{self._library}-{self.version()}")
+            with locked(path):
+                self._attach(config, self._read_cache(config, path))
         yield
-        measured = config.get_timing_cache()
-        with locked(path):
-            others = self._read_cache(config, path)  # another build may have written since
-            if others is not None and not measured.combine(others, ignore_mismatch=False):
-                set_aside(path)
-            write_timing_cache(path, bytes(measured.serialize()))
+        with _told_only("kept"):
+            if path and (measured := config.get_timing_cache()):
+                with locked(path):
+                    others = self._read_cache(config, path)  # another build may have written since
+                    if others is not None and not measured.combine(others, ignore_mismatch=False):
+                        set_aside(path)
+                    write_timing_cache(path, bytes(measured.serialize()))
+
+    def _attach(self, config: Any, known: Any) -> None:
+        if known is None or not config.set_timing_cache(known, ignore_mismatch=False):
+            if known is not None:
+                print(f"{self._title} refuses the timings of earlier builds: {self._why()}", file=sys.stderr)
+            config.set_timing_cache(config.create_timing_cache(b""), ignore_mismatch=False)
 
     def _read_cache(self, config: Any, path: Path) -> Any:
         content = read_timing_cache(path)
@@ -185,8 +200,8 @@ class TensorRT:
     def _deserialize(self, plan: Path, build: BuildParams) -> Any:
         trt, log = self._trt(), self._log()
         log.lines.clear()
-        runtime = trt.Runtime(log)
-        if build.tensorrt.version_compatible:
+        runtime = self._started(trt.Runtime)
+        if self._library == "tensorrt" and build.tensorrt.version_compatible:
             runtime.engine_host_code_allowed = True  # such a plan brings its own runtime; its hash has been checked
         with plan.open("rb") as file:
             try:
@@ -201,14 +216,14 @@ class TensorRT:
             raise EngineryError(f"{self._title} cannot load {plan}: {self._why(otherwise=again)}")
         return engine
 
-    def _context(self, engine: Any, inference: InferenceParams) -> Any:
+    def _context(self, engine: Any, replay: bool = False) -> Any:
         trt = self._trt()
         if self._library == "tensorrt_rtx":
             settings = engine.create_runtime_config()
             # Else it starts with slower kernels, and compiles those for a shape while it is being timed.
             eager = trt.DynamicShapesKernelSpecializationStrategy.EAGER
             settings.dynamic_shapes_kernel_specialization_strategy = eager
-            if inference.cuda_graph:
+            if replay:
                 settings.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
             context = engine.create_execution_context(settings)
         else:
@@ -223,10 +238,13 @@ class TensorRT:
         return gpu is not None and (not portable or gpu.capability in build.tensorrt.compute_capabilities)
 
     def _layers(self, folder: Path, build: BuildParams) -> list[Layer]:
+        """At the batch that the engine is tuned for: without shapes, the inspector hides every type."""
         trt, engine = self._trt(), self._deserialize(folder / PLAN, build)
-        described = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
-        layers = json.loads(described).get("Layers", [])
-        return [_layer(layer) for layer in layers if isinstance(layer, dict)]
+        context, inspector = self._context(engine), engine.create_engine_inspector()
+        for spec in _specs_in(trt, engine)[0]:
+            context.set_input_shape(spec.name, _with_batch(spec.shape, build.profile.opt))
+        inspector.execution_context = context  # which must outlive the question
+        return layers_of(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
     def _why(self, otherwise: str = "") -> str:
         """TensorRT's reason, and what to do about it."""
@@ -244,6 +262,14 @@ class TensorRT:
 
     def _trt(self) -> Any:
         return importlib.import_module(self._library)
+
+
+@contextmanager
+def _told_only(done: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
+        print(f"timings are not {done} (build.tensorrt.timing_cache): {error}", file=sys.stderr)
 
 
 _logs: dict[str, Any] = {}
@@ -344,22 +370,3 @@ def _told(error: Any) -> str:
 
 def _cause(text: str) -> str:
     return " ".join(SOURCE.sub("", text).split())[:MOST_CHARACTERS]
-
-
-def _layer(described: Mapping[str, Any]) -> Layer:
-    kind, tactic = str(described.get("LayerType", "")), str(described.get("TacticName", ""))
-    return Layer(
-        name=str(described.get("Name", "")),
-        kind=f"{kind} {tactic}".strip(),
-        precision=_precision(described.get("Inputs") or [], tactic),
-        computes=bool(COMPUTES.search(f"{kind} {tactic}")),
-    )
-
-
-def _precision(inputs: Sequence[Mapping[str, Any]], tactic: str) -> str:
-    """That of the first input: of a convolution, what it multiplies. TF32 is float32 in memory; its kernels say so."""
-    text = str(inputs[0].get("Format/Datatype", "")) if inputs else ""
-    for precision, words in TYPE_WORDS.items():
-        if re.search(words, text, re.IGNORECASE):
-            return "tf32" if precision == "fp32" and "tf32" in tactic else precision
-    return text or "none"

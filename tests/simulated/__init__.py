@@ -29,8 +29,9 @@ def environment(version: str, failure: str = "", **more: str) -> dict[str, str]:
 def failing(what: str) -> bool:
     """Whether SIMULATED_FAILURE, a list with commas, asks for this failure.
 
-    TensorRT: build_none, out_of_memory_build, deserialize_none, out_of_memory_run, wrong_shape, unwritten_output,
-    execute_false. CUDA: no_device, old_driver, or the name of any function. NVML: hidden_processes, throttled.
+    TensorRT: build_none, cache_refused, out_of_memory_build, deserialize_none, out_of_memory_run, wrong_shape,
+    unwritten_output, execute_false. CUDA: no_device, old_driver, or the name of any function. NVML: hidden_processes,
+    throttled.
     """
     return what in os.environ.get("SIMULATED_FAILURE", "").split(",")
 

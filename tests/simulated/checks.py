@@ -105,9 +105,13 @@ def build(onnx_path, log, batches=(2, 4, 8), change=lambda config: None, **how):
     return plan
 
 
-def layers(plan, log):
+def layers(plan, log, shaped=True):
     engine = trt.Runtime(log).deserialize_cuda_engine(plan)
-    described = json.loads(engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON))
+    inspector, context = engine.create_engine_inspector(), engine.create_execution_context()
+    if shaped:
+        context.set_input_shape("input", (4, 3, 8, 8))
+        inspector.execution_context = context
+    described = json.loads(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
     return {layer["Name"]: layer for layer in described["Layers"]}
 
 
@@ -407,6 +411,7 @@ def test_layers_are_told_by_kernel_and_type(tiny_onnx, tmp_path, log):
     assert "tf32" in layers(build(tiny_onnx, log), log)["conv1"]["TacticName"]
     exact = build(tiny_onnx, log, change=lambda config: config.clear_flag(trt.BuilderFlag.TF32))
     conv = layers(exact, log)["conv1"]
+    assert layers(exact, log, shaped=False)["conv1"]["Inputs"][0]["Format/Datatype"] == "N/A due to dynamic shapes"
     assert conv["Inputs"][0] == {"Name": "input", "Dimensions": [-1, 3, 8, 8], "Format/Datatype": "Float"}
     assert "tf32" not in conv["TacticName"]
     save_graph(cast(tiny_onnx, "fp16", Keep(op_types=(), nodes=())), tmp_path / "fp16.onnx")

@@ -11,13 +11,14 @@ import itertools
 import os
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import NamedTuple
 
 from simulated import failing, real_module
 from simulated.surface import same_signature
 
 real = real_module("cuda.bindings.runtime")
-BUS_ADDRESS = b"0000:01:00.0"
+BUS_ADDRESS, DEVICE_NAME = b"0000:01:00.0", "Simulated GPU"
 DRIVER_SUPPORTS = 13000
 GARBAGE = 0xCD  # what fresh memory holds: nothing may rely on zeros
 
@@ -64,6 +65,12 @@ def allocated() -> dict[str, int]:
     held = {"device": sum(block.on_device for block in blocks), "host": sum(not block.on_device for block in blocks)}
     others = {"streams": _streams, "events": _events, "graphs": _graphs, "executables": _executables}
     return held | {name: len(things) for name, things in others.items()}
+
+
+def forget() -> None:
+    """What a process leaves allocated dies with it."""
+    for things in (_memory, _streams, _events, _graphs, _executables):
+        things.clear()
 
 
 def device_bytes() -> int:
@@ -121,6 +128,11 @@ def cudaDriverGetVersion():
 @_simulates(1)
 def cudaRuntimeGetVersion():
     return real.cudaRuntimeGetVersion()[1]
+
+
+@_simulates(1)
+def cudaGetDeviceProperties(device):
+    return SimpleNamespace(name=DEVICE_NAME.encode().ljust(256, b"\0"))
 
 
 @_simulates(1)

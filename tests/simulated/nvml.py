@@ -10,7 +10,7 @@ from simulated import cudart, failing, real_module
 from simulated.surface import same_signature
 
 real = real_module("pynvml")
-NAME, CAPABILITY, DRIVER = "Simulated GPU", (8, 9), "590.10"
+NAME, CAPABILITY, DRIVER = cudart.DEVICE_NAME, (8, 9), "590.10"
 CONTEXT_BYTES = 300 << 20  # what a process takes before it allocates anything
 CLOCKS = {real.NVML_CLOCK_GRAPHICS: 2400, real.NVML_CLOCK_SM: 2400, real.NVML_CLOCK_MEM: 9000}
 _GPU = SimpleNamespace()

@@ -3,13 +3,15 @@
 Each failure is one sentence, leaves no half-made engine, and gives all memory back.
 """
 
+import contextlib
 import gc
+import json
 import multiprocessing
 import re
-import shutil
 
 import numpy as np
 import pytest
+import tensorrt as trt
 
 from enginery.convert import cast, quantize
 from enginery.core.errors import EngineryError
@@ -142,8 +144,30 @@ def test_a_run_that_fails_is_a_sentence(make, gpu, fail, images, inference, fail
         fail(failure)
         with pytest.raises(EngineryError, match=words):
             engine.run({"input": images})
+
+
+def test_a_cleanup_that_fails_as_well_does_not_hide_the_cause(make, gpu, fail, images):
+    """After a fault on the GPU every call fails. What is then left allocated dies with the process."""
+    engine = Engine.open(make(), gpu, PLAIN)
+    fail("execute_false,cudaFree,cudaFreeHost,cudaEventDestroy,cudaStreamDestroy,cudaGraphExecDestroy")
+    with pytest.raises(EngineryError, match="TensorRT cannot run the engine: "), engine:
+        engine.run({"input": images})
+    fail("")
+    cudart.forget()
+
+
+@pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
+@pytest.mark.parametrize("failure", ["wrong_shape", "cudaGraphInstantiate"])
+def test_what_failed_for_one_shape_leaves_the_next_run_right(make, gpu, fail, images, inference, failure):
+    with Engine.open(make(), gpu, inference) as engine:
+        wanted = engine.run({"input": images})["logits"]
+        fail(failure)
+        with contextlib.suppress(EngineryError):
+            engine.run({"input": images[:5]})
         fail("")
-        assert np.isfinite(engine.run({"input": images})["logits"]).all()
+        assert np.array_equal(engine.run({"input": images})["logits"], wanted)
+        assert np.array_equal(engine.run({"input": images[:5]})["logits"], wanted[:5])
+        assert bool(engine._session._graph) == inference.cuda_graph
 
 
 def test_too_little_memory_for_the_context_is_a_sentence(make, gpu, fail):
@@ -193,7 +217,7 @@ def test_a_shape_outside_the_profile_is_refused_by_tensorrt_as_well(make, build,
 
 def test_no_gpu_and_an_old_driver_are_told_apart(fail):
     fail("no_device")
-    assert "runtime: tensorrt needs an NVIDIA GPU, and this machine shows none" in told(
+    assert "runtime: tensorrt needs an NVIDIA GPU, but this machine shows no NVIDIA GPU" in told(
         lambda: describe_machine("tensorrt")
     )
     fail("old_driver")
@@ -208,7 +232,7 @@ def test_a_process_that_the_driver_hides_has_no_known_memory(fail):
 
 def test_an_old_tensorrt_is_a_sentence(monkeypatch):
     monkeypatch.setattr("tensorrt.__version__", "8.6.1")
-    assert "TensorRT 8.6.1 is too old, 10.9 is the oldest that works: pip install" in told(
+    assert "TensorRT 8.6.1 is too old, Enginery is written for 10.9 and newer: pip install" in told(
         lambda: describe_machine("tensorrt")
     )
 
@@ -240,23 +264,77 @@ def test_a_damaged_timing_cache_is_set_aside_and_begun_anew(make, cache_folder, 
     assert "is damaged: moved to" in capsys.readouterr().err
 
 
-def test_builds_at_the_same_time_lose_none_of_each_others_timings(make, cache_folder, tmp_path):
-    """The cache of two builds that ran side by side is that of two that ran one after the other."""
-    alone = [make("a", optimization_level=1), make("b", optimization_level=5)]
-    (cache,) = cache_folder.glob("*.cache")
-    wanted = set(cache.read_bytes())
-    shutil.rmtree(cache_folder)
+def test_builds_at_the_same_time_lose_none_of_each_others_timings(make, cache_folder):
+    """Both have read the cache before either writes it."""
     side_by_side = multiprocessing.get_context("fork")
-    workers = [
-        side_by_side.Process(target=make, args=(f"c{level}",), kwargs={"optimization_level": level}) for level in (1, 5)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-        assert worker.exitcode == 0
-    assert set(cache.read_bytes()) == wanted
-    assert all(folder.exists() for folder in alone)
+    both_have_read = side_by_side.Barrier(2)
+    build = trt.Builder.build_serialized_network
+
+    def wait_and_build(self, network, config):
+        both_have_read.wait(timeout=30)
+        return build(self, network, config)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trt.Builder, "build_serialized_network", wait_and_build)
+        workers = [
+            side_by_side.Process(target=make, args=(f"c{level}",), kwargs={"optimization_level": level})
+            for level in (1, 5)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+            assert worker.exitcode == 0
+    levels = {name.rpartition(" ")[2] for name in timings(cache_folder)}
+    assert levels == {"1", "5"}
+
+
+def test_a_cache_that_tensorrt_refuses_is_told_and_begun_anew(make, cache_folder, fail, capsys):
+    make("first", optimization_level=1)
+    fail("cache_refused")
+    make("second", optimization_level=5)
+    assert "TensorRT refuses the timings of earlier builds" in capsys.readouterr().err
+    assert any(name.endswith("level 5") for name in timings(cache_folder))
+
+
+@pytest.mark.parametrize("way", ["a file", "read-only", "no home"])
+def test_a_cache_that_cannot_be_kept_costs_no_engine(make, monkeypatch, tmp_path, capsys, way):
+    (tmp_path / "cache").write_text("")
+    if way == "no home":
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr("pathlib.Path.home", lambda: (_ for _ in ()).throw(RuntimeError("no home directory")))
+    else:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache") if way == "a file" else "/proc/no/such")
+    assert (make() / "engine.plan").exists()
+    assert "timings are not read (build.tensorrt.timing_cache): " in capsys.readouterr().err
+
+
+def timings(cache_folder):
+    (cache,) = cache_folder.glob("*.cache")
+    return json.loads(cache.read_bytes().removeprefix(b"timings"))
+
+
+def plan_settings(folder):
+    """What the simulated builder was told."""
+    plan = (folder / "engine.plan").read_bytes()
+    return json.loads(plan[8 : 8 + int.from_bytes(plan[4:8], "little")])
+
+
+def test_every_choice_reaches_the_builder(make):
+    told = plan_settings(make("plain"))
+    assert (told["optimization_level"], told["limits"], told["strongly_typed"]) == (3, {}, True)
+    assert (told["hardware_compatibility"], told["version_compatible"], told["detailed"]) == ("NONE", False, True)
+    told = plan_settings(
+        make(
+            "chosen",
+            optimization_level=1,
+            workspace_mb=64,
+            hardware_compatibility="ampere_plus",
+            version_compatible=True,
+        )
+    )
+    assert (told["optimization_level"], told["limits"]) == (1, {"WORKSPACE": 64 << 20})
+    assert (told["hardware_compatibility"], told["version_compatible"]) == ("AMPERE_PLUS", True)
 
 
 def test_graphs_are_converted_alike_with_and_without_tensorrt(tiny_onnx, monkeypatch):
@@ -275,6 +353,6 @@ def test_compatibility_is_told_to_tensorrt_and_recorded(make, gpu, images, level
     target = EngineRecord.read(folder / "engine.json").target
     assert target.capabilities == (("8.0+",) if level == "ampere_plus" else ("8.9",))
     assert (target.device_name is None) == (level != "none")
-    assert "." not in target.runtime_version
+    assert target.or_newer
     with Engine.open(folder, gpu, PLAIN) as engine:
         assert np.isfinite(engine.run({"input": images})["logits"]).all()

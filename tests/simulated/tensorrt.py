@@ -250,6 +250,8 @@ class IBuilderConfig(Simulated, real=trt.IBuilderConfig):
             return ITimingCache._new(timings={})
 
     def set_timing_cache(self, cache, ignore_mismatch):
+        if failing("cache_refused") and cache._timings:
+            return False
         self._cache = cache
         return True
 
@@ -297,7 +299,8 @@ class Builder(Simulated, real=trt.Builder):
         }
         if config._cache:
             layers = describe_layers(onnx.load_model_from_string(parser._content), settings)
-            config._cache._timings |= {layer["Name"]: 0.01 for layer in layers}
+            level = config.builder_optimization_level  # another level tries other kernels
+            config._cache._timings |= {f"{layer['Name']}, level {level}": 0.01 for layer in layers}
         header = json.dumps(settings).encode()
         return IHostMemory._holding(MAGIC + len(header).to_bytes(4, "little") + header + parser._content)
 
@@ -451,9 +454,16 @@ class EngineInspector(Simulated, real=trt.EngineInspector):
             raise NotImplementedError("the simulation describes engines as JSON alone")
         engine = self._engine
         layers = describe_layers(engine._model, engine._settings)
+        if not self._shapes_are_known():
+            for tensor in (tensor for layer in layers for tensor in (*layer["Inputs"], *layer["Outputs"])):
+                tensor["Format/Datatype"] = "N/A due to dynamic shapes"
         if not engine._settings["detailed"]:
             layers = [layer["Name"] for layer in layers]
         return json.dumps({"Layers": layers, "Bindings": list(engine._tensors())})
+
+    def _shapes_are_known(self) -> bool:
+        context = vars(self).get("execution_context")
+        return context is not None and context.all_binding_shapes_specified
 
 
 class IExecutionContext(Simulated, real=trt.IExecutionContext):
