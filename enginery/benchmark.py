@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from enginery.contenders import pytorch_contender
+from enginery.contention import contention, usage
 from enginery.core.params import BenchmarkParams
 from enginery.core.progress import progress
-from enginery.core.records import ENGINE, Latency, Ratio
+from enginery.core.records import ENGINE, Contention, Latency, Ratio
 from enginery.engines import Engine
 from enginery.graphs import INPUT
 from enginery.samples import SampleSet
@@ -28,6 +29,7 @@ class Point:
     batch: int
     latencies: tuple[Latency, ...]
     ratios: tuple[Ratio, ...]
+    contention: Contention
     timings: Timings
 
 
@@ -45,13 +47,16 @@ def benchmark_engine(
             contenders[baseline] = pytorch_contender(
                 model, baseline, images, engine.record.target.device, engine.record.build.tf32
             )
+        before = usage()
         with watching:
             timings = race(contenders, params.seconds, rng)
+        after = usage()
         points.append(
             Point(
                 batch=batch,
                 latencies=tuple(summarize(name, batch, timings.all(name)) for name in contenders),
                 ratios=tuple(compare(timings, baseline, batch, params, rng) for baseline in params.baselines),
+                contention=contention(batch, before, after),
                 timings=timings,
             )
         )
@@ -61,7 +66,7 @@ def benchmark_engine(
 def summarize(contender: str, batch: int, calls: Sequence[Call]) -> Latency:
     milliseconds: NDArray[np.float64] = np.array([call.seconds for call in calls]) * 1000
     compute = [call.compute * 1000 for call in calls if call.compute is not None]
-    p50, p90, p99 = (float(value) for value in np.percentile(milliseconds, [50, 90, 99]))
+    p25, p50, p75, p90, p99 = (float(value) for value in np.percentile(milliseconds, [25, 50, 75, 90, 99]))
     return Latency(
         contender=contender,
         batch=batch,
@@ -70,6 +75,8 @@ def summarize(contender: str, batch: int, calls: Sequence[Call]) -> Latency:
         p90=p90,
         p99=p99,
         compute=median(compute) if compute else None,
+        spread=(p75 - p25) / p50,
+        outliers=float(np.mean(milliseconds > 2 * p50)),
         images_per_second=batch / p50 * 1000,
     )
 

@@ -37,6 +37,7 @@ def benchmark(precision: str, engine: Path, weights: Path, validation: Path, mac
         confidence=params.benchmark.confidence,
         latencies=all_latencies(points),
         ratios=all_ratios(points),
+        contention=tuple(point.contention for point in points),
         peak_memory={
             ENGINE: engine_peak_memory(engine, machine, largest, inference),
             "eager": pytorch_peak_memory(weights, largest, inference.threads, size, here.device),

@@ -7,6 +7,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.params import Profile
 from enginery.core.records import (
     Benchmark,
+    Contention,
     EngineRecord,
     Errors,
     GpuConditions,
@@ -26,6 +27,17 @@ from enginery.reporting.verdict import recommend, sentence
 from enginery.targets import target_of
 
 BATCHES = (1, 8)
+GPU = GpuConditions(
+    samples=20,
+    clock_low=2500,
+    clock_median=2510,
+    clock_high=2520,
+    memory_clock=9000,
+    power_median=100.0,
+    power_high=120.0,
+    temperature_high=50,
+    throttled={},
+)
 
 
 @pytest.fixture
@@ -95,6 +107,8 @@ def evidence(machine, build, manifest):
                         p90=1.1 * milliseconds * batch,
                         p99=1.5 * milliseconds * batch,
                         compute=None,
+                        spread=0.02,
+                        outliers=0.0,
                         images_per_second=1000 / milliseconds,
                     )
                     for batch in batches
@@ -104,6 +118,7 @@ def evidence(machine, build, manifest):
                     Ratio(baseline="eager", batch=batch, rounds=20, median=median, low=low, high=high)
                     for batch in batches
                 ),
+                contention=tuple(Contention(batch=batch, cores=2, others=0.0, stolen=0.0) for batch in batches),
                 peak_memory={
                     "engine": PeakMemory(host=150.4, device=None),
                     "eager": PeakMemory(host=800.2, device=None),
@@ -153,9 +168,9 @@ def test_where_none_passed_none_is_recommended(findings, evidence):
 
 
 def test_the_sentence_says_how_fast_and_how_right(findings, evidence):
-    text = sentence(findings(evidence("int8", (4.0, 3.8, 4.25))))
+    text = sentence(findings(evidence("int8", (4.0, 3.85, 4.2))))
     assert text == (
-        "**Ship int8:** 4.00 times as fast as PyTorch eager at batch 8 (3.80 to 4.25 within this run), "
+        "**Ship int8:** 4.00 times as fast as PyTorch eager at batch 8 (3.85 to 4.20 within this run), "
         "accuracy 97.53% where PyTorch has 98.76%, and the same answer as PyTorch for 96.88% of 512 images. "
         "The engine takes 12.3 MB."
     )
@@ -167,7 +182,8 @@ def test_figures_are_quoted_at_the_tuned_batch_if_it_was_raced_and_else_at_the_l
 
 
 def test_metrics_hold_the_figures_of_every_precision(findings, evidence):
-    got = metrics(findings(evidence("fp32", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.8, 4.2), relative=0.012345)))
+    fp32, int8 = evidence("fp32", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.9, 4.2), relative=0.012345)
+    got = metrics(findings(fp32, int8))
     assert list(got) == ["recommended", "pytorch", "fp32", "int8"]
     assert got["recommended"] == "int8"
     assert got["pytorch"] == {"accuracy": 0.9876}
@@ -181,8 +197,8 @@ def test_metrics_hold_the_figures_of_every_precision(findings, evidence):
         "executed_as_asked": 0.667,
         "engine_mb": 12.34,
         "peak_mb": 150,
-        "batch1": {"p50_ms": 2.0, "p99_ms": 3.0, "images_per_s": 500.0, "speedup": 4.0},
-        "batch8": {"p50_ms": 16.0, "p99_ms": 24.0, "images_per_s": 500.0, "speedup": 4.0},
+        "batch1": {"p50_ms": 2.0, "p99_ms": 3.0, "images_per_s": 500.0, "speedup": 4.0, "noisy": False},
+        "batch8": {"p50_ms": 16.0, "p99_ms": 24.0, "images_per_s": 500.0, "speedup": 4.0, "noisy": False},
     }
 
 
@@ -207,10 +223,49 @@ def test_the_summary_says_what_failed(findings, evidence):
     assert "FAILED" in page
 
 
+def noisy(entry, latency=None, contention=None, **changes):
+    """The evidence with its timings disturbed."""
+    benchmark = entry.benchmark
+    latencies = tuple(one.model_copy(update=(latency or {}).get(one.contender, {})) for one in benchmark.latencies)
+    taken = tuple(one.model_copy(update=contention or {}) for one in benchmark.contention)
+    disturbed = benchmark.model_copy(update={"latencies": latencies, "contention": taken, **changes})
+    return replace(entry, benchmark=disturbed)
+
+
+@pytest.mark.parametrize(
+    ("disturbance", "why"),
+    [
+        ({"latency": {"eager": {"spread": 0.26}}}, "the middle half of the eager's calls spreads over 26%"),
+        ({"latency": {"engine": {"outliers": 0.07}}}, "7% of the engine's calls took over twice as long as most"),
+        ({"contention": {"others": 0.8}}, "other programs took 0.8 of 2 cores"),
+        ({"contention": {"stolen": 0.1}}, "the host took 0.10 of 2 cores away"),
+        ({"gpu": GPU.model_copy(update={"clock_low": 1500})}, "the GPU's clock moved between 1500 and 2520 MHz"),
+        ({"gpu": GPU.model_copy(update={"throttled": {"power cap": 0.5}})}, "the GPU was throttled: power cap"),
+    ],
+    ids=["spread", "outliers", "others", "stolen", "clock", "throttled"],
+)
+def test_what_is_noisy_is_marked_with_its_reason_and_so_is_the_verdict(findings, evidence, disturbance, why):
+    found = findings(evidence("fp32", (1.0, 0.98, 1.02)), noisy(evidence("int8", (4.0, 3.9, 4.1)), **disturbance))
+    page = write_summary(found)
+    assert f"- **Noisy, int8 over eager at batch 8:** {why}." in page
+    assert "Noisy, fp32" not in page
+    assert f"**Measure again: that ratio is noisy**, {why}." in sentence(found)
+    assert tables.ratio_table(found).loc["int8 over eager", "batch 8"] == "4.00 (3.90 to 4.10) *"
+    assert metrics(found)["int8"]["batch8"]["noisy"] is True
+    assert metrics(found)["fp32"]["batch8"]["noisy"] is False
+
+
 @pytest.mark.parametrize(("ratio", "warned"), [((4.0, 3.85, 4.2), False), ((4.0, 3.0, 4.2), True)])
-def test_the_summary_warns_of_timings_that_vary_too_much(findings, evidence, ratio, warned):
+def test_a_wide_interval_is_noise(findings, evidence, ratio, warned):
     page = write_summary(findings(evidence("fp32", (1.0, 0.98, 1.02)), evidence("int8", ratio)))
-    assert ("**Timing was unstable:** ratios that vary by more than 10% within the run: 2." in page) == warned
+    assert ("- **Noisy, int8 over eager at batch 1:** its interval is 30% of it." in page) == warned
+    assert ("Measure again" in page) == warned
+
+
+def test_with_spare_cores_other_programs_do_not_disturb(findings, evidence):
+    """Two threads on eight cores leave room for five others."""
+    roomy = noisy(evidence("int8", (4.0, 3.9, 4.1)), contention={"cores": 8, "others": 5.0})
+    assert "Noisy" not in write_summary(findings(roomy))
 
 
 def test_a_high_percentile_of_few_runs_is_not_shown(findings, evidence):

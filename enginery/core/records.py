@@ -243,7 +243,8 @@ ENGINE = "engine"  # the contender that is no baseline
 class Latency(Record):
     """One contender at one batch size, in milliseconds per batch, copies to and from a device included.
 
-    `compute` is the median without them, by the device's own clock; None where there is nothing to copy.
+    `compute` is the median without them, by the device's own clock; None where there is nothing to copy. `spread` is
+    what the middle half of the calls covers, as a share of the median; `outliers` the share that took over twice it.
     """
 
     contender: str
@@ -253,6 +254,8 @@ class Latency(Record):
     p90: float
     p99: float
     compute: float | None
+    spread: float
+    outliers: float
     images_per_second: float
 
 
@@ -265,6 +268,15 @@ class Ratio(Record):
     median: float
     low: float
     high: float
+
+
+class Contention(Record):
+    """Cores that others kept busy while one batch size was timed, and that the host of a virtual machine withheld."""
+
+    batch: int
+    cores: int
+    others: float
+    stolen: float
 
 
 class GpuConditions(Record):
@@ -295,5 +307,6 @@ class Benchmark(Record):
     confidence: float
     latencies: tuple[Latency, ...]
     ratios: tuple[Ratio, ...]
+    contention: tuple[Contention, ...]
     peak_memory: dict[str, PeakMemory]
     gpu: GpuConditions | None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from enginery.core.errors import EngineryError
-from enginery.core.records import ENGINE, Benchmark, EngineRecord, Latency, Machine, Ratio, Validation
+from enginery.core.records import ENGINE, Benchmark, Contention, EngineRecord, Latency, Machine, Ratio, Validation
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,9 @@ class Evidence:
 
     def latency(self, batch: int, contender: str = ENGINE) -> Latency:
         return next(entry for entry in self.benchmark.latencies if (entry.batch, entry.contender) == (batch, contender))
+
+    def contention(self, batch: int) -> Contention:
+        return next(entry for entry in self.benchmark.contention if entry.batch == batch)
 
     def ratio(self, batch: int, baseline: str) -> Ratio:
         return next(entry for entry in self.benchmark.ratios if (entry.batch, entry.baseline) == (batch, baseline))

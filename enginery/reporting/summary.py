@@ -7,7 +7,8 @@ import pandas as pd
 from enginery.core.records import ENGINE, Machine
 from enginery.reporting import tables
 from enginery.reporting.evidence import Evidence, Findings
-from enginery.reporting.verdict import STABLE_SPREAD, recommend, sentence, unstable
+from enginery.reporting.noise import noisy_ratios, reasons
+from enginery.reporting.verdict import recommend, sentence
 
 
 def write_summary(findings: Findings) -> str:
@@ -38,7 +39,8 @@ def write_summary(findings: Findings) -> str:
         *(_gpu_sections(findings) if on_gpu else []),
         "![Latency](figures/latency.png)",
         f"Times as fast as the baseline, which ran beside each engine anew: median over rounds in which both took a "
-        f"turn, and its {first.benchmark.confidence:.0%} interval within this run. Another run can differ by more.",
+        f"turn, and its {first.benchmark.confidence:.0%} interval within this run. Another run can differ by more. "
+        "An asterisk marks what is noisy, for the reasons named above.",
         _markdown(tables.ratio_table(findings)),
         "## Throughput",
         "Images per second, one batch at a time.",
@@ -107,6 +109,7 @@ def _batch_metrics(entry: Evidence, batch: int, baseline: str) -> dict[str, floa
         "p99_ms": round(latency.p99, 3),
         "images_per_s": round(latency.images_per_second, 1),
         "speedup": round(entry.ratio(batch, baseline).median, 3),
+        "noisy": bool(reasons(entry, entry.ratio(batch, baseline))),
     }
 
 
@@ -126,13 +129,9 @@ def _warnings(findings: Findings) -> list[str]:
             )
         blamed = f"the {entry.validation.loss_comes_from} is to blame"
         lines += [f"- **{entry.precision} failed:** {line}; {blamed}." for line in entry.validation.broken]
-    noisy = unstable(findings)
-    if noisy:
-        lines.append(
-            f"- **Timing was unstable:** ratios that vary by more than {STABLE_SPREAD:.0%} within the run: "
-            f"{len(noisy)}. "
-            "Other programs were using the machine; measure again with `dvc repro --force --single-item benchmark@...`."
-        )
+    for entry, ratio, why in noisy_ratios(findings):
+        what = f"{entry.precision} over {ratio.baseline} at batch {ratio.batch}"
+        lines.append(f"- **Noisy, {what}:** {'; '.join(why)}.")
     return ["\n".join(lines)] if lines else []
 
 

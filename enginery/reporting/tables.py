@@ -6,6 +6,7 @@ import pandas as pd
 
 from enginery.core.records import ENGINE, PeakMemory
 from enginery.reporting.evidence import Evidence, Findings
+from enginery.reporting.noise import reasons
 
 RUNS_FOR_P99 = 100
 
@@ -116,6 +117,7 @@ def ratio_table(findings: Findings) -> pd.DataFrame:
     rows = {
         f"{entry.precision} over {baseline}": {
             f"batch {ratio.batch}": f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+            + (" *" if reasons(entry, ratio) else "")
             for ratio in entry.benchmark.ratios
             if ratio.baseline == baseline
         }

@@ -1,10 +1,9 @@
 """Which precision to ship, and why."""
 
-from enginery.core.records import Ratio
 from enginery.reporting.evidence import Evidence, Findings
+from enginery.reporting.noise import reasons
 
 AS_FAST = 1.03  # engines are timed in processes of their own, and two runs of one engine differ by about as much
-STABLE_SPREAD = 0.1
 
 
 def recommend(findings: Findings) -> Evidence | None:
@@ -15,12 +14,6 @@ def recommend(findings: Findings) -> Evidence | None:
     fastest = min(entry.latency(findings.tuned_batch).p50 for entry in passed)
     as_fast = [entry for entry in passed if entry.latency(findings.tuned_batch).p50 <= AS_FAST * fastest]
     return min(as_fast, key=lambda entry: entry.validation.engine_against_pytorch.relative)
-
-
-def unstable(findings: Findings) -> list[Ratio]:
-    """The ratios whose interval is too wide to rest a decision on: other programs were using the machine."""
-    ratios = [ratio for entry in findings.precisions for ratio in entry.benchmark.ratios]
-    return [ratio for ratio in ratios if ratio.high - ratio.low > STABLE_SPREAD * ratio.median]
 
 
 def sentence(findings: Findings) -> str:
@@ -35,4 +28,5 @@ def sentence(findings: Findings) -> str:
         f"accuracy {validation.engine_accuracy:.2%} where PyTorch has {validation.reference_accuracy:.2%}, "
         f"and the same answer as PyTorch for {validation.engine_against_pytorch.top1_agreement:.2%} "
         f"of {validation.samples} images. The engine takes {engine.bytes / 1e6:.1f} MB."
+        + (f" **Measure again: that ratio is noisy**, {'; '.join(noise)}." if (noise := reasons(chosen, ratio)) else "")
     )
