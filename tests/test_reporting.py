@@ -235,7 +235,7 @@ def noisy(entry, latency=None, contention=None, **changes):
 @pytest.mark.parametrize(
     ("disturbance", "why"),
     [
-        ({"latency": {"eager": {"spread": 0.26}}}, "the middle half of the eager's calls spreads over 26%"),
+        ({"latency": {"eager": {"spread": 0.26}}}, "the middle half of PyTorch eager's calls spreads over 26%"),
         ({"latency": {"engine": {"outliers": 0.07}}}, "7% of the engine's calls took over twice as long as most"),
         ({"contention": {"others": 0.8}}, "other programs took 0.8 of 2 cores"),
         ({"contention": {"stolen": 0.1}}, "the host took 0.10 of 2 cores away"),

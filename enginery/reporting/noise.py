@@ -21,10 +21,11 @@ def reasons(entry: Evidence, ratio: Ratio) -> list[str]:
         found.append(f"its interval is {(ratio.high - ratio.low) / ratio.median:.0%} of it")
     for contender in (ENGINE, ratio.baseline):
         latency = entry.latency(ratio.batch, contender)
+        whose = "the engine's" if contender == ENGINE else f"PyTorch {contender}'s"
         if latency.spread > WIDEST_SPREAD:
-            found.append(f"the middle half of the {contender}'s calls spreads over {latency.spread:.0%}")
+            found.append(f"the middle half of {whose} calls spreads over {latency.spread:.0%}")
         if latency.outliers > MOST_OUTLIERS:
-            found.append(f"{latency.outliers:.0%} of the {contender}'s calls took over twice as long as most")
+            found.append(f"{latency.outliers:.0%} of {whose} calls took over twice as long as most")
     return found + _taken_by_others(entry, ratio.batch) + _gpu_unsteady(entry)
 
 
