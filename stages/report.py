@@ -5,12 +5,13 @@ from pathlib import Path
 
 from enginery.core.files import new_file, new_folder
 from enginery.core.params import load_params
+from enginery.core.records import Verdict
 from enginery.core.stage import run_stage
 from enginery.reporting.evidence import gather
 from enginery.reporting.figures import draw_figures
 from enginery.reporting.summary import metrics, write_summary
 from enginery.reporting.tables import latency_rows, tradeoff_rows
-from enginery.reporting.verdict import sentence
+from enginery.reporting.verdict import failures_of, recommend, sentence
 
 
 def report(
@@ -19,12 +20,15 @@ def report(
     benchmark: Path,
     machine: Path,
     summary: Path,
+    verdict: Path,
     metrics_file: Path,
     plots: Path,
     figures: Path,
 ) -> None:
-    """Write summary.md, metrics.json, the plots' data and the figures."""
-    findings = gather(tuple(load_params().precisions), engines, validation, benchmark, machine)
+    """Write summary.md, verdict.json, metrics.json, the plots' data and the figures."""
+    precisions = load_params().precisions
+    findings = gather(tuple(precisions), engines, validation, benchmark, machine)
+    failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
     with new_folder(figures) as unfinished:
         draw_figures(findings, unfinished)
     with new_folder(plots) as unfinished:
@@ -33,7 +37,9 @@ def report(
     with new_file(metrics_file) as temporary:
         temporary.write_text(json.dumps(metrics(findings), indent=2) + "\n")
     with new_file(summary) as temporary:
-        temporary.write_text(write_summary(findings))
+        temporary.write_text(write_summary(findings, failures))
+    chosen = recommend(findings)
+    Verdict(recommended=chosen.precision if chosen else None, failures=failures).write(verdict)
     print(f"{sentence(findings).replace('*', '')}\nMore in {summary}")
 
 

@@ -31,6 +31,7 @@ DEPENDENTS = {
     "precisions.int8.keep.nodes": AFTER_CALIBRATION,
     "precisions.bf16.thresholds.cosine": {"validate@bf16"} | ENDS,
     "build.profile.opt": each("build", "validate", "benchmark") | ENDS,
+    "precisions.int8.must_pay": ENDS,
     "inference.threads": each("validate", "benchmark") | ENDS,
     "validation.spot_samples": each("validate") | ENDS,
     "benchmark.seconds": each("benchmark") | ENDS,

@@ -65,6 +65,14 @@ def test_the_repositorys_own_parameters_load():
         ({"precisions": {}}, "precisions: "),
         ({"precisions.int8.from": "simplified"}, "precisions.int8.from: int8 is made from 'calibrated'"),
         ({"precisions.fp16.from": "calibrated"}, "precisions.fp16.from: fp16 is made from 'simplified'"),
+        (
+            {"precisions.int8.must_pay": {"over": "fp8", "times": 1.1}},
+            "precisions.int8.must_pay.over: fp8 is not another precision that is made",
+        ),
+        (
+            {"precisions.int8.must_pay": {"over": "int8", "times": 1.1}},
+            "precisions.int8.must_pay.over: int8 is not another precision that is made",
+        ),
         ({"precisions.int8.from": "exported"}, "precisions.int8.from: input should be 'simplified' or 'calibrated'"),
         # What the runtimes are told.
         (

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import Profile
+from enginery.core.params import MustPay, Profile
 from enginery.core.records import (
     Benchmark,
     Contention,
@@ -22,8 +22,9 @@ from enginery.core.records import (
 from enginery.reporting import tables
 from enginery.reporting.evidence import Evidence, Findings, gather
 from enginery.reporting.figures import draw_figures
-from enginery.reporting.summary import metrics, write_summary
-from enginery.reporting.verdict import recommend, sentence
+from enginery.reporting.summary import metrics
+from enginery.reporting.summary import write_summary as summary_of
+from enginery.reporting.verdict import failures_of, recommend, sentence
 from enginery.targets import target_of
 
 BATCHES = (1, 8)
@@ -133,6 +134,10 @@ def evidence(machine, build, manifest):
 @pytest.fixture
 def findings(machine):
     return lambda *precisions: Findings(machine, precisions)
+
+
+def write_summary(found, **must_pay):
+    return summary_of(found, failures_of(found, must_pay))
 
 
 def test_the_fastest_is_recommended(findings, evidence):
@@ -266,6 +271,25 @@ def test_with_spare_cores_other_programs_do_not_disturb(findings, evidence):
     """Two threads on eight cores leave room for five others."""
     roomy = noisy(evidence("int8", (4.0, 3.9, 4.1)), contention={"cores": 8, "others": 5.0})
     assert "Noisy" not in write_summary(findings(roomy))
+
+
+def test_a_precision_that_must_pay_fails_if_it_does_not_and_names_what_held_it_back(findings, evidence):
+    found = findings(evidence("bf16", (3.0, 2.95, 3.05)), evidence("int8", (3.1, 3.05, 3.15)))
+    rule = MustPay(over="bf16", times=1.2)
+    why = (
+        "1.03 times as fast as bf16 at batch 8, and must_pay asks for 1.2; "
+        "1 of 3 compute layers ran in another: classifier"
+    )
+    assert failures_of(found, {"bf16": None, "int8": rule}) == {"bf16": (), "int8": (why,)}
+    assert f"- **int8 failed:** {why}.\n" in write_summary(found, int8=rule)
+    assert failures_of(found, {"int8": MustPay(over="bf16", times=1.0)})["int8"] == ()
+
+
+def test_broken_thresholds_and_missing_speed_are_told_together(findings, evidence):
+    found = findings(evidence("bf16", (3.0, 2.95, 3.05)), evidence("int8", (1.0, 0.98, 1.02), broken=("cosine 0",)))
+    first, second = failures_of(found, {"int8": MustPay(over="bf16", times=1.0)})["int8"]
+    assert first == "cosine 0"
+    assert second.startswith("0.33 times as fast as bf16")
 
 
 def test_a_high_percentile_of_few_runs_is_not_shown(findings, evidence):

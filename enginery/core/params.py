@@ -108,10 +108,18 @@ class Thresholds(Section):
     accuracy_drop: float = Field(ge=-1, le=1)
 
 
+class MustPay(Section):
+    """Over which precision one must be how many times as fast, at the batch size that engines are tuned for."""
+
+    over: PrecisionName
+    times: float = Field(gt=0)
+
+
 class PrecisionParams(Section):
     made_from: Literal["simplified", "calibrated"] = Field(alias="from")
     keep: Keep
     thresholds: Thresholds
+    must_pay: MustPay | None = None
 
 
 class Profile(Section):
@@ -191,6 +199,9 @@ class Params(Section):
             needed = "calibrated" if name in ("int8", "fp8") else "simplified"
             if precision.made_from != needed:
                 raise ValueError(f"precisions.{name}.from: {name} is made from '{needed}', not '{precision.made_from}'")
+            over = precision.must_pay and precision.must_pay.over
+            if over and (over == name or over not in self.precisions):
+                raise ValueError(f"precisions.{name}.must_pay.over: {over} is not another precision that is made")
             if name == "fp32" and (precision.keep.op_types or precision.keep.nodes):
                 raise ValueError("precisions.fp32.keep: fp32 is in high precision throughout, there is nothing to keep")
             if needed == "simplified" and precision.keep.rest != "fp32":

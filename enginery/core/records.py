@@ -270,6 +270,13 @@ class Ratio(Record):
     high: float
 
 
+class Verdict(Record):
+    """What to ship, and for each precision that fails why."""
+
+    recommended: str | None
+    failures: dict[str, tuple[str, ...]]
+
+
 class Contention(Record):
     """Cores that others kept busy while one batch size was timed, and that the host of a virtual machine withheld."""
 

@@ -1,5 +1,6 @@
 """The report as Markdown, and as numbers for `dvc metrics diff`."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -11,7 +12,7 @@ from enginery.reporting.noise import noisy_ratios, reasons
 from enginery.reporting.verdict import recommend, sentence
 
 
-def write_summary(findings: Findings) -> str:
+def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> str:
     machine, first = findings.machine, findings.precisions[0]
     on_gpu = machine.device == "cuda"
     parts = [
@@ -19,7 +20,7 @@ def write_summary(findings: Findings) -> str:
         sentence(findings),
         f"Measured on {_device(machine)}, {machine.runtime} {machine.runtime_version}, "
         f"{first.benchmark.threads} threads, {first.validation.samples} validation images.",
-        *_warnings(findings),
+        *_warnings(findings, failures),
         "![Accuracy and speed](figures/tradeoff.png)",
         "## Accuracy",
         "Each engine against PyTorch on the full validation set.",
@@ -113,7 +114,7 @@ def _batch_metrics(entry: Evidence, batch: int, baseline: str) -> dict[str, floa
     }
 
 
-def _warnings(findings: Findings) -> list[str]:
+def _warnings(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> list[str]:
     lines = []
     for entry in findings.precisions:
         if not entry.is_known:
@@ -128,7 +129,10 @@ def _warnings(findings: Findings) -> list[str]:
                 f"{entry.precision} here. Its accuracy is that of its graph, its speed is {executed}'s."
             )
         blamed = f"the {entry.validation.loss_comes_from} is to blame"
-        lines += [f"- **{entry.precision} failed:** {line}; {blamed}." for line in entry.validation.broken]
+        lines += [
+            f"- **{entry.precision} failed:** {line}" + (f"; {blamed}." if line in entry.validation.broken else ".")
+            for line in failures.get(entry.precision, ())
+        ]
     for entry, ratio, why in noisy_ratios(findings):
         what = f"{entry.precision} over {ratio.baseline} at batch {ratio.batch}"
         lines.append(f"- **Noisy, {what}:** {'; '.join(why)}.")

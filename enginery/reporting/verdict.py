@@ -1,7 +1,11 @@
 """Which precision to ship, and why."""
 
+from collections.abc import Mapping
+
+from enginery.core.params import MustPay
 from enginery.reporting.evidence import Evidence, Findings
 from enginery.reporting.noise import reasons
+from enginery.reporting.payoff import unpaid
 
 AS_FAST = 1.03  # engines are timed in processes of their own, and two runs of one engine differ by about as much
 
@@ -14,6 +18,15 @@ def recommend(findings: Findings) -> Evidence | None:
     fastest = min(entry.latency(findings.tuned_batch).p50 for entry in passed)
     as_fast = [entry for entry in passed if entry.latency(findings.tuned_batch).p50 <= AS_FAST * fastest]
     return min(as_fast, key=lambda entry: entry.validation.engine_against_pytorch.relative)
+
+
+def failures_of(findings: Findings, must_pay: Mapping[str, MustPay | None]) -> dict[str, tuple[str, ...]]:
+    """By precision: broken thresholds, and speed that is not worth it."""
+    too_slow = unpaid(findings, must_pay)
+    return {
+        entry.precision: entry.validation.broken + ((too_slow[entry.precision],) if entry.precision in too_slow else ())
+        for entry in findings.precisions
+    }
 
 
 def sentence(findings: Findings) -> str:
