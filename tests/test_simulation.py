@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 import simulated
@@ -16,8 +17,9 @@ CAPTURE = cudart.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
 
 
 def run(version, *command):
-    environment = simulated.environment(version)
-    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
+    with tempfile.TemporaryDirectory() as cache:  # timings of a simulated GPU are of no use to anybody
+        environment = simulated.environment(version, XDG_CACHE_HOME=cache)
+        return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
 def call(name, *arguments):

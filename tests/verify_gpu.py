@@ -166,11 +166,17 @@ def test_the_device_clock_lies_within_the_host_clock(engines, machine, images):
 
 
 def test_replaying_a_graph_is_no_slower_than_launching_its_kernels(engines, machine, images):
-    medians = {}
-    for name, inference in {"plain": PLAIN, "replayed": REPLAYED}.items():
-        with opened(engines / "fp32", machine, inference) as engine:
-            call = engine.bind({"input": images})
-            medians[name] = statistics.median(call() for _ in range(200))
+    """In turns: on a machine that is shared, two medians taken one after the other prove nothing."""
+    taken = {"plain": [], "replayed": []}
+    with (
+        opened(engines / "fp32", machine, PLAIN) as plain,
+        opened(engines / "fp32", machine, REPLAYED) as replayed,
+    ):
+        calls = {"plain": plain.bind({"input": images}), "replayed": replayed.bind({"input": images})}
+        for _ in range(300):
+            for name, call in calls.items():
+                taken[name].append(call())
+    medians = {name: statistics.median(seconds) for name, seconds in taken.items()}
     print({name: f"{seconds * 1e6:.1f} us" for name, seconds in medians.items()})
     assert medians["replayed"] < 1.1 * medians["plain"]
 
