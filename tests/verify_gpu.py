@@ -17,7 +17,7 @@ import pytest
 from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.convert import cast, quantize
 from enginery.core.errors import EngineryError
-from enginery.core.params import BuildParams, InferenceParams, Keep, Profile, TensorRTParams
+from enginery.core.params import InferenceParams, Keep
 from enginery.core.records import EngineRecord, TensorSpec
 from enginery.engines import Engine, build_engine
 from enginery.gpu import cuda
@@ -27,19 +27,6 @@ from enginery.graphs import arbiter, load_graph, run_graph, save_graph
 from enginery.machine import describe_machine
 from enginery.targets import target_of
 
-PROFILE = Profile(min=2, opt=4, max=8)
-EXACT = BuildParams(
-    profile=PROFILE,
-    tf32=False,
-    tensorrt=TensorRTParams(
-        workspace_mb=None,
-        optimization_level=3,
-        timing_cache=True,
-        hardware_compatibility="none",
-        version_compatible=False,
-        compute_capabilities=("8.6", "8.9", "12.0"),
-    ),
-)
 PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
 KEEP = Keep(op_types=(), nodes=())
 LIMITS = {"fp32": 1e-5, "fp16": 5e-3, "bf16": 4e-2, "int8": 2e-2}
@@ -68,10 +55,15 @@ def graphs(tiny_onnx, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def engines(graphs, machine, manifest, tmp_path_factory):
+def exact(build):
+    return build.model_copy(update={"tf32": False})
+
+
+@pytest.fixture(scope="session")
+def engines(graphs, machine, exact, manifest, tmp_path_factory):
     folder = tmp_path_factory.mktemp("engines")
     for name, onnx in graphs.items():
-        build_engine(name, onnx, target_of(machine, EXACT.tensorrt), EXACT, manifest, folder / name)
+        build_engine(name, onnx, target_of(machine, exact.tensorrt), exact, manifest, folder / name)
     return folder
 
 
@@ -87,9 +79,9 @@ def opened(folder, machine, inference):
     from enginery.runtimes import onnxruntime
 
     record, stream = EngineRecord.read(folder / "engine.json"), cuda.Stream()
-    session = onnxruntime._session(str(folder / "engine.onnx"), onnxruntime._options(0), EXACT, stream)
+    session = onnxruntime._session(str(folder / "engine.onnx"), onnxruntime._options(0), record.build, stream)
     executor = onnxruntime.Executor(session)
-    return closing(DeviceSession(stream, executor, record.inputs, record.outputs, PROFILE.max, replay=True))
+    return closing(DeviceSession(stream, executor, record.inputs, record.outputs, record.profile.max, replay=True))
 
 
 def meant(onnx, images):
@@ -223,22 +215,21 @@ def test_the_gpu_is_watched_while_it_works(engines, machine, images):
     assert held is None or held > 0
 
 
-def test_tf32_is_used_only_if_it_is_allowed(graphs, engines, machine, manifest, images, tmp_path):
+def test_tf32_is_used_only_if_it_is_allowed(graphs, engines, machine, build, manifest, images, tmp_path):
     assert "tf32" not in EngineRecord.read(engines / "fp32" / "engine.json").executed
-    allowed = EXACT.model_copy(update={"tf32": True})
-    build_engine("fp32", graphs["fp32"], target_of(machine, allowed.tensorrt), allowed, manifest, tmp_path / "tf32")
+    build_engine("fp32", graphs["fp32"], target_of(machine, build.tensorrt), build, manifest, tmp_path / "tf32")
     with Engine.open(tmp_path / "tf32", machine, PLAIN) as engine:
         got = engine.run({"input": images})["logits"]
     assert far(meant(graphs["fp32"], images), got) < 5e-3
 
 
-def test_a_second_build_finds_the_timings_of_the_first(graphs, machine, manifest, tmp_path, monkeypatch):
+def test_a_second_build_finds_the_timings_of_the_first(graphs, machine, exact, manifest, tmp_path, monkeypatch):
     if machine.runtime != "tensorrt":
         pytest.skip(f"{machine.runtime} keeps no timing cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     seconds = [
         build_engine(
-            "fp16", graphs["fp16"], target_of(machine, EXACT.tensorrt), EXACT, manifest, tmp_path / str(n)
+            "fp16", graphs["fp16"], target_of(machine, exact.tensorrt), exact, manifest, tmp_path / str(n)
         ).build_seconds
         for n in range(2)
     ]

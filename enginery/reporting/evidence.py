@@ -5,7 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from enginery.core.errors import EngineryError
-from enginery.core.records import ENGINE, Benchmark, Contention, EngineRecord, Latency, Machine, Ratio, Validation
+from enginery.core.records import (
+    ENGINE,
+    Benchmark,
+    Contention,
+    EngineRecord,
+    Latency,
+    Layer,
+    Machine,
+    Ratio,
+    Validation,
+)
+
+MOST_NAMES = 5
 
 
 @dataclass(frozen=True)
@@ -27,6 +39,15 @@ class Evidence:
     def is_known(self) -> bool:
         """A compiler that has no GPU at hand cannot tell yet what will be executed."""
         return bool(self.engine.executed)
+
+    @property
+    def compute_layers(self) -> list[Layer]:
+        return [layer for layer in self.engine.layers if layer.computes]
+
+    @property
+    def not_as_asked(self) -> list[Layer]:
+        """The layers that carry arithmetic and run in another precision."""
+        return [layer for layer in self.compute_layers if layer.precision not in self.engine.as_asked]
 
     @property
     def raced(self) -> list[tuple[str, int]]:
@@ -60,6 +81,11 @@ class Findings:
         """The batch size that one figure per precision is quoted at: the one that engines are tuned for, if raced."""
         optimum = self.precisions[0].engine.profile.opt
         return optimum if optimum in self.batches else max(self.batches)
+
+
+def some_of(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def gather(precisions: Sequence[str], engines: Path, validation: Path, benchmark: Path, machine: Path) -> Findings:

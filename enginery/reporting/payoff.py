@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 
 from enginery.core.params import MustPay
-from enginery.reporting.evidence import Evidence, Findings
-
-MOST_LAYERS = 5
+from enginery.reporting.evidence import Evidence, Findings, some_of
 
 
 def unpaid(findings: Findings, wanted: Mapping[str, MustPay | None]) -> dict[str, str]:
@@ -29,9 +27,7 @@ def unpaid(findings: Findings, wanted: Mapping[str, MustPay | None]) -> dict[str
 
 
 def _kept_back(entry: Evidence) -> str:
-    compute = [layer for layer in entry.engine.layers if layer.computes]
-    names = [layer.name for layer in compute if layer.precision not in entry.engine.as_asked]
+    total, names = len(entry.compute_layers), [layer.name for layer in entry.not_as_asked]
     if not names:
-        return f"none of its {len(compute)} compute layers ran in another precision"
-    more = f" and {len(names) - MOST_LAYERS} more" if len(names) > MOST_LAYERS else ""
-    return f"{len(names)} of {len(compute)} compute layers ran in another: {', '.join(names[:MOST_LAYERS])}{more}"
+        return f"none of its {total} compute layers ran in another precision"
+    return f"{len(names)} of {total} compute layers ran in another: {some_of(names)}"

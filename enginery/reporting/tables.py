@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 
 from enginery.core.records import ENGINE, PeakMemory
-from enginery.reporting.evidence import Evidence, Findings
+from enginery.reporting.evidence import Evidence, Findings, some_of
 from enginery.reporting.noise import reasons
 
 RUNS_FOR_P99 = 100
@@ -198,12 +198,10 @@ def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index)
 
 
-def _some_layers(entry: Evidence, most: int = 5) -> str:
+def _some_layers(entry: Evidence) -> str:
     """The compute layers that ran in another precision, by name; of a fused layer, the last name."""
-    compute = [layer for layer in entry.engine.layers if layer.computes]
-    names = [layer.name.split(",")[-1] for layer in compute if layer.precision not in entry.engine.as_asked]
-    if not compute:
+    if not entry.compute_layers:
         return "-"
-    if len(names) == len(compute):
+    if len(entry.not_as_asked) == len(entry.compute_layers):
         return "all"
-    return (", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")) or "none"
+    return some_of([layer.name.split(",")[-1] for layer in entry.not_as_asked]) or "none"
