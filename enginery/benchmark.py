@@ -1,66 +1,62 @@
-"""One engine against PyTorch at each batch size."""
+"""One engine against its baselines at each batch size, summed up."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from statistics import median
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
-from enginery.contenders import pytorch_contender
-from enginery.contention import contention, usage
 from enginery.core.params import BenchmarkParams
-from enginery.core.progress import progress
-from enginery.core.records import ENGINE, Contention, Latency, Ratio
-from enginery.engines import Engine
-from enginery.graphs import INPUT
+from enginery.core.records import ENGINE, Latency, Pace, Ratio
 from enginery.samples import SampleSet
-from enginery.timing import Call, Timings, median_interval, race
+from enginery.timing import Call, Contender, Timings, best_common_pace, median_interval, race
+
+Images = NDArray[np.float32]
+RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds", "compute_milliseconds"]
 
 
 @dataclass(frozen=True)
-class Point:
-    """All contenders at one batch size: the summary, and every single timing."""
+class Race:
+    """All contenders at all batch sizes: the summary, and every single timing."""
 
-    batch: int
     latencies: tuple[Latency, ...]
     ratios: tuple[Ratio, ...]
-    contention: Contention
-    timings: Timings
+    pace: Pace
+    timings: Mapping[int, Timings]
 
 
-def benchmark_engine(
-    engine: Engine, model: nn.Module, samples: SampleSet, params: BenchmarkParams, watching: AbstractContextManager[Any]
-) -> list[Point]:
-    """`watching` is entered for each race."""
+def race_contenders(
+    contenders: Mapping[str, Callable[[Images], Contender]],
+    samples: SampleSet,
+    params: BenchmarkParams,
+    pace: Callable[[], float],
+    label: str,
+) -> Race:
+    """`contenders` bind images and return the call that is timed."""
     rng = np.random.default_rng(params.seed)
-    label = f"benchmark, {engine.record.precision}"
-    points = []
-    for batch in progress(params.batches, label, len(params.batches)):
-        images = samples.read_at(np.arange(batch) % len(samples))
-        contenders = {ENGINE: engine.bind({INPUT: images})}
-        for baseline in params.baselines:
-            contenders[baseline] = pytorch_contender(
-                model, baseline, images, engine.record.target.device, engine.record.build.tf32
-            )
-        before = usage()
-        with watching:
-            timings = race(contenders, params.seconds, rng)
-        after = usage()
-        points.append(
-            Point(
-                batch=batch,
-                latencies=tuple(summarize(name, batch, timings.all(name)) for name in contenders),
-                ratios=tuple(compare(timings, baseline, batch, params, rng) for baseline in params.baselines),
-                contention=contention(batch, before, after),
-                timings=timings,
-            )
-        )
-    return points
+    images = {batch: samples.read_at(np.arange(batch) % len(samples)) for batch in params.batches}
+    points = [{name: bind(given) for name, bind in contenders.items()} for given in images.values()]
+    timings = dict(zip(params.batches, race(points, params.seconds, pace, rng, label), strict=True))
+    best = best_common_pace(list(timings.values()))
+    counted = {batch: each if best is None else each.at(best) for batch, each in timings.items()}
+    rounds = sum(len(each.rounds) for each in timings.values())
+    return Race(
+        latencies=tuple(
+            summarize(name, batch, each.all(name)) for batch, each in counted.items() for name in contenders
+        ),
+        ratios=tuple(
+            compare(each, baseline, batch, params.confidence, rng)
+            for batch, each in counted.items()
+            for baseline in params.baselines
+        ),
+        pace=Pace(
+            microseconds=None if best is None else 1e6 * best,
+            rounds=rounds,
+            set_aside=rounds - sum(len(each.rounds) for each in counted.values()),
+        ),
+        timings=timings,
+    )
 
 
 def summarize(contender: str, batch: int, calls: Sequence[Call]) -> Latency:
@@ -81,28 +77,27 @@ def summarize(contender: str, batch: int, calls: Sequence[Call]) -> Latency:
     )
 
 
-def compare(timings: Timings, baseline: str, batch: int, params: BenchmarkParams, rng: np.random.Generator) -> Ratio:
+def compare(timings: Timings, baseline: str, batch: int, confidence: float, rng: np.random.Generator) -> Ratio:
     ratios = timings.ratios(baseline, ENGINE)
-    low, high = median_interval(ratios, params.confidence, rng)
+    low, high = median_interval(ratios, confidence, rng)
     return Ratio(
         baseline=baseline, batch=batch, rounds=len(ratios), median=float(np.median(ratios)), low=low, high=high
     )
 
 
-def raw_rows(points: Sequence[Point]) -> list[tuple[str, int, int, float, float | None]]:
-    """Every timing: contender, batch, round, milliseconds, and those of the compute alone."""
+def raw_rows(timings: Mapping[int, Timings]) -> list[tuple[str, int, int, float, float, float | None]]:
+    """Every timing; the pace is that of its round."""
     return [
-        (contender, point.batch, number, call.seconds * 1000, None if call.compute is None else call.compute * 1000)
-        for point in points
-        for contender, rounds in point.timings.rounds.items()
-        for number, calls in enumerate(rounds)
+        (
+            contender,
+            batch,
+            number,
+            1e6 * each.pace,
+            1000 * call.seconds,
+            None if call.compute is None else 1000 * call.compute,
+        )
+        for batch, rounds in timings.items()
+        for number, each in enumerate(rounds.rounds)
+        for contender, calls in each.turns.items()
         for call in calls
     ]
-
-
-def all_latencies(points: Sequence[Point]) -> tuple[Latency, ...]:
-    return tuple(chain.from_iterable(point.latencies for point in points))
-
-
-def all_ratios(points: Sequence[Point]) -> tuple[Ratio, ...]:
-    return tuple(chain.from_iterable(point.ratios for point in points))

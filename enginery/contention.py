@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from enginery.core.records import Contention
 
+MOST_OTHERS, MOST_STOLEN = 0.15, 0.02  # cores; what is left alone was seen on a machine that nothing else used
 STAT = Path("/proc/stat")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -31,12 +32,21 @@ def usage() -> Usage:
     )
 
 
-def contention(batch: int, before: Usage, after: Usage) -> Contention:
+def contention(before: Usage, after: Usage) -> Contention:
     wall = max(after.wall - before.wall, 1 / TICKS_PER_SECOND)
     others = (after.busy - before.busy) - (after.own - before.own)
     return Contention(
-        batch=batch,
         cores=os.cpu_count() or 1,
         others=max(0.0, round(others / wall, 3)),
         stolen=round((after.stolen - before.stolen) / wall, 3),
     )
+
+
+def disturbances(contention: Contention, threads: int) -> list[str]:
+    """What of it is too much for contenders that run so many threads."""
+    found = []
+    if contention.others > contention.cores - threads + MOST_OTHERS:
+        found.append(f"other programs took {contention.others:.1f} of {contention.cores} cores")
+    if contention.stolen > MOST_STOLEN * contention.cores:
+        found.append(f"the host took {contention.stolen:.2f} of {contention.cores} cores away")
+    return found

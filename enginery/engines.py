@@ -61,11 +61,23 @@ class Engine:
 
     @classmethod
     def open(cls, folder: Path, machine: Machine, inference: InferenceParams) -> Self:
-        """Check hashes and machine first: an engine is executable code, and a compiler's own checks miss damage."""
+        return cls.open_many(folder, machine, inference, requests=1)[0]
+
+    @classmethod
+    def open_many(cls, folder: Path, machine: Machine, inference: InferenceParams, requests: int) -> list[Self]:
+        """Check hashes and machine first: an engine is executable code, and a compiler's own checks miss damage.
+
+        The results run side by side, on one copy of the weights where the runtime allows it.
+        """
         record = EngineRecord.read(folder / RECORD)
         require_whole(record, folder)
         require_fits(record.target, machine, folder)
-        return cls(record, load_runtime(machine.runtime).load(folder, record.build, inference))
+        sessions = load_runtime(machine.runtime).load(folder, record.build, inference, requests)
+        return [cls(record, session) for session in sessions]
+
+    @property
+    def replays(self) -> bool:
+        return self._session.replays
 
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         self._require_fitting(feeds)

@@ -52,7 +52,7 @@ def _measure_pytorch(folder: str, batch: str, threads: str, size: str, device: s
     record = Weights.read(Path(folder) / "weights.json")
     model = load_model(record.model, record.classes, Path(folder) / "weights.pt")
     images = np.zeros((int(batch), 3, int(size), int(size)), np.float32)
-    return _peak_of(pytorch_contender(model, "eager", images, device, tf32=True), device)
+    return _peak_of(pytorch_contender(model, "eager", device, True, images), device)
 
 
 def _peak_of(call: Callable[[], object], device: str) -> PeakMemory:

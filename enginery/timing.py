@@ -10,7 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from enginery.core.progress import progress
+from enginery.core.records import SAME_PACE
+
 Contender = Callable[[], object]  # may return the seconds of its compute alone
+Point = Mapping[str, Contender]  # who races whom, such as all at one batch size
 MOST_ROUNDS, FEWEST_ROUNDS = 20, 6  # a median of fewer than six ratios has no 95 % interval
 WARM_UP_RUNS, WARM_UP_AGREEMENT = 5, 0.05
 RESAMPLES = 4000
@@ -23,39 +27,61 @@ class Call(NamedTuple):
     compute: float | None
 
 
+class Round(NamedTuple):
+    """Every contender's turn, and how fast the machine was meanwhile: the less, the better the pace."""
+
+    turns: Mapping[str, list[Call]]
+    pace: float
+
+
 @dataclass(frozen=True)
 class Timings:
-    """Every call: contender, then round, then call."""
+    """All rounds of one point."""
 
-    rounds: Mapping[str, list[list[Call]]]
+    rounds: Sequence[Round]
 
     def all(self, contender: str) -> list[Call]:
-        return [call for calls in self.rounds[contender] for call in calls]
+        return [call for each in self.rounds for call in each.turns[contender]]
 
     def ratios(self, baseline: str, contender: str) -> NDArray[np.float64]:
         """Per round, how many times faster the contender is: what drifts between rounds cancels within one."""
-        pairs = zip(self.rounds[baseline], self.rounds[contender], strict=True)
-        return np.array([middle(slow) / middle(fast) for slow, fast in pairs])
+        return np.array([middle(each.turns[baseline]) / middle(each.turns[contender]) for each in self.rounds])
+
+    def at(self, pace: float) -> "Timings":
+        return Timings([each for each in self.rounds if pace <= each.pace <= SAME_PACE * pace])
 
 
-def race(contenders: Mapping[str, Contender], seconds: float, rng: np.random.Generator) -> Timings:
-    """Rounds in which every contender has a turn, in an order drawn anew; about `seconds` for each contender."""
-    slowest = max(warm_up(contender, seconds / 2) for contender in contenders.values())
-    # A turn is a discarded call, which pays for the caches and threads that the last contender left, and counted ones.
-    rounds = int(np.clip(seconds / (2 * slowest), FEWEST_ROUNDS, MOST_ROUNDS))
-    timings: dict[str, list[list[Call]]] = {name: [] for name in contenders}
-    names = list(contenders)
+def race(
+    points: Sequence[Point], seconds: float, pace: Callable[[], float], rng: np.random.Generator, label: str
+) -> list[Timings]:
+    """Rounds of all points in turns, so that each point sees the machine over the whole race.
+
+    Each contender gets about `seconds` per point, and up to twice that while the machine is slower than it can be.
+    """
+    wanted = [rounds_for(point, seconds) for point in points]
+    done: list[list[Round]] = [[] for _ in points]
+
+    def unfinished() -> list[int]:
+        best = min((each.pace for rounds in done for each in rounds), default=0.0)
+        steady = [len(Timings(rounds).at(best).rounds) for rounds in done]
+        return [at for at in range(len(points)) if steady[at] < wanted[at] and len(done[at]) < 2 * wanted[at]]
+
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        for _ in range(rounds):
-            for position in rng.permutation(len(names)):
-                name = names[position]
-                timings[name].append(take_turn(contenders[name], seconds / rounds))
+        for waiting in progress(iter(unfinished, []), f"{label}: rounds", max(wanted)):
+            for at in waiting:
+                done[at].append(take_round(points[at], seconds / wanted[at], pace, rng))
     finally:
         if was_enabled:
             gc.enable()
-    return Timings(timings)
+    return [Timings(rounds) for rounds in done]
+
+
+def rounds_for(point: Point, seconds: float) -> int:
+    slowest = max(warm_up(contender, seconds / 2) for contender in point.values())
+    # A turn is a discarded call, which pays for the caches and threads that the last contender left, and counted ones.
+    return int(np.clip(seconds / (2 * slowest), FEWEST_ROUNDS, MOST_ROUNDS))
 
 
 def warm_up(contender: Contender, most_seconds: float) -> float:
@@ -67,6 +93,14 @@ def warm_up(contender: Contender, most_seconds: float) -> float:
         if abs(now - before) <= WARM_UP_AGREEMENT * now or time.perf_counter() > deadline:
             return now
         before = now
+
+
+def take_round(point: Point, seconds: float, pace: Callable[[], float], rng: np.random.Generator) -> Round:
+    """A turn for everyone, in an order drawn anew; the pace is the worse of before and after."""
+    names = list(point)
+    before = pace()
+    turns = {names[at]: take_turn(point[names[at]], seconds) for at in rng.permutation(len(names))}
+    return Round(turns, max(before, pace()))
 
 
 def take_turn(contender: Contender, seconds: float) -> list[Call]:
@@ -83,6 +117,12 @@ def time_call(contender: Contender) -> Call:
     compute = contender()
     seconds = time.perf_counter() - started
     return Call(seconds, compute if isinstance(compute, float) else None)
+
+
+def best_common_pace(timings: Sequence[Timings]) -> float | None:
+    """The best pace that every point saw in enough rounds; None if the machine never kept to one."""
+    paces = sorted(each.pace for point in timings for each in point.rounds)
+    return next((pace for pace in paces if all(len(point.at(pace).rounds) >= FEWEST_ROUNDS for point in timings)), None)
 
 
 def middle(calls: Sequence[Call]) -> float:

@@ -1,43 +1,60 @@
 """Race one engine against PyTorch in one process, and keep every timing beside the summary."""
 
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import torch
 
-from enginery.benchmark import all_latencies, all_ratios, benchmark_engine, raw_rows
+from enginery.benchmark import RAW_COLUMNS, Images, race_contenders, raw_rows
+from enginery.contenders import onnxruntime_session, pytorch_contender, require_possible
+from enginery.contention import contention, usage
 from enginery.core.files import new_folder
-from enginery.core.params import load_params
-from enginery.core.records import ENGINE, Benchmark, Machine, Weights
+from enginery.core.params import ONNXRUNTIME, BenchmarkParams, InferenceParams, load_params
+from enginery.core.records import ENGINE, LAUNCHED, Benchmark, Machine, Weights
 from enginery.core.stage import run_stage
 from enginery.engines import Engine
 from enginery.gpu.nvml import GpuSampler
+from enginery.graphs import INPUT
 from enginery.memory import engine_peak_memory, pytorch_peak_memory
 from enginery.models import load_model
-from enginery.runtimes import TENSORRT
+from enginery.pace import pace_of
+from enginery.runtimes import Session
 from enginery.samples import SampleSet
+from enginery.throughput import engine_throughput
+from enginery.timing import Contender
 
 
-def benchmark(precision: str, engine: Path, weights: Path, validation: Path, machine: Path, report: Path) -> None:
+def benchmark(
+    precision: str, engine: Path, simplified: Path, weights: Path, validation: Path, machine: Path, report: Path
+) -> None:
     """Write summary.json, timings.csv and, on a GPU, gpu.csv."""
     params, here = load_params(), Machine.read(machine)
+    require_possible(params.benchmark.baselines, here.device)
     inference = params.inference.model_copy(update={"threads": params.inference.threads or here.cores})
     torch.set_num_threads(inference.threads)
-    record, samples = Weights.read(weights / "weights.json"), SampleSet.open(validation)
-    model = load_model(record.model, record.classes, weights / "weights.pt")
+    samples = SampleSet.open(validation)
     sampler = GpuSampler() if here.device == "cuda" else None
-    with Engine.open(engine, here, inference) as loaded:
-        points = benchmark_engine(loaded, model, samples, params.benchmark, sampler or nullcontext())
+    with ExitStack() as opened:
+        contenders = _contenders(opened, engine, simplified, weights, here, inference, params.benchmark)
+        before = usage()
+        with sampler or nullcontext():
+            pace = pace_of(here.device, inference.threads)
+            race = race_contenders(contenders, samples, params.benchmark, pace, f"benchmark, {precision}")
+        company = contention(before, usage())
     largest, size = max(params.benchmark.batches), samples.pixels.shape[-1]
     summary = Benchmark(
         precision=precision,
         threads=inference.threads,
-        cuda_graph=inference.cuda_graph and here.runtime in TENSORRT,
+        cuda_graph=LAUNCHED in contenders,
         confidence=params.benchmark.confidence,
-        latencies=all_latencies(points),
-        ratios=all_ratios(points),
-        contention=tuple(point.contention for point in points),
+        latencies=race.latencies,
+        ratios=race.ratios,
+        pace=race.pace,
+        throughput=engine_throughput(engine, here, inference, samples, params.benchmark),
+        contention=company,
         peak_memory={
             ENGINE: engine_peak_memory(engine, machine, largest, inference),
             "eager": pytorch_peak_memory(weights, largest, inference.threads, size, here.device),
@@ -46,8 +63,7 @@ def benchmark(precision: str, engine: Path, weights: Path, validation: Path, mac
     )
     with new_folder(report) as unfinished:
         summary.write(unfinished / "summary.json")
-        columns = ["contender", "batch", "round", "milliseconds", "compute_milliseconds"]
-        timings = pd.DataFrame(raw_rows(points), columns=columns)
+        timings = pd.DataFrame(raw_rows(race.timings), columns=RAW_COLUMNS)
         timings.to_csv(unfinished / "timings.csv", index=False, float_format="%.6f")
         if sampler:
             pd.DataFrame(sampler.samples).to_csv(unfinished / "gpu.csv", index=False)
@@ -56,6 +72,37 @@ def benchmark(precision: str, engine: Path, weights: Path, validation: Path, mac
             f"{precision}, batch {ratio.batch}: {ratio.median:.2f} times {ratio.baseline} "
             f"({ratio.low:.2f} to {ratio.high:.2f})"
         )
+
+
+def _contenders(
+    opened: ExitStack,
+    engine: Path,
+    simplified: Path,
+    weights: Path,
+    here: Machine,
+    inference: InferenceParams,
+    params: BenchmarkParams,
+) -> dict[str, Callable[[Images], Contender]]:
+    """By name, what binds images and returns the call to time; `opened` closes them."""
+    loaded = opened.enter_context(Engine.open(engine, here, inference))
+    found = {ENGINE: _binding(loaded)}
+    if loaded.replays:
+        plain = inference.model_copy(update={"cuda_graph": False})
+        found[LAUNCHED] = _binding(opened.enter_context(Engine.open(engine, here, plain)))
+    record = Weights.read(weights / "weights.json")
+    model = load_model(record.model, record.classes, weights / "weights.pt")
+    tf32 = loaded.record.build.tf32
+    for baseline in params.baselines:
+        if baseline == ONNXRUNTIME:
+            session = onnxruntime_session(simplified / "model.onnx", loaded.record.build, inference)
+            found[baseline] = _binding(opened.enter_context(session))
+        else:
+            found[baseline] = partial(pytorch_contender, model, baseline, here.device, tf32)
+    return found
+
+
+def _binding(session: Engine | Session) -> Callable[[Images], Contender]:
+    return lambda images: session.bind({INPUT: images})
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from enginery.core.files import new_file, new_folder
 from enginery.core.params import load_params
-from enginery.core.records import Verdict
+from enginery.core.records import Measurements, Verdict
 from enginery.core.stage import run_stage
 from enginery.reporting.evidence import gather
 from enginery.reporting.figures import draw_figures
@@ -21,11 +21,12 @@ def report(
     machine: Path,
     summary: Path,
     verdict: Path,
+    measurements: Path,
     metrics_file: Path,
     plots: Path,
     figures: Path,
 ) -> None:
-    """Write summary.md, verdict.json, metrics.json, the plots' data and the figures."""
+    """Write summary.md, verdict.json, measurements.json, metrics.json, the plots' data and the figures."""
     precisions = load_params().precisions
     findings = gather(tuple(precisions), engines, validation, benchmark, machine)
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
@@ -38,6 +39,9 @@ def report(
         temporary.write_text(json.dumps(metrics(findings), indent=2) + "\n")
     with new_file(summary) as temporary:
         temporary.write_text(write_summary(findings, failures))
+    Measurements(machine=findings.machine, precisions=tuple(entry.measured for entry in findings.precisions)).write(
+        measurements
+    )
     chosen = recommend(findings)
     Verdict(recommended=chosen.precision if chosen else None, failures=failures).write(verdict)
     print(f"{sentence(findings).replace('*', '')}\nMore in {summary}")

@@ -10,12 +10,12 @@ from enginery.contention import Usage, contention, usage
 
 def test_what_others_took_is_what_was_busy_but_not_our_own():
     before, after = Usage(0.0, 100.0, 5.0, 10.0), Usage(2.0, 103.0, 5.1, 12.0)
-    found = contention(8, before, after)
-    assert (found.batch, found.others, found.stolen) == (8, 0.5, 0.05)
+    found = contention(before, after)
+    assert (found.others, found.stolen) == (0.5, 0.05)
 
 
 def test_a_clock_that_ticks_coarsely_gives_no_negative_share():
-    assert contention(1, Usage(0.0, 100.0, 0.0, 10.0), Usage(1.0, 100.9, 0.0, 11.0)).others == 0
+    assert contention(Usage(0.0, 100.0, 0.0, 10.0), Usage(1.0, 100.9, 0.0, 11.0)).others == 0
 
 
 def test_a_line_of_the_kernel_is_read_in_its_order(monkeypatch, tmp_path):
@@ -37,4 +37,4 @@ def test_a_busy_neighbour_is_seen():
     finally:
         neighbour.kill()
         neighbour.wait()
-    assert contention(1, before, after).others > 0.4
+    assert contention(before, after).others > 0.4

@@ -102,7 +102,12 @@ def test_the_repositorys_own_parameters_load():
         ({"benchmark.batches": [1, 4, 1]}, "benchmark.batches: lists a value twice: 1, 4, 1"),
         ({"benchmark.batches": [0]}, "benchmark.batches.0: input should be greater than or equal to 1, got 0"),
         ({"benchmark.baselines": ["eager", "eager"]}, "benchmark.baselines: lists a value twice: eager, eager"),
-        ({"benchmark.baselines": ["fast"]}, "benchmark.baselines.0: input should be 'eager', "),
+        ({"benchmark.baselines": ["fast"]}, "benchmark.baselines.0: 'fast' is no baseline: write onnxruntime, "),
+        ({"benchmark.baselines": ["compile+eager"]}, "benchmark.baselines.0: 'compile+eager' is no baseline: "),
+        ({"benchmark.baselines": ["onnxruntime+fp16"]}, "benchmark.baselines.0: 'onnxruntime+fp16' is no baseline: "),
+        ({"benchmark.baselines": ["eager+"]}, "benchmark.baselines.0: 'eager+' is no baseline: "),
+        ({"benchmark.requests": [0]}, "benchmark.requests.0: input should be greater than or equal to 1, got 0"),
+        ({"benchmark.requests": [2, 2]}, "benchmark.requests: lists a value twice: 2, 2"),
         # Values of the wrong type, or beyond reason.
         ({"weights.training.epochs": "many"}, "weights.training.epochs: input should be a valid integer"),
         ({"weights.training.epochs": 2.5}, "weights.training.epochs: input should be a valid integer"),

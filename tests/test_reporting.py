@@ -6,6 +6,7 @@ import pytest
 from enginery.core.errors import EngineryError
 from enginery.core.params import MustPay, Profile
 from enginery.core.records import (
+    LAUNCHED,
     Benchmark,
     Contention,
     EngineRecord,
@@ -13,10 +14,12 @@ from enginery.core.records import (
     GpuConditions,
     Latency,
     Layer,
+    Pace,
     PeakMemory,
     Ratio,
     Spot,
     TensorSpec,
+    Throughput,
     Validation,
 )
 from enginery.reporting import tables
@@ -119,7 +122,15 @@ def evidence(machine, build, manifest):
                     Ratio(baseline="eager", batch=batch, rounds=20, median=median, low=low, high=high)
                     for batch in batches
                 ),
-                contention=tuple(Contention(batch=batch, cores=2, others=0.0, stolen=0.0) for batch in batches),
+                pace=Pace(microseconds=5.0, rounds=40, set_aside=0),
+                throughput=tuple(
+                    Throughput(
+                        batch=batch, requests=requests, images_per_second=400.0 * requests, p50=4.0, p99=5.0 * requests
+                    )
+                    for batch in batches
+                    for requests in (1, 2)
+                ),
+                contention=Contention(cores=2, others=0.0, stolen=0.0),
                 peak_memory={
                     "engine": PeakMemory(host=150.4, device=None),
                     "eager": PeakMemory(host=800.2, device=None),
@@ -232,7 +243,7 @@ def noisy(entry, latency=None, contention=None, **changes):
     """The evidence with its timings disturbed."""
     benchmark = entry.benchmark
     latencies = tuple(one.model_copy(update=(latency or {}).get(one.contender, {})) for one in benchmark.latencies)
-    taken = tuple(one.model_copy(update=contention or {}) for one in benchmark.contention)
+    taken = benchmark.contention.model_copy(update=contention or {})
     disturbed = benchmark.model_copy(update={"latencies": latencies, "contention": taken, **changes})
     return replace(entry, benchmark=disturbed)
 
@@ -244,20 +255,57 @@ def noisy(entry, latency=None, contention=None, **changes):
         ({"latency": {"engine": {"outliers": 0.07}}}, "7% of the engine's calls took over twice as long as most"),
         ({"contention": {"others": 0.8}}, "other programs took 0.8 of 2 cores"),
         ({"contention": {"stolen": 0.1}}, "the host took 0.10 of 2 cores away"),
+        ({"pace": Pace(microseconds=None, rounds=40, set_aside=0)}, "the machine never kept to one pace"),
         ({"gpu": GPU.model_copy(update={"clock_low": 1500})}, "the GPU's clock moved between 1500 and 2520 MHz"),
         ({"gpu": GPU.model_copy(update={"throttled": {"power cap": 0.5}})}, "the GPU was throttled: power cap"),
     ],
-    ids=["spread", "outliers", "others", "stolen", "clock", "throttled"],
+    ids=["spread", "outliers", "others", "stolen", "pace", "clock", "throttled"],
 )
 def test_what_is_noisy_is_marked_with_its_reason_and_so_is_the_verdict(findings, evidence, disturbance, why):
     found = findings(evidence("fp32", (1.0, 0.98, 1.02)), noisy(evidence("int8", (4.0, 3.9, 4.1)), **disturbance))
     page = write_summary(found)
     assert f"- **Noisy, int8 over eager at batch 8:** {why}." in page
     assert "Noisy, fp32" not in page
-    assert f"**Measure again: that ratio is noisy**, {why}." in sentence(found)
+    assert f"**Measure again:** {why}." in sentence(found)
     assert tables.ratio_table(found).loc["int8 over eager", "batch 8"] == "4.00 (3.90 to 4.10) *"
     assert metrics(found)["int8"]["batch8"]["noisy"] is True
     assert metrics(found)["fp32"]["batch8"]["noisy"] is False
+
+
+def paced(entry, microseconds, set_aside=0):
+    pace = Pace(microseconds=microseconds, rounds=40, set_aside=set_aside)
+    return replace(entry, benchmark=entry.benchmark.model_copy(update={"pace": pace}))
+
+
+def test_a_precision_timed_on_a_slower_machine_is_named(findings, evidence):
+    page = write_summary(findings(paced(evidence("fp32", (1.0, 0.98, 1.02)), 7.5), paced(evidence("int8"), 5.0)))
+    assert "- **A slower machine, fp32:** by its pace, 1.50 times as slow as beside another precision." in page
+    assert "A slower machine, int8" not in page
+
+
+@pytest.mark.parametrize(("speed", "doubted"), [(1.0, False), (3.0, True)])
+def test_the_verdict_is_doubted_if_a_precision_could_win_on_an_equal_machine(findings, evidence, speed, doubted):
+    slowed = paced(evidence("bf16", (speed, 0.99 * speed, 1.01 * speed)), 7.5)
+    text = sentence(findings(slowed, paced(evidence("int8", (4.0, 3.9, 4.1)), 5.0)))
+    assert ("the machine was 1.50 times as slow while bf16 was timed, which may be faster" in text) == doubted
+
+
+def test_rounds_that_were_set_aside_are_counted(findings, evidence):
+    page = write_summary(findings(paced(evidence("fp32"), 5.0, set_aside=7), paced(evidence("int8"), 5.0)))
+    assert "7 of 80 rounds were set aside: the machine ran at another pace meanwhile." in page
+
+
+def test_onnx_runtime_is_not_called_pytorch(findings, evidence):
+    entry = evidence("int8")
+    latencies = tuple(
+        one.model_copy(update={"contender": one.contender.replace("eager", "onnxruntime")})
+        for one in entry.benchmark.latencies
+    )
+    ratios = tuple(one.model_copy(update={"baseline": "onnxruntime"}) for one in entry.benchmark.ratios)
+    benchmark = entry.benchmark.model_copy(update={"latencies": latencies, "ratios": ratios})
+    found = findings(replace(entry, benchmark=benchmark))
+    assert "2.00 times as fast as ONNX Runtime at batch 8" in sentence(found)
+    assert "ONNX Runtime, one at a time" in tables.throughput_table(found).index
 
 
 @pytest.mark.parametrize(("ratio", "warned"), [((4.0, 3.85, 4.2), False), ((4.0, 3.0, 4.2), True)])
@@ -305,7 +353,10 @@ def test_tables_have_a_row_per_precision_and_a_column_per_batch(findings, eviden
     assert list(latency.index) == ["PyTorch eager, beside fp32", "fp32", "int8"]
     assert list(latency.columns) == ["batch 1", "batch 8"]
     assert latency.loc["int8", "batch 8"] == "16.00 / 17.60 / 24.00"
-    assert tables.throughput_table(both).loc["int8", "batch 1"] == "500"
+    throughput = tables.throughput_table(both)
+    assert throughput.loc["PyTorch eager, one at a time", "batch 1"] == "125"
+    assert throughput.loc["int8, one at a time", "batch 1"] == "400 (5.0 ms)"
+    assert throughput.loc["int8, 2 at once", "batch 8"] == "800 (10.0 ms)"
     assert tables.executed_table(both).loc["int8"].tolist() == ["2 int8, 1 fp32", "67%", "classifier"]
     assert tables.memory_table(both).loc["int8"].tolist() == ["45.6", "12.3", "150", "800", "1.2"]
     assert tables.blame_table(both).loc["int8"].tolist() == [
@@ -349,7 +400,11 @@ def gpu(machine):
 
 def on_gpu(entry, cuda_graph=True, throttled=None):
     """The same, raced on a GPU: with the device's own clock, memory and state."""
-    latencies = tuple(latency.model_copy(update={"compute": latency.p50 / 2}) for latency in entry.benchmark.latencies)
+    timed = entry.benchmark.latencies
+    if cuda_graph:
+        engine = [latency for latency in timed if latency.contender == "engine"]
+        timed += tuple(one.model_copy(update={"contender": LAUNCHED, "p50": 3 * one.p50}) for one in engine)
+    latencies = tuple(latency.model_copy(update={"compute": latency.p50 / 2}) for latency in timed)
     conditions = GpuConditions(
         samples=20,
         clock_low=1200,
@@ -379,9 +434,9 @@ def test_on_a_gpu_the_summary_says_what_was_timed_and_in_which_state(gpu, eviden
     page = write_summary(Findings(gpu, (on_gpu(evidence("fp32", (1.0, 0.9, 1.1))), on_gpu(evidence("int8")))))
     assert "NVIDIA H200 (compute capability 9.0, driver 580.65, CUDA 13.0), tensorrt 11.4.0.106" in page
     assert "p50 / p90 / p99, copies to the GPU and back included." in page
-    assert "the engines' kernels were replayed as CUDA graphs." in page
+    assert "the kernels of fp32, int8 were replayed as one CUDA graph." in page
     plain = write_summary(Findings(gpu, (on_gpu(evidence("fp32"), cuda_graph=False),)))
-    assert "the engines' kernels were launched one by one." in plain
+    assert "the kernels were launched one by one." in plain
 
 
 def test_on_a_cpu_the_summary_speaks_of_no_gpu(findings, evidence):
@@ -393,6 +448,7 @@ def test_on_a_cpu_the_summary_speaks_of_no_gpu(findings, evidence):
 def test_compute_alone_has_a_row_per_contender(gpu, evidence):
     table = tables.compute_table(Findings(gpu, (on_gpu(evidence("int8", (4.0, 3.8, 4.2))),)))
     assert table.loc["int8"].tolist() == ["1.000", "8.000"]
+    assert table.loc["int8, launched one by one"].tolist() == ["3.000", "24.000"]
     assert table.loc["PyTorch eager, beside int8"].tolist() == ["4.000", "32.000"]
     assert tables.compute_table(Findings(gpu, (evidence("int8"),))).loc["int8"].tolist() == ["-", "-"]
 

@@ -10,7 +10,9 @@ from enginery.timing import (
     FEWEST_ROUNDS,
     MOST_ROUNDS,
     Call,
+    Round,
     Timings,
+    best_common_pace,
     median_interval,
     race,
     take_turn,
@@ -38,6 +40,30 @@ class Track:
         return call
 
 
+def steady():
+    """A machine that keeps its pace."""
+    return 1.0
+
+
+def race_one(contenders, seconds, rng, pace=steady):
+    (timings,) = race([contenders], seconds, pace, rng, "race")
+    return timings
+
+
+def turns_of(timings, contender):
+    return [each.turns[contender] for each in timings.rounds]
+
+
+def rounds(*paces):
+    """Rounds at these paces, in which the engine is twice as fast at a pace of 1, and five times at any other."""
+    return Timings(
+        [
+            Round({"eager": [Call(2.0 if pace == 1 else 5.0, None)], "engine": [Call(1.0, None)]}, float(pace))
+            for pace in paces
+        ]
+    )
+
+
 def seconds_of(calls):
     return [call.seconds for call in calls]
 
@@ -54,8 +80,8 @@ def rng():
 
 def test_every_contender_has_a_turn_in_every_round(track, rng):
     contenders = {"slow": track.contender("slow", 0.02), "fast": track.contender("fast", 0.01)}
-    timings = race(contenders, 1.0, rng)
-    slow, fast = timings.rounds["slow"], timings.rounds["fast"]
+    timings = race_one(contenders, 1.0, rng)
+    slow, fast = turns_of(timings, "slow"), turns_of(timings, "fast")
     assert len(slow) == len(fast) == MOST_ROUNDS
     assert all(slow)
     assert all(fast)
@@ -65,7 +91,7 @@ def test_every_contender_has_a_turn_in_every_round(track, rng):
 
 def test_the_order_of_turns_is_drawn_anew(track, rng):
     """Were it always the same, the second would always find the caches that the first left."""
-    race({"a": track.contender("a", 0.01), "b": track.contender("b", 0.01)}, 1.0, rng)
+    race_one({"a": track.contender("a", 0.01), "b": track.contender("b", 0.01)}, 1.0, rng)
     turns = track.calls[track.calls.index("b") :]
     changes = sum(one != following for one, following in pairwise(turns))
     assert MOST_ROUNDS < changes < 2 * MOST_ROUNDS - 1
@@ -73,12 +99,12 @@ def test_the_order_of_turns_is_drawn_anew(track, rng):
 
 @pytest.mark.parametrize(("one_call", "rounds"), [(0.001, MOST_ROUNDS), (0.05, 10), (10.0, FEWEST_ROUNDS)])
 def test_slow_contenders_get_fewer_rounds_but_enough_for_an_interval(track, rng, one_call, rounds):
-    timings = race({"only": track.contender("only", one_call)}, 1.0, rng)
-    assert len(timings.rounds["only"]) == rounds
+    timings = race_one({"only": track.contender("only", one_call)}, 1.0, rng)
+    assert len(timings.rounds) == rounds
 
 
 def test_a_contender_gets_about_the_asked_seconds(track, rng):
-    timings = race({"a": track.contender("a", 0.001), "b": track.contender("b", 0.004)}, 2.0, rng)
+    timings = race_one({"a": track.contender("a", 0.001), "b": track.contender("b", 0.004)}, 2.0, rng)
     for name in ("a", "b"):
         assert sum(seconds_of(timings.all(name))) == pytest.approx(2.0, rel=0.1)
 
@@ -87,7 +113,7 @@ def test_a_drift_that_doubles_all_times_half_way_leaves_the_ratio_unchanged(trac
     def drifting(seconds):
         return lambda now, _: seconds * (2 if now > 3.0 else 1)
 
-    timings = race(
+    timings = race_one(
         {"slow": track.contender("slow", drifting(0.03)), "fast": track.contender("fast", drifting(0.01))}, 2.0, rng
     )
     ratios = timings.ratios("slow", "fast")
@@ -97,11 +123,62 @@ def test_a_drift_that_doubles_all_times_half_way_leaves_the_ratio_unchanged(trac
     assert np.count_nonzero(np.abs(ratios - 3) > 1e-6) <= 1  # the round in which it happened
 
 
+def test_points_take_rounds_in_turns_so_that_each_sees_the_whole_race(track, rng):
+    """Else a machine that changes half way would have timed one batch size before, another after."""
+    names = ("small", "large")
+    race([{name: track.contender(name, 0.01)} for name in names], 1.0, steady, rng, "race")
+    warmed_up = track.calls[20:]
+    firsts = [one for one, following in pairwise(warmed_up) if one != following]
+    assert firsts == list(names) * (MOST_ROUNDS - 1) + ["small"]
+
+
+def test_rounds_on_a_slower_machine_are_made_up_for(track, rng):
+    """It slows down by half between 2 and 4 seconds; that takes rounds away, and as many come on top."""
+
+    def pace():
+        return 1.5 if 2 < track.now < 4 else 1.0
+
+    timings = race_one({"a": track.contender("a", 0.02)}, 4.0, rng, pace)
+    assert len(timings.at(1.0).rounds) == MOST_ROUNDS
+    assert MOST_ROUNDS + 8 <= len(timings.rounds) <= MOST_ROUNDS + 12
+
+
+def test_a_machine_that_stays_slow_costs_no_more_than_twice_the_time(track, rng):
+    timings = race_one({"a": track.contender("a", 0.02)}, 4.0, rng, lambda: 1.0 if track.now < 1 else 1.5)
+    assert len(timings.rounds) == 2 * MOST_ROUNDS
+
+
+def test_a_round_is_as_slow_as_the_machine_was_at_its_start_or_its_end(track, rng):
+    readings = iter([1.0, 1.4])
+    assert timing.take_round({"a": track.contender("a", 0.1)}, 0.1, lambda: next(readings), rng).pace == 1.4
+
+
+def test_the_best_pace_counts_that_every_point_saw_often_enough():
+    both = [rounds(1, 1, 1, 1, 1, 1, 1.5), rounds(1.1, 1.1, 1.1, 1, 1, 1, 1.5, 1.5)]
+    assert best_common_pace(both) == 1
+    assert [len(each.at(1).rounds) for each in both] == [6, 6]
+    assert both[0].at(1).ratios("eager", "engine").tolist() == [2] * 6
+
+
+def test_a_pace_that_hardly_occurred_does_not_count():
+    slow_but_for_two = rounds(1, 1, *[1.5] * 10)
+    assert best_common_pace([slow_but_for_two]) == 1.5
+
+
+def test_a_machine_that_never_keeps_to_a_pace_has_none():
+    assert best_common_pace([rounds(*(1.2**step for step in range(20)))]) is None
+
+
 def test_ratios_are_formed_within_rounds():
     def calls(*seconds):
         return [Call(each, compute=None) for each in seconds]
 
-    timings = Timings({"slow": [calls(2, 2, 9), calls(8, 8)], "fast": [calls(1, 1), calls(4, 4, 0.1)]})
+    timings = Timings(
+        [
+            Round({"slow": calls(2, 2, 9), "fast": calls(1, 1)}, 1.0),
+            Round({"slow": calls(8, 8), "fast": calls(4, 4, 0.1)}, 1.0),
+        ]
+    )
     assert timings.ratios("slow", "fast").tolist() == [2, 2]
     assert seconds_of(timings.all("slow")) == [2, 2, 9, 8, 8]
 
@@ -114,7 +191,7 @@ def test_a_call_is_timed_from_outside_and_by_the_device_where_it_can_tell(track,
 
 def test_garbage_collection_is_off_in_a_race_and_on_after_it(track, rng):
     seen = []
-    race({"a": lambda: (seen.append(gc.isenabled()), track.contender("a", 0.1)())}, 1.0, rng)
+    race_one({"a": lambda: (seen.append(gc.isenabled()), track.contender("a", 0.1)())}, 1.0, rng)
     assert seen[-1] is False
     assert gc.isenabled()
 
@@ -126,7 +203,7 @@ def test_garbage_collection_is_on_again_after_a_contender_fails(track, rng):
         track.now += 0.1
 
     with pytest.raises(RuntimeError):
-        race({"a": fail}, 1.0, rng)
+        race_one({"a": fail}, 1.0, rng)
     assert gc.isenabled()
 
 

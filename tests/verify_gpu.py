@@ -9,7 +9,8 @@ import shutil
 import statistics
 import subprocess
 import time
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -72,18 +73,6 @@ def images():
     return np.random.default_rng(3).normal(0, 1, (8, 3, 8, 8)).astype(np.float32)
 
 
-def opened(folder, machine, inference):
-    """The engine; of ONNX Runtime, which Enginery never replays, the bare session where a replay is asked for."""
-    if machine.runtime != "onnxruntime" or not inference.cuda_graph:
-        return Engine.open(folder, machine, inference)
-    from enginery.runtimes import onnxruntime
-
-    record, stream = EngineRecord.read(folder / "engine.json"), cuda.Stream()
-    session = onnxruntime._session(str(folder / "engine.onnx"), onnxruntime._options(0), record.build, stream)
-    executor = onnxruntime.Executor(session)
-    return closing(DeviceSession(stream, executor, record.inputs, record.outputs, record.profile.max, replay=True))
-
-
 def meant(onnx, images):
     graph = load_graph(onnx)
     return run_graph(arbiter(float32_twin(graph) if uses_bf16(graph) else graph), images)
@@ -98,12 +87,35 @@ def far(wanted, got):
 def test_an_engine_computes_what_its_graph_means_at_every_batch_size(
     engines, graphs, machine, images, precision, inference
 ):
-    if machine.runtime == "onnxruntime" and precision == "int8" and inference.cuda_graph:
-        pytest.skip("ONNX Runtime computes the biases of an int8 graph on the CPU, where no graph can capture them")
-    with opened(engines / precision, machine, inference) as engine:
+    with Engine.open(engines / precision, machine, inference) as engine:
         for batch in (8, 2, 5, 8, 3):  # back and forth: what was captured for one shape must not serve another
             got = engine.run({"input": images[:batch]})["logits"]
             assert far(meant(graphs[precision], images[:batch]), got) < LIMITS[precision], f"at batch {batch}"
+
+
+@pytest.mark.parametrize("precision", LIMITS)
+def test_an_engine_says_whether_it_is_replayed(engines, machine, precision):
+    """ONNX Runtime cannot where it computes on the CPU, as it does the biases of an int8 graph; TensorRT always can."""
+    with Engine.open(engines / precision, machine, PLAIN) as engine:
+        assert not engine.replays
+    with Engine.open(engines / precision, machine, REPLAYED) as engine:
+        print(f"{precision}: {'replayed' if engine.replays else 'launched one by one'}")
+        assert engine.replays or (machine.runtime == "onnxruntime" and precision == "int8")
+
+
+@pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
+def test_requests_side_by_side_get_the_answers_to_their_own_questions(engines, machine, images, inference):
+    questions = [images, images[::-1].copy(), images + 1]
+    with ExitStack() as opened:
+        asked = [opened.enter_context(one) for one in Engine.open_many(engines / "fp32", machine, inference, 3)]
+        alone = [engine.run({"input": question})["logits"] for engine, question in zip(asked, questions, strict=True)]
+
+        def answers(place):
+            return [asked[place].run({"input": questions[place]})["logits"] for _ in range(50)]
+
+        with ThreadPoolExecutor(3) as threads:
+            for wanted, got in zip(alone, threads.map(answers, range(3)), strict=True):
+                assert all(np.allclose(wanted, each, atol=1e-5) for each in got)
 
 
 @pytest.mark.parametrize("precision", LIMITS)
@@ -117,6 +129,8 @@ def test_what_was_executed_is_known(engines, machine, precision):
 
 def test_an_element_that_is_not_written_is_seen():
     class Idle:
+        replays = False
+
         def place(self, addresses, shapes):
             return {"logits": (shapes["input"][0], 4)}
 
@@ -138,7 +152,7 @@ def test_an_element_that_is_not_written_is_seen():
 
 
 def test_a_bound_call_keeps_its_inputs_while_others_are_run(engines, machine, images):
-    with opened(engines / "fp32", machine, REPLAYED) as engine:
+    with Engine.open(engines / "fp32", machine, REPLAYED) as engine:
         call = engine.bind({"input": images[:4]})
         wanted = engine.run({"input": images[:4]})["logits"]
         engine.run({"input": images[4:]})
@@ -161,8 +175,8 @@ def test_replaying_a_graph_is_no_slower_than_launching_its_kernels(engines, mach
     """In turns: on a machine that is shared, two medians taken one after the other prove nothing."""
     taken = {"plain": [], "replayed": []}
     with (
-        opened(engines / "fp32", machine, PLAIN) as plain,
-        opened(engines / "fp32", machine, REPLAYED) as replayed,
+        Engine.open(engines / "fp32", machine, PLAIN) as plain,
+        Engine.open(engines / "fp32", machine, REPLAYED) as replayed,
     ):
         calls = {"plain": plain.bind({"input": images}), "replayed": replayed.bind({"input": images})}
         for _ in range(300):
@@ -174,7 +188,7 @@ def test_replaying_a_graph_is_no_slower_than_launching_its_kernels(engines, mach
 
 
 def test_memory_does_not_grow_from_run_to_run(engines, machine, images):
-    with opened(engines / "fp32", machine, REPLAYED) as engine:
+    with Engine.open(engines / "fp32", machine, REPLAYED) as engine:
         free = []
         for batch in (8, 2, 5) * 30:
             engine.run({"input": images[:batch]})
@@ -201,7 +215,7 @@ def test_too_large_a_buffer_is_a_sentence_and_the_gpu_remains_usable(engines, ma
 
 
 def test_the_gpu_is_watched_while_it_works(engines, machine, images):
-    with opened(engines / "fp32", machine, REPLAYED) as engine, GpuSampler() as sampler:
+    with Engine.open(engines / "fp32", machine, REPLAYED) as engine, GpuSampler() as sampler:
         call = engine.bind({"input": images})
         deadline = time.perf_counter() + 1
         while time.perf_counter() < deadline:

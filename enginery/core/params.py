@@ -6,7 +6,15 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -14,11 +22,30 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from enginery.core.errors import EngineryError
 
 PARAMS_FILE = Path("params.yaml")
+ONNXRUNTIME = "onnxruntime"
+LAUNCHES = ("eager", "compile", "max_autotune", "cuda_graph")
+NUMBERS = ("fp16", "bf16")
+LAYOUTS = ("channels_last",)
+
+
+def _possible_baseline(name: str) -> str:
+    """`onnxruntime`, or words joined by +: how PyTorch launches, its memory layout, its numbers; at most one each."""
+    words = name.split("+")
+    kinds = (LAUNCHES, NUMBERS, LAYOUTS)
+    if name != ONNXRUNTIME:
+        unknown = [word for word in words if not any(word in kind for kind in kinds)]
+        if unknown or any(sum(word in kind for word in words) > 1 for kind in kinds):
+            raise ValueError(
+                f"'{name}' is no baseline: write {ONNXRUNTIME}, or join with + at most one of {', '.join(LAUNCHES)}, "
+                f"one of {', '.join(NUMBERS)}, and {', '.join(LAYOUTS)}"
+            )
+    return name
+
 
 RuntimeName = Literal["openvino", "onnxruntime", "tensorrt", "tensorrt_rtx"]
 PrecisionName = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
 Method = Literal["max", "percentile", "entropy", "mse"]
-Baseline = Literal["eager", "channels_last", "compile"]
+Baseline = Annotated[str, AfterValidator(_possible_baseline)]
 Rest = Literal["fp32", "fp16"]
 HardwareCompatibility = Literal["none", "same_compute_capability", "ampere_plus"]
 ComputeCapability = Literal["7.5", "8.0", "8.6", "8.9", "12.0", "12.1"]
@@ -176,6 +203,7 @@ class BenchmarkParams(Section):
     batches: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
     seconds: float = Field(gt=0)
     baselines: tuple[Baseline, ...] = Field(min_length=1)
+    requests: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field(min_length=1)
     confidence: float = Field(gt=0.5, lt=1)
     seed: int = Field(ge=0)
 
@@ -209,6 +237,7 @@ class Params(Section):
         for place, values in {
             "benchmark.batches": self.benchmark.batches,
             "benchmark.baselines": self.benchmark.baselines,
+            "benchmark.requests": self.benchmark.requests,
             "build.tensorrt.compute_capabilities": self.build.tensorrt.compute_capabilities,
         }.items():
             if len(set(values)) < len(values):

@@ -20,13 +20,18 @@ class Record(BaseModel):
     @classmethod
     def read(cls, path: Path) -> Self:
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.parse(path.read_bytes(), str(path))
         except FileNotFoundError:
             raise EngineryError(f"{path} is missing: run `dvc repro` to make it") from None
+
+    @classmethod
+    def parse(cls, content: bytes, origin: str) -> Self:
+        try:
+            return cls.model_validate_json(content)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
-            raise EngineryError(f"{path} is not a {cls.__name__} document: {place}: {first['msg']}") from None
+            raise EngineryError(f"{origin} is not a {cls.__name__} document: {place}: {first['msg']}") from None
 
 
 class Machine(Record):
@@ -148,6 +153,9 @@ class TensorSpec(Record):
     dtype: str
     shape: tuple[int, ...]
 
+    def at_batch(self, batch: int) -> tuple[int, ...]:
+        return tuple(batch if size == -1 else size for size in self.shape)
+
 
 class Layer(Record):
     """One operation as the runtime executes it, after fusion."""
@@ -238,13 +246,16 @@ class Validation(Record):
 
 
 ENGINE = "engine"  # the contender that is no baseline
+SAME_PACE = 1.15  # how much worse a reading may be and still count as the same pace
+LAUNCHED = "engine_launched"  # the same where it is replayed as a CUDA graph, but launched kernel by kernel
 
 
 class Latency(Record):
     """One contender at one batch size, in milliseconds per batch, copies to and from a device included.
 
-    `compute` is the median without them, by the device's own clock; None where there is nothing to copy. `spread` is
-    what the middle half of the calls covers, as a share of the median; `outliers` the share that took over twice it.
+    Of the rounds at one pace. `compute` is the median without the copies, by the device's own clock; None where there
+    is nothing to copy. `spread` is what the middle half of the calls covers, as a share of the median; `outliers` the
+    share that took over twice it.
     """
 
     contender: str
@@ -260,7 +271,7 @@ class Latency(Record):
 
 
 class Ratio(Record):
-    """How many times faster the engine is than a baseline: median over rounds, with a confidence interval."""
+    """How many times faster the engine is than a baseline: median over rounds at one pace, with its interval."""
 
     baseline: str
     batch: int
@@ -277,10 +288,30 @@ class Verdict(Record):
     failures: dict[str, tuple[str, ...]]
 
 
-class Contention(Record):
-    """Cores that others kept busy while one batch size was timed, and that the host of a virtual machine withheld."""
+class Pace(Record):
+    """How fast the machine was, by a fixed piece of work between the rounds; rounds at another pace are set aside.
+
+    `microseconds` is None if it never kept to one pace; then all rounds count.
+    """
+
+    microseconds: float | None
+    rounds: int
+    set_aside: int
+
+
+class Throughput(Record):
+    """The engine with several requests in flight, each asking again once it is answered; milliseconds per request."""
 
     batch: int
+    requests: int
+    images_per_second: float
+    p50: float
+    p99: float
+
+
+class Contention(Record):
+    """Cores that others kept busy during the race, and that the host of a virtual machine withheld."""
+
     cores: int
     others: float
     stolen: float
@@ -314,6 +345,23 @@ class Benchmark(Record):
     confidence: float
     latencies: tuple[Latency, ...]
     ratios: tuple[Ratio, ...]
-    contention: tuple[Contention, ...]
+    pace: Pace
+    throughput: tuple[Throughput, ...]
+    contention: Contention
     peak_memory: dict[str, PeakMemory]
     gpu: GpuConditions | None
+
+
+class Measured(Record):
+    """What one precision was found to be, for a later run to be held against."""
+
+    precision: str
+    engine_bytes: int
+    executed_as_asked: float
+    validation: Validation
+    benchmark: Benchmark
+
+
+class Measurements(Record):
+    machine: Machine
+    precisions: tuple[Measured, ...]

@@ -21,6 +21,8 @@ Memory = TypeVar("Memory", Buffer, Pinned)
 
 
 class Executor(Protocol):
+    replays: bool  # by itself
+
     def place(self, addresses: Mapping[str, int], shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """Take the tensors' places and the inputs' shapes; return the shapes of the outputs."""
         ...
@@ -41,6 +43,7 @@ class DeviceSession:
         replay: bool,
     ) -> None:
         """`replay` captures each new shape into a graph, and launches that."""
+        self.replays = replay or executor.replays
         self._stream, self._executor, self._replay = stream, executor, replay
         self._outputs = {spec.name: spec for spec in outputs}
         self._shapes: Mapping[str, Shape] = {}
@@ -105,9 +108,10 @@ class DeviceSession:
                 name: self._hosts[name].view(np.dtype(spec.dtype), announced[name])
                 for name, spec in self._outputs.items()
             }
-            if self._replay:
+            if self.replays:
                 self._executor.enqueue(self._stream.handle)  # what is done only once per shape must not be captured
                 self._stream.synchronize()
+            if self._replay:
                 self._graph = self._stream.capture(lambda: self._executor.enqueue(self._stream.handle))
             self._shapes = shapes
         return self._arrivals
@@ -129,7 +133,7 @@ class DeviceSession:
     def _require_expected(self, announced: Mapping[str, Shape], batch: int) -> None:
         """A larger output than the buffer was made for would be written over what lies behind it."""
         for name, spec in self._outputs.items():
-            expected = tuple(batch if size == -1 else size for size in spec.shape)
+            expected = spec.at_batch(batch)
             if announced.get(name) != expected:
                 raise EngineryError(
                     f"output {name} would have shape {announced.get(name)} at batch {batch}, and {expected} was "
@@ -143,4 +147,4 @@ class DeviceSession:
 
 
 def _bytes(spec: TensorSpec, batch: int) -> int:
-    return math.prod(batch if size == -1 else size for size in spec.shape) * np.dtype(spec.dtype).itemsize
+    return math.prod(spec.at_batch(batch)) * np.dtype(spec.dtype).itemsize

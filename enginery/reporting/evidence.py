@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from enginery.core.errors import EngineryError
+from enginery.core.params import ONNXRUNTIME
 from enginery.core.records import (
     ENGINE,
     Benchmark,
-    Contention,
     EngineRecord,
     Latency,
     Layer,
     Machine,
+    Measured,
     Ratio,
     Validation,
 )
@@ -29,6 +30,16 @@ class Evidence:
     @property
     def precision(self) -> str:
         return self.engine.precision
+
+    @property
+    def measured(self) -> Measured:
+        return Measured(
+            precision=self.precision,
+            engine_bytes=self.engine.bytes,
+            executed_as_asked=self.engine.share_as_asked,
+            validation=self.validation,
+            benchmark=self.benchmark,
+        )
 
     @property
     def is_what_it_says(self) -> bool:
@@ -56,9 +67,6 @@ class Evidence:
     def latency(self, batch: int, contender: str = ENGINE) -> Latency:
         return next(entry for entry in self.benchmark.latencies if (entry.batch, entry.contender) == (batch, contender))
 
-    def contention(self, batch: int) -> Contention:
-        return next(entry for entry in self.benchmark.contention if entry.batch == batch)
-
     def ratio(self, batch: int, baseline: str) -> Ratio:
         return next(entry for entry in self.benchmark.ratios if (entry.batch, entry.baseline) == (batch, baseline))
 
@@ -81,6 +89,10 @@ class Findings:
         """The batch size that one figure per precision is quoted at: the one that engines are tuned for, if raced."""
         optimum = self.precisions[0].engine.profile.opt
         return optimum if optimum in self.batches else max(self.batches)
+
+
+def title_of(baseline: str) -> str:
+    return "ONNX Runtime" if baseline == ONNXRUNTIME else f"PyTorch {baseline}"
 
 
 def some_of(names: Sequence[str]) -> str:

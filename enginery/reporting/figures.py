@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from enginery.reporting import tables
-from enginery.reporting.evidence import Findings
+from enginery.reporting.evidence import Findings, title_of
 
 COLORS = {"fp32": "#64748b", "fp16": "#2563eb", "bf16": "#0d9488", "int8": "#d97706", "fp8": "#9333ea"}
 BASELINE_COLOR = "#cbd5e1"
@@ -27,7 +27,7 @@ def _bars(axes: Axes, findings: Findings, figure: str, label: str) -> None:
     """Groups by batch size: the baselines first, then each precision."""
     first, batches = findings.precisions[0], findings.batches
     series = [
-        (f"PyTorch {name}", BASELINE_COLOR, [getattr(first.latency(batch, name), figure) for batch in batches])
+        (title_of(name), BASELINE_COLOR, [getattr(first.latency(batch, name), figure) for batch in batches])
         for name in findings.baselines
     ]
     series += [
@@ -59,7 +59,7 @@ def _tradeoff(axes: Axes, findings: Findings) -> None:
         )
     axes.set_yscale("log")
     axes.margins(x=0.2, y=0.2)
-    axes.set_xlabel(f"times as fast as PyTorch {findings.baselines[0]}, batch {findings.tuned_batch}")
+    axes.set_xlabel(f"times as fast as {title_of(findings.baselines[0])}, batch {findings.tuned_batch}")
     axes.set_ylabel("relative error of the logits (lower is better)")
     axes.set_title("Right and down is better; the label shows accuracy", fontsize=10, loc="left")
     axes.grid(alpha=0.25)

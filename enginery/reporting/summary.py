@@ -8,7 +8,7 @@ import pandas as pd
 from enginery.core.records import ENGINE, Machine
 from enginery.reporting import tables
 from enginery.reporting.evidence import Evidence, Findings
-from enginery.reporting.noise import noisy_ratios, reasons
+from enginery.reporting.noise import noisy_ratios, reasons, slowed
 from enginery.reporting.verdict import recommend, sentence
 
 
@@ -41,10 +41,12 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
         "![Latency](figures/latency.png)",
         f"Times as fast as the baseline, which ran beside each engine anew: median over rounds in which both took a "
         f"turn, and its {first.benchmark.confidence:.0%} interval within this run. Another run can differ by more. "
-        "An asterisk marks what is noisy, for the reasons named above.",
+        f"An asterisk marks what is noisy, for the reasons named above. {_set_aside(findings)}",
         _markdown(tables.ratio_table(findings)),
         "## Throughput",
-        "Images per second, one batch at a time.",
+        "Images per second. One at a time: the next batch is asked for when the last has been answered, which is what "
+        "the latencies above are of. Several at once: so many requests are in flight, each with its own buffers, and "
+        "each waits longer, as its 99th percentile in milliseconds says.",
         _markdown(tables.throughput_table(findings)),
         "![Throughput](figures/throughput.png)",
         "## Memory and size",
@@ -63,10 +65,17 @@ def _device(machine: Machine) -> str:
     )
 
 
+def _set_aside(findings: Findings) -> str:
+    paces = [entry.benchmark.pace for entry in findings.precisions]
+    rounds, aside = sum(pace.rounds for pace in paces), sum(pace.set_aside for pace in paces)
+    return f"{aside} of {rounds} rounds were set aside: the machine ran at another pace meanwhile." if aside else ""
+
+
 def _gpu_sections(findings: Findings) -> list[str]:
-    replayed = "replayed as CUDA graphs" if findings.precisions[0].benchmark.cuda_graph else "launched one by one"
+    replayed = [entry.precision for entry in findings.precisions if entry.benchmark.cuda_graph]
+    how = f"of {', '.join(replayed)} were replayed as one CUDA graph" if replayed else "were launched one by one"
     return [
-        f"The median of the compute alone, by the GPU's clock; the engines' kernels were {replayed}.",
+        f"The median of the compute alone, by the GPU's clock; the kernels {how}.",
         _markdown(tables.compute_table(findings)),
         *(["The GPU meanwhile.", _markdown(watched)] if len(watched := tables.gpu_table(findings)) else []),
     ]
@@ -136,6 +145,12 @@ def _warnings(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> li
     for entry, ratio, why in noisy_ratios(findings):
         what = f"{entry.precision} over {ratio.baseline} at batch {ratio.batch}"
         lines.append(f"- **Noisy, {what}:** {'; '.join(why)}.")
+    lines += [
+        f"- **A slower machine, {precision}:** by its pace, {times:.2f} times as slow as beside another precision. "
+        f"Milliseconds and ratios are of that machine; `dvc repro --force --single-item benchmark@{precision}` "
+        "measures again."
+        for precision, times in slowed(findings).items()
+    ]
     return ["\n".join(lines)] if lines else []
 
 

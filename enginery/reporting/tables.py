@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from enginery.core.records import ENGINE, PeakMemory
-from enginery.reporting.evidence import Evidence, Findings, some_of
+from enginery.core.records import ENGINE, LAUNCHED, PeakMemory
+from enginery.reporting.evidence import Evidence, Findings, some_of, title_of
 from enginery.reporting.noise import reasons
 
 RUNS_FOR_P99 = 100
@@ -106,10 +106,22 @@ def gpu_table(findings: Findings) -> pd.DataFrame:
 
 
 def throughput_table(findings: Findings) -> pd.DataFrame:
-    def cell(entry: Evidence, batch: int, contender: str) -> str:
-        return f"{entry.latency(batch, contender).images_per_second:,.0f}"
-
-    return _by_batch(findings, cell)
+    first = findings.precisions[0]
+    rows = {
+        f"{title_of(baseline)}, one at a time": {
+            f"batch {batch}": f"{first.latency(batch, baseline).images_per_second:,.0f}" for batch in findings.batches
+        }
+        for baseline in findings.baselines
+    }
+    for entry in findings.precisions:
+        for requests in dict.fromkeys(row.requests for row in entry.benchmark.throughput):
+            mode = "one at a time" if requests == 1 else f"{requests} at once"
+            rows[f"{entry.precision}, {mode}"] = {
+                f"batch {row.batch}": f"{row.images_per_second:,.0f} ({row.p99:.1f} ms)"
+                for row in entry.benchmark.throughput
+                if row.requests == requests
+            }
+    return _frame(rows, index="")
 
 
 def ratio_table(findings: Findings) -> pd.DataFrame:
@@ -172,13 +184,16 @@ def _by_batch(findings: Findings, cell: Callable[[Evidence, int, str], str]) -> 
     """Baselines as they ran beside the first precision, then each engine."""
     first = findings.precisions[0]
     rows = {
-        f"PyTorch {baseline}, beside {first.precision}": {
+        f"{title_of(baseline)}, beside {first.precision}": {
             f"batch {batch}": cell(first, batch, baseline) for batch in findings.batches
         }
         for baseline in findings.baselines
     }
     for entry in findings.precisions:
         rows[entry.precision] = {f"batch {batch}": cell(entry, batch, ENGINE) for batch in findings.batches}
+        if entry.benchmark.cuda_graph:
+            launched = {f"batch {batch}": cell(entry, batch, LAUNCHED) for batch in findings.batches}
+            rows[f"{entry.precision}, launched one by one"] = launched
     return _frame(rows)
 
 

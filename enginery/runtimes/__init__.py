@@ -24,7 +24,9 @@ class Compiled(NamedTuple):
 
 
 class Session(Protocol):
-    """A loaded engine."""
+    """A loaded engine, for one inference at a time."""
+
+    replays: bool  # its kernels are launched as one CUDA graph
 
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]: ...
 
@@ -53,8 +55,8 @@ class Runtime(Protocol):
         """Leave the engine's files in the folder."""
         ...
 
-    def load(self, folder: Path, build: BuildParams, inference: InferenceParams) -> Session:
-        """Open what `compile` left, which was told `build`."""
+    def load(self, folder: Path, build: BuildParams, inference: InferenceParams, requests: int) -> Sequence[Session]:
+        """Open what `compile` left, which was told `build`, for so many inferences side by side."""
         ...
 
 

@@ -8,7 +8,7 @@ import importlib.metadata
 import importlib.util
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ PRECISIONS = {
 DTYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int64)": "int64", "tensor(int32)": "int32"}
 COMPUTE_WORDS = ("Conv", "Gemm", "MatMul", "Attention")
 DISTRIBUTIONS = ("onnxruntime-gpu", "onnxruntime")
+NOT_ALL_ON_GPU = "cannot use the graph capture feature"
 
 
 def missing() -> str | None:
@@ -77,21 +78,34 @@ def compile(onnx: Path, folder: Path, build: BuildParams) -> Compiled:
     return _compiled(folder, build)
 
 
-def load(folder: Path, build: BuildParams, inference: InferenceParams) -> Session:
+def load(folder: Path, build: BuildParams, inference: InferenceParams, requests: int) -> Sequence[Session]:
     import onnxruntime
 
     options = _options(inference.threads)
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # that was `compile`
     if device() == "cpu":
-        return CpuSession(_session(str(folder / GRAPH), options, build))
-    stream = Stream()
-    session = _session(str(folder / GRAPH), options, build, stream)
+        session = _session(str(folder / GRAPH), options, build)
+        return [CpuSession(session) for _ in range(requests)]
+    return [_on_gpu(folder, options, build, inference) for _ in range(requests)]
+
+
+def _on_gpu(folder: Path, options: Any, build: BuildParams, inference: InferenceParams) -> DeviceSession:
+    """Replayed by ONNX Runtime itself, which knows whether it can: not if it places a node on the CPU."""
+    stream, replays = Stream(), inference.cuda_graph
+    try:
+        session = _session(str(folder / GRAPH), options, build, stream, replays)
+    except Exception as error:  # ONNX Runtime's own exceptions share no base class
+        if NOT_ALL_ON_GPU not in str(error):
+            raise
+        replays = False
+        session = _session(str(folder / GRAPH), options, build, stream)
     inputs, outputs = _specs(session)
-    # Never replayed: a node that it places on the CPU, and memory that it frees, would be missing in the graph.
-    return DeviceSession(stream, Executor(session), inputs, outputs, build.profile.max, replay=False)
+    return DeviceSession(stream, Executor(session, replays), inputs, outputs, build.profile.max, replay=False)
 
 
 class CpuSession:
+    replays = False
+
     def __init__(self, session: Any) -> None:
         self._session = session
         self._outputs = [tensor.name for tensor in session.get_outputs()]
@@ -114,17 +128,15 @@ class CpuSession:
 class Executor:
     """ONNX Runtime between a stream's copies; it must not wait for what it puts there."""
 
-    def __init__(self, session: Any) -> None:
-        import onnxruntime
-
-        self._session, self._binding = session, session.io_binding()
+    def __init__(self, session: Any, replays: bool) -> None:
+        self.replays = replays
+        self._session, self._binding, self._options = session, session.io_binding(), _run_options(graph=None)
         self._inputs, self._outputs = _specs(session)
-        self._options = onnxruntime.RunOptions()
-        self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
     def place(self, addresses: Mapping[str, int], shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         (batch,) = {shape[0] for shape in shapes.values()}
-        produced = {spec.name: tuple(batch if size == -1 else size for size in spec.shape) for spec in self._outputs}
+        produced = {spec.name: spec.at_batch(batch) for spec in self._outputs}
+        self._options = _run_options(graph=batch if self.replays else None)
         self._binding = self._session.io_binding()
         for spec in self._inputs:
             place = ("cuda", 0, np.dtype(spec.dtype), shapes[spec.name], addresses[spec.name])
@@ -154,6 +166,17 @@ def _options(threads: int) -> Any:
     return options
 
 
+def _run_options(graph: int | None) -> Any:
+    """`graph` names the captured graph to replay; each shape has one."""
+    import onnxruntime
+
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    if graph is not None:
+        options.add_run_config_entry("gpu_graph_id", str(graph))
+    return options
+
+
 def _optimize(model: bytes, folder: Path, build: BuildParams) -> None:
     import onnxruntime
 
@@ -163,13 +186,15 @@ def _optimize(model: bytes, folder: Path, build: BuildParams) -> None:
     _session(model, options, build)
 
 
-def _session(model: bytes | str, options: Any, build: BuildParams, stream: Stream | None = None) -> Any:
+def _session(
+    model: bytes | str, options: Any, build: BuildParams, stream: Stream | None = None, replays: bool = False
+) -> Any:
     import onnxruntime
 
     if device() == "cpu":
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     onnxruntime.preload_dlls()  # finds the CUDA libraries that torch's wheels brought
-    settings = {"use_tf32": str(int(build.tf32))}
+    settings = {"use_tf32": str(int(build.tf32)), "enable_cuda_graph": str(int(replays))}
     if stream:
         settings["user_compute_stream"] = str(stream.handle)
     session = onnxruntime.InferenceSession(model, options, providers=[("CUDAExecutionProvider", settings)])
@@ -189,8 +214,8 @@ def _compiled(folder: Path, build: BuildParams) -> Compiled:
         options.profile_file_prefix = str(Path(scratch) / "profile")
         session = _session(str(folder / GRAPH), options, build)
         inputs, outputs = _specs(session)
-        shapes = {spec.name: [build.profile.min if size == -1 else size for size in spec.shape] for spec in inputs}
-        session.run(None, {spec.name: np.zeros(shapes[spec.name], spec.dtype) for spec in inputs})
+        smallest = build.profile.min
+        session.run(None, {spec.name: np.zeros(spec.at_batch(smallest), spec.dtype) for spec in inputs})
         events = json.loads(Path(session.end_profiling()).read_text())
     ran = [event for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")]
     layers = [_layer(event["name"].removesuffix("_kernel_time"), event["args"], build.tf32) for event in ran]

@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -17,7 +17,7 @@ from enginery.gpu.inspector import layers_of
 from enginery.gpu.nvml import find_gpu
 from enginery.gpu.session import DeviceSession, Shape
 from enginery.gpu.timing_cache import locked, read_timing_cache, set_aside, timing_cache_path, write_timing_cache
-from enginery.runtimes import Compiled, Session
+from enginery.runtimes import Compiled
 
 PLAN = "engine.plan"
 
@@ -96,12 +96,21 @@ class TensorRT:
             layers=self._layers(folder, build) if self._runs_here(build) else [],
         )
 
-    def load(self, folder: Path, build: BuildParams, inference: InferenceParams) -> Session:
+    def load(
+        self, folder: Path, build: BuildParams, inference: InferenceParams, requests: int
+    ) -> Sequence[DeviceSession]:
+        """One engine; each request has a context and a stream."""
         engine = self._deserialize(folder / PLAN, build)
         inputs, outputs = _specs_in(self._trt(), engine)
-        executor = _Executor(self._title, engine, self._context(engine, inference.cuda_graph), self._log())
-        replay = inference.cuda_graph and self._library == "tensorrt"  # TensorRT for RTX captures by itself
-        return DeviceSession(cuda.Stream(), executor, inputs, outputs, build.profile.max, replay)
+        captures_itself = inference.cuda_graph and self._library == "tensorrt_rtx"
+        replay = inference.cuda_graph and not captures_itself
+
+        def session() -> DeviceSession:
+            context = self._context(engine, inference.cuda_graph)
+            executor = _Executor(self._title, engine, context, self._log(), captures_itself)
+            return DeviceSession(cuda.Stream(), executor, inputs, outputs, build.profile.max, replay)
+
+        return [session() for _ in range(requests)]
 
     def _started(self, kind: Any) -> Any:
         """A builder or a runtime."""
@@ -140,10 +149,9 @@ class TensorRT:
         profile = builder.create_optimization_profile()
         for index in range(network.num_inputs):
             tensor = network.get_input(index)
-            shapes = [
-                _with_batch(tensor.shape, batch) for batch in (build.profile.min, build.profile.opt, build.profile.max)
-            ]
-            profile.set_shape(tensor.name, *shapes)
+            spec = _spec(tensor.name, tensor.dtype, tensor.shape)
+            limits = (build.profile.min, build.profile.opt, build.profile.max)
+            profile.set_shape(tensor.name, *(spec.at_batch(batch) for batch in limits))
         if config.add_optimization_profile(profile) < 0:
             raise EngineryError(f"{self._title} refuses build.profile {_limits(build)}: {self._why()}")
         return config
@@ -242,7 +250,7 @@ class TensorRT:
         trt, engine = self._trt(), self._deserialize(folder / PLAN, build)
         context, inspector = self._context(engine), engine.create_engine_inspector()
         for spec in _specs_in(trt, engine)[0]:
-            context.set_input_shape(spec.name, _with_batch(spec.shape, build.profile.opt))
+            context.set_input_shape(spec.name, spec.at_batch(build.profile.opt))
         inspector.execution_context = context  # which must outlive the question
         return layers_of(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
@@ -297,7 +305,8 @@ def _new_log(trt: Any) -> Any:
 
 
 class _Executor:
-    def __init__(self, title: str, engine: Any, context: Any, log: Any) -> None:
+    def __init__(self, title: str, engine: Any, context: Any, log: Any, replays: bool) -> None:
+        self.replays = replays
         self._title, self._engine, self._context, self._log = title, engine, context, log
 
     def place(self, addresses: Mapping[str, int], shapes: Mapping[str, Shape]) -> dict[str, Shape]:
@@ -350,10 +359,6 @@ def _spec(name: str, dtype: Any, shape: Any) -> TensorSpec:
     if known is None:
         raise EngineryError(f"tensor {name} is {dtype.name}: inputs and outputs must be {', '.join(DTYPES.values())}")
     return TensorSpec(name=name, dtype=known, shape=tuple(shape))
-
-
-def _with_batch(shape: Any, batch: int) -> Shape:
-    return tuple(batch if size == -1 else size for size in shape)
 
 
 def _limits(build: BuildParams) -> str:

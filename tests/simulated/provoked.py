@@ -110,7 +110,7 @@ def test_a_plan_of_another_tensorrt_is_refused_in_its_words(make, build):
     plan = folder / "engine.plan"
     version = load_runtime("tensorrt").version()
     plan.write_bytes(plan.read_bytes().replace(version.encode(), version.replace("1", "0").encode()))
-    assert "ersion tag does not match" in told(lambda: load_runtime("tensorrt").load(folder, build, PLAIN))
+    assert "ersion tag does not match" in told(lambda: load_runtime("tensorrt").load(folder, build, PLAIN, 1))
 
 
 @pytest.mark.parametrize("damage", [lambda plan: b"", lambda plan: plan[:-100], lambda plan: b"\x08" + plan])
@@ -118,7 +118,7 @@ def test_what_is_no_plan_is_refused(make, build, damage):
     folder = make()
     plan = folder / "engine.plan"
     plan.write_bytes(damage(plan.read_bytes()))
-    assert told(lambda: load_runtime("tensorrt").load(folder, build, PLAIN)).startswith("TensorRT cannot load ")
+    assert told(lambda: load_runtime("tensorrt").load(folder, build, PLAIN, 1)).startswith("TensorRT cannot load ")
 
 
 def test_an_engine_of_another_gpu_is_refused_before_tensorrt_sees_it(make, gpu):
@@ -207,7 +207,7 @@ def test_an_element_that_the_engine_does_not_write_is_nan(make, gpu, fail, image
 
 
 def test_a_shape_outside_the_profile_is_refused_by_tensorrt_as_well(make, build, images):
-    session = load_runtime("tensorrt").load(make(), build, PLAIN)
+    session = load_runtime("tensorrt").load(make(), build, PLAIN, 1)[0]
     try:
         sentence = told(lambda: session.run({"input": images[:1]}))
         assert "TensorRT refuses shape (1, 3, 8, 8) for input input: " in sentence

@@ -32,7 +32,7 @@ class Stream:
 
 
 def install() -> None:
-    for owner, names in {torch.Tensor: ["to"], torch.nn.Module: ["to"], torch: ["empty", "empty_like"]}.items():
+    for owner, names in {torch.Tensor: ["to"], torch.nn.Module: ["to"], torch: ["empty", "empty_like", "rand"]}.items():
         for name in names:
             setattr(owner, name, _on_cpu(getattr(owner, name)))
     torch.Tensor.pin_memory = lambda self: self

@@ -1,0 +1,209 @@
+"""How often `enginery compare` cries wolf, and how often it misses a slowdown of 5 %.
+
+Each run is a process of its own that races the int8 engine, the same engine with extra work, and PyTorch, with the
+seconds and batch sizes of params.yaml. Then every run is compared with every other: the engine with itself, and the
+engine with the slowed one. `python benchmarks/alarm.py 40` after `dvc repro`, on a machine that does nothing else;
+it exits 1 if more than 1 in 100 comparisons is a false alarm, or fewer than 95 in 100 slowdowns are found. `--keep
+FOLDER` keeps the runs there, and goes on with those that it finds.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from functools import partial
+from itertools import permutations
+from pathlib import Path
+from statistics import median, pstdev
+
+import numpy as np
+import torch
+
+from enginery.benchmark import compare, race_contenders
+from enginery.comparison import Outcome, compare_runs, conclusion
+from enginery.contenders import pytorch_contender
+from enginery.contention import contention, usage
+from enginery.core.params import load_params
+from enginery.core.records import ENGINE, Benchmark, Machine, Measured, Measurements, Validation, Weights
+from enginery.engines import Engine
+from enginery.graphs import INPUT
+from enginery.models import load_model
+from enginery.pace import pace_of
+from enginery.samples import SampleSet
+from enginery.timing import Timings, time_call
+
+PRECISION, BASELINE, SLOWED = "int8", "eager", "slowed"
+SLOWDOWN = 0.05
+PRECISIONS_IN_A_RUN = 4  # a comparison of the default run holds four precisions to account at once
+CONFIDENCE = 1 - (1 - 0.99) / PRECISIONS_IN_A_RUN
+MOST_FALSE, FEWEST_FOUND = 0.01, 0.95
+
+
+def work(times: int) -> None:
+    """Real work, of which twice as much takes twice as long."""
+    numbers = np.zeros(1000, np.float32)
+    for _ in range(times):
+        np.add(numbers, 1, out=numbers)
+
+
+def open_engine(here: Machine) -> Engine:
+    inference = load_params().inference.model_copy(update={"threads": here.cores})
+    return Engine.open(Path("artifacts/engines") / PRECISION, here, inference)
+
+
+def work_for_slowdown() -> dict[int, int]:
+    """By batch size, how much extra work takes 5 % of the engine's time."""
+    here, samples = Machine.read(Path("artifacts/machine.json")), SampleSet.open(Path("artifacts/samples/validation"))
+    unit = median(time_call(lambda: work(1000)).seconds for _ in range(50)) / 1000
+    found = {}
+    with open_engine(here) as engine:
+        for batch in load_params().benchmark.batches:
+            call = engine.bind({INPUT: samples.read_at(np.arange(batch))})
+            seconds = median(time_call(call).seconds for _ in range(200))
+            found[batch] = round(SLOWDOWN * seconds / unit)
+    return found
+
+
+def run(extra: dict[int, int], report: Path) -> None:
+    """One process: what `stages/benchmark.py` measures of latency, for the engine and for the slowed one."""
+    params, here = load_params().benchmark, Machine.read(Path("artifacts/machine.json"))
+    weights, samples = Path("artifacts/weights"), SampleSet.open(Path("artifacts/samples/validation"))
+    torch.set_num_threads(here.cores)
+    record = Weights.read(weights / "weights.json")
+    model = load_model(record.model, record.classes, weights / "weights.pt")
+    with open_engine(here) as engine:
+
+        def plain(images):
+            return engine.bind({INPUT: images})
+
+        def slowed(images):
+            call, times = plain(images), extra[len(images)]
+            return lambda: (call(), work(times))
+
+        contenders = {
+            ENGINE: plain,
+            SLOWED: slowed,
+            BASELINE: partial(pytorch_contender, model, BASELINE, here.device, True),
+        }
+        before = usage()
+        race = race_contenders(contenders, samples, params, pace_of(here.device, here.cores), report.name)
+        company = contention(before, usage())
+    rng = np.random.default_rng(params.seed)
+    counted = {batch: timings.at((race.pace.microseconds or 0) / 1e6) for batch, timings in race.timings.items()}
+    found = {
+        name: Benchmark(
+            precision=PRECISION,
+            threads=here.cores,
+            cuda_graph=False,
+            confidence=params.confidence,
+            latencies=race.latencies,
+            ratios=tuple(
+                compare(as_engine(timings, name), BASELINE, batch, params.confidence, rng)
+                for batch, timings in counted.items()
+                if timings.rounds
+            ),
+            pace=race.pace,
+            throughput=(),
+            contention=company,
+            peak_memory={},
+            gpu=None,
+        ).model_dump(mode="json")
+        for name in (ENGINE, SLOWED)
+    }
+    report.write_text(json.dumps(found))
+
+
+def as_engine(timings: Timings, name: str) -> Timings:
+    return Timings([each._replace(turns={**each.turns, ENGINE: each.turns[name]}) for each in timings.rounds])
+
+
+def read(report: Path) -> dict[str, Measurements]:
+    validation = Validation.read(Path(f"reports/validation/{PRECISION}.json"))
+    return {
+        name: Measurements(
+            machine=Machine.read(Path("artifacts/machine.json")),
+            precisions=(
+                Measured(
+                    precision=PRECISION,
+                    engine_bytes=0,
+                    executed_as_asked=1,
+                    validation=validation,
+                    benchmark=Benchmark.model_validate(found),
+                ),
+            ),
+        )
+        for name, found in json.loads(report.read_text()).items()
+    }
+
+
+def logs(measured: Measurements) -> np.ndarray:
+    return np.log([ratio.median for ratio in measured.precisions[0].benchmark.ratios])
+
+
+def print_runs(runs: list[dict[str, Measurements]]) -> None:
+    print("| batch | runs at the best pace | times eager, median | from run to run (standard deviation) | slowed by |")
+    print("|---|---|---|---|---|")
+    paces = [found[ENGINE].precisions[0].benchmark.pace.microseconds or float("inf") for found in runs]
+    best = [found for found, pace in zip(runs, paces, strict=True) if pace <= 1.15 * min(paces)]
+    plain, slowed = (np.array([logs(found[name]) for found in best]) for name in (ENGINE, SLOWED))
+    batches = [ratio.batch for ratio in best[0][ENGINE].precisions[0].benchmark.ratios]
+    for place, batch in enumerate(batches):
+        print(
+            f"| {batch} | {len(best)} of {len(runs)} | {np.exp(median(plain[:, place])):.2f} "
+            f"| {pstdev(plain[:, place]):.2%} | {median(plain[:, place] - slowed[:, place]):.1%} |"
+        )
+    print(f"| all together | | | {pstdev(plain.mean(axis=1)):.2%} | {median((plain - slowed).mean(axis=1)):.1%} |")
+
+
+def print_verdicts(runs: list[dict[str, Measurements]]) -> bool:
+    """Every run with every other; those on another pace are told apart by `compare`, and left out of the shares."""
+    print("\n| the later run is | comparisons | not comparable | regression | improvement | no change |")
+    print("|---|---|---|---|---|---|")
+    shares = {}
+    for name, later in {"the same engine": ENGINE, "slowed by 5 %": SLOWED}.items():
+        verdicts = Counter(
+            conclusion(compare_runs(one[ENGINE], other[later], CONFIDENCE)) for one, other in permutations(runs, 2)
+        )
+        compared = verdicts.total() - verdicts[Outcome.NOT_COMPARABLE]
+        told = " | ".join(
+            f"{verdicts[outcome]} ({verdicts[outcome] / max(1, compared):.1%})"
+            for outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT, Outcome.NO_CHANGE)
+        )
+        print(f"| {name} | {verdicts.total()} | {verdicts[Outcome.NOT_COMPARABLE]} | {told} |")
+        shares[later] = {outcome: verdicts[outcome] / max(1, compared) for outcome in Outcome}
+    false = shares[ENGINE][Outcome.REGRESSION] + shares[ENGINE][Outcome.IMPROVEMENT]
+    found = shares[SLOWED][Outcome.REGRESSION]
+    print(f"\nfalse alarms: {false:.1%}; slowdowns found: {found:.1%}")
+    return false <= MOST_FALSE and found >= FEWEST_FOUND
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=int)
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--one", type=json.loads, help="for itself: the extra work of the one run to make")
+    chosen = parser.parse_args()
+    if chosen.one:
+        run({int(batch): times for batch, times in chosen.one.items()}, chosen.keep)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = chosen.keep or Path(scratch)
+        folder.mkdir(exist_ok=True)
+        settings = folder / "extra-work.json"
+        if not settings.exists():
+            settings.write_text(json.dumps(work_for_slowdown()))
+        reports = [folder / f"run-{number:03}.json" for number in range(chosen.runs)]
+        for report in reports:
+            if not report.exists():
+                command = [sys.executable, __file__, "1", "--keep", str(report), "--one", settings.read_text()]
+                subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        runs = [read(report) for report in reports]
+    print_runs(runs)
+    if not print_verdicts(runs):
+        sys.exit("not what docs/measurements.md promises")
+
+
+if __name__ == "__main__":
+    main()

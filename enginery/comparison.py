@@ -1,0 +1,181 @@
+"""Two runs of the pipeline, and whether the later one is worse: slower beside PyTorch, or further from it."""
+
+import math
+import subprocess
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from statistics import NormalDist, mean
+
+from enginery.contention import disturbances
+from enginery.core.errors import EngineryError
+from enginery.core.records import SAME_PACE, Benchmark, Machine, Measured, Measurements, Ratio, Record, Validation
+
+MEASUREMENTS = Path("reports/measurements.json")
+# How far the ratio of one engine to PyTorch moves between two runs beyond what their intervals tell: the standard
+# deviation of its logarithm in one run. benchmarks/alarm.py shows that it suffices.
+BETWEEN_RUNS = 0.01
+MORE_ERROR = 0.1  # what a relative error may grow by and count as unchanged
+NO_ERROR = 1e-7  # below the resolution of float32
+
+
+class Outcome(StrEnum):
+    REGRESSION = "regression"
+    IMPROVEMENT = "improvement"
+    NO_CHANGE = "no change"
+    NOT_COMPARABLE = "not comparable"
+
+
+class Change(Record):
+    """One figure of one precision. `change` is a share, above 0 for the better; within `slack` it may be chance."""
+
+    precision: str
+    figure: str
+    outcome: Outcome
+    before: float | None = None
+    after: float | None = None
+    change: float | None = None
+    slack: float | None = None
+    why: str | None = None
+
+
+def read_measurements(place: str) -> Measurements:
+    """Of a reports folder, of a measurements.json, or of a git revision."""
+    path = Path(place)
+    if path.is_dir():
+        return Measurements.read(path / MEASUREMENTS.name)
+    if path.exists():
+        return Measurements.read(path)
+    shown = subprocess.run(["git", "show", f"{place}:./{MEASUREMENTS}"], capture_output=True)
+    if shown.returncode:
+        reason = (shown.stderr.decode().strip().splitlines() or ["git gives no reason"])[0]
+        raise EngineryError(f"{place} is no file, no folder, and no git revision with {MEASUREMENTS} ({reason})")
+    return Measurements.parse(shown.stdout, f"{place}:{MEASUREMENTS}")
+
+
+def compare_runs(before: Measurements, after: Measurements, confidence: float) -> list[Change]:
+    """`confidence` is that of all together: how sure it is that, had nothing changed, nothing would be called so."""
+    both = [(old, new) for old in before.precisions for new in after.precisions if old.precision == new.precision]
+    if not both:
+        raise EngineryError("the two runs have no precision in common")
+    figures = sum(len(_pairs(old.benchmark, new.benchmark)) + 2 for old, new in both)
+    deviations = NormalDist().inv_cdf(1 - (1 - confidence) / figures / 2)
+    changes: list[Change] = []
+    for old, new in both:
+        problem = other_machine(before.machine, after.machine) or other_conditions(old.benchmark, new.benchmark)
+        if problem:
+            changes.append(Change(precision=new.precision, figure="speed", outcome=Outcome.NOT_COMPARABLE, why=problem))
+        else:
+            changes += compare_speed(old, new, deviations)
+        changes += compare_results(old, new, deviations)
+    return changes
+
+
+def compare_speed(old: Measured, new: Measured, deviations: float) -> list[Change]:
+    """At each batch size, and at all of them together, which tells a smaller change from chance."""
+    pairs = _pairs(old.benchmark, new.benchmark)
+    logs = [math.log(b.median / a.median) for a, b in pairs]
+    errors = [math.hypot(_error(a, old.benchmark), _error(b, new.benchmark)) for a, b in pairs]
+    together = math.sqrt(sum(error**2 for error in errors)) / len(errors)
+    return [
+        _judged(new.precision, "speed, all together", mean(logs), deviations * together),
+        *(
+            _judged(new.precision, f"times {b.baseline}, batch {b.batch}", log, deviations * error, a.median, b.median)
+            for (a, b), log, error in zip(pairs, logs, errors, strict=True)
+        ),
+    ]
+
+
+def compare_results(old: Measured, new: Measured, deviations: float) -> list[Change]:
+    was, now, precision = old.validation, new.validation, new.precision
+    if was.samples != now.samples:
+        why = f"one was validated with {was.samples} images, the other with {now.samples}"
+        return [Change(precision=precision, figure="accuracy", outcome=Outcome.NOT_COMPARABLE, why=why)]
+    errors = (was.engine_against_pytorch.relative, now.engine_against_pytorch.relative)
+    shares = (old.executed_as_asked, new.executed_as_asked)
+    gained = now.engine_accuracy - was.engine_accuracy
+    closer = math.log((errors[0] + NO_ERROR) / (errors[1] + NO_ERROR))
+    return [
+        _judged(
+            precision, "accuracy", gained, deviations * _chance(was, now), was.engine_accuracy, now.engine_accuracy
+        ),
+        _judged(precision, "relative error", closer, MORE_ERROR, *errors),
+        _judged(precision, "executed as asked", shares[1] - shares[0], 0, *shares),
+    ]
+
+
+def other_machine(before: Machine, after: Machine) -> str | None:
+    """Versions may differ, and the system: what they do is to be seen."""
+    for name in ("runtime", "device_name", "cores"):
+        was, now = getattr(before, name), getattr(after, name)
+        if was != now:
+            return f"another {name.replace('_', ' ')}: {was} and {now}"
+    return None
+
+
+def other_conditions(before: Benchmark, after: Benchmark) -> str | None:
+    if before.threads != after.threads:
+        return f"{before.threads} threads and {after.threads}"
+    if not _pairs(before, after):
+        return "no baseline and batch size in common"
+    for one in (before, after):
+        if taken := disturbances(one.contention, one.threads):
+            return f"{taken[0]} while one was timed: measure again"
+    paces = sorted(pace for pace in (before.pace.microseconds, after.pace.microseconds) if pace is not None)
+    if len(paces) < 2:
+        return "the machine never kept to one pace: measure again"
+    if paces[1] > SAME_PACE * paces[0]:
+        return f"the machine was {paces[1] / paces[0]:.2f} times as slow in one as in the other: measure again"
+    return None
+
+
+def _pairs(before: Benchmark, after: Benchmark) -> list[tuple[Ratio, Ratio]]:
+    return [
+        (old, new)
+        for old in before.ratios
+        for new in after.ratios
+        if (old.baseline, old.batch) == (new.baseline, new.batch)
+    ]
+
+
+def _error(ratio: Ratio, benchmark: Benchmark) -> float:
+    """The standard error of the logarithm of a ratio: what its interval says, and what runs add."""
+    deviations = NormalDist().inv_cdf((1 + benchmark.confidence) / 2)
+    return math.hypot(math.log(ratio.high / ratio.low) / 2 / deviations, BETWEEN_RUNS)
+
+
+def _chance(was: Validation, now: Validation) -> float:
+    """How far two accuracies lie apart by chance, if only images change sides on which an engine left PyTorch."""
+    undecided = sum(each.samples * (1 - each.engine_against_pytorch.top1_agreement) for each in (was, now))
+    return math.sqrt(undecided) / now.samples
+
+
+def _judged(
+    precision: str, figure: str, change: float, slack: float, before: float | None = None, after: float | None = None
+) -> Change:
+    outcome = Outcome.NO_CHANGE
+    if abs(change) > slack + 1e-9:
+        outcome = Outcome.IMPROVEMENT if change > 0 else Outcome.REGRESSION
+    return Change(
+        precision=precision, figure=figure, outcome=outcome, before=before, after=after, change=change, slack=slack
+    )
+
+
+def conclusion(changes: Sequence[Change]) -> Outcome:
+    """The worst: a regression outweighs what could not be compared, and that an improvement."""
+    outcomes = {change.outcome for change in changes}
+    order = (Outcome.REGRESSION, Outcome.NOT_COMPARABLE, Outcome.IMPROVEMENT)
+    return next((outcome for outcome in order if outcome in outcomes), Outcome.NO_CHANGE)
+
+
+def describe(changes: Sequence[Change], confidence: float) -> str:
+    lines = [_line(change) for change in changes]
+    return "\n".join([*lines, "", f"{conclusion(changes)}, at a confidence of {confidence:.0%}"])
+
+
+def _line(change: Change) -> str:
+    name = f"{change.precision + ':':6} {change.figure}"
+    if change.change is None or change.slack is None:
+        return f"{name:38} {change.outcome}: {change.why}"
+    values = "" if change.before is None else f"{change.before:.4g} -> {change.after:.4g}"
+    return f"{name:38} {values:22} {change.change:+.1%} (chance: {change.slack:.1%})   {change.outcome}"

@@ -1,0 +1,278 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from enginery.comparison import BETWEEN_RUNS, Outcome, compare_runs, conclusion, read_measurements
+from enginery.core.errors import EngineryError
+from enginery.core.records import (
+    Benchmark,
+    Contention,
+    Errors,
+    Measured,
+    Measurements,
+    Pace,
+    Ratio,
+    Validation,
+)
+
+ROOT = Path(__file__).parents[1]
+BATCHES = (1, 8)
+
+
+@pytest.fixture
+def run(machine):
+    """A run of one precision: its ratio to PyTorch at each batch size, and what else is asked for."""
+
+    def make(
+        *ratios, precision="int8", interval=0.01, accuracy=0.95, relative=0.01, as_asked=1.0, samples=512, **conditions
+    ):
+        errors = Errors(
+            max_abs=0.5,
+            mean_abs=0.1,
+            relative=relative,
+            cosine=0.999,
+            worst_cosine=0.9,
+            top1_agreement=0.99,
+            nonfinite=0,
+        )
+        validation = Validation(
+            precision=precision,
+            samples=samples,
+            reference_accuracy=0.96,
+            graph_accuracy=accuracy,
+            engine_accuracy=accuracy,
+            accuracy_drop=0.96 - accuracy,
+            engine_against_pytorch=errors,
+            graph_against_pytorch=errors,
+            engine_against_graph=errors,
+            spots=(),
+            loss_comes_from="precision",
+            broken=(),
+        )
+        benchmark = Benchmark(
+            precision=precision,
+            threads=conditions.pop("threads", 2),
+            cuda_graph=False,
+            confidence=0.95,
+            latencies=(),
+            ratios=tuple(
+                Ratio(
+                    baseline="eager",
+                    batch=batch,
+                    rounds=20,
+                    median=ratio,
+                    low=ratio * (1 - interval),
+                    high=ratio * (1 + interval),
+                )
+                for batch, ratio in zip(BATCHES, ratios, strict=True)
+            ),
+            pace=Pace(microseconds=conditions.pop("pace", 5.0), rounds=40, set_aside=0),
+            throughput=(),
+            contention=Contention(cores=2, others=conditions.pop("others", 0.0), stolen=0.0),
+            peak_memory={},
+            gpu=None,
+        )
+        measured = Measured(
+            precision=precision,
+            engine_bytes=1,
+            executed_as_asked=as_asked,
+            validation=validation,
+            benchmark=benchmark,
+        )
+        return Measurements(machine=machine.model_copy(update=conditions), precisions=(measured,))
+
+    return make
+
+
+def outcomes(changes):
+    return {change.figure: change.outcome for change in changes}
+
+
+def test_nothing_changed(run):
+    changes = compare_runs(run(13.0, 4.4), run(13.0, 4.4), 0.99)
+    assert set(outcomes(changes).values()) == {Outcome.NO_CHANGE}
+    assert conclusion(changes) == Outcome.NO_CHANGE
+
+
+@pytest.mark.parametrize(
+    ("factor", "outcome"),
+    [(0.9, Outcome.REGRESSION), (0.99, Outcome.NO_CHANGE), (1.01, Outcome.NO_CHANGE), (1.1, Outcome.IMPROVEMENT)],
+)
+def test_a_change_of_the_ratio_to_pytorch_is_called_by_its_size(run, factor, outcome):
+    changes = compare_runs(run(13.0, 4.4), run(13.0 * factor, 4.4 * factor), 0.99)
+    assert outcomes(changes)["speed, all together"] == outcome
+    assert conclusion(changes) == outcome
+
+
+def test_all_batch_sizes_together_tell_what_none_tells_alone(run):
+    called = outcomes(compare_runs(run(13.0, 4.4), run(13.0 * 0.955, 4.4 * 0.955), 0.99))
+    assert called["speed, all together"] == Outcome.REGRESSION
+    assert called["times eager, batch 1"] == called["times eager, batch 8"] == Outcome.NO_CHANGE
+
+
+def test_a_loss_at_one_batch_size_is_not_outweighed_by_a_gain_at_another(run):
+    changes = compare_runs(run(13.0, 4.4), run(13.0 * 0.9, 4.4 * 1.1), 0.99)
+    assert outcomes(changes)["times eager, batch 1"] == Outcome.REGRESSION
+    assert conclusion(changes) == Outcome.REGRESSION
+
+
+def test_what_is_measured_coarsely_needs_a_larger_change(run):
+    sharp, coarse = (
+        compare_runs(run(13.0, 4.4, interval=width), run(12.0, 4.06, interval=width), 0.99) for width in (0.01, 0.2)
+    )
+    assert (conclusion(sharp), conclusion(coarse)) == (Outcome.REGRESSION, Outcome.NO_CHANGE)
+
+
+def test_a_higher_confidence_needs_a_larger_change(run):
+    one, other = run(13.0, 4.4), run(13.0 * 0.96, 4.4 * 0.96)
+    assert conclusion(compare_runs(one, other, 0.9)) == Outcome.REGRESSION
+    assert conclusion(compare_runs(one, other, 0.9999)) == Outcome.NO_CHANGE
+
+
+def test_chance_alone_raises_an_alarm_as_rarely_as_is_said(run):
+    """Runs that differ by what intervals say and what runs add; two precisions' worth of figures in each."""
+    rng = np.random.default_rng(0)
+    alarms, experiments, interval = 0, 1000, 0.02
+    for _ in range(experiments):
+        scatter = np.hypot(interval / 1.96, BETWEEN_RUNS)
+        one, other = (run(*np.exp(rng.normal(0, scatter, 2)), interval=interval) for _ in range(2))
+        alarms += conclusion(compare_runs(one, other, 0.9)) != Outcome.NO_CHANGE
+    assert alarms / experiments < 0.1
+
+
+@pytest.mark.parametrize(
+    ("conditions", "why"),
+    [
+        ({"pace": 7.4}, "the machine was 1.48 times as slow in one as in the other: measure again"),
+        ({"pace": None}, "the machine never kept to one pace: measure again"),
+        ({"others": 0.9}, "other programs took 0.9 of 2 cores while one was timed: measure again"),
+        ({"threads": 1}, "2 threads and 1"),
+        ({"device_name": "NVIDIA H200"}, "another device name: "),
+        ({"runtime": "tensorrt"}, "another runtime: openvino and tensorrt"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_speeds_under_other_conditions_are_not_compared_and_results_are(run, conditions, why):
+    changes = compare_runs(run(13.0, 4.4), run(6.0, 2.0, **conditions), 0.99)
+    (speed,) = [change for change in changes if change.figure == "speed"]
+    assert speed.outcome == Outcome.NOT_COMPARABLE
+    assert speed.why.startswith(why)
+    assert outcomes(changes)["accuracy"] == Outcome.NO_CHANGE
+    assert conclusion(changes) == Outcome.NOT_COMPARABLE
+
+
+def test_another_version_is_compared_to_see_what_it_does(run):
+    other = run(6.0, 2.0, runtime_version="9.9", driver="999", operating_system="Other 1")
+    assert conclusion(compare_runs(run(13.0, 4.4), other, 0.99)) == Outcome.REGRESSION
+
+
+@pytest.mark.parametrize(
+    ("change", "figure", "outcome"),
+    [
+        ({"accuracy": 0.90}, "accuracy", Outcome.REGRESSION),
+        ({"accuracy": 0.948}, "accuracy", Outcome.NO_CHANGE),
+        ({"relative": 0.02}, "relative error", Outcome.REGRESSION),
+        ({"relative": 0.005}, "relative error", Outcome.IMPROVEMENT),
+        ({"relative": 0.0105}, "relative error", Outcome.NO_CHANGE),
+        ({"as_asked": 0.9}, "executed as asked", Outcome.REGRESSION),
+    ],
+)
+def test_results_are_compared_as_well(run, change, figure, outcome):
+    assert outcomes(compare_runs(run(13.0, 4.4), run(13.0, 4.4, **change), 0.99))[figure] == outcome
+
+
+def test_other_sets_of_images_are_not_compared(run):
+    changes = compare_runs(run(13.0, 4.4), run(13.0, 4.4, samples=256), 0.99)
+    assert outcomes(changes)["accuracy"] == Outcome.NOT_COMPARABLE
+
+
+def test_an_error_that_was_zero_is_no_division_by_it(run):
+    called = outcomes(compare_runs(run(13.0, 4.4, relative=0.0), run(13.0, 4.4, relative=0.02), 0.99))
+    assert called["relative error"] == Outcome.REGRESSION
+
+
+def test_a_regression_outweighs_what_cannot_be_compared(run):
+    changes = compare_runs(run(13.0, 4.4), run(13.0, 4.4, pace=7.4, accuracy=0.5), 0.99)
+    assert conclusion(changes) == Outcome.REGRESSION
+
+
+def test_runs_without_a_common_precision_are_refused(run):
+    with pytest.raises(EngineryError, match="no precision in common"):
+        compare_runs(run(1.0, 1.0), run(1.0, 1.0, precision="fp16"), 0.99)
+
+
+def enginery(*arguments, folder):
+    program = "from enginery.cli import main; main()"
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], cwd=folder, capture_output=True, text=True, env=environment
+    )
+
+
+@pytest.fixture
+def project(run, tmp_path):
+    """A repository whose committed run was faster than the one that lies in its reports folder."""
+    reports = tmp_path / "reports"
+    run(13.0, 4.4).write(reports / "measurements.json")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "a run"]):
+        subprocess.run([*git, *command], check=True)
+    run(12.0, 4.0).write(reports / "measurements.json")
+    return tmp_path
+
+
+def test_a_revision_is_compared_with_a_folder(project):
+    done = enginery("compare", "HEAD", "reports", folder=project)
+    assert done.returncode == 3, done.stderr
+    assert "times eager, batch 8" in done.stdout
+    assert "4.4 -> 4" in done.stdout
+    assert done.stdout.endswith("regression, at a confidence of 99%\n")
+    assert enginery("compare", "reports", "reports/measurements.json", folder=project).returncode == 0
+    assert enginery("compare", "reports", "HEAD", folder=project).returncode == 0
+
+
+def test_scripts_can_read_a_comparison(project):
+    done = enginery("compare", "HEAD", "reports", "--json", folder=project)
+    rows = json.loads(done.stdout)
+    assert rows[0]["figure"] == "speed, all together"
+    assert rows[0]["outcome"] == "regression"
+    assert rows[0]["change"] < -rows[0]["slack"]
+
+
+def test_what_cannot_be_compared_has_a_status_of_its_own(project, run):
+    run(13.0, 4.4, pace=7.4).write(project / "reports" / "measurements.json")
+    done = enginery("compare", "HEAD", "reports", folder=project)
+    assert done.returncode == 4
+    assert "measure again" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("nowhere", "nowhere is no file, no folder, and no git revision with reports/measurements.json"),
+        ("broken", "broken/measurements.json is not a Measurements document"),
+        (".", "measurements.json is missing"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(project, place, said):
+    (project / "broken").mkdir()
+    (project / "broken" / "measurements.json").write_text("{}")
+    done = enginery("compare", "HEAD", place, folder=project)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_measurements_are_read_as_they_were_written(run, tmp_path):
+    run(13.0, 4.4).write(tmp_path / "measurements.json")
+    assert read_measurements(str(tmp_path)) == run(13.0, 4.4)
+
+
+def test_a_confidence_must_be_one(project):
+    done = enginery("compare", "HEAD", "reports", "--confidence", "99", folder=project)
+    assert done.returncode == 2
+    assert "must lie between 0.5 and 1" in done.stderr

@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from enginery.contenders import onnxruntime_session, pytorch_contender, require_possible
+from enginery.core.errors import EngineryError
+
+IMAGES = np.random.default_rng(0).normal(0, 1, (2, 3, 8, 8)).astype(np.float32)
+seen = []
+
+
+class Spy(nn.Module):
+    """Leaves what it was given; outside of itself, since a contender runs a copy."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, images):
+        seen.append((images, self.conv.weight, torch.is_inference_mode_enabled()))
+        return self.conv(images).flatten(1)
+
+
+@pytest.fixture
+def spied():
+    """What a contender's model was given in one call, and its weights."""
+
+    def watch(baseline):
+        seen.clear()
+        contender = pytorch_contender(Spy().eval(), baseline, "cpu", True, IMAGES)
+        contender()
+        return seen[-1]
+
+    yield watch
+    seen.clear()
+
+
+def is_channels_last(tensor):
+    return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("baseline", "dtype", "channels_last"),
+    [
+        ("eager", torch.float32, False),
+        ("channels_last", torch.float32, True),
+        ("bf16", torch.bfloat16, False),
+        ("eager+channels_last+fp16", torch.float16, True),
+    ],
+)
+def test_a_baseline_is_what_its_words_say(spied, baseline, dtype, channels_last):
+    images, weights, inference = spied(baseline)
+    assert images.dtype == weights.dtype == dtype
+    assert is_channels_last(images) == is_channels_last(weights) == channels_last
+    assert torch.allclose(images.float(), torch.from_numpy(IMAGES), atol=0.05)
+    assert inference
+
+
+def test_the_model_itself_is_left_as_it_is():
+    model = Spy()
+    pytorch_contender(model, "channels_last+bf16", "cpu", True, IMAGES)
+    assert model.conv.weight.dtype == torch.float32
+    assert model.conv.weight.is_contiguous()
+
+
+@pytest.mark.parametrize("baseline", ["compile", "max_autotune"])
+def test_a_compiled_baseline_really_is_compiled(baseline):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.ReLU()).eval()
+    contender = pytorch_contender(model, baseline, "cpu", True, IMAGES)
+    contender()
+    contender()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_onnx_runtime_runs_the_graph_as_it_is(tiny_onnx, build, inference):
+    with onnxruntime_session(tiny_onnx, build, inference) as session:
+        images = np.zeros((2, 3, 8, 8), np.float32)
+        session.bind({"input": images})()
+        assert session.run({"input": images})["logits"].shape == (2, 16)
+
+
+def test_what_only_a_gpu_can_do_is_refused_without_one():
+    with pytest.raises(EngineryError, match=r"benchmark\.baselines: cuda_graph\+fp16 needs a GPU"):
+        require_possible(("eager", "cuda_graph+fp16"), "cpu")
+    require_possible(("eager", "onnxruntime"), "cpu")
+    require_possible(("cuda_graph",), "cuda")
