@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from enginery.core.records import Benchmark, EngineRecord, Validation
+from enginery.core.records import Benchmark, EngineRecord, Trace, Validation
 from enginery.engines import RECORD
 from enginery.reporting.evidence import Evidence
 from enginery.reporting.noise import reasons
@@ -34,8 +34,12 @@ def race(report: Path) -> Evidence:
     for name, value in options.items():
         command += [f"--{name}", str(value)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    validation = Validation.read(Path("reports/validation") / f"{PRECISION}.json")
-    return Evidence(EngineRecord.read(ENGINE / RECORD), validation, Benchmark.read(report / "summary.json"))
+    return Evidence(
+        EngineRecord.read(ENGINE / RECORD),
+        Validation.read(Path("reports/validation") / f"{PRECISION}.json"),
+        Benchmark.read(report / "summary.json"),
+        Trace.read(Path("reports/trace") / f"{PRECISION}.json"),
+    )
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ def report(
     engines: Path,
     validation: Path,
     benchmark: Path,
+    trace: Path,
     machine: Path,
     summary: Path,
     verdict: Path,
@@ -28,7 +29,7 @@ def report(
 ) -> None:
     """Write summary.md, verdict.json, measurements.json, metrics.json, the plots' data and the figures."""
     precisions = load_params().precisions
-    findings = gather(tuple(precisions), engines, validation, benchmark, machine)
+    findings = gather(tuple(precisions), engines, validation, benchmark, trace, machine)
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
     with new_folder(figures) as unfinished:
         draw_figures(findings, unfinished)

@@ -18,8 +18,8 @@ def each(*stages):
 
 
 ENDS = {"report", "gate"}
-AFTER_CALIBRATION = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8"} | ENDS
-AFTER_EXPORT = {"simplify", "calibrate"} | each("convert", "build", "validate", "benchmark") | ENDS
+AFTER_CALIBRATION = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "trace@int8"} | ENDS
+AFTER_EXPORT = {"simplify", "calibrate"} | each("convert", "build", "validate", "benchmark", "trace") | ENDS
 AFTER_WEIGHTS = {"reference", "export"} | AFTER_EXPORT
 DEPENDENTS = {
     "runtime": {"machine", "samples", "weights"} | AFTER_WEIGHTS,
@@ -30,9 +30,9 @@ DEPENDENTS = {
     "calibration.bins": {"calibrate"} | AFTER_CALIBRATION,
     "precisions.int8.keep.nodes": AFTER_CALIBRATION,
     "precisions.bf16.thresholds.cosine": {"validate@bf16"} | ENDS,
-    "build.profile.opt": each("build", "validate", "benchmark") | ENDS,
+    "build.profile.opt": each("build", "validate", "benchmark", "trace") | ENDS,
     "precisions.int8.must_pay": ENDS,
-    "inference.threads": each("validate", "benchmark") | ENDS,
+    "inference.threads": each("validate", "benchmark", "trace") | ENDS,
     "validation.spot_samples": each("validate") | ENDS,
     "benchmark.seconds": each("benchmark") | ENDS,
 }

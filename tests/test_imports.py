@@ -11,7 +11,7 @@ MODULES = sorted(
     for folder in ("enginery", "stages")
     for path in (ROOT / folder).rglob("*.py")
 )
-LIGHT_STAGES = ("machine", "samples", "calibrate", "convert", "build", "validate", "report", "gate")
+LIGHT_STAGES = ("machine", "samples", "calibrate", "convert", "build", "validate", "trace", "report", "gate")
 
 
 def imported(modules, blocked=()):

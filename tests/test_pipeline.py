@@ -23,7 +23,7 @@ TINY: dict[str, dict[str, object]] = {
     "benchmark": {"batches": [1, 2], "seconds": 0.05},
 }
 PRECISIONS = ("fp32", "bf16", "int8")
-INT8_CHAIN = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "report", "gate"}
+INT8_CHAIN = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "trace@int8", "report", "gate"}
 
 
 class Project:
@@ -110,8 +110,20 @@ def test_everything_is_made_and_the_metrics_name_every_precision(project):
     for picture in ("latency", "throughput", "tradeoff"):
         assert (project.root / f"reports/figures/{picture}.png").stat().st_size > 10_000
     summary = (project.root / "reports/summary.md").read_text()
-    for heading in ("Accuracy", "Executed precision", "Latency", "Throughput", "Memory and size"):
+    headings = ("Accuracy", "Executed precision", "Latency", "Throughput", "Where the time goes", "Memory and size")
+    for heading in headings:
         assert f"\n## {heading}\n" in summary
+
+
+def test_the_layers_of_every_engine_are_timed_and_told(project):
+    summary = (project.root / "reports/summary.md").read_text()
+    for precision in PRECISIONS:
+        trace = json.loads((project.root / f"reports/trace/{precision}.json").read_text())
+        engine = json.loads((project.root / f"artifacts/engines/{precision}/engine.json").read_text())
+        assert [layer["name"] for layer in trace["layers"]] == [layer["name"] for layer in engine["layers"]]
+        assert trace["batch"] == 2
+        assert f"\n### {precision}\n" in summary
+    assert "### What int8 cost" in summary
 
 
 def test_nothing_changed_reruns_nothing(project):
@@ -177,7 +189,7 @@ def test_the_whole_pipeline_runs_with_tensorrt(restored, version, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"tensorrt {version}." in done.stdout
     # The graphs before it serve any machine.
-    assert ran(done) <= each("convert", "build", "validate", "benchmark") | {"report", "gate"}
+    assert ran(done) <= each("convert", "build", "validate", "benchmark", "trace") | {"report", "gate"}
     metrics = json.loads((restored.root / "reports/metrics.json").read_text())
     for precision in ("fp32", "int8"):
         assert metrics[precision]["executed_as_asked"] > 0.9

@@ -14,12 +14,14 @@ from enginery.core.records import (
     GpuConditions,
     Latency,
     Layer,
+    LayerTime,
     Pace,
     PeakMemory,
     Ratio,
     Spot,
     TensorSpec,
     Throughput,
+    Trace,
     Validation,
 )
 from enginery.reporting import tables
@@ -136,6 +138,15 @@ def evidence(machine, build, manifest):
                     "eager": PeakMemory(host=800.2, device=None),
                 },
                 gpu=None,
+            ),
+            trace=Trace(
+                precision=precision,
+                batch=8,
+                calls=48,
+                layers=tuple(
+                    LayerTime(**layer.model_dump(), milliseconds=milliseconds / median)
+                    for layer, milliseconds in zip(layers, (30.0, 20.0, 8.0, 2.0), strict=True)
+                ),
             ),
         )
 
@@ -480,6 +491,116 @@ def test_what_could_not_be_inspected_is_said_and_may_be_recommended(findings, ev
     assert recommend(findings(unknown)) is unknown
 
 
+def traced(entry, **milliseconds):
+    """The evidence with layers that took something else; further ones are reorders."""
+    layers = {layer.name: layer for layer in entry.trace.layers}
+    for name, taken in milliseconds.items():
+        new = LayerTime(name=name, kind="Reorder", precision="int8", computes=False, milliseconds=0)
+        layers[name] = layers.get(name, new).model_copy(update={"milliseconds": taken})
+    return replace(entry, trace=entry.trace.model_copy(update={"layers": tuple(layers.values())}))
+
+
+def told_of_layers(page):
+    return page.split("\n## Where the time goes\n")[1].split("\n## ")[0]
+
+
+def cost_of(precision, page):
+    return told_of_layers(page).split(f"### What {precision} cost\n")[1]
+
+
+def test_the_slowest_layers_are_told_with_their_share_and_the_latency(findings, evidence):
+    page = told_of_layers(write_summary(findings(evidence("fp32", (1.0, 0.9, 1.1)))))
+    assert "Medians over 48 calls at batch 8" in page
+    assert "60.00 ms in 4 layers; the latency is 64.00 ms. The slowest:" in page
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| conv")]
+    assert rows == [
+        ["conv1", "Convolution", "fp32", "30.000", "50.0%"],
+        ["conv2", "Convolution", "fp32", "20.000", "33.3%"],
+    ]
+    assert "What fp32 cost" not in page
+
+
+def test_of_many_layers_ten_are_told(findings, evidence):
+    many = traced(evidence("fp32"), **{f"node_{number}": 100.0 + number for number in range(60)})
+    rows = [line for line in told_of_layers(write_summary(findings(many))).splitlines() if line.startswith("| node_")]
+    assert [row.split()[1] for row in rows] == [f"node_{number}" for number in range(59, 49, -1)]
+
+
+def test_a_sum_far_from_the_latency_is_not_to_be_trusted(findings, evidence):
+    page = told_of_layers(write_summary(findings(traced(evidence("fp32", (1.0, 0.9, 1.1)), conv1=100.0))))
+    assert "130.00 ms in 4 layers; the latency is 64.00 ms. Trust the shares, not the milliseconds." in page
+
+
+def test_layers_that_lost_are_named_with_what_they_took_in_the_fastest_that_is_not_quantized(findings, evidence):
+    fp32, bf16 = evidence("fp32", (1.0, 0.9, 1.1)), evidence("bf16", (2.0, 1.9, 2.1))
+    cost = cost_of("int8", write_summary(findings(fp32, bf16, traced(evidence("int8", (4.0, 3.9, 4.1)), conv2=12.0))))
+    assert "Compute layers shared with bf16, the fastest that is not quantized: 3." in cost
+    assert "They take 21.50 ms, and 29.00 ms there. Layers that lost: 1:" in cost
+    (row,) = [line for line in cost.splitlines() if line.startswith("| conv")]
+    assert [cell.strip() for cell in row.split("|")[1:-1]] == [
+        *("conv2", "Convolution", "int8"),
+        *("12.000", "10.000", "2.000"),
+    ]
+
+
+def test_where_nothing_lost_one_sentence_says_so(findings, evidence):
+    page = write_summary(findings(evidence("fp32", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.8, 4.2))))
+    assert cost_of("int8", page).strip() == (
+        "Compute layers shared with fp32, the fastest that is not quantized: 3. They take 14.50 ms, and 58.00 ms "
+        "there. No layer lost."
+    )
+
+
+def test_layers_that_only_one_precision_has_are_told_with_their_time(findings, evidence):
+    int8 = traced(evidence("int8", (4.0, 3.8, 4.2)), quantize=1.5, reorder_2=0.5)
+    cost = cost_of("int8", write_summary(findings(traced(evidence("fp32", (1.0, 0.9, 1.1)), cast=0.25), int8)))
+    assert (
+        "Layers that only int8 has take 2.00 ms, 11.8% of it: Reorder quantize, Reorder reorder_2. "
+        "Those that only fp32 has take 0.25 ms there."
+    ) in cost
+
+
+def test_layers_that_cannot_be_matched_are_not_compared(findings, evidence):
+    fp32, int8 = evidence("fp32", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.8, 4.2))
+
+    def renamed(*names):
+        given = [layer.model_copy(update={"name": new}) for layer, new in zip(int8.trace.layers, names, strict=True)]
+        return replace(int8, trace=int8.trace.model_copy(update={"layers": tuple(given)}))
+
+    some = cost_of("int8", write_summary(findings(fp32, renamed("__myl_1", "__myl_2", "classifier", "reorder"))))
+    assert "Compute layers shared with fp32, the fastest that is not quantized: 1." in some
+    assert "Not compared, because no layer of fp32 has their names: __myl_1, __myl_2." in some
+    none = cost_of("int8", write_summary(findings(fp32, renamed("__myl_1", "__myl_2", "__myl_3", "__myl_4"))))
+    assert none.strip() == "No layer of it has a name that fp32 has as well: they cannot be compared."
+
+
+def test_a_runtime_that_told_no_times_is_named(findings, evidence):
+    fp32, int8 = evidence("fp32"), evidence("int8")
+    untold = replace(int8, trace=int8.trace.model_copy(update={"layers": ()}))
+    page = told_of_layers(write_summary(findings(fp32, untold)))
+    assert "### int8\n\nopenvino told no times of its layers." in page
+    assert page.endswith("There are no times of layers to compare.\n")
+    alone = told_of_layers(write_summary(findings(int8)))
+    assert alone.endswith("There are no times of layers to compare.\n")
+
+
+def test_layers_of_which_nothing_is_known_but_their_time_are_told(findings, evidence):
+    """Of an engine that could not be inspected, the profiler tells names all the same."""
+
+    def unknown(entry):
+        what = {"kind": "unknown", "precision": "unknown", "computes": False}
+        layers = tuple(layer.model_copy(update=what) for layer in entry.trace.layers)
+        return replace(
+            entry,
+            engine=entry.engine.model_copy(update={"layers": ()}),
+            trace=entry.trace.model_copy(update={"layers": layers}),
+        )
+
+    page = write_summary(findings(unknown(evidence("fp32", (1.0, 0.9, 1.1))), unknown(evidence("int8"))))
+    assert "| conv1      | unknown | unknown       | 30.000 | 50.0%   |" in page
+    assert "Layers shared with fp32, the fastest that is not quantized: 4." in cost_of("int8", page)
+
+
 @pytest.mark.parametrize(("precision", "tf32", "as_asked"), [("fp32", True, 1), ("fp32", False, 0), ("fp16", True, 0)])
 def test_tf32_is_what_fp32_may_run_in_if_it_is_allowed(evidence, precision, tf32, as_asked):
     entry = evidence(precision, executed="tf32")
@@ -501,7 +622,8 @@ def written(tmp_path, machine):
             entry.engine.write(tmp_path / "engines" / entry.precision / "engine.json")
             entry.validation.write(tmp_path / "validation" / f"{entry.precision}.json")
             entry.benchmark.write(tmp_path / "benchmark" / entry.precision / "summary.json")
-        folders = [tmp_path / name for name in ("engines", "validation", "benchmark", "machine.json")]
+            entry.trace.write(tmp_path / "trace" / f"{entry.precision}.json")
+        folders = [tmp_path / name for name in ("engines", "validation", "benchmark", "trace", "machine.json")]
         return lambda *precisions: gather(precisions, *folders)
 
     return write

@@ -8,9 +8,11 @@ import os
 import shutil
 import statistics
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +20,8 @@ import pytest
 from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.convert import cast, quantize
 from enginery.core.errors import EngineryError
-from enginery.core.params import InferenceParams, Keep
-from enginery.core.records import EngineRecord, TensorSpec
+from enginery.core.params import InferenceParams, Keep, Profile
+from enginery.core.records import EngineRecord, TensorSpec, Trace
 from enginery.engines import Engine, build_engine
 from enginery.gpu import cuda
 from enginery.gpu.nvml import GpuSampler, process_megabytes
@@ -185,6 +187,32 @@ def test_replaying_a_graph_is_no_slower_than_launching_its_kernels(engines, mach
     medians = {name: statistics.median(seconds) for name, seconds in taken.items()}
     print({name: f"{seconds * 1e6:.1f} us" for name, seconds in medians.items()})
     assert medians["replayed"] < 1.1 * medians["plain"]
+
+
+def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact, manifest, samples, tmp_path):
+    """At a batch that keeps the GPU busy: the times of launches would be a fraction of it."""
+    batch, engine = 2048, tmp_path / "engine"
+    large = exact.model_copy(update={"profile": Profile(min=1, opt=batch, max=batch)})
+    build_engine("fp32", graphs["fp32"], target_of(machine, large.tensorrt), large, manifest, engine)
+    with Engine.open(engine, machine, PLAIN) as opened:
+        call = opened.bind({"input": samples.read_at(np.arange(batch) % len(samples))})
+        compute = statistics.median([call() for _ in range(30)][10:]) * 1000
+    machine.write(tmp_path / "machine.json")
+    arguments = {
+        "precision": "fp32",
+        "engine": engine,
+        "validation": Path(samples.pixels.filename).parent,
+        "machine": tmp_path / "machine.json",
+        "report": tmp_path / "trace.json",
+    }
+    options = [part for name, value in arguments.items() for part in (f"--{name}", str(value))]
+    subprocess.run([sys.executable, "-m", "stages.trace", *options], check=True)  # CUDA is told before it starts
+    trace = Trace.read(tmp_path / "trace.json")
+    print(f"{trace.milliseconds:.3f} ms of layers, {compute:.3f} ms of compute")
+    assert 0.7 < trace.milliseconds / compute < 3
+    assert {layer.name for layer in EngineRecord.read(engine / "engine.json").layers if layer.computes} <= {
+        layer.name for layer in trace.layers if layer.milliseconds
+    }
 
 
 def test_memory_does_not_grow_from_run_to_run(engines, machine, images):

@@ -245,6 +245,25 @@ class Validation(Record):
         return not self.broken
 
 
+class LayerTime(Layer):
+    """The median over calls; 0 where the runtime has nothing to do for the layer."""
+
+    milliseconds: float
+
+
+class Trace(Record):
+    """Where the time of one engine goes. Timing layers slows an engine: the sum is no latency."""
+
+    precision: str
+    batch: int
+    calls: int
+    layers: tuple[LayerTime, ...]
+
+    @property
+    def milliseconds(self) -> float:
+        return sum(layer.milliseconds for layer in self.layers)
+
+
 ENGINE = "engine"  # the contender that is no baseline
 SAME_PACE = 1.15  # how much worse a reading may be and still count as the same pace
 LAUNCHED = "engine_launched"  # the same where it is replayed as a CUDA graph, but launched kernel by kernel

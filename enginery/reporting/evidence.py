@@ -15,6 +15,7 @@ from enginery.core.records import (
     Machine,
     Measured,
     Ratio,
+    Trace,
     Validation,
 )
 
@@ -26,6 +27,7 @@ class Evidence:
     engine: EngineRecord
     validation: Validation
     benchmark: Benchmark
+    trace: Trace
 
     @property
     def precision(self) -> str:
@@ -100,13 +102,16 @@ def some_of(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + more
 
 
-def gather(precisions: Sequence[str], engines: Path, validation: Path, benchmark: Path, machine: Path) -> Findings:
+def gather(
+    precisions: Sequence[str], engines: Path, validation: Path, benchmark: Path, trace: Path, machine: Path
+) -> Findings:
     """Read what is listed, never what lies in the folder: a precision that was dropped leaves its files behind."""
     found = tuple(
         Evidence(
             EngineRecord.read(engines / name / "engine.json"),
             Validation.read(validation / f"{name}.json"),
             Benchmark.read(benchmark / name / "summary.json"),
+            Trace.read(trace / f"{name}.json"),
         )
         for name in precisions
     )

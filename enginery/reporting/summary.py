@@ -10,6 +10,7 @@ from enginery.reporting import tables
 from enginery.reporting.evidence import Evidence, Findings
 from enginery.reporting.noise import noisy_ratios, reasons, slowed
 from enginery.reporting.verdict import recommend, sentence
+from enginery.reporting.where_time_goes import layer_sections
 
 
 def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> str:
@@ -49,6 +50,8 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
         "each waits longer, as its 99th percentile in milliseconds says.",
         _markdown(tables.throughput_table(findings)),
         "![Throughput](figures/throughput.png)",
+        "## Where the time goes",
+        *(part if isinstance(part, str) else _markdown(part) for part in layer_sections(findings)),
         "## Memory and size",
         "Peak memory is that of a process which only loads the engine and runs the largest batch."
         + (" The driver does not show what it holds on the GPU." if on_gpu and not _shows_gpu_memory(first) else ""),

@@ -7,8 +7,10 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import json
+import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,14 @@ from numpy.typing import NDArray
 from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.core.errors import EngineryError
 from enginery.core.params import BuildParams, InferenceParams
-from enginery.core.records import Layer, TensorSpec
+from enginery.core.records import Layer, LayerTime, TensorSpec
 from enginery.gpu.cuda import Stream
 from enginery.gpu.session import DeviceSession, Shape
 from enginery.graphs import load_graph
-from enginery.runtimes import Arrays, Compiled, Session
+from enginery.runtimes import WARM_UP, Arrays, Compiled, Session, timed
 
 GRAPH = "engine.onnx"
+RAN = "_kernel_time"  # how the profile ends the name of a node that it ran
 PRECISIONS = {
     "float": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8",
     "float8e4m3fn": "fp8", "float8e5m2": "fp8",
@@ -101,6 +104,17 @@ def _on_gpu(folder: Path, options: Any, build: BuildParams, inference: Inference
         session = _session(str(folder / GRAPH), options, build, stream)
     inputs, outputs = _specs(session)
     return DeviceSession(stream, Executor(session, replays), inputs, outputs, build.profile.max, replay=False)
+
+
+def trace(folder: Path, build: BuildParams, inference: InferenceParams, feeds: Arrays, calls: int) -> list[LayerTime]:
+    """On a GPU, the profile tells how long the launch of a kernel takes: here that includes its execution."""
+    os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # read when the process first uses CUDA
+    with _profiled(folder, build, inference.threads) as session:
+        for _ in range(WARM_UP + calls):
+            session.run(None, dict(feeds))
+        ran = _nodes_by_call(session)[WARM_UP:]
+    told = [[(_name(node), node["dur"] / 1000) for node in nodes] for nodes in ran]
+    return timed([_layer(node, build.tf32) for node in ran[0]], told)
 
 
 class CpuSession:
@@ -205,32 +219,52 @@ def _session(
 
 def _compiled(folder: Path, build: BuildParams) -> Compiled:
     """The layers are what a profiled inference says was run: the operator, its types and the provider."""
+    with _profiled(folder, build, threads=0) as session:
+        inputs, outputs = _specs(session)
+        smallest = build.profile.min
+        session.run(None, {spec.name: np.zeros(spec.at_batch(smallest), spec.dtype) for spec in inputs})
+        (ran,) = _nodes_by_call(session)
+    return Compiled(inputs, outputs, [_layer(node, build.tf32) for node in ran])
+
+
+@contextmanager
+def _profiled(folder: Path, build: BuildParams, threads: int) -> Iterator[Any]:
+    """A session of its own, which writes down what it runs."""
     import onnxruntime
 
-    options = _options(threads=0)
+    options = _options(threads)
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_profiling = True
     with tempfile.TemporaryDirectory() as scratch:
         options.profile_file_prefix = str(Path(scratch) / "profile")
-        session = _session(str(folder / GRAPH), options, build)
-        inputs, outputs = _specs(session)
-        smallest = build.profile.min
-        session.run(None, {spec.name: np.zeros(spec.at_batch(smallest), spec.dtype) for spec in inputs})
-        events = json.loads(Path(session.end_profiling()).read_text())
-    ran = [event for event in events if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")]
-    layers = [_layer(event["name"].removesuffix("_kernel_time"), event["args"], build.tf32) for event in ran]
-    return Compiled(inputs, outputs, layers)
+        yield _session(str(folder / GRAPH), options, build)
 
 
-def _layer(name: str, ran: dict[str, Any], tf32: bool) -> Layer:
+def _nodes_by_call(session: Any) -> list[list[dict[str, Any]]]:
+    """The nodes that each call ran; this ends the profile."""
+    calls: list[list[dict[str, Any]]] = [[]]
+    for event in json.loads(Path(session.end_profiling()).read_text()):
+        if event["name"] == "model_run":  # written after the nodes of a call
+            calls.append([])
+        elif event.get("cat") == "Node" and event["name"].endswith(RAN):
+            calls[-1].append(event)
+    return calls[:-1]
+
+
+def _name(node: dict[str, Any]) -> str:
+    return str(node["name"]).removesuffix(RAN)
+
+
+def _layer(node: dict[str, Any], tf32: bool) -> Layer:
     """float32 on a GPU that may use TF32 is called so: ONNX Runtime does not say which kernels did."""
+    ran = node["args"]
     kind = ran["op_name"]
     first_input = next(iter(ran.get("input_type_shape") or [{}]))
     element = next(iter(first_input), "none")
     precision, computes = PRECISIONS.get(element, element), any(word in kind for word in COMPUTE_WORDS)
     if precision == "fp32" and computes and tf32 and ran.get("provider") == "CUDAExecutionProvider":
         precision = "tf32"
-    return Layer(name=name, kind=kind, precision=precision, computes=computes)
+    return Layer(name=_name(node), kind=kind, precision=precision, computes=computes)
 
 
 def _specs(session: Any) -> tuple[list[TensorSpec], list[TensorSpec]]:

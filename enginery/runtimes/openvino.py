@@ -3,6 +3,8 @@
 import importlib.metadata
 import importlib.util
 import io
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,8 @@ from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import BuildParams, InferenceParams, Profile
-from enginery.core.records import Layer, TensorSpec
-from enginery.runtimes import Arrays, Compiled
+from enginery.core.records import Layer, LayerTime, TensorSpec
+from enginery.runtimes import WARM_UP, Arrays, Compiled, Told, timed
 
 BLOB = "engine.blob"
 PRECISIONS = {
@@ -21,6 +23,7 @@ PRECISIONS = {
 }  # fmt: skip
 COMPUTE_LAYERS = {"Convolution", "Deconvolution", "FullyConnected", "MatMul", "ScaledDotProductAttention", "RNNSeq"}
 NOT_EXECUTED = {"Const", "Input", "Output"}
+CALLS_PER_ROUND = 4
 
 
 def missing() -> str | None:
@@ -58,12 +61,47 @@ def compile(onnx: Path, folder: Path, build: BuildParams) -> Compiled:
 
 def load(folder: Path, build: BuildParams, inference: InferenceParams, requests: int) -> Sequence["OpenVinoSession"]:
     """Each request has a stream, OpenVINO's word for its share of the threads."""
-    import openvino
-
-    settings = _settings(inference.threads) | {"NUM_STREAMS": requests}
-    with (folder / BLOB).open("rb") as blob:
-        compiled = openvino.Core().import_model(io.BytesIO(blob.read()), "CPU", settings)
+    compiled = _imported(folder, _settings(inference.threads) | {"NUM_STREAMS": requests})
     return [OpenVinoSession(compiled) for _ in range(requests)]
+
+
+def trace(folder: Path, build: BuildParams, inference: InferenceParams, feeds: Arrays, calls: int) -> list[LayerTime]:
+    """OpenVINO counts for as long as a model is open, and tells averages: it is opened anew for every few calls."""
+    settings = _settings(inference.threads) | {"PERF_COUNT": True}
+    rounds = math.ceil(calls / CALLS_PER_ROUND)
+    told = [_one_round(_imported(folder, settings), feeds) for _ in range(rounds)]
+    layers = [_layer(operation) for operation in _executed(_imported(folder, settings))]
+    return timed(layers, told)
+
+
+def _one_round(compiled: Any, feeds: Arrays) -> Told:
+    """The mean of the calls after the warm-up, from the averages with it and without."""
+    request = compiled.create_infer_request()
+    inputs = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
+    averages = []
+    for calls in (WARM_UP, CALLS_PER_ROUND):
+        for _ in range(calls):
+            request.infer(inputs)
+        averages.append(_averages(request))
+    before, after = averages
+    return [
+        (_layer(operation).name, _mean_between(before[name], after[name]))
+        for operation in _executed(compiled)
+        if (name := operation.get_friendly_name()) in after
+    ]
+
+
+def _averages(request: Any) -> dict[str, float]:
+    """Milliseconds by node, over all calls so far. What became part of another node was not run."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for node in request.profiling_info:
+        found[node.node_name] += node.real_time.total_seconds() * 1000
+    return found
+
+
+def _mean_between(before: float, after: float) -> float:
+    """Of the later calls. An average is cut to microseconds, which must not make it less than nothing."""
+    return max(0.0, (after * (WARM_UP + CALLS_PER_ROUND) - before * WARM_UP) / CALLS_PER_ROUND)
 
 
 class OpenVinoSession:
@@ -93,6 +131,13 @@ class OpenVinoSession:
 
     def close(self) -> None:
         del self._request, self._compiled
+
+
+def _imported(folder: Path, settings: dict[str, Any]) -> Any:
+    import openvino
+
+    with (folder / BLOB).open("rb") as blob:
+        return openvino.Core().import_model(io.BytesIO(blob.read()), "CPU", settings)
 
 
 def _settings(threads: int) -> dict[str, Any]:

@@ -4,20 +4,20 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import BuildParams, InferenceParams
-from enginery.core.records import Layer, TensorSpec
+from enginery.core.records import Layer, LayerTime, TensorSpec
 from enginery.gpu import cuda
 from enginery.gpu.inspector import layers_of
 from enginery.gpu.nvml import find_gpu
 from enginery.gpu.session import DeviceSession, Shape
 from enginery.gpu.timing_cache import locked, read_timing_cache, set_aside, timing_cache_path, write_timing_cache
-from enginery.runtimes import Compiled
+from enginery.runtimes import WARM_UP, Arrays, Compiled, Told, timed
 
 PLAN = "engine.plan"
 
@@ -111,6 +111,22 @@ class TensorRT:
             return DeviceSession(cuda.Stream(), executor, inputs, outputs, build.profile.max, replay)
 
         return [session() for _ in range(requests)]
+
+    def trace(
+        self, folder: Path, build: BuildParams, inference: InferenceParams, feeds: Arrays, calls: int
+    ) -> list[LayerTime]:
+        """Never replayed: with a profiler, a call launches its kernels one by one, waits, and tells their times."""
+        layers = self._layers(folder, build)
+        engine = self._deserialize(folder / PLAN, build)
+        context, profiler = self._context(engine), _new_profiler(self._trt())
+        context.profiler = profiler
+        executor = _Executor(self._title, engine, context, self._log(), replays=False)
+        inputs, outputs = _specs_in(self._trt(), engine)
+        del context, engine  # the executor lets go of them in the right order
+        session = DeviceSession(cuda.Stream(), executor, inputs, outputs, build.profile.max, replay=False)
+        with closing(session):
+            call = session.bind(feeds)
+            return timed(layers, [profiler.told_by(call) for _ in range(WARM_UP + calls)][WARM_UP:])
 
     def _started(self, kind: Any) -> Any:
         """A builder or a runtime."""
@@ -302,6 +318,23 @@ def _new_log(trt: Any) -> Any:
             return "; ".join(dict.fromkeys(causes[:MOST_ERRORS])) or "it gave no reason"
 
     return Log()
+
+
+def _new_profiler(trt: Any) -> Any:
+    class Profiler(trt.IProfiler):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)  # not super(): the bindings ask for it
+            self._told: list[tuple[str, float]] = []
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self._told.append((layer_name, ms))
+
+        def told_by(self, call: Callable[[], object]) -> Told:
+            self._told = []
+            call()
+            return self._told
+
+    return Profiler()
 
 
 class _Executor:

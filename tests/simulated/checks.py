@@ -51,6 +51,15 @@ class Reader(trt.IStreamReaderV2):
         return True
 
 
+class Profiler(trt.IProfiler):
+    def __init__(self):
+        trt.IProfiler.__init__(self)
+        self.told = []
+
+    def report_layer_time(self, layer_name, ms):
+        self.told.append((layer_name, ms))
+
+
 @pytest.fixture
 def log():
     return Log()
@@ -115,11 +124,13 @@ def layers(plan, log, shaped=True):
     return {layer["Name"]: layer for layer in described["Layers"]}
 
 
-def execute(plan, log, images, device):
+def execute(plan, log, images, device, **attributes):
     """What comes back, after one inference through device memory."""
     stream, allocate = device
     engine = trt.Runtime(log).deserialize_cuda_engine(plan)
     context = engine.create_execution_context()
+    for name, value in attributes.items():
+        setattr(context, name, value)
     given, made = allocate(images.nbytes), allocate(len(images) * 16 * 4)
     at(given, images.shape)[...] = images  # the simulated device's memory is the host's
     assert context.set_input_shape("input", images.shape)
@@ -405,6 +416,58 @@ def test_a_buffer_that_is_too_small_is_an_illegal_access(plan, log, device):
     assert context.execute_async_v3(stream)
     (status,) = cudart.cudaStreamSynchronize(stream)
     assert status == cudart.cudaError_t.cudaErrorIllegalAddress
+
+
+def test_a_profiler_is_told_every_layer_of_a_call_that_waits_for_them(plan, log, device):
+    profiler = Profiler()
+    before, after = execute(plan, log, images(4), device, profiler=profiler)
+    assert np.array_equal(before, after)  # without a profiler, the work would not have been done yet
+    assert [name for name, _ in profiler.told] == list(layers(plan, log))
+    assert all(isinstance(milliseconds, float) and milliseconds > 0 for _, milliseconds in profiler.told)
+
+
+def test_a_profiler_that_is_to_be_told_later_is_not_told_by_the_call(plan, log, device):
+    profiler = Profiler()
+    before, after = execute(plan, log, images(4), device, profiler=profiler, enqueue_emits_profile=False)
+    assert not np.allclose(before, after)
+    assert profiler.told == []
+
+
+def test_only_what_the_bindings_take_for_a_profiler_is_one(plan, log, device):
+    class Unfinished(trt.IProfiler):
+        def __init__(self):
+            """The bindings ask for more."""
+
+    with pytest.raises(TypeError, match=r"__init__\(\) must be called"):
+        Unfinished()
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        execute(plan, log, images(4), device, profiler=print)
+    with pytest.raises(AttributeError):
+        execute(plan, log, images(4), device, profilers=Profiler())
+
+
+def test_a_profiler_with_other_parameters_is_told_nothing_and_nothing_fails(plan, log, device, capfd):
+    class Wrong(Profiler):
+        def report_layer_time(self, ms):
+            """The bindings hand over the name first."""
+
+    execute(plan, log, images(4), device, profiler=Wrong())
+    assert "Exception caught in report_layer_time" in capfd.readouterr().err
+
+
+def test_a_profiled_call_cannot_be_captured(plan, log, device):
+    stream, allocate = device
+    context = trt.Runtime(log).deserialize_cuda_engine(plan).create_execution_context()
+    context.set_input_shape("input", (4, 3, 8, 8))
+    for name in ("input", "logits"):
+        context.set_tensor_address(name, allocate(10_000))
+    assert context.execute_async_v3(stream)
+    context.profiler = profiler = Profiler()
+    cudart.cudaStreamBeginCapture(stream, cudart.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal)
+    assert not context.execute_async_v3(stream)
+    status, _ = cudart.cudaStreamEndCapture(stream)
+    assert int(status)
+    assert profiler.told == []
 
 
 def test_layers_are_told_by_kernel_and_type(tiny_onnx, tmp_path, log):

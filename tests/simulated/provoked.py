@@ -23,6 +23,7 @@ from enginery.graphs import count_nodes, load_graph
 from enginery.machine import describe_machine
 from enginery.runtimes import load_runtime
 from enginery.targets import target_of
+from enginery.trace import trace_engine
 from simulated import cudart
 
 PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
@@ -195,6 +196,40 @@ def test_too_little_memory_is_a_sentence_wherever_it_ends(make, gpu, monkeypatch
     assert all("lower build.profile.max, or end other programs" in sentence for sentence in sentences)
     told = [re.sub(r"(TensorRT cannot \w+|the GPU is out of memory).*", r"\1", sentence) for sentence in sentences]
     assert list(dict.fromkeys(told)) == ["TensorRT cannot load", "TensorRT cannot make", "the GPU is out of memory"]
+
+
+def test_layers_are_timed_under_the_names_that_the_engine_has_for_them(make, gpu, images, build):
+    """In the simulation the second layer takes twice as long as the first, and all together what the call takes."""
+    folder = make()
+    layers = load_runtime("tensorrt").trace(folder, build, REPLAYED, {"input": images[:4]}, calls=5)
+    known = EngineRecord.read(folder / "engine.json").layers
+    assert [layer.name for layer in layers] == [layer.name for layer in known]
+    assert {layer.precision for layer in layers if layer.computes} == {"tf32"}
+    first = layers[0].milliseconds
+    assert first > 0
+    assert [layer.milliseconds / first for layer in layers] == pytest.approx(range(1, len(layers) + 1), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        ("deserialize_none", "TensorRT cannot load "),
+        ("out_of_memory_run", "TensorRT cannot make the engine ready: "),
+        ("execute_false", "TensorRT cannot run the engine: "),
+        ("wrong_shape", "output logits would have shape"),
+    ],
+)
+def test_timing_layers_that_fails_is_a_sentence(make, build, images, fail, failure, words):
+    folder = make()
+    fail(failure)
+    runtime = load_runtime("tensorrt")
+    assert words in told(lambda: runtime.trace(folder, build, PLAIN, {"input": images[:4]}, calls=2))
+
+
+def test_a_tensorrt_that_tells_no_times_leaves_an_empty_trace(make, gpu, samples, monkeypatch):
+    folder = make()
+    monkeypatch.setattr(trt.IExecutionContext, "enqueue_emits_profile", False)
+    assert trace_engine(folder, gpu, PLAIN, samples).layers == ()
 
 
 def test_an_element_that_the_engine_does_not_write_is_nan(make, gpu, fail, images):

@@ -1,0 +1,126 @@
+"""What the harness adds on a GPU: its figures beside those of a bare loop that does nothing but replay a CUDA graph.
+
+`python benchmarks/bare_loop.py artifacts/engines/fp16` after `dvc repro` with `runtime: onnxruntime` on a GPU. Two bare
+loops: `queued` launches the next graph while the last runs, as published figures do; `one by one` waits for each, as a
+caller does who needs the answer. The harness is the latter with copies around it, and tells the compute alone by
+events. Exits 1 if its compute is more than 3 % off that of the bare loop that waits.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import onnxruntime
+import torch
+
+from enginery.contenders import pytorch_contender
+from enginery.core.params import load_params
+from enginery.core.records import Machine, Weights
+from enginery.engines import Engine
+from enginery.models import load_model
+
+ROUNDS, CALLS, MOST_OVERHEAD = 7, 100, 0.03
+Loop = Callable[[], object]
+
+
+def bare_pytorch(model: torch.nn.Module, images: np.ndarray) -> Loop:
+    own, placed = model.cuda(), torch.from_numpy(images).cuda()
+    aside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.inference_mode():
+        with torch.cuda.stream(aside):
+            for _ in range(3):
+                own(placed)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            own(placed)
+    return graph.replay
+
+
+def bare_onnxruntime(onnx: Path, images: np.ndarray, classes: int, tf32: bool) -> Loop:
+    placed, logits = torch.from_numpy(images).cuda(), torch.empty(len(images), classes, device="cuda")
+    settings = {
+        "enable_cuda_graph": "1",
+        "use_tf32": str(int(tf32)),
+        "user_compute_stream": str(torch.cuda.current_stream().cuda_stream),
+    }
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # the file is optimized
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(onnx), options, providers=[("CUDAExecutionProvider", settings)])
+    binding = session.io_binding()
+    binding.bind_input("input", "cuda", 0, np.float32, tuple(placed.shape), placed.data_ptr())
+    binding.bind_output("logits", "cuda", 0, np.float32, tuple(logits.shape), logits.data_ptr())
+    waits_not = onnxruntime.RunOptions()
+    waits_not.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    kept = (placed, logits)  # the binding knows only their addresses
+    return lambda: (session.run_with_iobinding(binding, waits_not), kept)
+
+
+def queued(loop: Loop) -> float:
+    before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    before.record()
+    for _ in range(CALLS):
+        loop()
+    after.record()
+    after.synchronize()
+    return before.elapsed_time(after) / CALLS
+
+
+def one_by_one(loop: Loop) -> float:
+    before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    taken = []
+    for _ in range(CALLS):
+        torch.cuda.synchronize()
+        before.record()
+        loop()
+        after.record()
+        after.synchronize()
+        taken.append(before.elapsed_time(after))
+    return median(taken)
+
+
+def harness(contender: Loop) -> float:
+    return median(1000 * float(contender()) for _ in range(CALLS))
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    params, here = load_params(), Machine.read(Path("artifacts/machine.json"))
+    record = Weights.read(Path("artifacts/weights/weights.json"))
+    model = load_model(record.model, record.classes, Path("artifacts/weights/weights.pt"))
+    rng, worst = np.random.default_rng(0), 0.0
+    print("| what | batch | bare, queued, ms | bare, one by one, ms | harness, ms | harness / bare one by one |")
+    print("|---|---|---|---|---|---|")
+    with Engine.open(folder, here, params.inference) as engine:
+        size, tf32 = engine.record.preprocessing.crop, engine.record.build.tf32
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+        for batch in params.benchmark.batches:
+            images = rng.normal(0, 1, (batch, 3, size, size)).astype(np.float32)
+            pairs = {
+                f"engine {engine.record.precision}": (
+                    bare_onnxruntime(folder / "engine.onnx", images, record.classes, tf32),
+                    engine.bind({"input": images}),
+                ),
+                "PyTorch cuda_graph": (
+                    bare_pytorch(model, images),
+                    pytorch_contender(model, "cuda_graph", "cuda", tf32, images),
+                ),
+            }
+            for what, (bare, ours) in pairs.items():
+                queued(bare), harness(ours)  # warm up
+                rounds = [(queued(bare), one_by_one(bare), harness(ours)) for _ in range(ROUNDS)]
+                in_queue, waited, measured = (median(column) for column in zip(*rounds, strict=True))
+                ratio = median(ours / bare for _, bare, ours in rounds)
+                worst = max(worst, abs(ratio - 1))
+                print(
+                    f"| {what} | {batch} | {in_queue:.3f} | {waited:.3f} | {measured:.3f} | {ratio:.3f} |", flush=True
+                )
+    if worst > MOST_OVERHEAD:
+        sys.exit(f"the harness is {worst:.1%} off the bare loop, and {MOST_OVERHEAD:.0%} is what it may be")
+
+
+if __name__ == "__main__":
+    main()

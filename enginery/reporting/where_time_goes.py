@@ -1,0 +1,121 @@
+"""The report on layers: the slowest of each engine, and what quantizing cost."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from enginery.core.records import LayerTime
+from enginery.reporting.evidence import Evidence, Findings, some_of
+from enginery.reporting.layers import Comparison, Pair, compare, losses, short_kind, short_name
+
+QUANTIZED = ("int8", "fp8")
+MOST_LAYERS = 10
+FAR_FROM_LATENCY = 1.5
+
+Parts = list[str | pd.DataFrame]
+
+
+def layer_sections(findings: Findings) -> Parts:
+    trace = findings.precisions[0].trace
+    parts: Parts = [
+        f"Medians over {trace.calls} calls at batch {trace.batch}, in a pass of its own: timing layers slows an "
+        "engine, so their sum differs from the latency."
+    ]
+    for entry in findings.precisions:
+        parts += [f"### {entry.precision}", *_slowest(entry, findings)]
+    for entry in findings.precisions:
+        if entry.precision in QUANTIZED:
+            parts += [f"### What {entry.precision} cost", *_cost(entry, findings)]
+    return parts
+
+
+def fastest_unquantized(findings: Findings) -> Evidence | None:
+    """By its latency: layers are timed one engine after the other."""
+    others = [entry for entry in findings.precisions if entry.precision not in QUANTIZED and entry.trace.layers]
+    return min(others, key=lambda entry: entry.latency(findings.tuned_batch).p50, default=None)
+
+
+def _slowest(entry: Evidence, findings: Findings) -> Parts:
+    trace = entry.trace
+    if not trace.layers:
+        return [f"{findings.machine.runtime} told no times of its layers."]
+    ran = sorted((layer for layer in trace.layers if layer.milliseconds), key=_milliseconds, reverse=True)
+    rows = [_row(layer) | {"share": f"{layer.milliseconds / trace.milliseconds:.1%}"} for layer in ran[:MOST_LAYERS]]
+    return [f"{trace.milliseconds:.2f} ms in {len(ran)} layers{_beside_latency(entry)} The slowest:", _table(rows)]
+
+
+def _beside_latency(entry: Evidence) -> str:
+    raced = [latency for latency in entry.benchmark.latencies if latency.batch == entry.trace.batch]
+    if not raced:
+        return "."
+    latency = entry.latency(entry.trace.batch)
+    whole = latency.compute or latency.p50
+    far = entry.trace.milliseconds > FAR_FROM_LATENCY * whole
+    return f"; the latency is {whole:.2f} ms." + (" Trust the shares, not the milliseconds." if far else "")
+
+
+def _cost(entry: Evidence, findings: Findings) -> Parts:
+    other = fastest_unquantized(findings)
+    if other is None or not entry.trace.layers:
+        return ["There are no times of layers to compare."]
+    found = compare(entry.trace.layers, other.trace.layers)
+    if not found.pairs:
+        return [f"No layer of it has a name that {other.precision} has as well: they cannot be compared."]
+    slower, alone = losses(found, entry.trace.milliseconds), _told_alone(found, entry, other)
+    if not slower:
+        return [f"{_shared(found, other)} No layer lost.", *alone]
+    most = f", the {MOST_LAYERS} that lost most:" if len(slower) > MOST_LAYERS else ":"
+    told = f"{_shared(found, other)} Layers that lost: {len(slower)}{most}"
+    return [told, _loss_table(slower, other.precision), *alone]
+
+
+def _shared(found: Comparison, other: Evidence) -> str:
+    """The pairs that compute, or all of them where that is not known."""
+    pairs, what = (found.computing, "Compute layers") if found.computing else (found.pairs, "Layers")
+    ours, theirs = (sum(pair[side].milliseconds for pair in pairs) for side in (0, 1))
+    return (
+        f"{what} shared with {other.precision}, the fastest that is not quantized: {len(pairs)}. They take "
+        f"{ours:.2f} ms, and {theirs:.2f} ms there."
+    )
+
+
+def _told_alone(found: Comparison, entry: Evidence, other: Evidence) -> list[str]:
+    """What only one of the two has, and what could not be compared."""
+    told = []
+    if found.ours_alone:
+        took, there = (sum(map(_milliseconds, layers)) for layers in (found.ours_alone, found.theirs_alone))
+        named = some_of([f"{short_kind(layer)} {short_name(layer)}" for layer in found.ours_alone])
+        told.append(
+            f"Layers that only {entry.precision} has take {took:.2f} ms, {took / entry.trace.milliseconds:.1%} of it: "
+            f"{named}. Those that only {other.precision} has take {there:.2f} ms there."
+        )
+    if found.unmatched:
+        named = some_of([short_name(layer) for layer in found.unmatched])
+        told.append(f"Not compared, because no layer of {other.precision} has their names: {named}.")
+    return told
+
+
+def _loss_table(slower: Sequence[Pair], other: str) -> pd.DataFrame:
+    return _table(
+        [
+            _row(pair.ours) | {f"ms in {other}": f"{pair.theirs.milliseconds:.3f}", "lost, ms": f"{pair.lost:.3f}"}
+            for pair in slower[:MOST_LAYERS]
+        ]
+    )
+
+
+def _row(layer: LayerTime) -> dict[str, str]:
+    return {
+        "layer": short_name(layer),
+        "kind": short_kind(layer),
+        "executed as": layer.precision,
+        "ms": f"{layer.milliseconds:.3f}",
+    }
+
+
+def _table(rows: Sequence[dict[str, str]]) -> pd.DataFrame:
+    return pd.DataFrame(rows).set_index("layer")
+
+
+def _milliseconds(layer: LayerTime) -> float:
+    return layer.milliseconds

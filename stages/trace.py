@@ -1,0 +1,29 @@
+"""Time each layer of one engine. Apart from the benchmark, because timing layers slows an engine."""
+
+from pathlib import Path
+
+from enginery.core.params import load_params
+from enginery.core.records import Machine
+from enginery.core.stage import run_stage
+from enginery.samples import SampleSet
+from enginery.trace import trace_engine
+
+
+def trace(precision: str, engine: Path, validation: Path, machine: Path, report: Path) -> None:
+    """Write the trace of one precision."""
+    params, here = load_params().inference, Machine.read(machine)
+    inference = params.model_copy(update={"threads": params.threads or here.cores})
+    record = trace_engine(engine, here, inference, SampleSet.open(validation))
+    record.write(report)
+    if not record.layers:
+        print(f"{precision}: {here.runtime} tells no times of layers")
+        return
+    slowest = max(record.layers, key=lambda layer: layer.milliseconds)
+    print(
+        f"{precision}: {len(record.layers)} layers take {record.milliseconds:.3f} ms at batch {record.batch}; "
+        f"the slowest, {slowest.name}, takes {slowest.milliseconds:.3f} ms"
+    )
+
+
+if __name__ == "__main__":
+    run_stage(trace)
