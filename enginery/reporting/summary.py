@@ -37,6 +37,7 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
         "## Latency",
         "Milliseconds per batch: p50 / p90 / p99" + (", copies to the GPU and back included." if on_gpu else "."),
         _markdown(tables.latency_table(findings)),
+        *_cost_section(findings),
         *(_gpu_sections(findings) if on_gpu else []),
         "![Latency](figures/latency.png)",
         f"Times as fast as the baseline, which ran beside each engine anew: median over rounds in which both took a "
@@ -61,6 +62,13 @@ def _device(machine: Machine) -> str:
     return (
         f"{machine.device_name} (compute capability {machine.capability}, driver {machine.driver}, CUDA {machine.cuda})"
     )
+
+
+def _cost_section(findings: Findings) -> list[str]:
+    if not len(costs := tables.cost_table(findings)):
+        return []
+    what = "What a batch costs, as p50 = fixed + images x each, and how far the worst batch size is off that line."
+    return [what, _markdown(costs)]
 
 
 def _gpu_sections(findings: Findings) -> list[str]:
