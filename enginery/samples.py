@@ -16,17 +16,23 @@ PIXELS, MANIFEST = "pixels.npy", "manifest.json"
 
 @dataclass(frozen=True)
 class SampleSet:
-    """Decoded pixels, mapped and not loaded: a set larger than memory is read batch by batch."""
+    """Decoded pixels on disk: a set larger than memory is read batch by batch."""
 
-    pixels: Pixels
+    folder: Path
     manifest: Manifest
 
     @classmethod
     def open(cls, folder: Path) -> "SampleSet":
-        return cls(np.load(folder / PIXELS, mmap_mode="r"), Manifest.read(folder / MANIFEST))
+        return cls(folder, Manifest.read(folder / MANIFEST))
 
     def __len__(self) -> int:
         return len(self.manifest.samples)
+
+    @property
+    def pixels(self) -> Pixels:
+        """Mapped anew for each reader: what was read through a map counts as the process's memory until it closes."""
+        mapped: Pixels = np.load(self.folder / PIXELS, mmap_mode="r")
+        return mapped
 
     @property
     def labels(self) -> NDArray[np.int64]:

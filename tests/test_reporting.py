@@ -27,6 +27,7 @@ from enginery.core.records import (
 from enginery.reporting import tables
 from enginery.reporting.evidence import Evidence, Findings, gather
 from enginery.reporting.figures import draw_figures
+from enginery.reporting.line import fit_line
 from enginery.reporting.summary import metrics
 from enginery.reporting.summary import write_summary as summary_of
 from enginery.reporting.verdict import failures_of, recommend, sentence
@@ -379,6 +380,54 @@ def test_tables_have_a_row_per_precision_and_a_column_per_batch(findings, eviden
         "nothing broke",
     ]
     assert tables.spot_table(both).loc["int8"].tolist() == ["98.44%, 1.5e-07"]
+
+
+def taking(entry, contender, milliseconds):
+    """The evidence with these medians, by batch size."""
+    latencies = tuple(
+        one.model_copy(update={"p50": milliseconds[one.batch]}) if one.contender == contender else one
+        for one in entry.benchmark.latencies
+    )
+    return replace(entry, benchmark=entry.benchmark.model_copy(update={"latencies": latencies}))
+
+
+def test_what_a_batch_costs_is_told_apart_from_what_an_image_costs(findings, evidence):
+    entry = taking(evidence("int8", batches=(1, 4, 16)), "engine", {1: 1.0, 4: 2.5, 16: 8.5})
+    found = findings(entry)
+    table = tables.cost_table(found)
+    assert list(table.columns) == ["fixed, ms", "for each image, ms", "off the line"]
+    assert table.loc["int8"].tolist() == ["0.500", "0.500", "0.0%"]
+    assert table.loc["PyTorch eager, beside int8"].tolist() == ["0.000", "8.000", "0.0%"]
+    assert "What a batch costs, as p50 = fixed + images x each" in write_summary(found)
+
+
+def test_costs_that_lie_on_no_line_are_not_told_as_one(findings, evidence):
+    """Small batches wait for the launches, large ones for the arithmetic."""
+    entry = taking(evidence("int8", batches=(1, 4, 16)), "eager", {1: 8.0, 4: 8.0, 16: 26.0})
+    fixed, each, off = tables.cost_table(findings(entry)).loc["PyTorch eager, beside int8"]
+    assert (fixed, each) == ("-", "-")
+    assert off.endswith("%: does not fit a line")
+
+
+def test_of_two_batch_sizes_no_line_is_drawn(findings, evidence):
+    page = write_summary(findings(evidence("int8", batches=(1, 8))))
+    assert "What a batch costs" not in page
+
+
+def test_a_line_has_the_least_relative_errors_and_says_how_far_it_is_off():
+    sizes, costs = [1, 10, 100], [1.1, 10.0, 100.0]
+    line = fit_line(sizes, costs)
+    assert line.at(1) == pytest.approx(1.1, rel=0.01)  # the least errors in milliseconds leave 4 %
+    assert line.deviation == max(abs(cost / line.at(size) - 1) for size, cost in zip(sizes, costs, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("costs", "fixed", "each"),
+    [([1.0, 2.1, 4.5], 0, pytest.approx(1.06, 0.02)), ([4.0, 3.9, 3.7], pytest.approx(3.9, 0.02), 0)],
+)
+def test_no_part_of_a_line_is_below_zero(costs, fixed, each):
+    line = fit_line([1, 2, 4], costs)
+    assert (line.fixed, line.each) == (fixed, each)
 
 
 def test_plots_get_a_row_per_point(findings, evidence):

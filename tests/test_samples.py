@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -22,9 +24,21 @@ def test_pixels_are_mapped_and_not_loaded(samples):
     assert str(samples.pixels.filename).endswith(PIXELS)
 
 
+def test_a_batch_that_was_read_takes_no_memory_any_more(samples):
+    def is_mapped():
+        return str(samples.folder / PIXELS) in Path("/proc/self/maps").read_text()
+
+    held = samples.pixels
+    assert is_mapped()
+    del held
+    batches = samples.batches(5)
+    assert next(batches).shape == (5, 3, 8, 8)
+    assert not is_mapped()
+
+
 def test_the_lists_hash_follows_images_and_order_but_not_preprocessing(samples, manifest, preprocessing):
     def with_manifest(**changes):
-        return SampleSet(samples.pixels, manifest.model_copy(update=changes))
+        return SampleSet(samples.folder, manifest.model_copy(update=changes))
 
     reordered = with_manifest(samples=manifest.samples[::-1])
     prepared = with_manifest(preprocessing=preprocessing.model_copy(update={"crop": 7}))

@@ -6,7 +6,6 @@ ENGINERY_RUNTIME names.
 
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -174,7 +173,7 @@ def test_the_device_clock_lies_within_the_host_clock(engines, machine, images):
 
 
 def test_replaying_a_graph_is_no_slower_than_launching_its_kernels(engines, machine, images):
-    """In turns: on a machine that is shared, two medians taken one after the other prove nothing."""
+    """In turns, and the fastest of each: what a shared machine does to a timing only adds to it."""
     taken = {"plain": [], "replayed": []}
     with (
         Engine.open(engines / "fp32", machine, PLAIN) as plain,
@@ -184,9 +183,9 @@ def test_replaying_a_graph_is_no_slower_than_launching_its_kernels(engines, mach
         for _ in range(300):
             for name, call in calls.items():
                 taken[name].append(call())
-    medians = {name: statistics.median(seconds) for name, seconds in taken.items()}
-    print({name: f"{seconds * 1e6:.1f} us" for name, seconds in medians.items()})
-    assert medians["replayed"] < 1.1 * medians["plain"]
+    fastest = {name: min(seconds) for name, seconds in taken.items()}
+    print({name: f"{seconds * 1e6:.1f} us" for name, seconds in fastest.items()})
+    assert fastest["replayed"] < 1.1 * fastest["plain"]
 
 
 def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact, manifest, samples, tmp_path):

@@ -38,6 +38,7 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
         "## Latency",
         "Milliseconds per batch: p50 / p90 / p99" + (", copies to the GPU and back included." if on_gpu else "."),
         _markdown(tables.latency_table(findings)),
+        *_cost_section(findings),
         *(_gpu_sections(findings) if on_gpu else []),
         "![Latency](figures/latency.png)",
         f"Times as fast as the baseline, which ran beside each engine anew: median over rounds in which both took a "
@@ -72,6 +73,13 @@ def _set_aside(findings: Findings) -> str:
     paces = [entry.benchmark.pace for entry in findings.precisions]
     rounds, aside = sum(pace.rounds for pace in paces), sum(pace.set_aside for pace in paces)
     return f"{aside} of {rounds} rounds were set aside: the machine ran at another pace meanwhile." if aside else ""
+
+
+def _cost_section(findings: Findings) -> list[str]:
+    if not len(costs := tables.cost_table(findings)):
+        return []
+    what = "What a batch costs, as p50 = fixed + images x each, and how far the worst batch size is off that line."
+    return [what, _markdown(costs)]
 
 
 def _gpu_sections(findings: Findings) -> list[str]:

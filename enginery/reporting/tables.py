@@ -6,9 +6,11 @@ import pandas as pd
 
 from enginery.core.records import ENGINE, LAUNCHED, PeakMemory
 from enginery.reporting.evidence import Evidence, Findings, some_of, title_of
+from enginery.reporting.line import fit_line
 from enginery.reporting.noise import reasons
 
 RUNS_FOR_P99 = 100
+FEWEST_FOR_A_LINE = 3  # any two batch sizes lie on one
 
 
 def accuracy_table(findings: Findings) -> pd.DataFrame:
@@ -77,6 +79,22 @@ def latency_table(findings: Findings) -> pd.DataFrame:
         return f"{latency.p50:.2f} / {latency.p90:.2f} / {p99}"
 
     return _by_batch(findings, cell)
+
+
+def cost_table(findings: Findings) -> pd.DataFrame:
+    """What a batch costs however small it is, and what each image adds; empty if too few batch sizes were measured."""
+
+    def row(entry: Evidence, contender: str) -> dict[str, str]:
+        line = fit_line(findings.batches, [entry.latency(batch, contender).p50 for batch in findings.batches])
+        return {
+            "fixed, ms": f"{line.fixed:.3f}" if line.fits else "-",
+            "for each image, ms": f"{line.each:.3f}" if line.fits else "-",
+            "off the line": f"{line.deviation:.1%}" + ("" if line.fits else ": does not fit a line"),
+        }
+
+    if len(findings.batches) < FEWEST_FOR_A_LINE:
+        return _frame({})
+    return _frame(_by_contender(findings, row))
 
 
 def compute_table(findings: Findings) -> pd.DataFrame:
@@ -181,20 +199,21 @@ def tradeoff_rows(findings: Findings) -> pd.DataFrame:
 
 
 def _by_batch(findings: Findings, cell: Callable[[Evidence, int, str], str]) -> pd.DataFrame:
+    def row(entry: Evidence, contender: str) -> dict[str, str]:
+        return {f"batch {batch}": cell(entry, batch, contender) for batch in findings.batches}
+
+    return _frame(_by_contender(findings, row))
+
+
+def _by_contender(findings: Findings, row: Callable[[Evidence, str], dict[str, str]]) -> dict[str, dict[str, str]]:
     """Baselines as they ran beside the first precision, then each engine."""
     first = findings.precisions[0]
-    rows = {
-        f"{title_of(baseline)}, beside {first.precision}": {
-            f"batch {batch}": cell(first, batch, baseline) for batch in findings.batches
-        }
-        for baseline in findings.baselines
-    }
+    rows = {f"{title_of(name)}, beside {first.precision}": row(first, name) for name in findings.baselines}
     for entry in findings.precisions:
-        rows[entry.precision] = {f"batch {batch}": cell(entry, batch, ENGINE) for batch in findings.batches}
+        rows[entry.precision] = row(entry, ENGINE)
         if entry.benchmark.cuda_graph:
-            launched = {f"batch {batch}": cell(entry, batch, LAUNCHED) for batch in findings.batches}
-            rows[f"{entry.precision}, launched one by one"] = launched
-    return _frame(rows)
+            rows[f"{entry.precision}, launched one by one"] = row(entry, LAUNCHED)
+    return rows
 
 
 def _memory(peak: PeakMemory) -> str:
