@@ -6,6 +6,7 @@ ENGINERY_RUNTIME names.
 
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
