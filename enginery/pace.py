@@ -11,7 +11,7 @@ import torch
 
 HANDOVERS, ATTEMPTS = 20, 3
 SHARE = 32768  # elements that PyTorch gives to a thread
-MATRIX = 1024
+MATRIX, PRODUCTS = 1024, 20
 
 
 def pace_of(device: str, threads: int) -> Callable[[], float]:
@@ -30,16 +30,17 @@ def _cpu_pace(threads: int) -> Callable[[], float]:
 
 
 def _gpu_pace() -> Callable[[], float]:
-    """A product of matrices by the device's clock: it sees the GPU's clock, and others that use it."""
+    """Products of matrices by the device's clock: they see the GPU's clock, and others that use it."""
     matrix = torch.rand(MATRIX, MATRIX, device="cuda")
     before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
     def once() -> float:
         before.record()
-        torch.mm(matrix, matrix)
+        for _ in range(PRODUCTS):
+            torch.mm(matrix, matrix)
         after.record()
         after.synchronize()
-        return float(before.elapsed_time(after)) / 1000
+        return float(before.elapsed_time(after)) / 1000 / PRODUCTS
 
     return lambda: min(once() for _ in range(ATTEMPTS))
 

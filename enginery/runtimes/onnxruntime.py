@@ -176,7 +176,7 @@ def _options(threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what goes wrong is raised as well
     return options
 
 
