@@ -94,7 +94,8 @@ def main() -> None:
     rng, worst = np.random.default_rng(0), 0.0
     print("| what | batch | bare, queued, ms | bare, one by one, ms | harness, ms | harness / bare one by one |")
     print("|---|---|---|---|---|---|")
-    with Engine.open(folder, here, params.inference) as engine:
+    # A stream with a name: ONNX Runtime takes the default one for none, and would work on another than the events.
+    with Engine.open(folder, here, params.inference) as engine, torch.cuda.stream(torch.cuda.Stream()):
         size, tf32 = engine.record.preprocessing.crop, engine.record.build.tf32
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         for batch in params.benchmark.batches:
