@@ -1,0 +1,177 @@
+"""How calibration and validation grow with the number of images: seconds along a line, memory not at all.
+
+Runs the code of both stages on sets of growing size, which repeat the pipeline's own samples on disk. Each run has a
+fresh process; its peak memory is that process's VmHWM. The fastest of some repetitions counts: what other programs do
+to a timing only adds to it. After `dvc repro`, on a quiet machine:
+
+    python benchmarks/scale.py
+
+The exit code is 1, with a sentence, where a time is off its line by more than 10 %, or memory grows by more than 10 %.
+"""
+
+import argparse
+import contextlib
+import io
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from calibration import in_own_process, peak_megabytes
+
+from enginery.core.errors import EngineryError
+from enginery.core.params import load_params
+from enginery.core.records import Manifest
+from enginery.reporting.line import LARGEST_DEVIATION, Line, fit_line
+from enginery.samples import MANIFEST, PIXELS
+
+ARTIFACTS = Path("artifacts")
+REFERENCE = "logits.npy"
+MOST_MEMORY = 1.1
+Work = Callable[[Path, str], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    samples: int
+    seconds: float
+    megabytes: float
+
+
+def calibrate(folder: Path, precision: str) -> None:
+    from enginery.samples import SampleSet
+    from stages.calibrate import find_ranges
+
+    find_ranges(ARTIFACTS / "simplified" / "model.onnx", SampleSet.open(folder), load_params().calibration)
+
+
+def validate(folder: Path, precision: str) -> None:
+    from stages.validate import validate as validate_stage
+
+    validate_stage(
+        precision=precision,
+        engine=ARTIFACTS / "engines" / precision,
+        converted=ARTIFACTS / "converted" / precision,
+        validation=folder,
+        reference=folder,
+        machine=ARTIFACTS / "machine.json",
+        report=folder / "report.json",
+    )
+
+
+STAGES: dict[str, tuple[str, Work]] = {"calibrate": ("calibration", calibrate), "validate": ("validation", validate)}
+
+
+def make_set(split: str, samples: int, folder: Path) -> None:
+    """The pipeline's own images over and over, and PyTorch's logits for them."""
+    source = ARTIFACTS / "samples" / split
+    manifest = Manifest.read(source / MANIFEST)
+    chosen = np.arange(samples) % len(manifest.samples)
+    folder.mkdir()
+    np.save(folder / PIXELS, np.load(source / PIXELS, mmap_mode="r")[chosen])
+    manifest.model_copy(update={"samples": tuple(manifest.samples[index] for index in chosen)}).write(folder / MANIFEST)
+    if split == "validation":
+        np.save(folder / REFERENCE, np.load(ARTIFACTS / "reference" / REFERENCE)[chosen])
+
+
+def run_once(work: Work, folder: Path, precision: str, samples: int) -> Run:
+    started = time.perf_counter()
+    with contextlib.redirect_stdout(io.StringIO()):
+        work(folder, precision)
+    return Run(samples, time.perf_counter() - started, peak_megabytes())
+
+
+def measure(stage: str, sizes: list[int], repetitions: int, precision: str) -> list[Run]:
+    """All sizes in turn, so that a disturbance does not hit one size alone."""
+    split, work = STAGES[stage]
+    runs = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for samples in sizes:
+            make_set(split, samples, Path(scratch) / str(samples))
+        for _ in range(repetitions):
+            runs += [
+                in_own_process(run_once, work, Path(scratch) / str(samples), precision, samples) for samples in sizes
+            ]
+    return [best([run for run in runs if run.samples == samples]) for samples in sizes]
+
+
+def best(runs: list[Run]) -> Run:
+    return Run(runs[0].samples, min(run.seconds for run in runs), max(run.megabytes for run in runs))
+
+
+def misses(stage: str, runs: list[Run], line: Line) -> list[str]:
+    found = []
+    if not line.fits:
+        found.append(f"{stage}: a time is {line.deviation:.0%} off the line, and may be {LARGEST_DEVIATION:.0%}")
+    growth = runs[-1].megabytes / runs[0].megabytes
+    if growth > MOST_MEMORY:
+        found.append(f"{stage}: memory grew {growth:.2f} times, and may grow {MOST_MEMORY} times")
+    return found
+
+
+def draw(measured: dict[str, tuple[list[Run], Line]], path: Path) -> None:
+    """Here, because matplotlib would count as memory of the stages."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    with plt.style.context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
+        figure, (time_axes, memory_axes) = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
+        for color, (stage, (runs, line)) in zip(("#2563eb", "#d97706"), measured.items(), strict=True):
+            samples = [run.samples for run in runs]
+            time_axes.plot(samples, [run.seconds for run in runs], "o", color=color)
+            label = f"{stage}: {line.fixed:.2f} s + {line.each * 1000:.1f} ms an image"
+            ends = [0, samples[-1]]
+            time_axes.plot(ends, [line.at(end) for end in ends], color=color, label=label)
+            memory_axes.plot(samples, [run.megabytes for run in runs], "o-", color=color, label=stage)
+        for axes, title in ((time_axes, "seconds, and the fitted line"), (memory_axes, "peak memory, MB")):
+            axes.set(title=title, xlabel="images", xlim=(0, None), ylim=(0, 1.1 * axes.dataLim.ymax))
+            axes.grid(alpha=0.25)
+            axes.legend(frameon=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=130, metadata={"Software": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[64, 128, 256, 512, 1024], help="images")
+    parser.add_argument("--repetitions", type=int, default=8)
+    parser.add_argument("--precision", default="int8", help="the engine to validate")
+    parser.add_argument("--picture", type=Path, default=Path("docs/pictures/scale.png"))
+    options = parser.parse_args()
+    sizes = sorted(set(options.sizes))
+    if len(sizes) < 3 or sizes[0] < 1 or options.repetitions < 1:
+        parser.error("three sizes or more are needed, since any two lie on a line, and one repetition")
+
+    print("| stage | samples | seconds | on the line | peak MB |")
+    print("|---|---|---|---|---|", flush=True)
+    measured, missed = {}, []
+    for stage in STAGES:
+        runs = measure(stage, sizes, options.repetitions, options.precision)
+        line = fit_line(sizes, [run.seconds for run in runs])
+        for run in runs:
+            fitted = line.at(run.samples)
+            print(f"| {stage} | {run.samples} | {run.seconds:.2f} | {fitted:.2f} | {run.megabytes:.0f} |", flush=True)
+        measured[stage] = runs, line
+        missed += misses(stage, runs, line)
+    print()
+    for stage, (runs, line) in measured.items():
+        growth = runs[-1].megabytes / runs[0].megabytes
+        print(
+            f"{stage}: {line.fixed:.2f} s and {line.each * 1000:.2f} ms for each image, off by {line.deviation:.1%} at "
+            f"most; {sizes[-1] / sizes[0]:g} times the images take {growth:.3f} times the memory."
+        )
+    draw(measured, options.picture)
+    if missed:
+        sys.exit(f"Target missed: {'; '.join(missed)}.")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (EngineryError, OSError) as error:
+        sys.exit(f"scale: {error}")
