@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,13 @@ from enginery.timing import Contender
 SLICES = 5
 
 
+class Client(NamedTuple):
+    """Asks always from the same thread: ONNX Runtime keeps what it captured into CUDA graphs by thread."""
+
+    ask: Contender
+    thread: ThreadPoolExecutor
+
+
 def engine_throughput(
     folder: Path, here: Machine, inference: InferenceParams, samples: SampleSet, params: BenchmarkParams
 ) -> tuple[Throughput, ...]:
@@ -28,20 +36,24 @@ def engine_throughput(
         engines = {requests: Engine.open_many(folder, here, inference, requests) for requests in params.requests}
         for engine in chain.from_iterable(engines.values()):
             opened.enter_context(engine)
+        threads = [opened.enter_context(ThreadPoolExecutor(1)) for _ in range(max(engines))]
         for batch in params.batches:
             feeds = {INPUT: samples.read_at(np.arange(batch) % len(samples))}
-            callers = {requests: [engine.bind(feeds) for engine in engines[requests]] for requests in engines}
-            found += measure_throughput(callers, batch, params.seconds)
+            clients = {
+                requests: [Client(engine.bind(feeds), thread) for engine, thread in zip(them, threads, strict=False)]
+                for requests, them in engines.items()
+            }
+            found += measure_throughput(clients, batch, params.seconds)
     return tuple(found)
 
 
-def measure_throughput(callers: Mapping[int, Sequence[Contender]], batch: int, seconds: float) -> list[Throughput]:
-    """Callers by how many ask at once; each number has its slices of the time in turns, and the median of them."""
-    rates: dict[int, list[float]] = {requests: [] for requests in callers}
-    latencies: dict[int, list[float]] = {requests: [] for requests in callers}
+def measure_throughput(clients: Mapping[int, Sequence[Client]], batch: int, seconds: float) -> list[Throughput]:
+    """Clients by how many ask at once; each number has its slices of the time in turns, and the median of them."""
+    rates: dict[int, list[float]] = {requests: [] for requests in clients}
+    latencies: dict[int, list[float]] = {requests: [] for requests in clients}
     for _ in range(SLICES):
-        for requests, calls in callers.items():
-            answered, took = ask_at_once(calls, seconds / SLICES)
+        for requests, them in clients.items():
+            answered, took = ask_at_once(them, seconds / SLICES)
             rates[requests].append(len(answered) / took)
             latencies[requests] += answered
     return [
@@ -52,23 +64,23 @@ def measure_throughput(callers: Mapping[int, Sequence[Contender]], batch: int, s
             p50=1000 * float(np.percentile(latencies[requests], 50)),
             p99=1000 * float(np.percentile(latencies[requests], 99)),
         )
-        for requests in callers
+        for requests in clients
     ]
 
 
-def ask_at_once(calls: Sequence[Contender], seconds: float) -> tuple[list[float], float]:
-    """Each caller asks again as soon as it was answered. Returns the seconds of each answer, and of it all."""
-    with ThreadPoolExecutor(len(calls)) as threads:
-        for call in calls:  # not counted, nor at once: what is captured into a graph must have the GPU to itself
-            call()
-        started = time.perf_counter()
-        answered = list(threads.map(lambda call: _ask_until(started + seconds, call), calls))
-        return [latency for latencies in answered for latency in latencies], time.perf_counter() - started
+def ask_at_once(clients: Sequence[Client], seconds: float) -> tuple[list[float], float]:
+    """Each client asks again as soon as it was answered. Returns the seconds of each answer, and of it all."""
+    for ask, thread in clients:  # not counted, nor at once: a graph that is captured must have the GPU to itself
+        thread.submit(ask).result()
+    started = time.perf_counter()
+    answers = [thread.submit(_ask_until, started + seconds, ask) for ask, thread in clients]
+    answered = list(chain.from_iterable(answer.result() for answer in answers))
+    return answered, time.perf_counter() - started
 
 
-def _ask_until(deadline: float, call: Contender) -> list[float]:
+def _ask_until(deadline: float, ask: Contender) -> list[float]:
     latencies: list[float] = []
     while (started := time.perf_counter()) < deadline or not latencies:
-        call()
+        ask()
         latencies.append(time.perf_counter() - started)
     return latencies

@@ -1,5 +1,7 @@
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from enginery.core.params import BenchmarkParams
 from enginery.engines import build_engine
 from enginery.targets import target_of
-from enginery.throughput import ask_at_once, engine_throughput, measure_throughput
+from enginery.throughput import Client, ask_at_once, engine_throughput, measure_throughput
 
 
 def server(seconds, at_once):
@@ -21,24 +23,43 @@ def server(seconds, at_once):
     return call
 
 
-def test_requests_in_flight_are_answered_side_by_side():
-    one, four = (ask_at_once([server(0.01, 4)] * requests, 0.4) for requests in (1, 4))
+@pytest.fixture
+def clients():
+    """So many clients of one server, each with a thread of its own."""
+    with ExitStack() as opened:
+
+        def make(ask, requests):
+            return [Client(ask, opened.enter_context(ThreadPoolExecutor(1))) for _ in range(requests)]
+
+        yield make
+
+
+def test_a_client_asks_always_from_the_same_thread(clients):
+    asking = []
+    two = clients(lambda: asking.append(threading.get_ident()), 2)
+    for _ in range(3):
+        ask_at_once(two, 0.0)
+    assert len(set(asking)) == 2
+
+
+def test_requests_in_flight_are_answered_side_by_side(clients):
+    one, four = (ask_at_once(clients(server(0.01, 4), requests), 0.4) for requests in (1, 4))
     assert len(four[0]) == pytest.approx(4 * len(one[0]), rel=0.3)
     assert np.median(four[0]) == pytest.approx(np.median(one[0]), rel=0.3)
 
 
-def test_where_only_one_is_answered_at_a_time_the_others_wait():
+def test_where_only_one_is_answered_at_a_time_the_others_wait(clients):
     """Four in flight and a hundred answers a second: each takes 40 ms on average, whoever is served first."""
-    only_one = server(0.01, 1)
-    answered, took = ask_at_once([only_one] * 4, 1.0)
+    four = clients(server(0.01, 1), 4)
+    answered, took = ask_at_once(four, 1.0)
     assert np.mean(answered) == pytest.approx(4 * took / len(answered), rel=0.2)
-    (row,) = measure_throughput({4: [only_one] * 4}, batch=8, seconds=1.0)
+    (row,) = measure_throughput({4: four}, batch=8, seconds=1.0)
     assert (row.batch, row.requests) == (8, 4)
     assert row.images_per_second == pytest.approx(800, rel=0.3)
 
 
-def test_every_caller_is_answered_at_least_once():
-    assert len(ask_at_once([server(0.2, 1)] * 2, 0.0)[0]) == 2
+def test_every_client_is_answered_at_least_once(clients):
+    assert len(ask_at_once(clients(server(0.2, 1), 2), 0.0)[0]) == 2
 
 
 @pytest.mark.parametrize("runtime", ["openvino", "onnxruntime"])
