@@ -22,11 +22,20 @@ import numpy as np
 import torch
 
 from enginery.benchmark import compare, race_contenders
-from enginery.comparison import Outcome, compare_runs, conclusion
+from enginery.comparison import Outcome, best_pace, compare_runs, conclusion
 from enginery.contenders import pytorch_contender
 from enginery.contention import contention, usage
 from enginery.core.params import load_params
-from enginery.core.records import ENGINE, Benchmark, Machine, Measured, Measurements, Validation, Weights
+from enginery.core.records import (
+    ENGINE,
+    SAME_PACE,
+    Benchmark,
+    Machine,
+    Measured,
+    Measurements,
+    Validation,
+    Weights,
+)
 from enginery.engines import Engine
 from enginery.graphs import INPUT
 from enginery.models import load_model
@@ -53,8 +62,8 @@ def open_engine(here: Machine) -> Engine:
     return Engine.open(Path("artifacts/engines") / PRECISION, here, inference)
 
 
-def work_for_slowdown() -> dict[int, int]:
-    """By batch size, how much extra work takes 5 % of the engine's time."""
+def work_for_slowdown(scratch: Path) -> dict[int, int]:
+    """By batch size, how much extra work takes 5 % of the engine's time: from its time alone, then from a race."""
     here, samples = Machine.read(Path("artifacts/machine.json")), SampleSet.open(Path("artifacts/samples/validation"))
     unit = median(time_call(lambda: work(1000)).seconds for _ in range(50)) / 1000
     found = {}
@@ -63,7 +72,16 @@ def work_for_slowdown() -> dict[int, int]:
             call = engine.bind({INPUT: samples.read_at(np.arange(batch))})
             seconds = median(time_call(call).seconds for _ in range(200))
             found[batch] = round(SLOWDOWN * seconds / unit)
-    return found
+    make_run(found, scratch)
+    took = {name: logs(measured) for name, measured in read(scratch).items()}
+    scratch.unlink()
+    slowed_by = took[ENGINE] - took[SLOWED]
+    return {batch: round(times * SLOWDOWN / by) for (batch, times), by in zip(found.items(), slowed_by, strict=True)}
+
+
+def make_run(extra: dict[int, int], report: Path) -> None:
+    command = [sys.executable, __file__, "1", "--keep", str(report), "--one", json.dumps(extra)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def run(extra: dict[int, int], report: Path) -> None:
@@ -142,11 +160,17 @@ def logs(measured: Measurements) -> np.ndarray:
     return np.log([ratio.median for ratio in measured.precisions[0].benchmark.ratios])
 
 
+def at_best_pace(runs: list[dict[str, Measurements]]) -> list[dict[str, Measurements]]:
+    """In a run of the pipeline the other precisions tell what the machine's best pace is, here the other runs."""
+    best = best_pace(*(found[ENGINE] for found in runs))
+    paces = [found[ENGINE].precisions[0].benchmark.pace.microseconds for found in runs]
+    return [found for found, pace in zip(runs, paces, strict=True) if pace is not None and pace <= SAME_PACE * best]
+
+
 def print_runs(runs: list[dict[str, Measurements]]) -> None:
     print("| batch | runs at the best pace | times eager, median | from run to run (standard deviation) | slowed by |")
     print("|---|---|---|---|---|")
-    paces = [found[ENGINE].precisions[0].benchmark.pace.microseconds or float("inf") for found in runs]
-    best = [found for found, pace in zip(runs, paces, strict=True) if pace <= 1.15 * min(paces)]
+    best = at_best_pace(runs)
     plain, slowed = (np.array([logs(found[name]) for found in best]) for name in (ENGINE, SLOWED))
     batches = [ratio.batch for ratio in best[0][ENGINE].precisions[0].benchmark.ratios]
     for place, batch in enumerate(batches):
@@ -158,7 +182,8 @@ def print_runs(runs: list[dict[str, Measurements]]) -> None:
 
 
 def print_verdicts(runs: list[dict[str, Measurements]]) -> bool:
-    """Every run with every other; those on another pace are told apart by `compare`, and left out of the shares."""
+    """Every run with every other, at the best pace; the others `compare` refuses, and so they have no share in this."""
+    runs = at_best_pace(runs)
     print("\n| the later run is | comparisons | not comparable | regression | improvement | no change |")
     print("|---|---|---|---|---|---|")
     shares = {}
@@ -193,12 +218,12 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         settings = folder / "extra-work.json"
         if not settings.exists():
-            settings.write_text(json.dumps(work_for_slowdown()))
+            settings.write_text(json.dumps(work_for_slowdown(folder / "calibration.json")))
+        extra = json.loads(settings.read_text())
         reports = [folder / f"run-{number:03}.json" for number in range(chosen.runs)]
         for report in reports:
             if not report.exists():
-                command = [sys.executable, __file__, "1", "--keep", str(report), "--one", settings.read_text()]
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+                make_run(extra, report)
         runs = [read(report) for report in reports]
     print_runs(runs)
     if not print_verdicts(runs):

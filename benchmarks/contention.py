@@ -25,6 +25,7 @@ def race(report: Path) -> Evidence:
     options = {
         "precision": PRECISION,
         "engine": ENGINE,
+        "simplified": "artifacts/simplified",
         "weights": "artifacts/weights",
         "validation": "artifacts/samples/validation",
         "machine": "artifacts/machine.json",

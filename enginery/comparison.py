@@ -60,9 +60,10 @@ def compare_runs(before: Measurements, after: Measurements, confidence: float) -
         raise EngineryError("the two runs have no precision in common")
     figures = sum(len(_pairs(old.benchmark, new.benchmark)) + 2 for old, new in both)
     deviations = NormalDist().inv_cdf(1 - (1 - confidence) / figures / 2)
+    best = best_pace(before, after)
     changes: list[Change] = []
     for old, new in both:
-        problem = other_machine(before.machine, after.machine) or other_conditions(old.benchmark, new.benchmark)
+        problem = other_machine(before.machine, after.machine) or other_conditions(old.benchmark, new.benchmark, best)
         if problem:
             changes.append(Change(precision=new.precision, figure="speed", outcome=Outcome.NOT_COMPARABLE, why=problem))
         else:
@@ -113,7 +114,14 @@ def other_machine(before: Machine, after: Machine) -> str | None:
     return None
 
 
-def other_conditions(before: Benchmark, after: Benchmark) -> str | None:
+def best_pace(*runs: Measurements) -> float:
+    """The best at which any precision was timed: what the machine can be."""
+    paces = [entry.benchmark.pace.microseconds for run in runs for entry in run.precisions]
+    return min((pace for pace in paces if pace is not None), default=0.0)
+
+
+def other_conditions(before: Benchmark, after: Benchmark, best: float) -> str | None:
+    """A machine that is slower than it can be is not even like itself: there, ratios scatter several times as much."""
     if before.threads != after.threads:
         return f"{before.threads} threads and {after.threads}"
     if not _pairs(before, after):
@@ -121,11 +129,12 @@ def other_conditions(before: Benchmark, after: Benchmark) -> str | None:
     for one in (before, after):
         if taken := disturbances(one.contention, one.threads):
             return f"{taken[0]} while one was timed: measure again"
-    paces = sorted(pace for pace in (before.pace.microseconds, after.pace.microseconds) if pace is not None)
-    if len(paces) < 2:
-        return "the machine never kept to one pace: measure again"
-    if paces[1] > SAME_PACE * paces[0]:
-        return f"the machine was {paces[1] / paces[0]:.2f} times as slow in one as in the other: measure again"
+        if one.pace.microseconds is None:
+            return "the machine never kept to one pace while one was timed: measure again"
+        if one.pace.microseconds > SAME_PACE * best:
+            return (
+                f"the machine was {one.pace.microseconds / best:.2f} times as slow while one was timed: measure again"
+            )
     return None
 
 

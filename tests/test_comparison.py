@@ -147,8 +147,8 @@ def test_chance_alone_raises_an_alarm_as_rarely_as_is_said(run):
 @pytest.mark.parametrize(
     ("conditions", "why"),
     [
-        ({"pace": 7.4}, "the machine was 1.48 times as slow in one as in the other: measure again"),
-        ({"pace": None}, "the machine never kept to one pace: measure again"),
+        ({"pace": 7.4}, "the machine was 1.48 times as slow while one was timed: measure again"),
+        ({"pace": None}, "the machine never kept to one pace while one was timed: measure again"),
         ({"others": 0.9}, "other programs took 0.9 of 2 cores while one was timed: measure again"),
         ({"threads": 1}, "2 threads and 1"),
         ({"device_name": "NVIDIA H200"}, "another device name: "),
@@ -163,6 +163,15 @@ def test_speeds_under_other_conditions_are_not_compared_and_results_are(run, con
     assert speed.why.startswith(why)
     assert outcomes(changes)["accuracy"] == Outcome.NO_CHANGE
     assert conclusion(changes) == Outcome.NOT_COMPARABLE
+
+
+def test_two_runs_on_a_slow_machine_are_not_compared_if_another_precision_saw_it_faster(run):
+    """Equally slow is not alike."""
+    slow, fast = run(13.0, 4.4, pace=7.4), run(9.0, 3.0, precision="fp32")
+    before = slow.model_copy(update={"precisions": (*slow.precisions, *fast.precisions)})
+    changes = compare_runs(before, slow, 0.99)
+    assert [change.outcome for change in changes if change.figure == "speed"] == [Outcome.NOT_COMPARABLE]
+    assert conclusion(compare_runs(slow, slow, 0.99)) == Outcome.NO_CHANGE
 
 
 def test_another_version_is_compared_to_see_what_it_does(run):

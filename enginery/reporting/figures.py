@@ -7,13 +7,15 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 
 from enginery.reporting import tables
 from enginery.reporting.evidence import Findings, title_of
 
 COLORS = {"fp32": "#64748b", "fp16": "#2563eb", "bf16": "#0d9488", "int8": "#d97706", "fp8": "#9333ea"}
-BASELINE_COLOR = "#cbd5e1"
+LIGHTEST, DARKEST = 0.85, 0.55  # greys of the baselines
+CROWDED = 5
 
 
 def draw_figures(findings: Findings, folder: Path) -> None:
@@ -26,9 +28,10 @@ def draw_figures(findings: Findings, folder: Path) -> None:
 def _bars(axes: Axes, findings: Findings, figure: str, label: str) -> None:
     """Groups by batch size: the baselines first, then each precision."""
     first, batches = findings.precisions[0], findings.batches
+    greys = np.linspace(LIGHTEST, DARKEST, len(findings.baselines))
     series = [
-        (title_of(name), BASELINE_COLOR, [getattr(first.latency(batch, name), figure) for batch in batches])
-        for name in findings.baselines
+        (title_of(name), str(grey), [getattr(first.latency(batch, name), figure) for batch in batches])
+        for name, grey in zip(findings.baselines, greys, strict=True)
     ]
     series += [
         (entry.precision, COLORS[entry.precision], [getattr(entry.latency(batch), figure) for batch in batches])
@@ -38,10 +41,11 @@ def _bars(axes: Axes, findings: Findings, figure: str, label: str) -> None:
     for position, (name, color, values) in enumerate(series):
         places = [group + (position - (len(series) - 1) / 2) * width for group in range(len(batches))]
         drawn = axes.bar(places, values, width * 0.92, label=name, color=color)
-        axes.bar_label(drawn, fmt="%.3g", fontsize=6.5, padding=1)
+        axes.bar_label(drawn, fmt="%.3g", fontsize=6.5, padding=1, rotation=90 if len(series) > CROWDED else 0)
     axes.set_xticks(range(len(batches)), [f"batch {batch}" for batch in batches])
     axes.set_ylabel(label)
-    axes.legend(frameon=False, ncols=len(series), loc="upper left", bbox_to_anchor=(0, 1.12))
+    axes.margins(y=0.15 if len(series) > CROWDED else 0.05)
+    axes.legend(frameon=False, ncols=min(CROWDED, len(series)), loc="lower left", bbox_to_anchor=(0, 1), fontsize=8)
 
 
 def _tradeoff(axes: Axes, findings: Findings) -> None:

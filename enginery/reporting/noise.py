@@ -1,5 +1,7 @@
 """When not to believe a ratio, and why."""
 
+from itertools import chain
+
 from enginery.contention import disturbances
 from enginery.core.records import ENGINE, SAME_PACE, Ratio
 from enginery.reporting.evidence import Evidence, Findings, title_of
@@ -9,9 +11,14 @@ WIDEST_INTERVAL, WIDEST_SPREAD, MOST_OUTLIERS = 0.1, 0.15, 0.05
 STEADY_CLOCK = 0.95
 
 
-def noisy_ratios(findings: Findings) -> list[tuple[Evidence, Ratio, list[str]]]:
-    ratios = [(entry, ratio) for entry in findings.precisions for ratio in entry.benchmark.ratios]
-    return [(entry, ratio, why) for entry, ratio in ratios if (why := reasons(entry, ratio))]
+def noisy_races(findings: Findings) -> list[tuple[Evidence, int, dict[str, None]]]:
+    """Precision, batch size, and why ratios there are noisy, each reason once however many baselines share it."""
+    return [
+        (entry, batch, why)
+        for entry in findings.precisions
+        for batch in findings.batches
+        if (why := dict.fromkeys(chain(*(reasons(entry, entry.ratio(batch, name)) for name in findings.baselines))))
+    ]
 
 
 def slowed(findings: Findings) -> dict[str, float]:
@@ -25,7 +32,9 @@ def reasons(entry: Evidence, ratio: Ratio) -> list[str]:
     """Why this ratio is noisy; none if it is not."""
     found = []
     if ratio.high - ratio.low > WIDEST_INTERVAL * ratio.median:
-        found.append(f"its interval is {(ratio.high - ratio.low) / ratio.median:.0%} of it")
+        found.append(
+            f"the interval over {title_of(ratio.baseline)} is {(ratio.high - ratio.low) / ratio.median:.0%} of it"
+        )
     for contender in (ENGINE, ratio.baseline):
         latency = entry.latency(ratio.batch, contender)
         whose = "the engine's" if contender == ENGINE else f"{title_of(contender)}'s"

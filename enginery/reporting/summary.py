@@ -8,7 +8,7 @@ import pandas as pd
 from enginery.core.records import ENGINE, Machine
 from enginery.reporting import tables
 from enginery.reporting.evidence import Evidence, Findings
-from enginery.reporting.noise import noisy_ratios, reasons, slowed
+from enginery.reporting.noise import noisy_races, reasons, slowed
 from enginery.reporting.verdict import recommend, sentence
 from enginery.reporting.where_time_goes import layer_sections
 
@@ -153,9 +153,10 @@ def _warnings(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> li
             f"- **{entry.precision} failed:** {line}" + (f"; {blamed}." if line in entry.validation.broken else ".")
             for line in failures.get(entry.precision, ())
         ]
-    for entry, ratio, why in noisy_ratios(findings):
-        what = f"{entry.precision} over {ratio.baseline} at batch {ratio.batch}"
-        lines.append(f"- **Noisy, {what}:** {'; '.join(why)}.")
+    lines += [
+        f"- **Noisy, {entry.precision} at batch {batch}:** {'; '.join(why)}."
+        for entry, batch, why in noisy_races(findings)
+    ]
     lines += [
         f"- **A slower machine, {precision}:** by its pace, {times:.2f} times as slow as beside another precision. "
         f"Milliseconds and ratios are of that machine; `dvc repro --force --single-item benchmark@{precision}` "
