@@ -302,6 +302,12 @@ def test_the_verdict_is_doubted_if_a_precision_could_win_on_an_equal_machine(fin
     assert ("the machine was 1.50 times as slow while bf16 was timed, which may be faster" in text) == doubted
 
 
+def test_the_verdict_is_doubted_if_its_ratio_is_of_a_slower_machine(findings, evidence):
+    slowed = paced(evidence("int8", (4.0, 3.9, 4.1)), 7.5)
+    text = sentence(findings(paced(evidence("bf16", (1.0, 0.99, 1.01)), 5.0), slowed))
+    assert "**Measure again:** the machine was 1.50 times as slow while int8 was timed as for another precision" in text
+
+
 def test_rounds_that_were_set_aside_are_counted(findings, evidence):
     page = write_summary(findings(paced(evidence("fp32"), 5.0, set_aside=7), paced(evidence("int8"), 5.0)))
     assert "7 of 80 rounds were set aside: the machine ran at another pace meanwhile." in page
