@@ -1,6 +1,6 @@
 """Race one engine against PyTorch in one process, and keep every timing beside the summary."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from enginery.benchmark import RAW_COLUMNS, Images, race_contenders, raw_rows
 from enginery.contenders import onnxruntime_session, pytorch_contender, require_possible
 from enginery.contention import contention, usage
 from enginery.core.files import new_folder
-from enginery.core.params import ONNXRUNTIME, BenchmarkParams, InferenceParams, load_params
+from enginery.core.params import ONNXRUNTIME, Baseline, InferenceParams, load_params
 from enginery.core.records import ENGINE, LAUNCHED, Benchmark, Machine, Weights
 from enginery.core.stage import run_stage
 from enginery.engines import Engine
@@ -38,7 +38,7 @@ def benchmark(
     samples = SampleSet.open(validation)
     sampler = GpuSampler() if here.device == "cuda" else None
     with ExitStack() as opened:
-        contenders = _contenders(opened, engine, simplified, weights, here, inference, params.benchmark)
+        contenders = _contenders(opened, engine, simplified, weights, here, inference, params.benchmark.baselines)
         before = usage()
         with sampler or nullcontext():
             pace = pace_of(here.device, inference.threads)
@@ -81,7 +81,7 @@ def _contenders(
     weights: Path,
     here: Machine,
     inference: InferenceParams,
-    params: BenchmarkParams,
+    baselines: Sequence[Baseline],
 ) -> dict[str, Callable[[Images], Contender]]:
     """By name, what binds images and returns the call to time; `opened` closes them."""
     loaded = opened.enter_context(Engine.open(engine, here, inference))
@@ -92,7 +92,7 @@ def _contenders(
     record = Weights.read(weights / "weights.json")
     model = load_model(record.model, record.classes, weights / "weights.pt")
     tf32 = loaded.record.build.tf32
-    for baseline in params.baselines:
+    for baseline in baselines:
         if baseline == ONNXRUNTIME:
             session = onnxruntime_session(simplified / "model.onnx", loaded.record.build, inference)
             found[baseline] = _binding(opened.enter_context(session))

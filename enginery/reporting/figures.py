@@ -21,7 +21,10 @@ CROWDED = 5
 def draw_figures(findings: Findings, folder: Path) -> None:
     with plt.style.context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
         _save(folder / "latency.png", lambda axes: _bars(axes, findings, "p50", "milliseconds per batch, p50"))
-        _save(folder / "throughput.png", lambda axes: _bars(axes, findings, "images_per_second", "images per second"))
+        _save(
+            folder / "throughput.png",
+            lambda axes: _bars(axes, findings, "images_per_second", "images per second, one at a time"),
+        )
         _save(folder / "tradeoff.png", lambda axes: _tradeoff(axes, findings))
 
 
@@ -41,11 +44,15 @@ def _bars(axes: Axes, findings: Findings, figure: str, label: str) -> None:
     for position, (name, color, values) in enumerate(series):
         places = [group + (position - (len(series) - 1) / 2) * width for group in range(len(batches))]
         drawn = axes.bar(places, values, width * 0.92, label=name, color=color)
-        axes.bar_label(drawn, fmt="%.3g", fontsize=6.5, padding=1, rotation=90 if len(series) > CROWDED else 0)
+        axes.bar_label(drawn, fmt=_short, fontsize=6.5, padding=1, rotation=90 if len(series) > CROWDED else 0)
     axes.set_xticks(range(len(batches)), [f"batch {batch}" for batch in batches])
     axes.set_ylabel(label)
     axes.margins(y=0.15 if len(series) > CROWDED else 0.05)
     axes.legend(frameon=False, ncols=min(CROWDED, len(series)), loc="lower left", bbox_to_anchor=(0, 1), fontsize=8)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _tradeoff(axes: Axes, findings: Findings) -> None:
