@@ -60,11 +60,10 @@ def compare_runs(before: Measurements, after: Measurements, confidence: float) -
         raise EngineryError("the two runs have no precision in common")
     figures = sum(len(_pairs(old.benchmark, new.benchmark)) + 2 for old, new in both)
     deviations = NormalDist().inv_cdf(1 - (1 - confidence) / figures / 2)
-    best = best_pace(before, after)
+    elsewhere, best = other_machine(before.machine, after.machine), best_pace(before, after)
     changes: list[Change] = []
     for old, new in both:
-        problem = other_machine(before.machine, after.machine) or other_conditions(old.benchmark, new.benchmark, best)
-        if problem:
+        if problem := elsewhere or other_conditions(old.benchmark, new.benchmark, best):
             changes.append(Change(precision=new.precision, figure="speed", outcome=Outcome.NOT_COMPARABLE, why=problem))
         else:
             changes += compare_speed(old, new, deviations)

@@ -7,8 +7,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from enginery.core.params import BuildParams, InferenceParams, Preprocessing, Profile, TensorRTParams
 from enginery.core.records import Manifest, Sample
+from enginery.engines import build_engine
 from enginery.machine import describe_machine
 from enginery.samples import MANIFEST, PIXELS, SampleSet
+from enginery.targets import target_of
 
 CLASSES = 16
 SIZE = 8
@@ -104,3 +106,11 @@ def build(profile):
 @pytest.fixture(scope="session")
 def inference():
     return InferenceParams(threads=1, cuda_graph=False)
+
+
+@pytest.fixture(scope="module")
+def built(tiny_onnx, machine, build, manifest, tmp_path_factory):
+    """The tiny classifier as an engine of the machine, which a module may choose."""
+    folder = tmp_path_factory.mktemp("engines") / "fp32"
+    build_engine("fp32", tiny_onnx, target_of(machine, build.tensorrt), build, manifest, folder)
+    return folder

@@ -24,13 +24,6 @@ def machine(request):
     return describe_machine(request.param)
 
 
-@pytest.fixture(scope="module")
-def built(tiny_onnx, machine, build, manifest, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("engines") / "fp32"
-    build_engine("fp32", tiny_onnx, target_of(machine, build.tensorrt), build, manifest, folder)
-    return folder
-
-
 @pytest.fixture
 def copy(built, tmp_path):
     return shutil.copytree(built, tmp_path / "fp32")

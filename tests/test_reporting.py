@@ -472,16 +472,17 @@ def on_gpu(entry, cuda_graph=True, throttled=None):
         engine = [latency for latency in timed if latency.contender == "engine"]
         timed += tuple(one.model_copy(update={"contender": LAUNCHED, "p50": 3 * one.p50}) for one in engine)
     latencies = tuple(latency.model_copy(update={"compute": latency.p50 / 2}) for latency in timed)
-    conditions = GpuConditions(
-        samples=20,
-        clock_low=1200,
-        clock_median=1755,
-        clock_high=1980,
-        memory_clock=2619,
-        power_median=412.3,
-        power_high=688.8,
-        temperature_high=61,
-        throttled=throttled or {},
+    conditions = GPU.model_copy(
+        update={
+            "clock_low": 1200,
+            "clock_median": 1755,
+            "clock_high": 1980,
+            "memory_clock": 2619,
+            "power_median": 412.3,
+            "power_high": 688.8,
+            "temperature_high": 61,
+            "throttled": throttled or {},
+        }
     )
     benchmark = entry.benchmark.model_copy(
         update={

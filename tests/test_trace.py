@@ -7,23 +7,15 @@ import pytest
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.records import EngineRecord, Layer
-from enginery.engines import Engine, build_engine
+from enginery.engines import Engine
 from enginery.machine import describe_machine
 from enginery.runtimes import load_runtime, timed
-from enginery.targets import target_of
 from enginery.trace import CALLS, trace_engine
 
 
 @pytest.fixture(scope="module", params=["openvino", "onnxruntime"])
 def machine(request):
     return describe_machine(request.param)
-
-
-@pytest.fixture(scope="module")
-def built(tiny_onnx, machine, build, manifest, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("engines") / "fp32"
-    build_engine("fp32", tiny_onnx, target_of(machine, build.tensorrt), build, manifest, folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
