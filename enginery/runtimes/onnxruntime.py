@@ -208,7 +208,8 @@ def _session(
     if device() == "cpu":
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     onnxruntime.preload_dlls()  # finds the CUDA libraries that torch's wheels brought
-    settings = {"use_tf32": str(int(build.tf32)), "enable_cuda_graph": str(int(replays))}
+    # Convolutions with channels last are up to twice as fast: NVIDIA's kernels want them so.
+    settings = {"use_tf32": str(int(build.tf32)), "enable_cuda_graph": str(int(replays)), "prefer_nhwc": "1"}
     if stream:
         settings["user_compute_stream"] = str(stream.handle)
     session = onnxruntime.InferenceSession(model, options, providers=[("CUDAExecutionProvider", settings)])
