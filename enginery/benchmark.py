@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from enginery.core.params import BenchmarkParams
 from enginery.core.records import ENGINE, Latency, Pace, Ratio
+from enginery.graphs import Feeds
 from enginery.samples import SampleSet
 from enginery.timing import Call, Contender, Timings, best_common_pace, median_interval, race
 
-Images = NDArray[np.float32]
 RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds", "compute_milliseconds"]
 
 
@@ -27,16 +27,15 @@ class Race:
 
 
 def race_contenders(
-    contenders: Mapping[str, Callable[[Images], Contender]],
+    contenders: Mapping[str, Callable[[Feeds], Contender]],
     samples: SampleSet,
     params: BenchmarkParams,
     pace: Callable[[], float],
     label: str,
 ) -> Race:
-    """`contenders` bind images and return the call that is timed."""
+    """`contenders` bind feeds and return the call that is timed."""
     rng = np.random.default_rng(params.seed)
-    images = {batch: samples.read_at(np.arange(batch) % len(samples)) for batch in params.batches}
-    points = [{name: bind(given) for name, bind in contenders.items()} for given in images.values()]
+    points = [{name: bind(samples.cycled(batch)) for name, bind in contenders.items()} for batch in params.batches]
     timings = dict(zip(params.batches, race(points, params.seconds, pace, rng, label), strict=True))
     best = best_common_pace(list(timings.values()))
     counted = {batch: each if best is None else each.at(best) for batch, each in timings.items()}

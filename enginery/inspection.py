@@ -15,7 +15,7 @@ def describe_engine(folder: Path) -> str:
         raise EngineryError(f"{folder} is not an engine's folder, such as artifacts/engines/int8 after `dvc repro`")
     record = EngineRecord.read(folder / RECORD)
     require_whole(record, folder)
-    profile, build = record.profile, record.build
+    build = record.build
     executed = ", ".join(f"{count} {name}" for name, count in record.executed.items())
     facts = {
         "precision": record.precision,
@@ -24,11 +24,11 @@ def describe_engine(folder: Path) -> str:
         "files": ", ".join(f"{name} (sha256 {digest[:12]}, whole)" for name, digest in record.files.items()),
         "size": f"{record.bytes / 1e6:.1f} MB, of {record.onnx_bytes / 1e6:.1f} MB of ONNX",
         "ONNX": f"sha256 {record.onnx_sha256[:12]}",
-        "batch sizes": f"{profile.min} to {profile.max}, tuned for {profile.opt}",
+        **{f"{axis} sizes": f"{sizes}, tuned for {sizes.opt}" for axis, sizes in record.profile.ranges.items()},
         **({"TF32": "allowed" if build.tf32 else "not allowed"} if record.target.device == "cuda" else {}),
         "compute layers": executed or "not known: built where it cannot run",
-        **{f"input {spec.name}": _tensor(spec, record) for spec in record.inputs},
-        **{f"output {spec.name}": _tensor(spec, record) for spec in record.outputs},
+        **{f"input {spec.name}": _tensor(spec, record) for spec in record.interface.inputs},
+        **{f"output {spec.name}": _tensor(spec, record) for spec in record.interface.outputs},
         "classes": str(len(record.class_names)),
     }
     width = max(map(len, facts))
@@ -44,8 +44,8 @@ def _where(target: Target) -> str:
 
 
 def _tensor(spec: TensorSpec, record: EngineRecord) -> str:
-    batch = f"{record.profile.min} to {record.profile.max}"
-    return f"{spec.dtype}, {' x '.join(batch if size == -1 else str(size) for size in spec.shape)}"
+    sizes = (record.profile.ranges.get(str(size), size) for size in spec.shape)
+    return f"{spec.dtype}, {' x '.join(map(str, sizes))}"
 
 
 def _layers(record: EngineRecord) -> str:

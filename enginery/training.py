@@ -8,6 +8,7 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.params import TrainingParams
 from enginery.core.progress import progress
+from enginery.graphs import Feeds
 from enginery.samples import SampleSet
 
 READ_AT_ONCE = 32
@@ -32,7 +33,7 @@ def train(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
     model.train()
     steps = _shuffled(len(samples), params.batch, params.epochs)
     for indices in progress(steps, "training", params.epochs * batches):
-        images = _shrunk(torch.from_numpy(samples.read_at(indices.numpy())), params.size)
+        images = _shrunk(_only(samples.read_at(indices.numpy())), params.size)
         logits = model(images)
         if not isinstance(logits, torch.Tensor):  # GoogLeNet and Inception add auxiliary outputs in training
             raise EngineryError("weights.source: train: this model has several outputs in training; give a checkpoint")
@@ -64,10 +65,15 @@ def fit_to_size(model: nn.Module, samples: SampleSet) -> None:
             model.train(statistics)
             features.clear()
             label = "fitting to size, statistics" if statistics else "fitting to size, features"
-            for images in progress(samples.batches(READ_AT_ONCE), label, total):
-                model(torch.from_numpy(images).contiguous(memory_format=torch.channels_last))
+            for feeds in progress(samples.batches(READ_AT_ONCE), label, total):
+                model(_only(feeds).contiguous(memory_format=torch.channels_last))
     hook.remove()
     _fit_linear(head, torch.cat(features), torch.from_numpy(samples.labels))
+
+
+def _only(feeds: Feeds) -> torch.Tensor:
+    (images,) = feeds.values()
+    return torch.from_numpy(images)
 
 
 def _shrunk(images: torch.Tensor, size: int) -> torch.Tensor:

@@ -22,8 +22,8 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from enginery.core.errors import EngineryError
 
 PARAMS_FILE = Path("params.yaml")
-ONNXRUNTIME = "onnxruntime"
-LAUNCHES = ("eager", "compile", "max_autotune", "cuda_graph")
+ONNXRUNTIME, EAGER = "onnxruntime", "eager"
+LAUNCHES = (EAGER, "compile", "max_autotune", "cuda_graph")
 NUMBERS = ("fp16", "bf16")
 LAYOUTS = ("channels_last",)
 
@@ -49,6 +49,7 @@ Baseline = Annotated[str, AfterValidator(_possible_baseline)]
 Rest = Literal["fp32", "fp16"]
 HardwareCompatibility = Literal["none", "same_compute_capability", "ampere_plus"]
 ComputeCapability = Literal["7.5", "8.0", "8.6", "8.9", "12.0", "12.1"]
+Bound = Literal["min", "opt", "max"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Triple = tuple[float, float, float]
 
@@ -83,7 +84,18 @@ class SamplesParams(Section):
 
 
 class ModelParams(Section):
-    name: str
+    """A torchvision classifier, `package.module:factory` in the user's own code, or an ONNX file under data/models."""
+
+    source: str
+    arguments: dict[str, Any]
+
+    @property
+    def is_onnx(self) -> bool:
+        return self.source.endswith(".onnx")
+
+    @property
+    def is_factory(self) -> bool:
+        return ":" in self.source and not self.is_onnx
 
 
 class TrainingParams(Section):
@@ -149,18 +161,52 @@ class PrecisionParams(Section):
     must_pay: MustPay | None = None
 
 
-class Profile(Section):
-    """The batch sizes that an engine accepts, and the one it is tuned for."""
+class Range(Section):
+    """The sizes of one axis that an engine accepts, and the one it is tuned for."""
 
     min: int = Field(ge=1)
     opt: int = Field(ge=1)
     max: int = Field(ge=1, le=65536)
+
+    @property
+    def fixed(self) -> bool:
+        return self.min == self.max
 
     @model_validator(mode="after")
     def _is_ordered(self) -> Self:
         if not self.min <= self.opt <= self.max:
             raise ValueError(f"needs min <= opt <= max, got {self.min}, {self.opt}, {self.max}")
         return self
+
+    def __contains__(self, size: int) -> bool:
+        return self.min <= size <= self.max
+
+    def __str__(self) -> str:
+        return str(self.min) if self.fixed else f"{self.min} to {self.max}"
+
+
+class Profile(Section):
+    """What varies from call to call: the batch, and the size of images if it is given as a range."""
+
+    batch: Range
+    height: Range | None = None
+    width: Range | None = None
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        found = {"batch": self.batch, "height": self.height, "width": self.width}
+        return {axis: sizes for axis, sizes in found.items() if sizes}
+
+    @property
+    def resizes(self) -> bool:
+        return bool(self.height or self.width)
+
+    def at(self, bound: Bound) -> dict[str, int]:
+        """The size of each axis."""
+        return {axis: getattr(sizes, bound) for axis, sizes in self.ranges.items()}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{axis} {sizes}" for axis, sizes in self.ranges.items())
 
 
 class TensorRTParams(Section):
@@ -193,6 +239,10 @@ class InferenceParams(Section):
 
     threads: int = Field(ge=0)
     cuda_graph: bool
+
+    def on(self, cores: int) -> Self:
+        """With the number of threads that 0 stands for."""
+        return self.model_copy(update={"threads": self.threads or cores})
 
 
 class ValidationParams(Section):
@@ -248,11 +298,11 @@ class Params(Section):
                 "build.tensorrt: TensorRT for RTX has neither version_compatible nor hardware_compatibility; "
                 "its engines are portable over compute_capabilities"
             )
-        profile = self.build.profile
-        outside = [str(batch) for batch in self.benchmark.batches if not profile.min <= batch <= profile.max]
+        sizes = self.build.profile.batch
+        outside = [str(batch) for batch in self.benchmark.batches if batch not in sizes]
         if outside:
             raise ValueError(
-                f"benchmark.batches: {', '.join(outside)} lies outside build.profile {profile.min} to {profile.max}; "
+                f"benchmark.batches: {', '.join(outside)} lies outside build.profile.batch {sizes}; "
                 "widen the profile or drop the batch size"
             )
         if self.weights.training.size > self.samples.preprocessing.crop:

@@ -1,7 +1,8 @@
 """The JSON documents that stages hand on."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -91,9 +92,12 @@ class Manifest(Record):
 
 
 class Weights(Record):
+    """The model, and where its weights come from; `classes` is None where nothing says how many there are."""
+
     model: str
+    arguments: dict[str, Any]
     source: str
-    classes: int
+    classes: int | None
     sha256: str
 
 
@@ -147,14 +151,30 @@ class Conversion(Record):
 
 
 class TensorSpec(Record):
-    """A tensor of an engine; -1 stands for the dynamic batch."""
+    """A tensor of a graph and its engine; an axis that varies has its name for a size: batch, height or width."""
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
 
-    def at_batch(self, batch: int) -> tuple[int, ...]:
-        return tuple(batch if size == -1 else size for size in self.shape)
+    def at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple(size if isinstance(size, int) else sizes[size] for size in self.shape)
+
+
+class Interface(Record):
+    """What a graph takes and returns: read from it once, and the engine's from then on."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """The axes that vary, at these shapes of the inputs."""
+        return {
+            axis: size
+            for spec in self.inputs
+            for axis, size in zip(spec.shape, shapes[spec.name], strict=True)
+            if isinstance(axis, str)
+        }
 
 
 class Layer(Record):
@@ -176,8 +196,7 @@ class EngineRecord(Record):
     bytes: int
     onnx_sha256: str
     onnx_bytes: int
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
+    interface: Interface
     layers: tuple[Layer, ...]
     build_seconds: float
     preprocessing: Preprocessing
