@@ -35,8 +35,10 @@ class SampleSet:
         return mapped
 
     @property
-    def labels(self) -> NDArray[np.int64]:
-        return np.array([sample.label for sample in self.manifest.samples], np.int64)
+    def labels(self) -> NDArray[np.int64] | None:
+        """None where the images have none."""
+        labels = [sample.label for sample in self.manifest.samples if sample.label is not None]
+        return np.array(labels, np.int64) if self.manifest.is_labeled else None
 
     @property
     def list_sha256(self) -> str:

@@ -21,7 +21,7 @@ def train(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
     the last layer off by the difference in scale, so these two are fitted once more at the full size.
     """
     model.to(memory_format=torch.channels_last)  # a third faster on a CPU
-    labels = torch.from_numpy(samples.labels)
+    labels = known_labels(samples)
     batches = len(samples) // params.batch
     if batches == 0:
         raise EngineryError(f"weights.training.batch is {params.batch}, but there are {len(samples)} training samples")
@@ -41,7 +41,7 @@ def train(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
         loss.backward()
         optimizer.step()
         schedule.step()
-    if params.size != samples.pixels.shape[-1]:
+    if params.size != min(samples.manifest.preprocessing.crop):
         fit_to_size(model, samples)
     model.to(memory_format=torch.contiguous_format).eval()
 
@@ -67,12 +67,23 @@ def fit_to_size(model: nn.Module, samples: SampleSet) -> None:
             for images in progress(samples.batches(READ_AT_ONCE), label, total):
                 model(torch.from_numpy(images).contiguous(memory_format=torch.channels_last))
     hook.remove()
-    _fit_linear(head, torch.cat(features), torch.from_numpy(samples.labels))
+    _fit_linear(head, torch.cat(features), known_labels(samples))
+
+
+def known_labels(samples: SampleSet) -> torch.Tensor:
+    labels = samples.labels
+    if labels is None:
+        raise EngineryError("weights.source: train needs images with labels, and samples.source has none; give weights")
+    return torch.from_numpy(labels)
 
 
 def _shrunk(images: torch.Tensor, size: int) -> torch.Tensor:
-    if size != images.shape[-1]:
-        images = nn.functional.interpolate(images, size=(size, size), mode="area")
+    height, width = images.shape[2:]
+    shorter = min(height, width)
+    if size != shorter:
+        images = nn.functional.interpolate(
+            images, size=(height * size // shorter, width * size // shorter), mode="area"
+        )
     return images.contiguous(memory_format=torch.channels_last)
 
 

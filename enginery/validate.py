@@ -33,7 +33,7 @@ def validate_engine(
     spots = tuple(
         check_spot(engine, samples, reference, compiled, batch, spot_samples) for batch in spot_batches(profile)
     )
-    drop = wanted_accuracy - got_accuracy
+    drop = None if wanted_accuracy is None or got_accuracy is None else wanted_accuracy - got_accuracy
     broken = broken_thresholds(engine_errors, drop, limits)
     for spot in spots:
         broken += broken_spot(spot, limits)
@@ -88,11 +88,12 @@ def check_spot(engine: Engine, samples: SampleSet, reference: Logits, compiled: 
     run = run_engine(engine)
     parts = progress(np.split(chosen, batches), f"batch {batch}", batches)
     logits = np.concatenate([run(samples.read_at(part)) for part in parts])
+    labels = samples.labels
     return Spot(
         batch=batch,
         samples=len(chosen),
         errors=compare(reference[chosen], logits),
-        accuracy=accuracy(logits, samples.labels[chosen]),
+        accuracy=accuracy(logits, None if labels is None else labels[chosen]),
         drift=compare(compiled[chosen], logits).relative,
     )
 

@@ -7,11 +7,11 @@ import torch
 import torchvision
 from torch import nn
 
+from enginery.core.brought import brought
 from enginery.core.errors import EngineryError
 from enginery.core.params import WeightsParams
 from enginery.models import load_model, make_model, require_finite, require_logits
 from enginery.samples import SampleSet
-from enginery.sources import brought
 from enginery.training import train
 
 

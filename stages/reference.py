@@ -27,7 +27,8 @@ def reference(weights: Path, validation: Path, reference: Path) -> None:
     with new_folder(reference) as unfinished:
         np.save(unfinished / "logits.npy", logits)
         result.write(unfinished / "reference.json")
-    print(f"PyTorch: {result.accuracy:.2%} of {result.samples} validation images")
+    right = "accuracy not measured, no labels;" if result.accuracy is None else f"{result.accuracy:.2%} of"
+    print(f"PyTorch: {right} {result.samples} validation images")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -50,24 +51,66 @@ Rest = Literal["fp32", "fp16"]
 HardwareCompatibility = Literal["none", "same_compute_capability", "ampere_plus"]
 ComputeCapability = Literal["7.5", "8.0", "8.6", "8.9", "12.0", "12.1"]
 Share = Annotated[float, Field(ge=0, le=1)]
-Triple = tuple[float, float, float]
 
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
 
+def _height_and_width(given: Any) -> Any:
+    """One number stands for both."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        return given, given
+    if not isinstance(given, (list, tuple)) or len(given) != 2:
+        raise ValueError(f"write one number, or [height, width], not {given!r}")
+    return given
+
+
+def _names_or_file(given: Any) -> Any:
+    listed = isinstance(given, (list, tuple)) and all(isinstance(name, str) for name in given)
+    if given is not None and not isinstance(given, str) and not listed:
+        raise ValueError(f"write null, a file, or a list of names (numbers in quotes), not {given!r}")
+    return given
+
+
+Side = Annotated[int, Field(ge=1, le=65500)]
+Size = Annotated[tuple[Side, Side], BeforeValidator(_height_and_width)]
+PerChannel = Annotated[tuple[float, ...], Field(min_length=1)]
+
+
 class Preprocessing(Section):
-    resize: int = Field(ge=1)
-    crop: int = Field(ge=1)
-    interpolation: Literal["nearest", "bilinear", "bicubic"]
-    mean: Triple
-    std: Triple
+    """Sizes are height and width. `mean` and `std` are in the order of `color`, of values after `divide_by`."""
+
+    resize: Size
+    resize_mode: Literal["shorter_side", "stretch", "pad"] = "shorter_side"
+    fill: int = Field(default=0, ge=0, le=255)
+    crop: Size
+    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos"]
+    color: Literal["rgb", "bgr", "grey"] = "rgb"
+    layout: Literal["nchw", "nhwc"] = "nchw"
+    divide_by: float = Field(default=255.0, gt=0)
+    mean: PerChannel
+    std: PerChannel
+
+    @property
+    def channels(self) -> int:
+        return 1 if self.color == "grey" else 3
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one image, without the batch."""
+        return (*self.crop, self.channels) if self.layout == "nhwc" else (self.channels, *self.crop)
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        if self.crop > self.resize:
-            raise ValueError(f"crop {self.crop} is larger than resize {self.resize}")
+        if self.resize_mode == "shorter_side" and self.resize[0] != self.resize[1]:
+            raise ValueError("resize: the shorter side is one number; [height, width] is for stretch and pad")
+        for side, crop, resize in zip(("high", "wide"), self.crop, self.resize, strict=True):
+            if crop > resize:
+                raise ValueError(f"crop is {crop} {side}, which is larger than resize, {resize}")
+        for name, values in {"mean": self.mean, "std": self.std}.items():
+            if len(values) != self.channels:
+                raise ValueError(f"{name} has {len(values)} values, and {self.color} has {self.channels} channels")
         if min(self.std) <= 0:
             raise ValueError("every std must be above 0")
         return self
@@ -75,6 +118,7 @@ class Preprocessing(Section):
 
 class SamplesParams(Section):
     source: str
+    class_names: Annotated[str | tuple[str, ...] | None, BeforeValidator(_names_or_file)] = None
     seed: int = Field(ge=0)
     validation: int = Field(ge=1)
     training: int = Field(ge=0)
@@ -255,10 +299,13 @@ class Params(Section):
                 f"benchmark.batches: {', '.join(outside)} lies outside build.profile {profile.min} to {profile.max}; "
                 "widen the profile or drop the batch size"
             )
-        if self.weights.training.size > self.samples.preprocessing.crop:
+        how = self.samples.preprocessing
+        if self.weights.source == "train" and how.layout == "nhwc":
+            raise ValueError("weights.source: train learns with samples.preprocessing.layout nchw; give a checkpoint")
+        if self.weights.source == "train" and self.weights.training.size > min(how.crop):
             raise ValueError(
                 f"weights.training.size: {self.weights.training.size} is larger than the images, "
-                f"samples.preprocessing.crop {self.samples.preprocessing.crop}"
+                f"samples.preprocessing.crop {min(how.crop)}"
             )
         if self.weights.source == "train" and self.samples.training == 0:
             raise ValueError("samples.training: weights.source is 'train', which needs training samples; got 0")

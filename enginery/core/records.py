@@ -78,16 +78,20 @@ class Tools(Record):
 class Sample(Record):
     name: str
     sha256: str
-    label: int
+    label: int | None
 
 
 class Manifest(Record):
-    """One split of the samples: which images, in which order, prepared how."""
+    """One split of the samples: which images, in which order, prepared how. `class_names` is empty if not known."""
 
     source: str
     preprocessing: Preprocessing
     class_names: tuple[str, ...]
     samples: tuple[Sample, ...]
+
+    @property
+    def is_labeled(self) -> bool:
+        return all(sample.label is not None for sample in self.samples)
 
 
 class Weights(Record):
@@ -120,8 +124,10 @@ class Simplification(Record):
 
 
 class Reference(Record):
+    """`accuracy` is None here and below where the samples have no labels."""
+
     samples: int
-    accuracy: float
+    accuracy: float | None
 
 
 class Calibration(Record):
@@ -222,17 +228,17 @@ class Spot(Record):
     batch: int
     samples: int
     errors: Errors
-    accuracy: float
+    accuracy: float | None
     drift: float
 
 
 class Validation(Record):
     precision: str
     samples: int
-    reference_accuracy: float
-    graph_accuracy: float
-    engine_accuracy: float
-    accuracy_drop: float
+    reference_accuracy: float | None
+    graph_accuracy: float | None
+    engine_accuracy: float | None
+    accuracy_drop: float | None
     engine_against_pytorch: Errors
     graph_against_pytorch: Errors
     engine_against_graph: Errors
