@@ -96,10 +96,10 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     # A stream with a name: ONNX Runtime takes the default one for none, and would work on another than the events.
     with Engine.open(folder, here, params.inference) as engine, torch.cuda.stream(torch.cuda.Stream()):
-        size, tf32 = engine.record.preprocessing.crop, engine.record.build.tf32
+        shape, tf32 = engine.record.preprocessing.shape, engine.record.build.tf32
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         for batch in params.benchmark.batches:
-            images = rng.normal(0, 1, (batch, 3, size, size)).astype(np.float32)
+            images = rng.normal(0, 1, (batch, *shape)).astype(np.float32)
             pairs = {
                 f"engine {engine.record.precision}": (
                     bare_onnxruntime(folder / "engine.onnx", images, record.classes, tf32),

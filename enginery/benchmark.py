@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from enginery.core.params import BenchmarkParams
 from enginery.core.records import ENGINE, Latency, Pace, Ratio
-from enginery.graphs import Feeds
+from enginery.feeds import Feeds
 from enginery.samples import SampleSet
 from enginery.timing import Call, Contender, Timings, best_common_pace, median_interval, race
 

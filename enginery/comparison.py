@@ -93,15 +93,23 @@ def compare_results(old: Measured, new: Measured, deviations: float) -> list[Cha
         return [Change(precision=precision, figure="accuracy", outcome=Outcome.NOT_COMPARABLE, why=why)]
     errors = (was.engine_against_pytorch.relative, now.engine_against_pytorch.relative)
     shares = (old.executed_as_asked, new.executed_as_asked)
-    gained = now.engine_accuracy - was.engine_accuracy
     closer = math.log((errors[0] + NO_ERROR) / (errors[1] + NO_ERROR))
     return [
-        _judged(
-            precision, "accuracy", gained, deviations * _chance(was, now), was.engine_accuracy, now.engine_accuracy
-        ),
+        *_compare_accuracy(was, now, deviations),
         _judged(precision, "relative error", closer, MORE_ERROR, *errors),
         _judged(precision, "executed as asked", shares[1] - shares[0], 0, *shares),
     ]
+
+
+def _compare_accuracy(was: Validation, now: Validation, deviations: float) -> list[Change]:
+    """Without labels there is none to compare."""
+    before, after, precision = was.engine_accuracy, now.engine_accuracy, now.precision
+    if before is None and after is None:
+        return []
+    if before is None or after is None:
+        why = f"the {'earlier' if before is None else 'later'} run had no labels to measure it with"
+        return [Change(precision=precision, figure="accuracy", outcome=Outcome.NOT_COMPARABLE, why=why)]
+    return [_judged(precision, "accuracy", after - before, deviations * _chance(was, now), before, after)]
 
 
 def other_machine(before: Machine, after: Machine) -> str | None:
@@ -154,7 +162,8 @@ def _error(ratio: Ratio, benchmark: Benchmark) -> float:
 
 def _chance(was: Validation, now: Validation) -> float:
     """How far two accuracies lie apart by chance, if only images change sides on which an engine left PyTorch."""
-    undecided = sum(each.samples * (1 - each.engine_against_pytorch.top1_agreement) for each in (was, now))
+    agreed = [(each.samples, each.engine_against_pytorch.top1_agreement) for each in (was, now)]
+    undecided = sum(samples * (1 - share) for samples, share in agreed if share is not None)
     return math.sqrt(undecided) / now.samples
 
 

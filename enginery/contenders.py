@@ -12,7 +12,7 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.params import ONNXRUNTIME, Baseline, BuildParams, InferenceParams
 from enginery.core.records import Interface
-from enginery.graphs import Feeds
+from enginery.feeds import Feeds
 from enginery.models import Tensors, call_model
 from enginery.runtimes import Session, load_runtime
 

@@ -133,7 +133,10 @@ def _one_batch(source: Path) -> dict[str, NDArray[np.generic]]:
     for tensor in graph.input:
         if tensor.name not in constants:
             kind = tensor.type.tensor_type
-            sizes = [size.dim_value or (LARGE_IMAGE if axis else CALIBRATION_BATCH) for axis, size in enumerate(kind.shape.dim)]
+            sizes = [
+                size.dim_value or (LARGE_IMAGE if axis else CALIBRATION_BATCH)
+                for axis, size in enumerate(kind.shape.dim)
+            ]
             zeros[tensor.name] = np.zeros(sizes, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
     return zeros
 

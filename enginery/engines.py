@@ -98,7 +98,9 @@ class Engine:
                 raise EngineryError(f"input {name} is {array.dtype} and must be {spec.dtype}")
             if len(array.shape) != len(spec.shape) or not all(map(self._fits, array.shape, spec.shape)):
                 wanted = tuple(self.record.profile.ranges.get(str(size), size) for size in spec.shape)
-                raise EngineryError(f"input {name} has shape {array.shape}, and the engine takes ({', '.join(map(str, wanted))})")
+                raise EngineryError(
+                    f"input {name} has shape {array.shape}, and the engine takes ({', '.join(map(str, wanted))})"
+                )
 
     def _fits(self, size: int, wanted: int | str) -> bool:
         return size == wanted if isinstance(wanted, int) else size in self.record.profile.ranges[wanted]

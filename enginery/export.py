@@ -4,24 +4,22 @@ import contextlib
 import io
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-import numpy as np
 import onnx
 import torch
 from torch import nn
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import Bound, Profile
-from enginery.graphs import BATCH, CHECKED_SAMPLES, Feeds
+from enginery.core.params import ENDS, Profile
+from enginery.feeds import BATCH, Axes, Feeds, resized
+from enginery.graphs import CHECKED_SAMPLES
 from enginery.models import call_model
 from enginery.original import run_model
 from enginery.samples import SampleSet
 
 EXPORT_LIMIT = 1e-4  # float32 sums in another order differ by about 1e-6; a wrong graph by 1e-2 and more
-BOUNDS: tuple[Bound, ...] = ("min", "max")
 PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
-Axes = Mapping[int, str]  # which axes of the inputs may vary, by number: the batch, height and width of images
 
 
 class _Flat(nn.Module):
@@ -100,7 +98,7 @@ def _cause(error: BaseException, place: str) -> str:
 
 
 def _place_of(error: BaseException, retrace: Callable[[], torch.export.ExportedProgram]) -> str:
-    """Where the model asks for the operator that has no translation: the error names a node, the traced program a line."""
+    """Where the model asks for an operator that has no translation: the error names a node, the traced program a line."""
     named = re.search(r"translating node %(\w+)", str(error))
     if not named:
         return ""
@@ -123,14 +121,5 @@ def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
 def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:
     """At the samples' own size, and at the smallest and largest that the graph must take."""
     feeds = samples.cycled(profile.batch.max if profile.batch.fixed else CHECKED_SAMPLES)
-    ends = [resized(feeds, samples.axes, profile.at(bound)) for bound in BOUNDS] if profile.resizes else []
+    ends = [resized(feeds, samples.axes, profile.at(bound)) for bound in ENDS] if profile.resizes else []
     return [feeds, *ends]
-
-
-def resized(feeds: Feeds, axes: Axes, sizes: Mapping[str, int]) -> Feeds:
-    """The same images, repeated or cut to another height and width: what is on them does not matter here."""
-    for number, axis in axes.items():
-        if axis in sizes and axis != BATCH:
-            wanted = np.arange(sizes[axis])
-            feeds = {name: np.take(array, wanted % array.shape[number], number) for name, array in feeds.items()}
-    return feeds

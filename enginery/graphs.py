@@ -2,23 +2,19 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file
 from enginery.core.params import Profile, Range
 from enginery.core.records import GraphCheck, Interface, TensorSpec
+from enginery.feeds import BATCH, Feeds, Outputs
 
-Feeds = Mapping[str, NDArray[np.generic]]
-Outputs = dict[str, NDArray[np.generic]]  # by name, like feeds; the batch is the first axis of all
-BATCH = "batch"
 FLOATS = ("float32", "float16", "float64")
 CHECKED_SAMPLES = 7  # not the batch of two that the exporter sees: a batch frozen into the graph fails here
 
@@ -53,7 +49,9 @@ def read_interface(path: Path, profile: Profile) -> Interface:
     varies = any(spec.shape[0] == BATCH for spec in inputs)
     for spec in outputs:
         if spec.dtype not in FLOATS:
-            raise EngineryError(f"{path}: output {spec.name} is {spec.dtype}, and only floats can be held against PyTorch")
+            raise EngineryError(
+                f"{path}: output {spec.name} is {spec.dtype}, and only floats can be held against PyTorch"
+            )
         if varies and (not spec.shape or spec.shape[0] != BATCH):
             raise EngineryError(
                 f"{path}: the batch of output {spec.name} is fixed and that of the input is not: "
@@ -86,6 +84,11 @@ def _require_batch(spec: TensorSpec, sizes: Range, what: str) -> None:
             f"{what} is fixed at {batch}, and build.profile.batch asks for {sizes}: "
             f"export with a dynamic batch, or set all three to {batch}"
         )
+
+
+def fixed_batch(model: onnx.ModelProto) -> int | None:
+    sizes = [tensor.type.tensor_type.shape.dim[0] for tensor in model.graph.input if tensor.type.tensor_type.shape.dim]
+    return next((int(size.dim_value) for size in sizes if size.HasField("dim_value")), None)
 
 
 def save_graph(model: onnx.ModelProto, path: Path) -> None:

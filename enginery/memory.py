@@ -11,8 +11,8 @@ from enginery.core.errors import EngineryError
 from enginery.core.params import InferenceParams
 from enginery.core.records import Machine, PeakMemory
 from enginery.engines import Engine
+from enginery.feeds import BATCH
 from enginery.gpu.nvml import process_megabytes
-from enginery.graphs import BATCH
 from enginery.samples import SampleSet
 
 CALLS = 3

@@ -1,6 +1,6 @@
 """The model as the user brought it, which every graph and engine made of it is held against."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from enginery.core.errors import EngineryError
-from enginery.graphs import Feeds, Outputs, arbiter, run_graph
+from enginery.feeds import Feeds, Outputs, Run
+from enginery.graphs import arbiter, run_graph
 from enginery.models import call_model, load_model
 from enginery.user_code import users_part
 
 GIVEN_GRAPH = "model.onnx"  # in the weights' folder, if the model came as an ONNX file
-Run = Callable[[Feeds], Outputs]
 
 
 def open_original(weights: Path) -> Run:

@@ -40,9 +40,9 @@ def build_options(record: EngineRecord, onnx: str) -> list[str]:
     flags = [
         f"--onnx={shlex.quote(onnx)}",
         '--saveEngine="$scratch"/reproduced.plan',
-        f"--minShapes={_shapes(record, "min")}",
-        f"--optShapes={_shapes(record, "opt")}",
-        f"--maxShapes={_shapes(record, "max")}",
+        f"--minShapes={_shapes(record, 'min')}",
+        f"--optShapes={_shapes(record, 'opt')}",
+        f"--maxShapes={_shapes(record, 'max')}",
         f"--builderOptimizationLevel={options.optimization_level}",
         "--profilingVerbosity=detailed",
         "--skipInference",
@@ -59,7 +59,12 @@ def build_options(record: EngineRecord, onnx: str) -> list[str]:
 
 def run_options(record: EngineRecord) -> list[str]:
     """With the copies that our own end-to-end times include. From 11 on, trtexec leaves them out unless told."""
-    flags = ["--loadEngine=engine.plan", f"--shapes={_shapes(record, 'opt', '${batch}')}", "--warmUp=200", "--duration=3"]
+    flags = [
+        "--loadEngine=engine.plan",
+        f"--shapes={_shapes(record, 'opt', '${batch}')}",
+        "--warmUp=200",
+        "--duration=3",
+    ]
     if record.target.runtime == "tensorrt" and _major(record) < 11:
         flags += ["--useCudaGraph", "--useSpinWait"]
     else:

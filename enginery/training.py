@@ -8,7 +8,7 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.params import TrainingParams
 from enginery.core.progress import progress
-from enginery.graphs import Feeds
+from enginery.feeds import Feeds
 from enginery.samples import SampleSet
 
 READ_AT_ONCE = 32
@@ -22,7 +22,7 @@ def train(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
     the last layer off by the difference in scale, so these two are fitted once more at the full size.
     """
     model.to(memory_format=torch.channels_last)  # a third faster on a CPU
-    labels = torch.from_numpy(samples.labels)
+    labels = known_labels(samples)
     batches = len(samples) // params.batch
     if batches == 0:
         raise EngineryError(f"weights.training.batch is {params.batch}, but there are {len(samples)} training samples")
@@ -42,7 +42,8 @@ def train(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
         loss.backward()
         optimizer.step()
         schedule.step()
-    if params.size != samples.pixels.shape[-1]:
+    how = samples.manifest.preprocessing
+    if how and params.size != min(how.crop):
         fit_to_size(model, samples)
     model.to(memory_format=torch.contiguous_format).eval()
 
@@ -68,7 +69,14 @@ def fit_to_size(model: nn.Module, samples: SampleSet) -> None:
             for feeds in progress(samples.batches(READ_AT_ONCE), label, total):
                 model(_only(feeds).contiguous(memory_format=torch.channels_last))
     hook.remove()
-    _fit_linear(head, torch.cat(features), torch.from_numpy(samples.labels))
+    _fit_linear(head, torch.cat(features), known_labels(samples))
+
+
+def known_labels(samples: SampleSet) -> torch.Tensor:
+    labels = samples.labels
+    if labels is None:
+        raise EngineryError("weights.source: train needs images with labels, and samples.source has none; give weights")
+    return torch.from_numpy(labels)
 
 
 def _only(feeds: Feeds) -> torch.Tensor:
@@ -77,8 +85,12 @@ def _only(feeds: Feeds) -> torch.Tensor:
 
 
 def _shrunk(images: torch.Tensor, size: int) -> torch.Tensor:
-    if size != images.shape[-1]:
-        images = nn.functional.interpolate(images, size=(size, size), mode="area")
+    height, width = images.shape[2:]
+    shorter = min(height, width)
+    if size != shorter:
+        images = nn.functional.interpolate(
+            images, size=(height * size // shorter, width * size // shorter), mode="area"
+        )
     return images.contiguous(memory_format=torch.channels_last)
 
 

@@ -1,40 +1,29 @@
 """Where the weights come from: trained here, published by torchvision, the user's checkpoint, or with the model."""
 
 import urllib.error
+from functools import partial
 from pathlib import Path
 
 import torch
 import torchvision
 from torch import nn
 
+from enginery.core.brought import brought
 from enginery.core.errors import EngineryError
-from enginery.core.params import ModelParams, WeightsParams
-from enginery.models import apply_weights, make_model, read_checkpoint, require_finite, require_runs
+from enginery.core.params import ModelParams, TrainingParams, WeightsParams
+from enginery.models import apply_weights, make_model, read_checkpoint, require_finite
+from enginery.original import require_runs, run_model
 from enginery.samples import SampleSet
-from enginery.sources import brought
 from enginery.training import train
 
 KEYWORDS = "train, pretrained, given"
 
 
-def obtain(params: ModelParams, weights: WeightsParams, samples: SampleSet, training: SampleSet, data: Path) -> nn.Module:
+def obtain(params: ModelParams, weights: WeightsParams, training: SampleSet, data: Path) -> nn.Module:
     """The model with its weights. How many classes there are is what the samples say, or else the weights."""
-    classes = len(samples.manifest.class_names) or None
-    model = _with_weights(params, weights, classes, training, data)
-    feeds = {name: torch.from_numpy(array) for name, array in samples.cycled(2).items()}
-    require_runs(model, feeds, classes)
-    return model
-
-
-def _with_weights(
-    params: ModelParams, weights: WeightsParams, classes: int | None, training: SampleSet, data: Path
-) -> nn.Module:
+    classes = len(training.manifest.class_names) or None
     if weights.source == "train":
-        torch.manual_seed(weights.training.seed)
-        model = make_model(params, classes)
-        train(model, training, weights.training)
-        require_finite(model.state_dict(), Path("the trained model"))
-        return model
+        return _trained(params, weights.training, classes, training)
     if weights.source == "pretrained":
         return _pretrained(params, classes)
     if weights.source == "given":
@@ -43,6 +32,15 @@ def _with_weights(
     state = read_checkpoint(checkpoint)
     model = make_model(params, classes or len(list(state.values())[-1]))  # the last is the last layer's
     apply_weights(model, state, checkpoint)
+    return model
+
+
+def _trained(params: ModelParams, how: TrainingParams, classes: int | None, training: SampleSet) -> nn.Module:
+    torch.manual_seed(how.seed)
+    model = make_model(params, classes)
+    require_runs(partial(run_model, model), training.cycled(2), classes or 0)
+    train(model, training, how)
+    require_finite(model.state_dict(), Path("the trained model"))
     return model
 
 

@@ -16,8 +16,8 @@ from enginery.core.params import EAGER, ONNXRUNTIME, Baseline, InferenceParams, 
 from enginery.core.records import ENGINE, LAUNCHED, Benchmark, Machine
 from enginery.core.stage import run_stage
 from enginery.engines import Engine
+from enginery.feeds import Feeds
 from enginery.gpu.nvml import GpuSampler
-from enginery.graphs import Feeds
 from enginery.memory import engine_peak_memory, pytorch_peak_memory
 from enginery.models import load_model
 from enginery.pace import pace_of

@@ -6,13 +6,13 @@ from enginery.calibration.cache import read_cache, write_cache
 from enginery.calibration.measure import measure
 from enginery.calibration.provenance import measured_provenance, provided_provenance
 from enginery.calibration.thresholds import choose_amax
+from enginery.core.brought import brought
 from enginery.core.files import new_folder
 from enginery.core.params import CalibrationParams, load_params
 from enginery.core.progress import progress
 from enginery.core.stage import run_stage
 from enginery.graphs import load_graph
 from enginery.samples import SampleSet
-from enginery.sources import brought
 
 
 def calibrate(data: Path, simplified: Path, calibration: Path, calibrated: Path) -> None:

@@ -2,11 +2,31 @@
 
 from pathlib import Path
 
-from enginery.agreement import accuracy
+import numpy as np
+
+from enginery.agreement import accuracy_of
 from enginery.core.files import new_folder
 from enginery.core.params import load_params
-from enginery.core.progress import progress
 from enginery.core.records import Reference
 from enginery.core.stage import run_stage
 from enginery.original import open_original
-from enginery.samples import SampleSet
+from enginery.samples import SampleSet, run_all
+
+BATCH = 32
+
+
+def reference(weights: Path, validation: Path, reference: Path) -> None:
+    """Write outputs.npz and reference.json."""
+    sizes, samples = load_params().build.profile.batch, SampleSet.open(validation)
+    batch = sizes.max if sizes.fixed else BATCH
+    outputs = run_all(open_original(weights), samples, batch, sizes.fixed, "reference")
+    result = Reference(samples=len(samples), accuracy=accuracy_of(outputs, samples.labels))
+    with new_folder(reference) as unfinished:
+        np.savez(unfinished / "outputs.npz", allow_pickle=False, **outputs)
+        result.write(unfinished / "reference.json")
+    right = "accuracy not measured, no labels;" if result.accuracy is None else f"{result.accuracy:.2%} of"
+    print(f"PyTorch: {right} {result.samples} validation images")
+
+
+if __name__ == "__main__":
+    run_stage(reference)

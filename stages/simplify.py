@@ -5,7 +5,16 @@ from pathlib import Path
 from enginery.core.files import new_folder
 from enginery.core.records import Simplification
 from enginery.core.stage import run_stage
-from enginery.graphs import CHECKED_SAMPLES, arbiter, check_graph, count_nodes, fixed_batch, load_graph, run_graph, save_graph
+from enginery.graphs import (
+    CHECKED_SAMPLES,
+    arbiter,
+    check_graph,
+    count_nodes,
+    fixed_batch,
+    load_graph,
+    run_graph,
+    save_graph,
+)
 from enginery.samples import SampleSet
 from enginery.simplify import SIMPLIFY_LIMIT, fold_constants, simplify_graph
 

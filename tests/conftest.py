@@ -1,11 +1,21 @@
 """A tiny classifier and what surrounds it: small enough that every test can afford the real thing."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
 
-from enginery.core.params import BuildParams, InferenceParams, Preprocessing, Profile, TensorRTParams
+from enginery.core.params import (
+    BuildParams,
+    InferenceParams,
+    Preprocessing,
+    Profile,
+    SamplesParams,
+    TensorRTParams,
+)
 from enginery.core.records import Manifest, Sample
 from enginery.engines import build_engine
 from enginery.machine import describe_machine
@@ -61,6 +71,29 @@ def tiny_onnx(tiny_graph, tmp_path_factory):
 @pytest.fixture(scope="session")
 def preprocessing():
     return Preprocessing(resize=SIZE, crop=SIZE, interpolation="bilinear", mean=(0.5, 0.4, 0.3), std=(0.5, 0.25, 0.2))
+
+
+@pytest.fixture
+def samples_params(preprocessing):
+    def make(source="data/pets", **changes):
+        chosen = {"seed": 0, "validation": 5, "training": 4, "calibration": 3, "preprocessing": preprocessing}
+        return SamplesParams(source=source, **chosen | changes)
+
+    return make
+
+
+@pytest.fixture
+def pets(tmp_path, monkeypatch):
+    """A project with data/pets: two cats and one dog, each image of one shade."""
+    monkeypatch.chdir(tmp_path)
+    for name, shade in {"dog/1.png": 30, "cat/b.JPG": 20, "cat/deeper/a.png": 10}.items():
+        path = Path("data/pets") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (9, 9), shade).save(path)
+    Path("data/pets/cat/notes.txt").write_text("no image")
+    Path("data/pets/cat/._b.JPG").write_bytes(b"what some systems put beside each photo")
+    Path("data/pets/.hidden").mkdir()
+    return Path("data/pets")
 
 
 @pytest.fixture(scope="session")

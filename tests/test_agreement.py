@@ -70,6 +70,7 @@ def test_values_too_large_to_be_squared_in_float32_are_compared():
 def test_accuracy_is_the_share_of_right_answers():
     labels = np.array([1, 0, 0, 1])
     assert accuracy(logits([0, 1], [1, 0], [0, 1], [0, 1]), labels) == 0.75
+    assert accuracy(logits([0, 1]), None) is None
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,12 @@ def test_a_broken_threshold_is_a_sentence(found, drop, sentence):
 def test_limits_that_are_just_met_are_not_broken():
     met = errors(cosine=0.99, relative=0.05, top1_agreement=0.95)
     assert broken_thresholds(met, 0.01, LIMITS) == ()
+
+
+def test_an_accuracy_that_was_not_measured_breaks_nothing():
+    strict = LIMITS.model_copy(update={"accuracy_drop": -1})
+    assert broken_thresholds(PERFECT, 0.0, strict) == ("accuracy drop 0.00% is above -100.00%",)
+    assert broken_thresholds(PERFECT, None, strict) == ()
 
 
 def test_all_broken_thresholds_are_listed():

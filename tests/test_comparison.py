@@ -42,10 +42,10 @@ def run(machine):
         validation = Validation(
             precision=precision,
             samples=samples,
-            reference_accuracy=0.96,
+            reference_accuracy=accuracy and 0.96,
             graph_accuracy=accuracy,
             engine_accuracy=accuracy,
-            accuracy_drop=0.96 - accuracy,
+            accuracy_drop=accuracy and 0.96 - accuracy,
             engine_against_pytorch=errors,
             graph_against_pytorch=errors,
             engine_against_graph=errors,
@@ -197,6 +197,16 @@ def test_results_are_compared_as_well(run, change, figure, outcome):
 def test_other_sets_of_images_are_not_compared(run):
     changes = compare_runs(run(13.0, 4.4), run(13.0, 4.4, samples=256), 0.99)
     assert outcomes(changes)["accuracy"] == Outcome.NOT_COMPARABLE
+
+
+def test_accuracies_that_were_not_measured_are_not_compared(run):
+    labeled, bare = run(13.0, 4.4), run(13.0, 4.4, accuracy=None)
+    assert "accuracy" not in outcomes(compare_runs(bare, bare, 0.99))
+    for before, after, which in ((labeled, bare, "later"), (bare, labeled, "earlier")):
+        changes = compare_runs(before, after, 0.99)
+        (accuracy,) = [change for change in changes if change.figure == "accuracy"]
+        assert accuracy.outcome == Outcome.NOT_COMPARABLE
+        assert accuracy.why == f"the {which} run had no labels to measure it with"
 
 
 def test_an_error_that_was_zero_is_no_division_by_it(run):

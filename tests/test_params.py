@@ -113,8 +113,37 @@ def test_the_repositorys_own_parameters_load():
         ({"weights.training.epochs": 2.5}, "weights.training.epochs: input should be a valid integer"),
         ({"samples.calibration": 0}, "samples.calibration: input should be greater than or equal to 1, got 0"),
         ({"samples.training": 0}, "samples.training: weights.source is 'train', which needs training samples; got 0"),
-        ({"samples.preprocessing.crop": 65}, "samples.preprocessing: crop 65 is larger than resize 64"),
-        ({"samples.preprocessing.mean": [0.5, 0.5]}, "samples.preprocessing.mean.2 is missing"),
+        ({"samples.preprocessing.crop": 65}, "samples.preprocessing: crop is 65 high, which is larger than resize, 64"),
+        (
+            {"samples.preprocessing.crop": [64, 65]},
+            "samples.preprocessing: crop is 65 wide, which is larger than resize, 64",
+        ),
+        (
+            {"samples.preprocessing.crop": [1, 2, 3]},
+            "samples.preprocessing.crop: write one number, or [height, width], not [1, 2, 3]",
+        ),
+        (
+            {"samples.preprocessing.crop": [8, 0]},
+            "samples.preprocessing.crop.1: input should be greater than or equal to 1, got 0",
+        ),
+        (
+            {"samples.preprocessing.resize": [64, 80]},
+            "samples.preprocessing: resize: the shorter side is one number; [height, width] is for stretch and pad",
+        ),
+        (
+            {"samples.preprocessing.mean": [0.5, 0.5]},
+            "samples.preprocessing: mean has 2 values, and rgb has 3 channels",
+        ),
+        ({"samples.preprocessing.color": "grey"}, "samples.preprocessing: mean has 3 values, and grey has 1 channels"),
+        ({"samples.preprocessing.divide_by": 0}, "samples.preprocessing.divide_by: input should be greater than 0"),
+        (
+            {"samples.preprocessing.layout": "nhwc"},
+            "weights.source: train learns with samples.preprocessing.layout nchw; give a checkpoint",
+        ),
+        (
+            {"samples.class_names": [0, 1]},
+            "samples.class_names: write null, a file, or a list of names (numbers in quotes), not [0, 1]",
+        ),
         ({"samples.preprocessing.std": [1, 0, 1]}, "samples.preprocessing: every std must be above 0"),
         (
             {"samples.preprocessing.std": [1, float("nan"), 1]},

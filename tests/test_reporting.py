@@ -230,6 +230,33 @@ def test_metrics_hold_the_figures_of_every_precision(findings, evidence):
     }
 
 
+@pytest.fixture
+def unlabeled(findings, evidence):
+    entry = evidence("int8")
+    known = dict.fromkeys(("reference_accuracy", "graph_accuracy", "engine_accuracy", "accuracy_drop"))
+    spots = tuple(spot.model_copy(update={"accuracy": None}) for spot in entry.validation.spots)
+    validation = entry.validation.model_copy(update=known | {"spots": spots})
+    return findings(replace(entry, validation=validation))
+
+
+def test_without_labels_accuracy_is_left_out_and_said(unlabeled):
+    assert "accuracy not measured, as the images have no labels, and the same answer as PyTorch" in sentence(unlabeled)
+    got = metrics(unlabeled)
+    assert "pytorch" not in got
+    assert not {"accuracy", "accuracy_drop"} & got["int8"].keys()
+    assert got["int8"]["top1_agreement"] == 0.9688
+    page = write_summary(unlabeled)
+    assert "Accuracy is not measured, and accuracy_drop not judged: the images have no labels." in page
+    assert "| int8        | 1.5e-07   |" in page
+    assert "nan" not in page.lower().replace("nan or inf", "")
+    assert "None" not in page
+
+
+def test_without_labels_figures_are_drawn(unlabeled, tmp_path):
+    draw_figures(unlabeled, tmp_path)
+    assert (tmp_path / "tradeoff.png").stat().st_size > 5000
+
+
 def test_the_summary_holds_a_table_for_every_question(findings, evidence):
     page = write_summary(findings(evidence("fp32", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.8, 4.2))))
     for heading in ("Accuracy", "Executed precision", "Latency", "Throughput", "Memory and size"):

@@ -41,6 +41,12 @@ def test_the_lists_hash_follows_images_and_order_but_not_preprocessing(samples, 
         return SampleSet(samples.folder, manifest.model_copy(update=changes))
 
     reordered = with_manifest(samples=manifest.samples[::-1])
-    prepared = with_manifest(preprocessing=preprocessing.model_copy(update={"crop": 7}))
+    prepared = with_manifest(preprocessing=preprocessing.model_copy(update={"crop": (7, 7)}))
     assert reordered.list_sha256 != samples.list_sha256 == prepared.list_sha256
     assert reordered.preprocessing_sha256 == samples.preprocessing_sha256 != prepared.preprocessing_sha256
+
+
+def test_labels_are_none_if_the_images_have_none(samples, manifest):
+    bare = tuple(sample.model_copy(update={"label": None}) for sample in manifest.samples)
+    assert SampleSet(samples.folder, manifest.model_copy(update={"samples": bare})).labels is None
+    assert samples.labels.tolist() == [sample.label for sample in manifest.samples]

@@ -4,6 +4,7 @@ import pytest
 from enginery.core.params import Profile, Thresholds
 from enginery.engines import Engine, build_engine
 from enginery.graphs import arbiter, run_graph
+from enginery.samples import SampleSet
 from enginery.targets import target_of
 from enginery.validate import check_spot, spot_batches, validate_engine
 
@@ -44,6 +45,16 @@ def test_an_engine_that_computes_what_pytorch_does_passes_on_every_sample(engine
     assert record.graph_against_pytorch.relative < 1e-6
     assert [spot.batch for spot in record.spots] == spot_batches(engine.record.profile)
     assert all(spot.samples % spot.batch == 0 for spot in record.spots)
+
+
+def test_without_labels_accuracy_is_left_out_and_the_rest_is_judged(engine, tiny_onnx, samples, reference, manifest):
+    bare = tuple(sample.model_copy(update={"label": None}) for sample in manifest.samples)
+    unlabeled = SampleSet(samples.folder, manifest.model_copy(update={"samples": bare}))
+    record = validate_engine(engine, tiny_onnx, unlabeled, reference, STRICT, spot_samples=7)
+    assert record.passed
+    accuracies = (record.reference_accuracy, record.graph_accuracy, record.engine_accuracy, record.accuracy_drop)
+    assert {*accuracies, *(spot.accuracy for spot in record.spots)} == {None}
+    assert record.engine_against_pytorch.top1_agreement == 1
 
 
 def test_a_loss_breaks_its_threshold_once(engine, tiny_onnx, samples, reference):

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from enginery.calibration.histogram import Histogram
 from enginery.core.errors import EngineryError
-from enginery.graphs import Feeds, arbiter
+from enginery.feeds import Feeds
+from enginery.graphs import arbiter
 
 Activations = dict[str, NDArray[np.float32]]
 

@@ -76,19 +76,33 @@ class Tools(Record):
     versions: dict[str, str]
 
 
+class Code(Record):
+    """The files that the user's own model is made of; none if it is torchvision's."""
+
+    files: dict[str, str]
+
+
 class Sample(Record):
     name: str
     sha256: str
-    label: int
+    label: int | None
 
 
 class Manifest(Record):
-    """One split of the samples: which images, in which order, prepared how."""
+    """One split of the samples: which, in which order, for which inputs of the model, prepared how.
+
+    `class_names` is empty if not known. `preprocessing` is None for arrays, which are fed as they came.
+    """
 
     source: str
-    preprocessing: Preprocessing
+    inputs: tuple[str, ...]
+    preprocessing: Preprocessing | None
     class_names: tuple[str, ...]
     samples: tuple[Sample, ...]
+
+    @property
+    def is_labeled(self) -> bool:
+        return all(sample.label is not None for sample in self.samples)
 
 
 class Weights(Record):
@@ -124,8 +138,10 @@ class Simplification(Record):
 
 
 class Reference(Record):
+    """`accuracy` is None here and below where the samples have no labels."""
+
     samples: int
-    accuracy: float
+    accuracy: float | None
 
 
 class Calibration(Record):
@@ -199,7 +215,7 @@ class EngineRecord(Record):
     interface: Interface
     layers: tuple[Layer, ...]
     build_seconds: float
-    preprocessing: Preprocessing
+    preprocessing: Preprocessing | None
     class_names: tuple[str, ...]
 
     @property
@@ -224,14 +240,17 @@ class EngineRecord(Record):
 
 
 class Errors(Record):
-    """How far `got` lies from `wanted`, over all samples."""
+    """How far `got` lies from `wanted`, over all samples; of several outputs, the worst of each figure.
+
+    `top1_agreement` is None where no output is one of classes.
+    """
 
     max_abs: float
     mean_abs: float
     relative: float
     cosine: float
     worst_cosine: float
-    top1_agreement: float
+    top1_agreement: float | None
     nonfinite: int
 
 
@@ -241,21 +260,29 @@ class Spot(Record):
     batch: int
     samples: int
     errors: Errors
-    accuracy: float
+    accuracy: float | None
     drift: float
+
+
+class Resized(Record):
+    """The engine against its graph at another image size."""
+
+    sizes: dict[str, int]
+    errors: Errors
 
 
 class Validation(Record):
     precision: str
     samples: int
-    reference_accuracy: float
-    graph_accuracy: float
-    engine_accuracy: float
-    accuracy_drop: float
+    reference_accuracy: float | None
+    graph_accuracy: float | None
+    engine_accuracy: float | None
+    accuracy_drop: float | None
     engine_against_pytorch: Errors
     graph_against_pytorch: Errors
     engine_against_graph: Errors
     spots: tuple[Spot, ...]
+    resized: tuple[Resized, ...]
     loss_comes_from: str
     broken: tuple[str, ...]
 

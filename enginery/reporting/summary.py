@@ -15,7 +15,7 @@ from enginery.reporting.where_time_goes import layer_sections
 
 def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> str:
     machine, first = findings.machine, findings.precisions[0]
-    on_gpu = machine.device == "cuda"
+    on_gpu, labeled = machine.device == "cuda", first.validation.engine_accuracy is not None
     parts = [
         "# Which precision to ship",
         sentence(findings),
@@ -24,13 +24,14 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
         *_warnings(findings, failures),
         "![Accuracy and speed](figures/tradeoff.png)",
         "## Accuracy",
-        "Each engine against PyTorch on the full validation set.",
+        "Each engine against PyTorch on the full validation set."
+        + ("" if labeled else " Accuracy is not measured, and accuracy_drop not judged: the images have no labels."),
         _markdown(tables.accuracy_table(findings)),
         "Where the error arises, as relative error: the typed graph run as written against PyTorch, then the engine "
         "against that graph.",
         _markdown(tables.blame_table(findings)),
-        f"At single batch sizes, over {first.validation.spots[0].samples} images or one batch: accuracy, and the "
-        "relative error to the same engine's logits on the full set.",
+        f"At single batch sizes, over {first.validation.spots[0].samples} images or one batch: "
+        f"{'accuracy, and ' if labeled else ''}the relative error to the same engine's logits on the full set.",
         _markdown(tables.spot_table(findings)),
         "## Executed precision",
         "What the compiler made of the layers that carry the arithmetic.",
@@ -98,9 +99,10 @@ def _shows_gpu_memory(entry: Evidence) -> bool:
 
 def metrics(findings: Findings) -> dict[str, Any]:
     chosen = recommend(findings)
+    measured = _known(accuracy=findings.precisions[0].validation.reference_accuracy)
     return {
         "recommended": chosen.precision if chosen else "none",
-        "pytorch": {"accuracy": round(findings.precisions[0].validation.reference_accuracy, 4)},
+        **({"pytorch": measured} if measured else {}),
         **{entry.precision: _precision_metrics(entry, findings) for entry in findings.precisions},
     }
 
@@ -110,9 +112,8 @@ def _precision_metrics(entry: Evidence, findings: Findings) -> dict[str, Any]:
     peak = entry.benchmark.peak_memory[ENGINE]
     return {
         "passed": validation.passed,
-        "accuracy": round(validation.engine_accuracy, 4),
-        "accuracy_drop": round(validation.accuracy_drop, 4),
-        "top1_agreement": round(errors.top1_agreement, 4),
+        **_known(accuracy=validation.engine_accuracy, accuracy_drop=validation.accuracy_drop),
+        **_known(top1_agreement=errors.top1_agreement),
         "cosine": round(errors.cosine, 6),
         "relative_error": float(f"{errors.relative:.3g}"),
         "executed_as_asked": round(entry.engine.share_as_asked, 3),
@@ -121,6 +122,11 @@ def _precision_metrics(entry: Evidence, findings: Findings) -> dict[str, Any]:
         **({"peak_gpu_mb": round(peak.device)} if peak.device else {}),
         **{f"batch{batch}": _batch_metrics(entry, batch, findings.baselines[0]) for batch in findings.batches},
     }
+
+
+def _known(**shares: float | None) -> dict[str, float]:
+    """What was not measured is left out: a zero would read as a finding."""
+    return {name: round(share, 4) for name, share in shares.items() if share is not None}
 
 
 def _batch_metrics(entry: Evidence, batch: int, baseline: str) -> dict[str, float]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from enginery.core.records import ENGINE, LAUNCHED, PeakMemory
+from enginery.core.records import ENGINE, LAUNCHED, PeakMemory, Spot
 from enginery.reporting.evidence import Evidence, Findings, some_of, title_of
 from enginery.reporting.line import fit_line
 from enginery.reporting.noise import reasons
@@ -17,9 +17,9 @@ def accuracy_table(findings: Findings) -> pd.DataFrame:
     rows = {
         entry.precision: {
             "verdict": "passed" if entry.validation.passed else "FAILED",
-            "accuracy": f"{entry.validation.engine_accuracy:.2%}",
-            "drop": f"{entry.validation.accuracy_drop:.2%}",
-            "top-1 agreement": f"{entry.validation.engine_against_pytorch.top1_agreement:.2%}",
+            **_share("accuracy", entry.validation.engine_accuracy),
+            **_share("drop", entry.validation.accuracy_drop),
+            **_share("top-1 agreement", entry.validation.engine_against_pytorch.top1_agreement),
             "cosine": f"{entry.validation.engine_against_pytorch.cosine:.6f}",
             "relative error": f"{entry.validation.engine_against_pytorch.relative:.1e}",
             "max abs error": f"{entry.validation.engine_against_pytorch.max_abs:.1e}",
@@ -38,8 +38,8 @@ def blame_table(findings: Findings) -> pd.DataFrame:
             "precision's: graph to PyTorch": f"{entry.validation.graph_against_pytorch.relative:.1e}",
             "compiler's: engine to graph": f"{entry.validation.engine_against_graph.relative:.1e}",
             "together: engine to PyTorch": f"{entry.validation.engine_against_pytorch.relative:.1e}",
-            "accuracy of the graph": f"{entry.validation.graph_accuracy:.2%}",
-            "accuracy of the engine": f"{entry.validation.engine_accuracy:.2%}",
+            **_share("accuracy of the graph", entry.validation.graph_accuracy),
+            **_share("accuracy of the engine", entry.validation.engine_accuracy),
             "to blame": entry.validation.loss_comes_from if entry.validation.broken else "nothing broke",
         }
         for entry in findings.precisions
@@ -49,10 +49,12 @@ def blame_table(findings: Findings) -> pd.DataFrame:
 
 def spot_table(findings: Findings) -> pd.DataFrame:
     """Each engine at single batch sizes: accuracy, and how far its logits lie from its own on the full set."""
+
+    def cell(spot: Spot) -> str:
+        return ", ".join([*_share("accuracy", spot.accuracy).values(), f"{spot.drift:.1e}"])
+
     rows = {
-        entry.precision: {
-            f"batch {spot.batch}": f"{spot.accuracy:.2%}, {spot.drift:.1e}" for spot in entry.validation.spots
-        }
+        entry.precision: {f"batch {spot.batch}": cell(spot) for spot in entry.validation.spots}
         for entry in findings.precisions
     }
     return _frame(rows)
@@ -218,6 +220,11 @@ def _by_contender(findings: Findings, row: Callable[[Evidence, str], dict[str, s
 
 def _memory(peak: PeakMemory) -> str:
     return f"{peak.host:.0f}" + (f" + {peak.device:.0f} on the GPU" if peak.device else "")
+
+
+def _share(name: str, share: float | None) -> dict[str, str]:
+    """A cell, or none for what was not measured."""
+    return {} if share is None else {name: f"{share:.2%}"}
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from enginery.core.params import MustPay
+from enginery.core.records import Validation
 from enginery.reporting.evidence import Evidence, Findings, title_of
 from enginery.reporting.noise import reasons, slowed
 from enginery.reporting.payoff import unpaid
@@ -52,8 +53,17 @@ def sentence(findings: Findings) -> str:
     return (
         f"**Ship {chosen.precision}:** {ratio.median:.2f} times as fast as {title_of(baseline)} at batch {batch} "
         f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
-        f"accuracy {validation.engine_accuracy:.2%} where PyTorch has {validation.reference_accuracy:.2%}, "
-        f"and the same answer as PyTorch for {validation.engine_against_pytorch.top1_agreement:.2%} "
-        f"of {validation.samples} images. The engine takes {engine.bytes / 1e6:.1f} MB."
+        f"{_accuracy(validation)}{_agreement(validation)}. The engine takes {engine.bytes / 1e6:.1f} MB."
         + (f" **Measure again:** {'; '.join(found)}." if (found := doubts(findings, chosen)) else "")
     )
+
+
+def _agreement(validation: Validation) -> str:
+    agreed, samples = validation.engine_against_pytorch.top1_agreement, validation.samples
+    return "" if agreed is None else f", and the same answer as PyTorch for {agreed:.2%} of {samples} images"
+
+
+def _accuracy(validation: Validation) -> str:
+    if validation.engine_accuracy is None:
+        return "accuracy not measured, as the images have no labels"
+    return f"accuracy {validation.engine_accuracy:.2%} where PyTorch has {validation.reference_accuracy:.2%}"

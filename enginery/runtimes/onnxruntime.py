@@ -272,4 +272,3 @@ def _layer(node: dict[str, Any], tf32: bool) -> Layer:
     if precision == "fp32" and computes and tf32 and ran.get("provider") == "CUDAExecutionProvider":
         precision = "tf32"
     return Layer(name=_name(node), kind=kind, precision=precision, computes=computes)
-
