@@ -13,13 +13,14 @@ from enginery.core.params import (
     InferenceParams,
     Preprocessing,
     Profile,
+    Range,
     SamplesParams,
     TensorRTParams,
 )
 from enginery.core.records import Manifest, Sample
 from enginery.engines import build_engine
 from enginery.machine import describe_machine
-from enginery.samples import MANIFEST, PIXELS, SampleSet
+from enginery.samples import MANIFEST, SampleSet, file_of
 from enginery.targets import target_of
 
 CLASSES = 16
@@ -100,7 +101,13 @@ def pets(tmp_path, monkeypatch):
 def manifest(preprocessing):
     samples = tuple(Sample(name=f"image {i}", sha256=f"{i:064x}", label=i % CLASSES) for i in range(21))
     classes = tuple(f"class {label}" for label in range(CLASSES))
-    return Manifest(source="data/tiny", preprocessing=preprocessing, class_names=classes, samples=samples)
+    return Manifest(
+        source="data/tiny",
+        inputs=("input",),
+        preprocessing=preprocessing,
+        class_names=classes,
+        samples=samples,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -108,7 +115,7 @@ def samples(manifest, tmp_path_factory):
     """21 images of noise: no batch size but 1, 3, 7 and 21 divides them."""
     folder = tmp_path_factory.mktemp("samples")
     shape = (len(manifest.samples), 3, SIZE, SIZE)
-    np.save(folder / PIXELS, np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8))
+    np.save(folder / file_of(0), np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8))
     manifest.write(folder / MANIFEST)
     return SampleSet.open(folder)
 
@@ -120,7 +127,7 @@ def machine():
 
 @pytest.fixture(scope="session")
 def profile():
-    return Profile(min=2, opt=4, max=8)
+    return Profile(batch=Range(min=2, opt=4, max=8))
 
 
 @pytest.fixture(scope="session")

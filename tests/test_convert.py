@@ -20,7 +20,7 @@ EVERYTHING = Keep(op_types=(), nodes=())
 
 @pytest.fixture(scope="module")
 def images(samples):
-    return samples.read(0, 8)
+    return samples.cycled(8)["input"]
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +221,7 @@ def test_half_precision_is_inside_and_inputs_and_outputs_stay_float32(tiny_onnx,
 
 
 def test_fp16_computes_what_the_graph_computes_up_to_rounding(tiny_onnx, samples):
-    images = samples.read(0, 8)
+    images = samples.cycled(8)["input"]
     wanted = run_graph(arbiter(tiny_onnx), images)
     got = run_graph(arbiter(cast(tiny_onnx, "fp16", EVERYTHING)), images)
     assert 0 < np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < 2e-3

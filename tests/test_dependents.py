@@ -24,7 +24,7 @@ AFTER_WEIGHTS = {"reference", "export"} | AFTER_EXPORT
 DEPENDENTS = {
     "runtime": {"machine", "samples", "weights"} | AFTER_WEIGHTS,
     "samples.seed": {"samples", "weights"} | AFTER_WEIGHTS,
-    "model.name": {"weights"} | AFTER_WEIGHTS,
+    "model.source": {"weights"} | AFTER_WEIGHTS,
     "weights.training.seed": {"weights"} | AFTER_WEIGHTS,
     "export.opset": {"export"} | AFTER_EXPORT,
     "calibration.bins": {"calibrate"} | AFTER_CALIBRATION,

@@ -70,7 +70,7 @@ def test_the_layers_that_carry_the_arithmetic_run_as_asked(built):
 
 @pytest.mark.parametrize("batch", [2, 3, 8], ids=["smallest", "odd", "largest"])
 def test_an_engine_computes_what_onnx_runtime_computes(engine, tiny_onnx, samples, batch):
-    images = samples.read(0, batch)
+    images = samples.cycled(batch)["input"]
     (wanted,) = onnxruntime.InferenceSession(tiny_onnx, providers=["CPUExecutionProvider"]).run(None, {"input": images})
     got = engine.run({"input": images})
     assert got.keys() == {"logits"}
@@ -78,13 +78,13 @@ def test_an_engine_computes_what_onnx_runtime_computes(engine, tiny_onnx, sample
 
 
 def test_images_need_not_lie_contiguous_in_memory(engine, samples):
-    images = samples.read(0, 8)
+    images = samples.cycled(8)["input"]
     sliced = np.repeat(images, 2, axis=0)[::2]
     assert np.array_equal(engine.run({"input": sliced})["logits"], engine.run({"input": images})["logits"])
 
 
 def test_a_result_is_not_overwritten_by_the_next(engine, samples):
-    first = engine.run({"input": samples.read(0, 4)})["logits"]
+    first = engine.run(samples.cycled(4))["logits"]
     before = first.copy()
     engine.run({"input": samples.read(4, 8)})
     assert np.array_equal(first, before)
@@ -99,7 +99,7 @@ def left_by(call):
 
 
 def test_a_bound_call_computes_what_run_computes(built, machine, inference, samples):
-    images = samples.read(0, 5)
+    images = samples.cycled(5)["input"]
     with Engine.open(built, machine, inference) as engine:
         call = engine.bind({"input": images})
         results = [call() or left_by(call) for _ in range(2)]
@@ -110,11 +110,11 @@ def test_a_bound_call_computes_what_run_computes(built, machine, inference, samp
 
 def test_a_bound_call_can_be_repeated(built, machine, inference, samples):
     with Engine.open(built, machine, inference) as engine:
-        call = engine.bind({"input": samples.read(0, 8)})
-        wanted = engine.run({"input": samples.read(0, 8)})["logits"]
+        call = engine.bind(samples.cycled(8))
+        wanted = engine.run(samples.cycled(8))["logits"]
         for _ in range(3):
             call()
-        assert np.array_equal(engine.run({"input": samples.read(0, 8)})["logits"], wanted)
+        assert np.array_equal(engine.run(samples.cycled(8))["logits"], wanted)
 
 
 def test_a_changed_byte_is_refused_before_anything_is_deserialized(copy, blob, machine, inference, never_loaded):

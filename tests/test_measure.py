@@ -20,7 +20,7 @@ def all_at_once(graph, images):
 
 
 def test_each_range_is_that_of_all_samples_run_at_once(tiny_graph, samples):
-    wanted = all_at_once(tiny_graph, samples.read(0, len(samples)))
+    wanted = all_at_once(tiny_graph, samples.cycled(len(samples))["input"])
     histograms = measure(tiny_graph, samples.batches(5), bins=2048)
     assert histograms.keys() == wanted.keys() == ACTIVATIONS
     for name, values in wanted.items():

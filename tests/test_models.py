@@ -138,7 +138,7 @@ def test_weights_that_are_not_finite_are_named(state, checkpoint, broken):
 def test_a_misspelt_model_suggests_the_nearest(name, wanted):
     with pytest.raises(EngineryError) as caught:
         make_model(name, CLASSES)
-    assert str(caught.value) == f"model.name: torchvision has no classifier '{name}'; {wanted}"
+    assert str(caught.value) == f"model.source: torchvision has no classifier '{name}'; {wanted}"
 
 
 def test_a_checkpoint_that_does_not_exist_is_named(samples, tmp_path):

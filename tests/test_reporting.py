@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import MustPay, Profile
+from enginery.core.params import MustPay, Profile, Range
 from enginery.core.records import (
     LAUNCHED,
     Benchmark,
@@ -69,7 +69,7 @@ def evidence(machine, build, manifest):
             Layer(name="reorder", kind="Reorder", precision="fp32", computes=False),
         ]
         spec = TensorSpec(name="input", dtype="float32", shape=(-1, 3, 8, 8))
-        chosen = build.model_copy(update={"profile": Profile(min=1, opt=8, max=16)})
+        chosen = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=8, max=16))})
         return Evidence(
             engine=EngineRecord(
                 precision=precision,

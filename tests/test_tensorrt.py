@@ -17,7 +17,7 @@ from enginery import machine as machine_module
 from enginery.convert import cast, quantize
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
-from enginery.core.params import Keep, Profile
+from enginery.core.params import Keep, Profile, Range
 from enginery.core.records import EngineRecord
 from enginery.engines import Engine, build_engine
 from enginery.export import export_model
@@ -232,7 +232,7 @@ def test_building_prints_nothing(typed, make, ada, tmp_path, capfd):
 
 
 def test_resnet50_builds_in_every_precision_and_shrinks_with_it(resnet, make, ada, tmp_path):
-    build = ada.model_copy(update={"profile": Profile(min=1, opt=8, max=16)})
+    build = ada.model_copy(update={"profile": Profile(batch=Range(min=1, opt=8, max=16))})
     sizes = {}
     for name in PRECISIONS:
         record = make(resnet[name], build, tmp_path / name, name)
@@ -320,13 +320,13 @@ def two_sizes(tmp_path):
 
 def test_a_batch_size_that_the_graph_cannot_take_is_named_with_its_node(make, build, tmp_path):
     onnx_file = two_sizes(tmp_path)
-    chosen = build.model_copy(update={"profile": Profile(min=4, opt=6, max=8)})
+    chosen = build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=6, max=8))})
     sentence = refusal(make, onnx_file, chosen, tmp_path / "out" / "fp32")
     assert sentence.startswith(f"TensorRT for RTX cannot build {onnx_file}: ")
     for part in ("kOPT", "fours", "reshaping failed for tensor: input"):
         assert part in sentence
     assert list((tmp_path / "out").iterdir()) == []
-    make(onnx_file, build.model_copy(update={"profile": Profile(min=4, opt=4, max=8)}), tmp_path / "out" / "fp32")
+    make(onnx_file, build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=4, max=8))}), tmp_path / "out" / "fp32")
 
 
 def test_a_profile_that_tensorrt_refuses_is_named_with_its_limits(tiny_onnx, make, build, tmp_path):
@@ -405,7 +405,7 @@ def test_a_static_batch_is_built_where_the_profile_asks_for_just_it(make, build,
         [("input", TensorProto.FLOAT, [4, 3])],
         (TensorProto.FLOAT, [4, 3]),
     )
-    record = make(onnx_file, build.model_copy(update={"profile": Profile(min=4, opt=4, max=4)}), tmp_path / "fp32")
+    record = make(onnx_file, build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=4, max=4))}), tmp_path / "fp32")
     assert [spec.shape for spec in (*record.inputs, *record.outputs)] == [(4, 3), (4, 3)]
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from enginery.core.params import Profile, Thresholds
+from enginery.core.params import Profile, Range, Thresholds
 from enginery.engines import Engine, build_engine
 from enginery.graphs import arbiter, run_graph
 from enginery.samples import SampleSet
@@ -17,12 +17,12 @@ STRICT = Thresholds(cosine=0.9999, relative_error=1e-4, top1_agreement=1, accura
 )
 def test_spots_are_the_smallest_the_largest_and_an_odd_batch_between(profile, batches):
     smallest, tuned, largest = profile
-    assert spot_batches(Profile(min=smallest, opt=tuned, max=largest)) == batches
+    assert spot_batches(Profile(batch=Range(min=smallest, opt=tuned, max=largest))) == batches
 
 
 @pytest.fixture(scope="module")
 def reference(tiny_graph, samples):
-    return run_graph(arbiter(tiny_graph), samples.read(0, len(samples)))
+    return run_graph(arbiter(tiny_graph), samples.cycled(len(samples))["input"])
 
 
 @pytest.fixture(scope="module", params=[(1, 4, 8), (4, 4, 4)], ids=str)
@@ -30,7 +30,7 @@ def engine(request, tiny_onnx, machine, build, inference, manifest, tmp_path_fac
     """21 samples leave a last batch of one for the second: fewer than it takes."""
     smallest, tuned, largest = request.param
     folder = tmp_path_factory.mktemp("engines") / "fp32"
-    chosen = build.model_copy(update={"profile": Profile(min=smallest, opt=tuned, max=largest)})
+    chosen = build.model_copy(update={"profile": Profile(batch=Range(min=smallest, opt=tuned, max=largest))})
     build_engine("fp32", tiny_onnx, target_of(machine, chosen.tensorrt), chosen, manifest, folder)
     with Engine.open(folder, machine, inference) as opened:
         yield opened

@@ -20,7 +20,7 @@ import pytest
 from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.convert import cast, quantize
 from enginery.core.errors import EngineryError
-from enginery.core.params import InferenceParams, Keep, Profile
+from enginery.core.params import InferenceParams, Keep, Profile, Range
 from enginery.core.records import EngineRecord, TensorSpec, Trace
 from enginery.engines import Engine, build_engine
 from enginery.gpu import cuda
@@ -192,7 +192,7 @@ def test_replaying_a_graph_is_no_slower_than_launching_its_kernels(engines, mach
 def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact, manifest, samples, tmp_path):
     """At a batch that keeps the GPU busy: the times of launches would be a fraction of it."""
     batch, engine = 2048, tmp_path / "engine"
-    large = exact.model_copy(update={"profile": Profile(min=1, opt=batch, max=batch)})
+    large = exact.model_copy(update={"profile": Profile(batch=Range(min=1, opt=batch, max=batch))})
     build_engine("fp32", graphs["fp32"], target_of(machine, large.tensorrt), large, manifest, engine)
     with Engine.open(engine, machine, PLAIN) as opened:
         call = opened.bind({"input": samples.read_at(np.arange(batch) % len(samples))})
