@@ -40,7 +40,7 @@ def decode(path: Path) -> Image.Image:
     try:
         with Image.open(path) as opened:
             return _in_rgb(_in_eight_bits(opened))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # Pillow's for broken files
+    except Exception as error:  # each of Pillow's formats has its own for broken files
         raise EngineryError(f"{path} is not an image that can be decoded: {error}") from None
 
 

@@ -1,5 +1,6 @@
 """Every kind of image comes out as the picture that a person sees."""
 
+import contextlib
 import struct
 import zlib
 
@@ -202,6 +203,25 @@ def test_a_truncated_image_is_refused_by_name(tmp_path, name):
         path.write_bytes(whole[:length])
         with pytest.raises(EngineryError, match=rf"{name} is not an image that can be decoded: "):
             decode(path)
+
+
+@pytest.mark.parametrize("name", ["image.png", "image.jpg", "image.webp", "image.avif", "image.gif", "image.tif"])
+def test_damage_anywhere_is_decoded_or_refused(tmp_path, name):
+    path, rng = tmp_path / name, np.random.default_rng(0)
+    whole = saved(path, exif=turned()) if name != "image.gif" else saved(path)
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, min(len(whole), 600), 3):
+            damaged[place] = rng.integers(0, 256)
+        path.write_bytes(damaged)
+        with contextlib.suppress(EngineryError):
+            assert decode(path).mode == "RGB"
+
+
+def turned():
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    return exif
 
 
 def test_a_text_file_is_no_image(tmp_path):
