@@ -1,8 +1,11 @@
 """What the user brings must lie where DVC watches for it."""
 
+import os
 from pathlib import Path
 
 from enginery.core.errors import EngineryError
+
+DVC_CACHE = "/files/md5/"
 
 
 def brought(path: str, data: Path, setting: str, keywords: str) -> Path:
@@ -16,5 +19,7 @@ def brought(path: str, data: Path, setting: str, keywords: str) -> Path:
 
 
 def lies_in(path: Path, folder: Path) -> bool:
-    """With symbolic links and `..` followed."""
-    return path.resolve().is_relative_to(folder.resolve())
+    """With symbolic links and `..` followed, but for the links that DVC itself may put in place of its files."""
+    real = path.resolve()
+    within = Path(os.path.normpath(path.absolute())).is_relative_to(folder.absolute())
+    return real.is_relative_to(folder.resolve()) or (within and DVC_CACHE in real.as_posix())
