@@ -4,10 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.params import Thresholds
-from enginery.core.records import Errors
+from enginery.core.records import Errors, Spread
 
 Logits = NDArray[np.float32]
 TINY = 1e-12
+SHARES = (0, 0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 1)  # finer where the extremes are
 
 
 def accuracy(logits: Logits, labels: NDArray[np.int64]) -> float:
@@ -30,6 +31,14 @@ def compare(wanted: Logits, got: Logits) -> Errors:
         top1_agreement=float(np.mean(exact.argmax(axis=1) == finite.argmax(axis=1))),
         nonfinite=nonfinite,
     )
+
+
+def spread(wanted: Logits, got: Logits) -> Spread:
+    """How single samples differ. What is not finite counts as zero."""
+    exact, finite = (np.nan_to_num(logits.astype(np.float64), posinf=0, neginf=0) for logits in (wanted, got))
+    relative = np.linalg.norm(exact - finite, axis=1) / np.maximum(np.linalg.norm(exact, axis=1), TINY)
+    kept = _margins(finite, exact) / np.maximum(_margins(exact, exact), TINY) if exact.shape[1] > 1 else np.empty(0)
+    return Spread(shares=SHARES, relative_error=_quantiles(relative), margin_kept=_quantiles(kept))
 
 
 def broken_thresholds(errors: Errors, accuracy_drop: float, limits: Thresholds) -> tuple[str, ...]:
@@ -61,3 +70,17 @@ def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float
     both_zero = (np.linalg.norm(a, axis=1) < TINY) & (np.linalg.norm(b, axis=1) < TINY)
     cosines: NDArray[np.float64] = np.where(both_zero, 1.0, (a * b).sum(axis=1) / np.maximum(norms, TINY))
     return cosines
+
+
+def _margins(logits: NDArray[np.float64], answers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By how much the class that `answers` puts first leads over the best of the others."""
+    chosen = answers.argmax(axis=1)[:, None]
+    others = logits.copy()
+    np.put_along_axis(others, chosen, -np.inf, axis=1)
+    margins: NDArray[np.float64] = np.take_along_axis(logits, chosen, axis=1)[:, 0] - others.max(axis=1)
+    return margins
+
+
+def _quantiles(values: NDArray[np.float64]) -> tuple[float, ...]:
+    """To four digits: they are for the eye."""
+    return tuple(float(f"{value:.4g}") for value in np.quantile(values, SHARES)) if values.size else ()

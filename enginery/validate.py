@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from enginery.agreement import Logits, accuracy, broken_thresholds, compare, origin_of_loss
+from enginery.agreement import Logits, accuracy, broken_thresholds, compare, origin_of_loss, spread
 from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.core.params import Profile, Thresholds
 from enginery.core.progress import progress
@@ -50,6 +50,7 @@ def validate_engine(
         spots=spots,
         loss_comes_from=origin_of_loss(graph_errors, compiler_errors),
         broken=broken,
+        spread=spread(reference, compiled),
     )
 
 

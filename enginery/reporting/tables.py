@@ -8,6 +8,7 @@ from enginery.core.records import ENGINE, LAUNCHED, PeakMemory
 from enginery.reporting.evidence import Evidence, Findings, some_of, title_of
 from enginery.reporting.line import fit_line
 from enginery.reporting.noise import reasons
+from enginery.reporting.wording import percent
 
 RUNS_FOR_P99 = 100
 FEWEST_FOR_A_LINE = 3  # any two batch sizes lie on one
@@ -17,8 +18,8 @@ def accuracy_table(findings: Findings) -> pd.DataFrame:
     rows = {
         entry.precision: {
             "verdict": "passed" if entry.validation.passed else "FAILED",
-            "accuracy": f"{entry.validation.engine_accuracy:.2%}",
-            "drop": f"{entry.validation.accuracy_drop:.2%}",
+            "accuracy": percent(entry.validation.engine_accuracy),
+            "drop": percent(entry.validation.accuracy_drop),
             "top-1 agreement": f"{entry.validation.engine_against_pytorch.top1_agreement:.2%}",
             "cosine": f"{entry.validation.engine_against_pytorch.cosine:.6f}",
             "relative error": f"{entry.validation.engine_against_pytorch.relative:.1e}",
@@ -38,8 +39,8 @@ def blame_table(findings: Findings) -> pd.DataFrame:
             "precision's: graph to PyTorch": f"{entry.validation.graph_against_pytorch.relative:.1e}",
             "compiler's: engine to graph": f"{entry.validation.engine_against_graph.relative:.1e}",
             "together: engine to PyTorch": f"{entry.validation.engine_against_pytorch.relative:.1e}",
-            "accuracy of the graph": f"{entry.validation.graph_accuracy:.2%}",
-            "accuracy of the engine": f"{entry.validation.engine_accuracy:.2%}",
+            "accuracy of the graph": percent(entry.validation.graph_accuracy),
+            "accuracy of the engine": percent(entry.validation.engine_accuracy),
             "to blame": entry.validation.loss_comes_from if entry.validation.broken else "nothing broke",
         }
         for entry in findings.precisions
@@ -51,7 +52,7 @@ def spot_table(findings: Findings) -> pd.DataFrame:
     """Each engine at single batch sizes: accuracy, and how far its logits lie from its own on the full set."""
     rows = {
         entry.precision: {
-            f"batch {spot.batch}": f"{spot.accuracy:.2%}, {spot.drift:.1e}" for spot in entry.validation.spots
+            f"batch {spot.batch}": f"{percent(spot.accuracy)}, {spot.drift:.1e}" for spot in entry.validation.spots
         }
         for entry in findings.precisions
     }

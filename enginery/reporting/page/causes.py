@@ -1,0 +1,145 @@
+"""What explains the figures, drawn: errors against speed, errors of single images, calibration, the graph."""
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from enginery.core.records import Spread
+from enginery.reporting.background import Background
+from enginery.reporting.evidence import Evidence, Findings, title_of
+from enginery.reporting.page.charts import Axes, Curve, Point, draw_curves, draw_histogram, draw_points
+from enginery.reporting.page.pictures import Looks
+from enginery.reporting.page.rows import Mark, Row, bar, dot, draw_rows
+from enginery.reporting.page.scales import Scale, around, decades, from_zero, short
+from enginery.reporting.page.svg import Figure
+from enginery.reporting.wording import percent
+
+LEAST_ERROR = 1e-8  # below what float32 resolves
+Judged = tuple[Evidence, Spread]
+MOST_HISTOGRAMS = 120  # beyond, the page would grow heavy
+
+
+def tradeoff_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+    """Error against speed, and accuracy against speed; without labels, the share of same answers."""
+    checked = [entry.validation for entry in findings.precisions]
+    errors = [max(validation.engine_against_pytorch.relative, LEAST_ERROR) for validation in checked]
+    told = [f"relative error {short(error)}" for error in errors]
+    closer = Axes(_speeds(findings), decades(errors, LEAST_ERROR), _faster(findings), "relative error of the logits")
+    accuracies = [validation.engine_accuracy for validation in checked]
+    known = [accuracy for accuracy in accuracies if accuracy is not None]
+    labelled = len(known) == len(accuracies)
+    answers = known if labelled else [validation.engine_against_pytorch.top1_agreement for validation in checked]
+    shares = [100 * answer for answer in answers]
+    what = "accuracy" if labelled else "same answer as PyTorch"
+    better = Axes(_speeds(findings), around(shares), _faster(findings), f"{what}, % of images")
+    return [
+        Figure("Lower is closer to PyTorch", _against_speed("error", closer, findings, looks, errors, told, True)),
+        Figure(
+            f"Higher is better: {what}",
+            _against_speed(
+                "answers", better, findings, looks, shares, [f"{what} {percent(one)}" for one in answers], False
+            ),
+        ),
+    ]
+
+
+def _speeds(findings: Findings) -> Scale:
+    batch, baseline = findings.tuned_batch, findings.baselines[0]
+    return from_zero(1.1 * entry.ratio(batch, baseline).high for entry in findings.precisions)
+
+
+def _faster(findings: Findings) -> str:
+    return f"times as fast as {title_of(findings.baselines[0])}, batch {findings.tuned_batch}"
+
+
+def _against_speed(
+    key: str, axes: Axes, findings: Findings, looks: Looks, values: list[float], told: list[str], less_is_better: bool
+) -> Markup:
+    points = []
+    for entry, value, words in zip(findings.precisions, values, told, strict=True):
+        ratio, look = entry.ratio(findings.tuned_batch, findings.baselines[0]), looks[entry.precision]
+        says = f"{entry.precision}: {ratio.median:.2f} times as fast, {words}"
+        points.append(Point(entry.precision, ratio.median, ratio.low, ratio.high, value, look, says))
+    said = "; ".join(point.says for point in points)
+    return draw_points(f"tradeoff-{key}", f"{axes.beside} against speed", f"{said}.", points, axes, less_is_better)
+
+
+def error_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+    """Nothing of validations from before spreads were recorded."""
+    known = [(entry, entry.validation.spread) for entry in findings.precisions if entry.validation.spread]
+    if not known:
+        return []
+    kept = [(entry, spread) for entry, spread in known if spread.margin_kept]
+    margins = [Figure("Lead of PyTorch's answer that is kept", _margins(kept, looks))] if kept else []
+    return [Figure("Relative error of each image", _errors(known, looks)), *margins]
+
+
+def _errors(known: Sequence[Judged], looks: Looks) -> Markup:
+    curves, said = [], []
+    for entry, spread in known:
+        errors = [max(error, LEAST_ERROR) for error in spread.relative_error]
+        points = zip((100 * share for share in spread.shares), errors, strict=True)
+        curves.append(Curve(entry.precision, tuple(points), looks[entry.precision]))
+        said.append(f"{entry.precision}: median {short(_at(spread, errors, 0.5))}, worst {short(errors[-1])}")
+    y = decades((error for curve in curves for _, error in curve.points), LEAST_ERROR)
+    axes = Axes(Scale(0, 100), y, "% of images, the closest to PyTorch first", "relative error")
+    return draw_curves("errors", "Relative error of single images", f"{'; '.join(said)}.", curves, axes)
+
+
+def _margins(known: Sequence[Judged], looks: Looks) -> Markup:
+    rows = []
+    for entry, spread in known:
+        worst, low, median = (_at(spread, spread.margin_kept, share) for share in (0.0, 0.01, 0.5))
+        marks = (
+            Mark("range", worst, low, "thin"),
+            Mark("range", low, median),
+            Mark("tick", low, low),
+            dot(worst, says=f"{entry.precision}: the closest call kept {worst:.0%} of its lead"),
+        )
+        rows.append(Row(entry.precision, marks, f"{100 * worst:.0f}%", looks[entry.precision]))
+    left = 100 * max(-1.0, min(0.0, *(spread.margin_kept[0] for _, spread in known)))
+    said = "; ".join(f"{row.label} {row.value}" for row in rows)
+    title, unit = "How much of its lead PyTorch's answer keeps", "% of PyTorch's lead; below 0 the answer is another"
+    shares = [row._replace(marks=tuple(_in_percent(mark) for mark in row.marks)) for row in rows]
+    return draw_rows(
+        "margins", title, f"Of the image that kept least: {said}.", shares, Scale(left, 100), unit, beside=0
+    )
+
+
+def _in_percent(mark: Mark) -> Mark:
+    return mark._replace(start=100 * mark.start, end=100 * mark.end)
+
+
+def _at(spread: Spread, values: Sequence[float], share: float) -> float:
+    return values[spread.shares.index(share)]
+
+
+def histogram_pictures(background: Background) -> list[Figure]:
+    seen, amax = background.histograms.tensors, background.calibration.amax
+    return [
+        Figure(
+            f"{name}, {seen[name].clipped:.3%} clipped",
+            draw_histogram(f"histogram-{number}", name, seen[name], amax[name]),
+        )
+        for number, name in enumerate(background.tensors[:MOST_HISTOGRAMS])
+    ]
+
+
+def operator_picture(background: Background) -> Markup:
+    """Two bars for each type of operator: as exported, and simplified."""
+    before, after = background.simplification.nodes_before, background.simplification.nodes_after
+    kinds = sorted({*before, *after}, key=lambda kind: (-before.get(kind, 0), kind))
+    rows = [
+        Row(
+            kind,
+            (
+                bar(before.get(kind, 0), "faint", f"{before.get(kind, 0)} exported"),
+                bar(after.get(kind, 0), "plain", f"{after.get(kind, 0)} simplified"),
+            ),
+            f"{before.get(kind, 0)} → {after.get(kind, 0)}",
+        )
+        for kind in kinds
+    ]
+    said = "; ".join(f"{row.label} {row.value}" for row in rows)
+    scale = from_zero([*before.values(), *after.values()])
+    return draw_rows("operators", "Operators before and after simplifying", f"{said}.", rows, scale, "nodes")
