@@ -1,5 +1,6 @@
 """The whole pipeline on a tiny setting, run as users run it: by `dvc repro` in a checkout of its own."""
 
+import csv
 import json
 import os
 import re
@@ -109,6 +110,9 @@ def test_everything_is_made_and_the_metrics_name_every_precision(project):
     assert metrics["recommended"] in ("fp32", "bf16", "int8")
     for picture in ("latency", "throughput", "tradeoff"):
         assert (project.root / f"reports/figures/{picture}.png").stat().st_size > 10_000
+    page = (project.root / "reports/report.html").read_text()
+    assert f"Ship {metrics['recommended']}" in page or "Measure again" in page
+    assert page.count('id="histogram-') > 20
     summary = (project.root / "reports/summary.md").read_text()
     headings = ("Accuracy", "Executed precision", "Latency", "Throughput", "Where the time goes", "Memory and size")
     for heading in headings:
@@ -137,6 +141,8 @@ def test_plots_are_drawn_by_dvc(project):
     drawn = json.loads(done.stdout)
     assert set(drawn["data"]) == {"latency", "tradeoff"}
     assert not drawn.get("errors")
+    with (project.root / "reports/plots/tradeoff.csv").open() as file:
+        assert all(float(row["relative_error"]) > 0 for row in csv.DictReader(file))  # on a logarithmic scale
 
 
 def test_another_method_reruns_calibration_and_int8_and_coming_back_reruns_nothing(project):

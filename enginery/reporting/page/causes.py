@@ -12,7 +12,6 @@ from enginery.reporting.page.pictures import Looks
 from enginery.reporting.page.rows import Mark, Row, bar, dot, draw_rows
 from enginery.reporting.page.scales import Scale, around, decades, from_zero, short
 from enginery.reporting.page.svg import Figure
-from enginery.reporting.wording import percent
 
 LEAST_ERROR = 1e-8  # below what float32 resolves
 Judged = tuple[Evidence, Spread]
@@ -23,45 +22,32 @@ def tradeoff_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     """Error against speed, and accuracy against speed; without labels, the share of same answers."""
     checked = [entry.validation for entry in findings.precisions]
     errors = [max(validation.engine_against_pytorch.relative, LEAST_ERROR) for validation in checked]
-    told = [f"relative error {short(error)}" for error in errors]
-    closer = Axes(_speeds(findings), decades(errors, LEAST_ERROR), _faster(findings), "relative error of the logits")
-    accuracies = [validation.engine_accuracy for validation in checked]
-    known = [accuracy for accuracy in accuracies if accuracy is not None]
-    labelled = len(known) == len(accuracies)
-    answers = known if labelled else [validation.engine_against_pytorch.top1_agreement for validation in checked]
-    shares = [100 * answer for answer in answers]
+    accuracies = [100 * one.engine_accuracy for one in checked if one.engine_accuracy is not None]
+    labelled = len(accuracies) == len(checked)
+    answers = accuracies if labelled else [100 * one.engine_against_pytorch.top1_agreement for one in checked]
     what = "accuracy" if labelled else "same answer as PyTorch"
-    better = Axes(_speeds(findings), around(shares), _faster(findings), f"{what}, % of images")
+    batch, baseline = findings.tuned_batch, findings.baselines[0]
+    speeds = from_zero(1.1 * entry.ratio(batch, baseline).high for entry in findings.precisions)
+    faster = f"times as fast as {title_of(baseline)}, batch {batch}"
+    closer = Axes(speeds, decades(errors, LEAST_ERROR), faster, "relative error of the logits")
+    better = Axes(speeds, around(answers), faster, f"{what}, % of images")
     return [
-        Figure("Lower is closer to PyTorch", _against_speed("error", closer, findings, looks, errors, told, True)),
-        Figure(
-            f"Higher is better: {what}",
-            _against_speed(
-                "answers", better, findings, looks, shares, [f"{what} {percent(one)}" for one in answers], False
-            ),
-        ),
+        Figure("Lower is closer to PyTorch", _against_speed("error", findings, looks, closer, errors)),
+        Figure(f"Higher is better: {what}", _against_speed("answers", findings, looks, better, answers)),
     ]
 
 
-def _speeds(findings: Findings) -> Scale:
-    batch, baseline = findings.tuned_batch, findings.baselines[0]
-    return from_zero(1.1 * entry.ratio(batch, baseline).high for entry in findings.precisions)
-
-
-def _faster(findings: Findings) -> str:
-    return f"times as fast as {title_of(findings.baselines[0])}, batch {findings.tuned_batch}"
-
-
-def _against_speed(
-    key: str, axes: Axes, findings: Findings, looks: Looks, values: list[float], told: list[str], less_is_better: bool
-) -> Markup:
+def _against_speed(key: str, findings: Findings, looks: Looks, axes: Axes, values: Sequence[float]) -> Markup:
+    is_error = axes.y.logarithmic
     points = []
-    for entry, value, words in zip(findings.precisions, values, told, strict=True):
-        ratio, look = entry.ratio(findings.tuned_batch, findings.baselines[0]), looks[entry.precision]
-        says = f"{entry.precision}: {ratio.median:.2f} times as fast, {words}"
-        points.append(Point(entry.precision, ratio.median, ratio.low, ratio.high, value, look, says))
+    for entry, value in zip(findings.precisions, values, strict=True):
+        ratio = entry.ratio(findings.tuned_batch, findings.baselines[0])
+        told = short(value) if is_error else f"{value:.2f}%"
+        says = f"{entry.precision}: {ratio.median:.2f} times as fast, {axes.beside} {told}"
+        label = entry.precision if is_error else f"{entry.precision} {told}"
+        points.append(Point(label, ratio.median, ratio.low, ratio.high, value, looks[entry.precision], says))
     said = "; ".join(point.says for point in points)
-    return draw_points(f"tradeoff-{key}", f"{axes.beside} against speed", f"{said}.", points, axes, less_is_better)
+    return draw_points(f"tradeoff-{key}", f"{axes.beside} against speed", f"{said}.", points, axes, is_error)
 
 
 def error_pictures(findings: Findings, looks: Looks) -> list[Figure]:
@@ -99,7 +85,7 @@ def _margins(known: Sequence[Judged], looks: Looks) -> Markup:
         rows.append(Row(entry.precision, marks, f"{100 * worst:.0f}%", looks[entry.precision]))
     left = 100 * max(-1.0, min(0.0, *(spread.margin_kept[0] for _, spread in known)))
     said = "; ".join(f"{row.label} {row.value}" for row in rows)
-    title, unit = "How much of its lead PyTorch's answer keeps", "% of PyTorch's lead; below 0 the answer is another"
+    title, unit = "How much of its lead PyTorch's answer keeps", "% of PyTorch's lead"
     shares = [row._replace(marks=tuple(_in_percent(mark) for mark in row.marks)) for row in rows]
     return draw_rows(
         "margins", title, f"Of the image that kept least: {said}.", shares, Scale(left, 100), unit, beside=0

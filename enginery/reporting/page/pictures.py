@@ -123,7 +123,7 @@ def _memory(entry: Evidence, contender: str, label: str, look: str) -> Row:
 
 
 def executed_pictures(findings: Findings) -> list[Figure]:
-    """By precision: each type of layer, dark where it runs as asked, light where it runs in another type."""
+    """By precision: each type of layer, strong where it runs as asked, faint where it runs in another type."""
     return [Figure(entry.precision, _executed(entry)) for entry in findings.precisions if entry.engine.layers]
 
 
