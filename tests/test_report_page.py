@@ -363,11 +363,19 @@ def test_scales_hold_what_they_are_made_for():
     logarithmic = decades([0.0, 3e-3], least=1e-8)
     assert (logarithmic.low, logarithmic.high) == (1e-8, 1e-2)
     assert logarithmic.place(1e-5) == pytest.approx(0.5)
-    same = around([98.05, 98.05])
+    same = around([98.05, 98.05], most=100)
     assert same.low < 98.05 < same.high
+    assert around([99.8, 100.0], most=100).high == 100
     for scale in (Scale(0, 13.2), same, logarithmic, decades([1e-3], least=1e-8)):
         assert 2 <= len(scale.ticks) <= 7
         assert all(-1e-6 <= scale.place(tick) <= 1 for tick in scale.ticks)
+
+
+def test_ticks_are_told_apart():
+    assert [Scale(99.4, 100).said(tick) for tick in Scale(99.4, 100).ticks] == ["99.4", "99.6", "99.8", "100.0"]
+    assert [Scale(0, 12).said(tick) for tick in Scale(0, 12).ticks] == ["0.0", "2.5", "5.0", "7.5", "10.0"]
+    assert Scale(0, 5000).said(5000) == "5,000"
+    assert decades([1e-3, 1e-1], least=1e-8).said(0.01) == "10⁻²"
 
 
 def test_labels_that_would_meet_move_apart():

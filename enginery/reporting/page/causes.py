@@ -30,7 +30,7 @@ def tradeoff_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     speeds = from_zero(1.1 * entry.ratio(batch, baseline).high for entry in findings.precisions)
     faster = f"times as fast as {title_of(baseline)}, batch {batch}"
     closer = Axes(speeds, decades(errors, LEAST_ERROR), faster, "relative error of the logits")
-    better = Axes(speeds, around(answers), faster, f"{what}, % of images")
+    better = Axes(speeds, around(answers, most=100), faster, f"{what}, % of images")
     return [
         Figure("Lower is closer to PyTorch", _against_speed("error", findings, looks, closer, errors)),
         Figure(f"Higher is better: {what}", _against_speed("answers", findings, looks, better, answers)),
@@ -44,8 +44,7 @@ def _against_speed(key: str, findings: Findings, looks: Looks, axes: Axes, value
         ratio = entry.ratio(findings.tuned_batch, findings.baselines[0])
         told = short(value) if is_error else f"{value:.2f}%"
         says = f"{entry.precision}: {ratio.median:.2f} times as fast, {axes.beside} {told}"
-        label = entry.precision if is_error else f"{entry.precision} {told}"
-        points.append(Point(label, ratio.median, ratio.low, ratio.high, value, looks[entry.precision], says))
+        points.append(Point(entry.precision, ratio.median, ratio.low, ratio.high, value, looks[entry.precision], says))
     said = "; ".join(point.says for point in points)
     return draw_points(f"tradeoff-{key}", f"{axes.beside} against speed", f"{said}.", points, axes, is_error)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from enginery.core.records import Sketch
-from enginery.reporting.page.scales import Scale, power_of_ten, short
+from enginery.reporting.page.scales import Scale, short
 from enginery.reporting.page.svg import LETTER, TEXT_HEIGHT, Picture
 
 HEIGHT, AXIS = 260, 40
@@ -125,12 +125,11 @@ def _with_axes(key: str, title: str, description: str, axes: Axes, right: float)
     for tick in axes.x.ticks:
         place = axes.x.place(tick)
         picture.line(place, 0, place, HEIGHT, "grid")
-        picture.text(place, HEIGHT + 16, short(tick), "tick middle")
+        picture.text(place, HEIGHT + 16, axes.x.said(tick), "tick middle")
     for tick in axes.y.ticks:
         height = HEIGHT * (1 - axes.y.place(tick))
         picture.line(0, height, 1, height, "grid")
-        said = power_of_ten(tick) if axes.y.logarithmic else short(tick)
-        picture.text(0, height + 4, said, "tick end", shift=-8)
+        picture.text(0, height + 4, axes.y.said(tick), "tick end", shift=-8)
     picture.text(0, -12, axes.beside, "tick", shift=-40)
     picture.text(0, HEIGHT + 34, axes.below, "tick")
     return picture

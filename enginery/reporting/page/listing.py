@@ -144,5 +144,11 @@ def _flat(found: Mapping[str, Any], place: str) -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{place}{name}.")
         else:
-            listed = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
-            yield f"{place}{name}", "-" if listed in ("", None, {}) else str(listed)
+            yield f"{place}{name}", _written(value)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    listed = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+    return "-" if listed in ("", None, {}) else str(listed)

@@ -75,7 +75,10 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
         "tradeoff": causes.tradeoff_pictures(findings, looks),
         "accuracy": of_frame("Against PyTorch, on the full validation set", tables.accuracy_table(findings)),
         "blame": of_frame("Where the error arises, as relative error", tables.blame_table(findings)),
-        "spots": of_frame("At single batch sizes: accuracy, drift", tables.spot_table(findings)),
+        "spots": of_frame(
+            "At single batch sizes: accuracy, and relative error to its own logits on the full set",
+            tables.spot_table(findings),
+        ),
         "latency": pictures.latency_pictures(findings, looks),
         "latencies": latencies(findings),
         "costs": of_frame("What a batch costs: a fixed part, and each image", costs) if len(costs) else None,

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from markupsafe import Markup
 
-from enginery.reporting.page.scales import Scale, short
+from enginery.reporting.page.scales import Scale
 from enginery.reporting.page.svg import LETTER, TEXT_HEIGHT, Picture, room_for, wrapped
 
 ROW, THICK, BETWEEN = 30, 11, 2
@@ -67,7 +67,7 @@ def _axis(picture: Picture, scale: Scale, unit: str) -> None:
     for tick in scale.ticks:
         place = scale.place(tick)
         picture.line(place, 0, place, picture.height, "grid")
-        picture.text(place, picture.height + 14, short(tick), "tick middle")
+        picture.text(place, picture.height + 14, scale.said(tick), "tick middle")
     picture.text(0, picture.height + 30, unit, "tick")
 
 

@@ -31,9 +31,19 @@ class Scale:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
             every = max(1, math.ceil((last - first) / MOST_TICKS))
             return [10.0**power for power in range(first, last + 1, every)]
-        step = _nice((self.high - self.low) / MOST_TICKS)
-        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-        return [number * step for number in range(first, last + 1)]
+        first, last = math.ceil(self.low / self._step - 1e-9), math.floor(self.high / self._step + 1e-9)
+        return [number * self._step for number in range(first, last + 1)]
+
+    def said(self, tick: float) -> str:
+        """With as many decimals as tell it from the next."""
+        if self.logarithmic:
+            return f"10{_superscript(round(math.log10(tick)))}"
+        decimals = next((digits for digits in range(9) if _is_whole(self._step * 10**digits)), 9)
+        return f"{tick:,.{decimals}f}"
+
+    @property
+    def _step(self) -> float:
+        return _nice((self.high - self.low) / MOST_TICKS)
 
 
 def from_zero(values: Iterable[float]) -> Scale:
@@ -41,13 +51,13 @@ def from_zero(values: Iterable[float]) -> Scale:
     return Scale(0.0, max(values, default=0.0) or 1.0)
 
 
-def around(values: Iterable[float]) -> Scale:
-    """For places, with room on both sides; ends on ticks."""
+def around(values: Iterable[float], most: float) -> Scale:
+    """For places, with room on both sides, but none beyond what can be; ends on ticks."""
     found = list(values)
     low, high = min(found), max(found)
     room = (high - low) or abs(high) * 0.01 or 1.0
     step = _nice(1.5 * room / MOST_TICKS)
-    return Scale(math.floor((low - room / 10) / step) * step, math.ceil((high + room / 10) / step) * step)
+    return Scale(math.floor((low - room / 10) / step) * step, min(most, math.ceil((high + room / 10) / step) * step))
 
 
 def decades(values: Iterable[float], least: float) -> Scale:
@@ -61,12 +71,16 @@ def short(value: float) -> str:
     """Three digits, which is what is known."""
     if value and (abs(value) < 1e-3 or abs(value) >= 1e6):
         digits, power = f"{value:.1e}".split("e")
-        return f"{digits.removesuffix('.0')}{TIMES}10{str(int(power)).translate(SUPERSCRIPTS)}"
+        return f"{digits.removesuffix('.0')}{TIMES}10{_superscript(int(power))}"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def power_of_ten(value: float) -> str:
-    return f"10{str(round(math.log10(value))).translate(SUPERSCRIPTS)}"
+def _superscript(power: int) -> str:
+    return str(power).translate(SUPERSCRIPTS)
+
+
+def _is_whole(value: float) -> bool:
+    return abs(value - round(value)) < 1e-6
 
 
 def _nice(step: float) -> float:
