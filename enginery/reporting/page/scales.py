@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 NICE_STEPS = (1, 2, 2.5, 5, 10)
-MOST_TICKS = 5
+MOST_TICKS, MOST_POWERS = 4, 6
 TIMES = "\N{MULTIPLICATION SIGN}"
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -29,7 +29,7 @@ class Scale:
     def ticks(self) -> list[float]:
         if self.logarithmic:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
-            every = max(1, math.ceil((last - first) / MOST_TICKS))
+            every = max(1, math.ceil((last - first) / MOST_POWERS))
             return [10.0**power for power in range(first, last + 1, every)]
         first, last = math.ceil(self.low / self._step - 1e-9), math.floor(self.high / self._step + 1e-9)
         return [number * self._step for number in range(first, last + 1)]
