@@ -269,7 +269,12 @@ def test_the_most_accurate_of_those_as_fast_says_so(findings, evidence):
 def test_on_a_gpu_its_state_is_told_and_without_one_it_is_not_mentioned(gpu, findings, evidence):
     there = Reader(page_of(Findings(gpu, (on_gpu(evidence("fp32", (1.0, 0.9, 1.1))), on_gpu(evidence("int8"))))))
     assert "NVIDIA H200 (compute capability 9.0, driver 580.65, CUDA 13.0)" in there.text
-    for told in ("The GPU meanwhile", "Compute alone, median ms by the GPU's clock", "450 + 612 on the GPU MB"):
+    for told in (
+        "The GPU meanwhile",
+        "Compute alone, median ms by the GPU's clock",
+        "Peak memory of the host + of the GPU",
+        "450 + 612 MB",
+    ):
         assert told in there.text
     here = Reader(page_of(findings(evidence("int8"))))
     for word in ("The GPU meanwhile", "Compute alone", "on the GPU"):
@@ -305,6 +310,14 @@ def test_ranges_that_were_given_have_no_histograms(findings, evidence):
     given = replace(base, calibration=base.calibration.model_copy(update={"source": "data/calibration/mine.cache"}))
     page = Reader(page_of(findings(evidence("int8")), given))
     assert "The ranges were given (data/calibration/mine.cache), so no activation was watched." in page.text
+
+
+def test_an_answer_that_pytorch_hardly_preferred_takes_no_more_room(findings, evidence):
+    """Its lead was next to nothing, so what is left of it is a huge share."""
+    entry = looked_at(evidence("int8"))
+    lost = entry.validation.spread.model_copy(update={"margin_kept": (-1e9, *entry.validation.spread.margin_kept[1:])})
+    entry = replace(entry, validation=entry.validation.model_copy(update={"spread": lost}))
+    assert "under -100%" in Reader(page_of(findings(entry))).text
 
 
 def test_older_validations_lack_single_images(findings, evidence):

@@ -15,6 +15,7 @@ from enginery.reporting.page.svg import Figure
 
 LEAST_ERROR = 1e-8  # below what float32 resolves
 Judged = tuple[Evidence, Spread]
+FURTHEST_LOST = -100  # percent: beyond, an answer is another all the same
 MOST_HISTOGRAMS = 120  # beyond, the page would grow heavy
 
 
@@ -74,25 +75,22 @@ def _errors(known: Sequence[Judged], looks: Looks) -> Markup:
 def _margins(known: Sequence[Judged], looks: Looks) -> Markup:
     rows = []
     for entry, spread in known:
-        worst, low, median = (_at(spread, spread.margin_kept, share) for share in (0.0, 0.01, 0.5))
+        worst, low, median = (100 * _at(spread, spread.margin_kept, share) for share in (0.0, 0.01, 0.5))
         marks = (
             Mark("range", worst, low, "thin"),
             Mark("range", low, median),
             Mark("tick", low, low),
-            dot(worst, says=f"{entry.precision}: the closest call kept {worst:.0%} of its lead"),
+            dot(worst, says="the closest call"),
         )
-        rows.append(Row(entry.precision, marks, f"{100 * worst:.0f}%", looks[entry.precision]))
-    left = 100 * max(-1.0, min(0.0, *(spread.margin_kept[0] for _, spread in known)))
+        told = f"{worst:.0f}%" if worst > FURTHEST_LOST else f"under {FURTHEST_LOST}%"
+        rows.append(Row(entry.precision, marks, told, looks[entry.precision]))
+    least = min(0.0, *(100 * spread.margin_kept[0] for _, spread in known))
+    scale = Scale(max(FURTHEST_LOST, least), 100)
     said = "; ".join(f"{row.label} {row.value}" for row in rows)
-    title, unit = "How much of its lead PyTorch's answer keeps", "% of PyTorch's lead"
-    shares = [row._replace(marks=tuple(_in_percent(mark) for mark in row.marks)) for row in rows]
+    title = "How much of its lead PyTorch's answer keeps"
     return draw_rows(
-        "margins", title, f"Of the image that kept least: {said}.", shares, Scale(left, 100), unit, beside=0
+        "margins", title, f"Of the image that kept least: {said}.", rows, scale, "% of PyTorch's lead", beside=0
     )
-
-
-def _in_percent(mark: Mark) -> Mark:
-    return mark._replace(start=100 * mark.start, end=100 * mark.end)
 
 
 def _at(spread: Spread, values: Sequence[float], share: float) -> float:

@@ -103,9 +103,12 @@ def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     sizes = [_size(entry, looks[entry.precision]) for entry in findings.precisions]
     peaks = [_memory(findings.precisions[0], "eager", "PyTorch eager", "faint")]
     peaks += [_memory(entry, ENGINE, entry.precision, looks[entry.precision]) for entry in findings.precisions]
+    where = " of the host + of the GPU" if any("+" in row.value for row in peaks) else ""
     return [
         Figure("Engine on disk", draw_rows("size", "Size of the engines", _said(sizes), sizes, _longest(sizes), "MB")),
-        Figure("Peak memory", draw_rows("peak", "Peak memory", _said(peaks), peaks, _longest(peaks), "MB")),
+        Figure(
+            f"Peak memory{where}", draw_rows("peak", f"Peak memory{where}", _said(peaks), peaks, _longest(peaks), "MB")
+        ),
     ]
 
 
@@ -116,7 +119,7 @@ def _size(entry: Evidence, look: str) -> Row:
 
 def _memory(entry: Evidence, contender: str, label: str, look: str) -> Row:
     peak = entry.benchmark.peak_memory[contender]
-    device = f" + {peak.device:.0f} on the GPU" if peak.device else ""
+    device = f" + {peak.device:.0f}" if peak.device else ""
     ends = [peak.host, peak.host + peak.device] if peak.device else [peak.host]
     marks = [Mark("bar", start, end, look) for start, end in zip([0.0, *ends], ends, strict=False)]
     return Row(label, tuple(marks), f"{peak.host:.0f}{device} MB", look)

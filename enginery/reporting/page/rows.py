@@ -42,7 +42,7 @@ def draw_rows(
     """`beside` is a place on the scale that all rows are to be seen against."""
     heights = [_height(row) for row in rows]
     left = max(LEAST_LEFT, room_for([row.label for row in rows]))
-    right = max(LEAST_RIGHT, max(len(row.value) for row in rows) * LETTER + 14)
+    right = max(LEAST_RIGHT, max((len(row.value) for row in rows), default=0) * LETTER + 14)
     picture = Picture(key, title, description, sum(heights), (6, right, AXIS, left))
     _axis(picture, scale, unit)
     if beside is not None:
