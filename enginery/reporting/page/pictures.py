@@ -120,8 +120,9 @@ def _size(entry: Evidence, look: str) -> Row:
 def _memory(entry: Evidence, contender: str, label: str, look: str) -> Row:
     peak = entry.benchmark.peak_memory[contender]
     device = f" + {peak.device:.0f}" if peak.device else ""
-    ends = [peak.host, peak.host + peak.device] if peak.device else [peak.host]
-    marks = [Mark("bar", start, end, look) for start, end in zip([0.0, *ends], ends, strict=False)]
+    marks = [bar(peak.host, f"{look} alone" if peak.device else look, "host")]
+    if peak.device:
+        marks.append(Mark("bar", peak.host, peak.host + peak.device, look, "GPU"))
     return Row(label, tuple(marks), f"{peak.host:.0f}{device} MB", look)
 
 

@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element, SubElement
 from markupsafe import Markup
 
 TEXT_HEIGHT = 15
-LETTER = 7.1  # pixels that one takes, about
+LETTER = 7.4  # pixels that one takes, about
 MOST_LETTERS = 16  # of one line of a label
 
 
