@@ -7,10 +7,12 @@ from enginery.core.files import new_file, new_folder
 from enginery.core.params import load_params
 from enginery.core.records import Measurements, Verdict
 from enginery.core.stage import run_stage
+from enginery.history import read_history
 from enginery.reporting.evidence import gather
 from enginery.reporting.figures import draw_figures
 from enginery.reporting.summary import metrics, write_summary
 from enginery.reporting.tables import latency_rows, tradeoff_rows
+from enginery.reporting.trend import draw_trend, trend_section
 from enginery.reporting.verdict import failures_of, recommend, sentence
 
 
@@ -20,6 +22,7 @@ def report(
     benchmark: Path,
     trace: Path,
     machine: Path,
+    history: Path,
     summary: Path,
     verdict: Path,
     measurements: Path,
@@ -31,15 +34,18 @@ def report(
     precisions = load_params().precisions
     findings = gather(tuple(precisions), engines, validation, benchmark, trace, machine)
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
+    nights = read_history(history)
     with new_folder(figures) as unfinished:
         draw_figures(findings, unfinished)
+        if nights:
+            draw_trend(nights, unfinished / "trend.png")
     with new_folder(plots) as unfinished:
         latency_rows(findings).to_csv(unfinished / "latency.csv", index=False, float_format="%.4f")
         tradeoff_rows(findings).to_csv(unfinished / "tradeoff.csv", index=False, float_format="%.6f")
     with new_file(metrics_file) as temporary:
         temporary.write_text(json.dumps(metrics(findings), indent=2) + "\n")
     with new_file(summary) as temporary:
-        temporary.write_text(write_summary(findings, failures))
+        temporary.write_text(write_summary(findings, failures) + trend_section(nights))
     Measurements(machine=findings.machine, precisions=tuple(entry.measured for entry in findings.precisions)).write(
         measurements
     )
