@@ -14,6 +14,7 @@ from enginery.core.params import Params
 from enginery.core.records import Machine, Measurements, Ratio, Record
 
 NIGHTS, GOOD, SETTING = "nights.jsonl", "good.json", "setting.json"
+GATE, FIRST = "gate", "first"  # beside outcomes: a threshold broke; there was no good run to compare with
 
 
 class Night(Record):
@@ -40,6 +41,10 @@ class Night(Record):
     @property
     def baseline(self) -> str:
         return self.ratios[0].baseline
+
+    @property
+    def verdict(self) -> str:
+        return GATE if self.broken else self.outcome or FIRST
 
     def speed(self, figure: str = "median") -> float:
         """Times the first baseline, the geometric mean over its batch sizes."""

@@ -44,7 +44,7 @@ def test_a_night_is_uploaded_and_kept_whatever_its_colour(job):
     night, upload, keep = steps_of(ROOT / ".github/workflows/nightly.yml")[job][-3:]
     assert night == {"run": "make nightly"}
     assert upload["if"] == keep["if"] == "${{ !cancelled() }}"
-    assert upload["with"]["path"] == "reports"
+    assert upload["with"]["path"].split() == ["reports", "history"]
     assert keep["run"] == "bash .ci/keep-history"
 
 

@@ -51,7 +51,7 @@ def run_night(confidence: float, attempts: int) -> Status:
             file.write(summary)
     else:
         print(summary)
-    print(sentence(judgement))
+    print(sentence(judgement), file=sys.stderr)
     return judgement.status
 
 

@@ -11,6 +11,7 @@ from enginery.core.records import Measurements, Verdict
 from enginery.nightly.judgement import Found
 
 VERDICT = Path("reports/verdict.json")
+WRITTEN_BY_A_RUN = (":!reports", ":!history", ":!dvc.lock")
 MEASURED = ("validate", "benchmark")  # the stages that find out anew, from the same files, what this machine delivers
 
 
@@ -21,7 +22,7 @@ def bring_up_to_date() -> None:
 
 def measure(precisions: Collection[str]) -> Found:
     """Even if nothing changed, for the question is whether this machine still delivers; of all, if none is named."""
-    print(f"measuring {', '.join(sorted(precisions)) or 'all precisions'}", flush=True)
+    print(f"measuring {', '.join(sorted(precisions)) or 'all precisions'}", file=sys.stderr, flush=True)
     stages = [f"{stage}@{name}" for stage in MEASURED for name in sorted(precisions)] or MEASURED
     dvc("repro", "--force", "--single-item", *stages)
     dvc("repro", "report")
@@ -35,16 +36,16 @@ def finish(found: Found) -> None:
 
 
 def revision() -> str:
-    """Of the code that runs, `-dirty` if files differ from it."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"], capture_output=True, text=True
-    )
-    if described.returncode:
-        raise EngineryError(f"a night is recorded with its git revision, but {described.stderr.strip()}")
-    return described.stdout.strip()
+    """Of the code that runs; `-dirty` if files differ from it, other than those that a run writes."""
+    found = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+    if found.returncode:
+        raise EngineryError(f"a night is recorded with its git revision, but git has none: {found.stderr.strip()}")
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ".", *WRITTEN_BY_A_RUN]).returncode
+    return found.stdout.strip() + ("-dirty" if changed else "")
 
 
 def dvc(*arguments: str, allowed_to_fail: bool = False) -> None:
-    done = subprocess.run([sys.executable, "-m", "dvc", *arguments])
+    """What it says goes to standard error: standard output is for the summary."""
+    done = subprocess.run([sys.executable, "-m", "dvc", *arguments], stdout=sys.stderr)
     if done.returncode and not allowed_to_fail:
         raise EngineryError(f"`dvc {' '.join(arguments)}` failed, as said above; the night is not recorded")

@@ -9,7 +9,6 @@ import pandas as pd
 from enginery.comparison import Change, Outcome
 from enginery.history import Night, last_kept
 from enginery.nightly.judgement import Judgement, Status
-from enginery.reporting.trend import verdict_of
 
 NIGHTS_SHOWN = 14
 
@@ -38,6 +37,9 @@ def write_summary(judgement: Judgement, nights: Sequence[Night], setting: str, c
     tonight = nights[-1]
     held_to = last_kept([night for night in nights if night.date != tonight.date])
     parts = [f"# {sentence(judgement)}", f"{setting}; revision {tonight.revision}, {tonight.date:%Y-%m-%d %H:%M} UTC."]
+    if judgement.status != Status.GOOD:
+        last = next((f"{night.date:%Y-%m-%d}" for night in reversed(nights) if night.good), "none so far")
+        parts.append(f"The last good night: {last}.")
     if held_to:
         parts += ["## Against the good run", _good_run(held_to, tonight)]
     if judgement.changes:
@@ -76,8 +78,8 @@ def night_table(nights: Sequence[Night]) -> pd.DataFrame:
     rows: dict[str, dict[str, str]] = {}
     for night in nights:
         row = rows.setdefault(f"{night.date:%Y-%m-%d %H:%M}", {"revision": night.revision})
-        verdict = verdict_of(night)
-        row[night.precision] = f"{night.speed():.3g}" + ("" if verdict == Outcome.NO_CHANGE else f" ({verdict})")
+        said = "" if night.verdict == Outcome.NO_CHANGE else f" ({night.verdict})"
+        row[night.precision] = f"{night.speed():.3g}{said}"
         row["night"] = ("good" if night.good else "not good") + (", kept" if night.kept else "")
     table = pd.DataFrame.from_dict(dict(list(rows.items())[-NIGHTS_SHOWN:]), orient="index").fillna("")
     return table[[*(name for name in table if name != "night"), "night"]].rename_axis("date")

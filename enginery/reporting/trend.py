@@ -12,18 +12,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from enginery.comparison import Outcome
-from enginery.history import History, Night
+from enginery.history import GATE, History
 from enginery.reporting.figures import COLORS, STYLE
 
 LEAST_ERROR = 1e-7  # the resolution of float32, so that no error at all can be drawn
 MOST_DATES = 5
-
-
-def verdict_of(night: Night) -> str:
-    """Of one precision in one night, in words."""
-    if night.broken:
-        return "gate"
-    return night.outcome or "first"
 
 
 def trend_rows(histories: Sequence[History]) -> pd.DataFrame:
@@ -40,7 +33,7 @@ def trend_rows(histories: Sequence[History]) -> pd.DataFrame:
             "accuracy": night.accuracy,
             "relative_error": night.relative_error,
             "engine_mb": night.engine_bytes / 1e6,
-            "verdict": verdict_of(night),
+            "verdict": night.verdict,
             "kept": night.kept,
         }
         for history in histories
@@ -97,6 +90,6 @@ def _line(axes: Axes, places: pd.Series, values: pd.Series, verdicts: pd.Series,
     """A hollow mark for what could not be compared, a cross for what was worse or broke a threshold."""
     color = COLORS[precision]
     axes.plot(places, values, color=color, linewidth=1.2, label=precision)
-    slow, red = verdicts == Outcome.NOT_COMPARABLE, verdicts.isin([Outcome.REGRESSION, "gate"])
+    slow, red = verdicts == Outcome.NOT_COMPARABLE, verdicts.isin([Outcome.REGRESSION, GATE])
     for which, mark, face, size in ((~slow & ~red, "o", color, 5), (slow, "o", "white", 5), (red, "X", color, 9)):
         axes.plot(places[which], values[which], mark, color=color, markerfacecolor=face, markersize=size)
