@@ -147,10 +147,10 @@ def run(machine):
         validation = Validation(
             precision=precision,
             samples=samples,
-            reference_accuracy=0.96,
+            reference_accuracy=accuracy and 0.96,
             graph_accuracy=accuracy,
             engine_accuracy=accuracy,
-            accuracy_drop=0.96 - accuracy,
+            accuracy_drop=accuracy and 0.96 - accuracy,
             engine_against_pytorch=errors,
             graph_against_pytorch=errors,
             engine_against_graph=errors,

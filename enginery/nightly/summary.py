@@ -57,6 +57,7 @@ def write_summary(judgement: Judgement, nights: Sequence[Night], setting: str, c
 
 
 def change_table(changes: Sequence[Change]) -> pd.DataFrame:
+    """What changed comes first."""
     return pd.DataFrame(
         [
             {
@@ -68,7 +69,7 @@ def change_table(changes: Sequence[Change]) -> pd.DataFrame:
                 "chance": _share(change.slack).lstrip("+"),
                 "verdict": f"{change.outcome}: {change.why}" if change.why else str(change.outcome),
             }
-            for change in changes
+            for change in sorted(changes, key=lambda change: change.outcome == Outcome.NO_CHANGE)
         ]
     ).set_index("precision")
 
@@ -109,10 +110,14 @@ def _open(change: Change) -> bool:
 
 
 def _named(changes: Sequence[Change], outcome: Outcome) -> str:
+    """By precision its first figure, which is that of all batch sizes if they say it; the table has the others."""
+    told: dict[str, list[str]] = {}
+    for change in changes:
+        if change.outcome == outcome:
+            told.setdefault(change.precision, []).append(f"{change.figure} {_share(change.change)}")
     return "; ".join(
-        f"{change.precision}: {change.figure} {_share(change.change)}"
-        for change in changes
-        if change.outcome == outcome
+        f"{precision}: {first}" + (f" and {len(others)} more" if others else "")
+        for precision, (first, *others) in told.items()
     )
 
 
