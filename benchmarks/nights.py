@@ -2,7 +2,7 @@
 
 The commit keeps int8's convolutions in float32: an ordinary choice in params.yaml, and really slower. Each night is
 `python -m enginery.nightly` in a clone of the last commit, with a copy of what DVC has cached, and nothing is made up.
-After `dvc repro`, on a machine that does nothing else, about 10 minutes:
+After `dvc repro`, on a machine that does nothing else:
 
     python benchmarks/nights.py
 
