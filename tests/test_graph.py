@@ -32,7 +32,7 @@ class Stage(NamedTuple):
     @property
     def paths(self):
         """The paths of the command line."""
-        return [word for word in self.cmd.split() if re.match(r"(artifacts|reports|data)(/|$)", word)]
+        return [word for word in self.cmd.split() if re.match(r"(artifacts|reports|data|history)(/|$)", word)]
 
 
 def read_yaml(name):
@@ -285,7 +285,7 @@ def test_parameters_are_read_by_stages_only():
         for path in sorted((ROOT / "enginery").rglob("*.py"))
         if "load_params(" in path.read_text() and path.name != "params.py"
     ]
-    assert readers == ["enginery/recipes.py"]
+    assert readers == ["enginery/nightly/__main__.py", "enginery/recipes.py"]
 
 
 @pytest.mark.parametrize(
