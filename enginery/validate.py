@@ -39,6 +39,7 @@ def validate_engine(
         broken += broken_spot(spot, limits)
     return Validation(
         precision=precision,
+        engine=engine.record.identity,
         samples=len(samples),
         reference_accuracy=wanted_accuracy,
         graph_accuracy=accuracy(graph, labels),

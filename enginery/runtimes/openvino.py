@@ -59,6 +59,13 @@ def compile(onnx: Path, folder: Path, build: BuildParams) -> Compiled:
     )
 
 
+def write_ir(onnx: Path, folder: Path) -> None:
+    """The graph that `compile` compiles, as OpenVINO's own model.xml and model.bin."""
+    import openvino
+
+    openvino.save_model(openvino.convert_model(onnx), folder / "model.xml", compress_to_fp16=False)
+
+
 def load(folder: Path, build: BuildParams, inference: InferenceParams, requests: int) -> Sequence["OpenVinoSession"]:
     """Each request has a stream, OpenVINO's word for its share of the threads."""
     compiled = _imported(folder, _settings(inference.threads) | {"NUM_STREAMS": requests})
