@@ -10,10 +10,11 @@ from enginery.core.records import Machine
 from enginery.doctor import Finding, State
 from enginery.gpu.nvml import NO_GPU, find_gpu, why_no_gpu
 from enginery.machine import describe_machine, find_cpu
-from enginery.probe import executed_as
+from enginery.probe import NOT_AT_ALL, executed_as
 from enginery.runtimes import TENSORRT, load_runtime
 
 AS_ASKED = {"fp32": ("fp32", "tf32")}
+UNKNOWN = "not known without a GPU"
 SINCE = {"fp32": (7, 5), "fp16": (7, 5), "int8": (7, 5), "bf16": (8, 0), "fp8": (8, 9)}  # compute capability
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -91,8 +92,8 @@ def examine_precisions(params: Params, machine: Machine) -> Finding:
     """That a precision is executed as another one is no mistake, but its speed is then no reason to ship it."""
     executed = native_precisions(machine, params.build)
     natively = [name for name, kind in executed.items() if kind in AS_ASKED.get(name, (name,))]
-    others = [f"{name} ({kind})" for name, kind in executed.items() if name not in natively]
-    text = f"{machine.runtime} executes {', '.join(natively) or 'none'} natively, and not {', '.join(others) or 'none'}"
+    others = [f"{name} {_instead(kind)}" for name, kind in executed.items() if name not in natively]
+    text = f"{machine.runtime} executes {'; '.join([', '.join(natively) + ' natively'] * bool(natively) + others)}"
     asked = [name for name in params.precisions if name not in natively]
     if not asked:
         return Finding("precisions", State.FINE, text)
@@ -106,6 +107,10 @@ def native_precisions(machine: Machine, build: BuildParams) -> dict[str, str]:
     if machine.runtime not in TENSORRT:
         return executed_as(machine.runtime, build)
     if not machine.capability:
-        return dict.fromkeys(SINCE, "no GPU here")
+        return dict.fromkeys(SINCE, UNKNOWN)
     here = tuple(int(part) for part in machine.capability.split("."))
-    return {name: name if here >= since else "not at all" for name, since in SINCE.items()}
+    return {name: name if here >= since else NOT_AT_ALL for name, since in SINCE.items()}
+
+
+def _instead(kind: str) -> str:
+    return kind if kind in (NOT_AT_ALL, UNKNOWN) else f"as {kind}"

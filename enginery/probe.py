@@ -17,11 +17,12 @@ from enginery.runtimes import load_runtime
 CHANNELS, SIZE = 16, 8
 FLOATS = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
 QUANTIZED = {"int8": TensorProto.INT8, "fp8": TensorProto.FLOAT8E4M3FN}
+NOT_AT_ALL = "not at all"
 OPSET = 22  # the first that allows convolutions in bf16
 
 
 def executed_as(runtime: str, build: BuildParams) -> dict[str, str]:
-    """By precision: what the runtime executes it in here, or 'not at all'."""
+    """By precision: what the runtime executes it in here."""
     return {precision: _executed(runtime, precision, build) for precision in (*FLOATS, *QUANTIZED)}
 
 
@@ -32,8 +33,8 @@ def _executed(runtime: str, precision: str, build: BuildParams) -> str:
         try:
             layers = load_runtime(runtime).compile(path, Path(scratch), build).layers
         except EngineryError:
-            return "not at all"
-    return next((layer.precision for layer in layers if layer.computes), "not at all")
+            return NOT_AT_ALL
+    return next((layer.precision for layer in layers if layer.computes), NOT_AT_ALL)
 
 
 def convolution(precision: str) -> onnx.ModelProto:

@@ -182,7 +182,7 @@ def test_a_precision_that_is_not_executed_is_a_note(machine, build, monkeypatch)
     assert diagnosis.examine_precisions(params, machine) == Finding(
         "precisions",
         State.NOTE,
-        "openvino executes fp32, bf16, int8 natively, and not fp16 (fp32), fp8 (not at all)",
+        "openvino executes fp32, bf16, int8 natively; fp16 as fp32; fp8 not at all",
         "params.yaml lists fp16: to see, not to ship from here",
     )
     executed["fp16"] = "fp16"
