@@ -6,12 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.params import Thresholds
-from enginery.core.records import Errors
+from enginery.core.records import Errors, Spread
 from enginery.feeds import Outputs
 
 Values = NDArray[Any]
 Logits = NDArray[Any]
 TINY = 1e-12
+SHARES = (0, 0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 1)  # finer where the extremes are
 
 
 def logits_of(outputs: Outputs) -> Logits | None:
@@ -61,6 +62,19 @@ def _finite(values: Values) -> NDArray[np.float64]:
     return np.where(np.isfinite(values), values, 0).astype(np.float64)
 
 
+def spread(wanted: Outputs, got: Outputs) -> Spread:
+    """How single samples differ, over all outputs; the margin is that of the classes. What is not finite is zero."""
+    exact, finite = _flat(wanted), _flat({name: got[name] for name in wanted})
+    relative = np.linalg.norm(exact - finite, axis=1) / np.maximum(np.linalg.norm(exact, axis=1), TINY)
+    logits, found = logits_of(wanted), logits_of(got)
+    kept = np.empty(0) if logits is None or found is None else _margins_kept(_finite(logits), _finite(found))
+    return Spread(shares=SHARES, relative_error=_quantiles(relative), margin_kept=_quantiles(kept))
+
+
+def _flat(outputs: Outputs) -> NDArray[np.float64]:
+    return np.hstack([_finite(values).reshape(len(values), -1) for values in outputs.values()])
+
+
 def broken_thresholds(errors: Errors, accuracy_drop: float | None, limits: Thresholds) -> tuple[str, ...]:
     """A sentence for each threshold that is broken. What was not measured counts for nothing."""
     broken = []
@@ -90,3 +104,21 @@ def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float
     both_zero = (np.linalg.norm(a, axis=1) < TINY) & (np.linalg.norm(b, axis=1) < TINY)
     cosines: NDArray[np.float64] = np.where(both_zero, 1.0, (a * b).sum(axis=1) / np.maximum(norms, TINY))
     return cosines
+
+
+def _margins_kept(exact: NDArray[np.float64], found: NDArray[np.float64]) -> NDArray[np.float64]:
+    return _margins(found, exact) / np.maximum(_margins(exact, exact), TINY)
+
+
+def _margins(logits: NDArray[np.float64], answers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By how much the class that `answers` puts first leads over the best of the others."""
+    chosen = answers.argmax(axis=1)[:, None]
+    others = logits.copy()
+    np.put_along_axis(others, chosen, -np.inf, axis=1)
+    margins: NDArray[np.float64] = np.take_along_axis(logits, chosen, axis=1)[:, 0] - others.max(axis=1)
+    return margins
+
+
+def _quantiles(values: NDArray[np.float64]) -> tuple[float, ...]:
+    """To four digits: they are for the eye."""
+    return tuple(float(f"{value:.4g}") for value in np.quantile(values, SHARES)) if values.size else ()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from enginery.agreement import accuracy_of, broken_thresholds, compare, origin_of_loss
+from enginery.agreement import accuracy_of, broken_thresholds, compare, origin_of_loss, spread
 from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.core.params import ENDS, Range, Thresholds
 from enginery.core.progress import progress
@@ -53,6 +53,7 @@ def validate_engine(
         resized=other_sizes,
         loss_comes_from=origin_of_loss(graph_errors, compiler_errors),
         broken=broken,
+        spread=spread(reference, compiled),
     )
 
 

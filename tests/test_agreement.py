@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from enginery.agreement import accuracy, broken_thresholds, compare, origin_of_loss
+from enginery.agreement import SHARES, accuracy, broken_thresholds, compare, origin_of_loss, spread
 from enginery.core.params import Thresholds
 from enginery.core.records import Errors
 
@@ -122,3 +122,32 @@ def test_a_loss_comes_from_where_the_larger_error_is(graph, engine, origin):
 def test_a_graph_that_overflows_is_not_blamed_on_the_compiler():
     pytorch, overflown = logits([1, 2], [3, 4]), logits([1, 2], [np.inf, np.nan])
     assert origin_of_loss(compare(pytorch, overflown), compare(overflown, overflown)) == "precision"
+
+
+def test_equal_outputs_have_no_error_and_keep_their_margins():
+    some = np.random.default_rng(0).normal(size=(7, 10)).astype(np.float32)
+    got = spread(some, some)
+    assert got.shares == SHARES
+    assert set(got.relative_error) == {0}
+    assert set(got.margin_kept) == {1}
+
+
+def test_single_images_are_told_in_order_of_their_error():
+    """Errors of 0, 1 of 5 and 2.5 of 5; the second doubled its lead, the last has half of it left."""
+    wanted, got = logits([3, 4], [4, 3], [0, 5]), logits([3, 4], [5, 3], [0, 2.5])
+    found = spread(wanted, got)
+    assert (found.relative_error[0], found.relative_error[-1]) == (0, 0.5)
+    assert found.relative_error[SHARES.index(0.5)] == 0.2
+    assert (found.margin_kept[0], found.margin_kept[SHARES.index(0.5)], found.margin_kept[-1]) == (0.5, 1, 2)
+    assert list(found.relative_error) == sorted(found.relative_error)
+
+
+def test_another_answer_has_a_margin_below_zero():
+    """It led by 1, and now another leads by 2."""
+    assert spread(logits([3, 4, 0]), logits([6, 4, 0])).margin_kept[0] == -2
+
+
+def test_one_class_has_no_margin_and_what_is_not_finite_still_gives_figures():
+    assert spread(logits([3], [4]), logits([3], [5])).margin_kept == ()
+    broken = spread(logits([1, 2], [3, 4]), logits([np.nan, 2], [-np.inf, np.inf]))
+    assert np.isfinite([*broken.relative_error, *broken.margin_kept]).all()

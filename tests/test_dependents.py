@@ -53,6 +53,6 @@ def test_what_depends_on_each_parameter(graph, parameter, dependents):
 
 
 def lists(dependency, parameter):
-    """Whether a stage's params: entry is the parameter, or a section that holds it."""
-    listed = getattr(dependency, "params", None) or []
-    return any(parameter == name or parameter.startswith(f"{name}.") for name in listed)
+    """Whether a stage's params: entry is the parameter, or a section that holds it, or, without names, the file."""
+    listed = getattr(dependency, "params", None)
+    return listed == [] or any(parameter == name or parameter.startswith(f"{name}.") for name in listed or ())

@@ -326,7 +326,11 @@ def test_a_batch_size_that_the_graph_cannot_take_is_named_with_its_node(make, bu
     for part in ("kOPT", "fours", "reshaping failed for tensor: input"):
         assert part in sentence
     assert list((tmp_path / "out").iterdir()) == []
-    make(onnx_file, build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=4, max=8))}), tmp_path / "out" / "fp32")
+    make(
+        onnx_file,
+        build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=4, max=8))}),
+        tmp_path / "out" / "fp32",
+    )
 
 
 def test_a_profile_that_tensorrt_refuses_is_named_with_its_limits(tiny_onnx, make, build, tmp_path):
@@ -405,7 +409,9 @@ def test_a_static_batch_is_built_where_the_profile_asks_for_just_it(make, build,
         [("input", TensorProto.FLOAT, [4, 3])],
         (TensorProto.FLOAT, [4, 3]),
     )
-    record = make(onnx_file, build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=4, max=4))}), tmp_path / "fp32")
+    record = make(
+        onnx_file, build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=4, max=4))}), tmp_path / "fp32"
+    )
     assert [spec.shape for spec in (*record.inputs, *record.outputs)] == [(4, 3), (4, 3)]
 
 

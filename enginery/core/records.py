@@ -160,6 +160,21 @@ class Calibration(Record):
     amax: dict[str, float]
 
 
+class Sketch(Record):
+    """The magnitudes of one activation, coarsely: counts in equal bins from 0, and the share beyond its threshold."""
+
+    width: float
+    counts: tuple[int, ...]
+    largest: float
+    clipped: float
+
+
+class Histograms(Record):
+    """What calibration saw, by tensor; nothing if its ranges were given."""
+
+    tensors: dict[str, Sketch]
+
+
 class Conversion(Record):
     precision: str
     opset: int
@@ -276,6 +291,18 @@ class Resized(Record):
     errors: Errors
 
 
+class Spread(Record):
+    """Single images, in order, at these shares of them: most differ little, and what matters is how the worst do.
+
+    `margin_kept` is the engine's lead of PyTorch's answer over the next best, as a share of PyTorch's own: 1 is
+    unchanged, below 0 is another answer. Empty where there is only one class.
+    """
+
+    shares: tuple[float, ...]
+    relative_error: tuple[float, ...]
+    margin_kept: tuple[float, ...]
+
+
 class Validation(Record):
     precision: str
     engine: str | None = None  # the identity of the engine that was judged; early records do not tell
@@ -291,6 +318,7 @@ class Validation(Record):
     resized: tuple[Resized, ...]
     loss_comes_from: str
     broken: tuple[str, ...]
+    spread: Spread | None = None  # reports from before it was recorded can still be compared
 
     @property
     def passed(self) -> bool:

@@ -8,6 +8,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 
 from enginery.reporting import tables
@@ -57,13 +58,12 @@ def _short(value: float) -> str:
 
 def _tradeoff(axes: Axes, findings: Findings) -> None:
     rows = tables.tradeoff_rows(findings)
-    labeled = rows.accuracy.notna().all()
     for row in rows.itertuples():
         color = COLORS[str(row.precision)]
         spread = [[row.speedup - row.speedup_low], [row.speedup_high - row.speedup]]
         axes.errorbar([row.speedup], [row.relative_error], xerr=spread, fmt="o", color=color, capsize=3, markersize=8)
         axes.annotate(
-            f"{row.precision}, {row.accuracy:.1%}" if labeled else row.precision,
+            row.precision if pd.isna(row.accuracy) else f"{row.precision}, {row.accuracy:.1%}",
             (row.speedup, row.relative_error),
             textcoords="offset points",
             xytext=(8, 6),
@@ -73,8 +73,7 @@ def _tradeoff(axes: Axes, findings: Findings) -> None:
     axes.margins(x=0.2, y=0.2)
     axes.set_xlabel(f"times as fast as {title_of(findings.baselines[0])}, batch {findings.tuned_batch}")
     axes.set_ylabel("relative error of the logits (lower is better)")
-    shown = "; the label shows accuracy" if labeled else ""
-    axes.set_title(f"Right and down is better{shown}", fontsize=10, loc="left")
+    axes.set_title("Right and down is better; the label shows accuracy, if it is known", fontsize=10, loc="left")
     axes.grid(alpha=0.25)
 
 

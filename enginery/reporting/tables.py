@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from enginery.core.records import ENGINE, LAUNCHED, PeakMemory, Spot
+from enginery.core.records import ENGINE, LAUNCHED, PeakMemory
 from enginery.reporting.evidence import Evidence, Findings, some_of, title_of
 from enginery.reporting.line import fit_line
 from enginery.reporting.noise import reasons
+from enginery.reporting.wording import percent
 
 RUNS_FOR_P99 = 100
 FEWEST_FOR_A_LINE = 3  # any two batch sizes lie on one
@@ -17,9 +18,9 @@ def accuracy_table(findings: Findings) -> pd.DataFrame:
     rows = {
         entry.precision: {
             "verdict": "passed" if entry.validation.passed else "FAILED",
-            **_share("accuracy", entry.validation.engine_accuracy),
-            **_share("drop", entry.validation.accuracy_drop),
-            **_share("top-1 agreement", entry.validation.engine_against_pytorch.top1_agreement),
+            "accuracy": percent(entry.validation.engine_accuracy),
+            "drop": percent(entry.validation.accuracy_drop),
+            "top-1 agreement": percent(entry.validation.engine_against_pytorch.top1_agreement),
             "cosine": f"{entry.validation.engine_against_pytorch.cosine:.6f}",
             "relative error": f"{entry.validation.engine_against_pytorch.relative:.1e}",
             "max abs error": f"{entry.validation.engine_against_pytorch.max_abs:.1e}",
@@ -38,8 +39,8 @@ def blame_table(findings: Findings) -> pd.DataFrame:
             "precision's: graph to PyTorch": f"{entry.validation.graph_against_pytorch.relative:.1e}",
             "compiler's: engine to graph": f"{entry.validation.engine_against_graph.relative:.1e}",
             "together: engine to PyTorch": f"{entry.validation.engine_against_pytorch.relative:.1e}",
-            **_share("accuracy of the graph", entry.validation.graph_accuracy),
-            **_share("accuracy of the engine", entry.validation.engine_accuracy),
+            "accuracy of the graph": percent(entry.validation.graph_accuracy),
+            "accuracy of the engine": percent(entry.validation.engine_accuracy),
             "to blame": entry.validation.loss_comes_from if entry.validation.broken else "nothing broke",
         }
         for entry in findings.precisions
@@ -49,12 +50,10 @@ def blame_table(findings: Findings) -> pd.DataFrame:
 
 def spot_table(findings: Findings) -> pd.DataFrame:
     """Each engine at single batch sizes: accuracy, and how far its logits lie from its own on the full set."""
-
-    def cell(spot: Spot) -> str:
-        return ", ".join([*_share("accuracy", spot.accuracy).values(), f"{spot.drift:.1e}"])
-
     rows = {
-        entry.precision: {f"batch {spot.batch}": cell(spot) for spot in entry.validation.spots}
+        entry.precision: {
+            f"batch {spot.batch}": f"{percent(spot.accuracy)}, {spot.drift:.1e}" for spot in entry.validation.spots
+        }
         for entry in findings.precisions
     }
     return _frame(rows)
@@ -220,11 +219,6 @@ def _by_contender(findings: Findings, row: Callable[[Evidence, str], dict[str, s
 
 def _memory(peak: PeakMemory) -> str:
     return f"{peak.host:.0f}" + (f" + {peak.device:.0f} on the GPU" if peak.device else "")
-
-
-def _share(name: str, share: float | None) -> dict[str, str]:
-    """A cell, or none for what was not measured."""
-    return {} if share is None else {name: f"{share:.2%}"}
 
 
 def _listed(counts: Mapping[str, int]) -> str:
