@@ -39,7 +39,7 @@ def _from_torchvision(params: ModelParams, classes: int | None) -> nn.Module:
     classifiers = torchvision.models.list_models(torchvision.models)
     if params.source not in classifiers:
         near = difflib.get_close_matches(params.source, classifiers, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "see torchvision.models.list_models()"
+        hint = f"did you mean '{near[0]}'?" if near else "see torchvision.models.list_models()."
         raise EngineryError(
             f"model.source: torchvision has no classifier '{params.source}'; {hint} "
             "A model of your own is package.module:factory"

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from enginery.agreement import SHARES, accuracy, broken_thresholds, compare, origin_of_loss, spread
+from enginery.agreement import SHARES, accuracy_of, broken_thresholds, compare, origin_of_loss, spread
 from enginery.core.params import Thresholds
 from enginery.core.records import Errors
 
@@ -12,7 +12,7 @@ PERFECT = Errors(max_abs=0, mean_abs=0, relative=0, cosine=1, worst_cosine=1, to
 
 
 def logits(*rows):
-    return np.array(rows, np.float32)
+    return {"logits": np.array(rows, np.float32)}
 
 
 def errors(**changes):
@@ -33,7 +33,7 @@ def test_errors_are_those_computed_by_hand():
 
 
 def test_equal_outputs_agree_perfectly():
-    some = np.random.default_rng(0).normal(size=(7, 10)).astype(np.float32)
+    some = logits(*np.random.default_rng(0).normal(size=(7, 10)))
     got = compare(some, some)
     assert (got.max_abs, got.mean_abs, got.relative, got.top1_agreement, got.nonfinite) == (0, 0, 0, 1, 0)
     assert got.cosine == pytest.approx(1)
@@ -69,8 +69,8 @@ def test_values_too_large_to_be_squared_in_float32_are_compared():
 
 def test_accuracy_is_the_share_of_right_answers():
     labels = np.array([1, 0, 0, 1])
-    assert accuracy(logits([0, 1], [1, 0], [0, 1], [0, 1]), labels) == 0.75
-    assert accuracy(logits([0, 1]), None) is None
+    assert accuracy_of(logits([0, 1], [1, 0], [0, 1], [0, 1]), labels) == 0.75
+    assert accuracy_of(logits([0, 1]), None) is None
 
 
 @pytest.mark.parametrize(

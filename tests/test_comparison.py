@@ -50,6 +50,7 @@ def run(machine):
             graph_against_pytorch=errors,
             engine_against_graph=errors,
             spots=(),
+            resized=(),
             loss_comes_from="precision",
             broken=(),
         )

@@ -30,7 +30,7 @@ DEPENDENTS = {
     "calibration.bins": {"calibrate"} | AFTER_CALIBRATION,
     "precisions.int8.keep.nodes": AFTER_CALIBRATION,
     "precisions.bf16.thresholds.cosine": {"validate@bf16"} | ENDS,
-    "build.profile.opt": each("build", "validate", "benchmark", "trace") | ENDS,
+    "build.profile.batch.opt": each("build", "validate", "benchmark", "trace") | ENDS,
     "precisions.int8.must_pay": ENDS,
     "inference.threads": each("validate", "benchmark", "trace") | ENDS,
     "validation.spot_samples": each("validate") | ENDS,

@@ -48,9 +48,9 @@ def test_integer_tensors_are_not_measured():
     info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("input", "logits")]
     graph = helper.make_graph(nodes, "shapes", info[:1], info[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    assert measure(model, [np.ones((2, 4), np.float32)], bins=2048).keys() == {"input", "same", "logits"}
+    assert measure(model, [{"input": np.ones((2, 4), np.float32)}], bins=2048).keys() == {"input", "same", "logits"}
 
 
 def test_an_activation_that_overflows_is_named(tiny_graph):
     with pytest.raises(EngineryError, match=r"calibration: the activation \w+ holds NaN or infinity"):
-        measure(tiny_graph, [np.full((2, 3, 8, 8), 3e38, np.float32)], bins=2048)
+        measure(tiny_graph, [{"input": np.full((2, 3, 8, 8), 3e38, np.float32)}], bins=2048)

@@ -5,11 +5,36 @@ import pytest
 import torch
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import load_params
-from enginery.models import load_model, make_model, read_checkpoint
+from enginery.core.params import ModelParams, load_params
+from enginery.models import make_model, read_checkpoint
+from enginery.samples import SampleSet
 from enginery.weights import obtain
 
-MODEL, CLASSES = "squeezenet1_1", 3
+MODEL, CLASSES = ModelParams(source="squeezenet1_1", arguments={}), 3
+
+
+@pytest.fixture
+def given(samples):
+    """The model with the weights of a checkpoint, as the stage gets it."""
+
+    def load(path, model=MODEL, classes=CLASSES):
+        manifest = samples.manifest.model_copy(update={"class_names": tuple(map(str, range(classes)))})
+        ours = load_params(Path(__file__).parents[1] / "params.yaml").weights
+        params = ours.model_copy(update={"source": str(path)})
+        return obtain(model, params, SampleSet(samples.folder, manifest), path.parent)
+
+    return load
+
+
+@pytest.fixture
+def refusal_of(given):
+    def refuse(path, **changes):
+        with pytest.raises(EngineryError) as caught:
+            given(path, **changes)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    return refuse
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +56,6 @@ def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def refusal_of(path, model=MODEL, classes=CLASSES):
-    with pytest.raises(EngineryError) as caught:
-        load_model(model, classes, path)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -50,8 +68,8 @@ def refusal_of(path, model=MODEL, classes=CLASSES):
     ],
     ids=["plain", "state_dict", "model_state_dict", "model", "module.", "state_dict of module."],
 )
-def test_a_state_dict_is_accepted_however_training_scripts_wrap_it(state, checkpoint, wrap):
-    model = load_model(MODEL, CLASSES, checkpoint(wrap(state)))
+def test_a_state_dict_is_accepted_however_training_scripts_wrap_it(state, checkpoint, given, wrap):
+    model = given(checkpoint(wrap(state)))
     assert same(model.state_dict(), state)
     assert not model.training
 
@@ -63,7 +81,7 @@ def test_the_older_file_format_is_accepted(state, checkpoint):
 
 @pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("share", [0, 0.001, 0.01, 0.3, 0.999])
-def test_a_truncated_checkpoint_is_one_sentence(state, checkpoint, is_zip, share):
+def test_a_truncated_checkpoint_is_one_sentence(state, checkpoint, refusal_of, is_zip, share):
     path = checkpoint(state, _use_new_zipfile_serialization=is_zip)
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
@@ -73,7 +91,7 @@ def test_a_truncated_checkpoint_is_one_sentence(state, checkpoint, is_zip, share
 
 
 @pytest.mark.parametrize("content", [b"hello world", b"\x80\x04K\x05.", b"{}"])
-def test_a_file_of_something_else_is_one_sentence(tmp_path, content):
+def test_a_file_of_something_else_is_one_sentence(tmp_path, refusal_of, content):
     (tmp_path / "given.pt").write_bytes(content)
     assert refusal_of(tmp_path / "given.pt").startswith(str(tmp_path / "given.pt"))
 
@@ -88,7 +106,7 @@ class Surprise:
         return Path.touch, (self.path,)
 
 
-def test_a_checkpoint_that_would_run_code_is_refused_and_does_not_run_it(tmp_path, checkpoint):
+def test_a_checkpoint_that_would_run_code_is_refused_and_does_not_run_it(tmp_path, checkpoint, refusal_of):
     trace = tmp_path / "trace"
     for path in (checkpoint({"weight": Surprise(trace)}), checkpoint(Surprise(trace))):
         assert "holds more than tensors" in refusal_of(path)
@@ -98,30 +116,30 @@ def test_a_checkpoint_that_would_run_code_is_refused_and_does_not_run_it(tmp_pat
 
 
 @pytest.mark.parametrize("content", [[1, 2], 5, {"a": 1}, {0: torch.zeros(1)}, torch.zeros(2)], ids=repr)
-def test_what_is_no_state_dict_is_refused(checkpoint, content):
+def test_what_is_no_state_dict_is_refused(checkpoint, refusal_of, content):
     assert "is not a state dict: it must map parameter names to tensors" in refusal_of(checkpoint(content))
 
 
-def test_missing_and_unknown_keys_are_counted_and_named(state, checkpoint):
+def test_missing_and_unknown_keys_are_counted_and_named(state, checkpoint, refusal_of):
     changed = dict(state)
     changed["features.zero.weight"] = changed.pop("features.0.weight")
     message = refusal_of(checkpoint(changed))
     assert "its keys differ: 1 missing (features.0.weight), 1 unknown (features.zero.weight)" in message
 
 
-def test_the_checkpoint_of_another_model_names_a_few_keys_only(state, checkpoint):
-    message = refusal_of(checkpoint(state), model="alexnet")
+def test_the_checkpoint_of_another_model_names_a_few_keys_only(state, checkpoint, refusal_of):
+    message = refusal_of(checkpoint(state), model=ModelParams(source="alexnet", arguments={}))
     assert " and " in message
     assert len(message) < 400 + len(str(checkpoint(state)))
 
 
-def test_a_wrong_number_of_classes_is_named_by_both_shapes(state, checkpoint):
+def test_a_wrong_number_of_classes_is_named_by_both_shapes(state, checkpoint, refusal_of):
     message = refusal_of(checkpoint(state), classes=5)
     assert "classifier.1.weight is (3, 512, 1, 1) and should be (5, 512, 1, 1)" in message
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_are_named(state, checkpoint, broken):
+def test_weights_that_are_not_finite_are_named(state, checkpoint, refusal_of, broken):
     changed = {name: value.clone() for name, value in state.items()}
     changed["classifier.1.bias"][1] = broken
     assert "has NaN or infinite values in classifier.1.bias: its training went wrong" in refusal_of(checkpoint(changed))
@@ -132,13 +150,16 @@ def test_weights_that_are_not_finite_are_named(state, checkpoint, broken):
     [
         ("resnet19", "did you mean 'resnet18'?"),
         ("mobilnet_v2", "did you mean 'mobilenet_v2'?"),
-        ("zzzzzzzz", "see torchvision.models.list_models()"),
+        ("zzzzzzzz", "see torchvision.models.list_models()."),
     ],
 )
 def test_a_misspelt_model_suggests_the_nearest(name, wanted):
     with pytest.raises(EngineryError) as caught:
-        make_model(name, CLASSES)
-    assert str(caught.value) == f"model.source: torchvision has no classifier '{name}'; {wanted}"
+        make_model(ModelParams(source=name, arguments={}), CLASSES)
+    assert str(caught.value) == (
+        f"model.source: torchvision has no classifier '{name}'; {wanted} "
+        "A model of your own is package.module:factory"
+    )
 
 
 def test_a_checkpoint_that_does_not_exist_is_named(samples, tmp_path):

@@ -46,11 +46,11 @@ def test_the_repositorys_own_parameters_load():
     ("changes", "wanted"),
     [
         # Mistyped names, at every depth.
-        ({"modle": {"name": "resnet18"}}, "modle is not a parameter; did you mean 'model'?"),
+        ({"modle": {"source": "resnet18"}}, "modle is not a parameter; did you mean 'model'?"),
         ({"calibration.methd": "max"}, "calibration.methd is not a parameter; did you mean 'method'?"),
         ({"weights.training.epoch": 4}, "weights.training.epoch is not a parameter; did you mean 'epochs'?"),
         ({"samples.preprocessing.croop": 4}, "samples.preprocessing.croop is not a parameter; did you mean 'crop'?"),
-        ({"build.profile.maxx": 4}, "build.profile.maxx is not a parameter; did you mean 'max'?"),
+        ({"build.profile.batch.maxx": 4}, "build.profile.batch.maxx is not a parameter; did you mean 'max'?"),
         ({"precisions.int8.form": "calibrated"}, "precisions.int8.form is not a parameter; did you mean 'from'?"),
         (
             {"precisions.int8.thresholds.cosin": 0.9},
@@ -94,10 +94,10 @@ def test_the_repositorys_own_parameters_load():
         ({"inference.thread": 1}, "inference.thread is not a parameter; did you mean 'threads'?"),
         ({"build.tensorrt": REMOVED}, "build.tensorrt is missing"),
         # Batch sizes.
-        ({"benchmark.batches": [1, 32, 64]}, "benchmark.batches: 32, 64 lies outside build.profile 1 to 16"),
-        ({"build.profile.min": 4}, "benchmark.batches: 1 lies outside build.profile 4 to 16"),
-        ({"build.profile.opt": 32}, "build.profile: needs min <= opt <= max, got 1, 32, 16"),
-        ({"build.profile.min": 0}, "build.profile.min: input should be greater than or equal to 1, got 0"),
+        ({"benchmark.batches": [1, 32, 64]}, "benchmark.batches: 32, 64 lies outside build.profile.batch 1 to 16"),
+        ({"build.profile.batch.min": 4}, "benchmark.batches: 1 lies outside build.profile.batch 4 to 16"),
+        ({"build.profile.batch.opt": 32}, "build.profile.batch: needs min <= opt <= max, got 1, 32, 16"),
+        ({"build.profile.batch.min": 0}, "build.profile.batch.min: input should be greater than or equal to 1, got 0"),
         ({"benchmark.batches": []}, "benchmark.batches: "),
         ({"benchmark.batches": [1, 4, 1]}, "benchmark.batches: lists a value twice: 1, 4, 1"),
         ({"benchmark.batches": [0]}, "benchmark.batches.0: input should be greater than or equal to 1, got 0"),
@@ -138,7 +138,7 @@ def test_the_repositorys_own_parameters_load():
         ({"samples.preprocessing.divide_by": 0}, "samples.preprocessing.divide_by: input should be greater than 0"),
         (
             {"samples.preprocessing.layout": "nhwc"},
-            "weights.source: train learns with samples.preprocessing.layout nchw; give a checkpoint",
+            "weights.source: train learns from images of samples.preprocessing.layout nchw; give weights",
         ),
         (
             {"samples.class_names": [0, 1]},

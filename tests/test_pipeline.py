@@ -19,7 +19,7 @@ TINY: dict[str, dict[str, object]] = {
     "samples": {"validation": 48, "training": 128, "calibration": 16},
     "samples.preprocessing": {"resize": 32, "crop": 32},
     "weights": {"training.epochs": 1, "training.size": 32},
-    "build": {"profile.min": 1, "profile.opt": 2, "profile.max": 4},
+    "build": {"profile.batch.min": 1, "profile.batch.opt": 2, "profile.batch.max": 4},
     "validation": {"spot_samples": 8},
     "benchmark": {"batches": [1, 2], "seconds": 0.05},
 }
@@ -172,7 +172,7 @@ def test_a_broken_threshold_is_red_at_the_end_and_stops_nothing_else(restored):
     ("change", "sentence"),
     [
         ({"calibration.methd": "max"}, "calibration.methd is not a parameter; did you mean 'method'?"),
-        ({"benchmark.batches": [1, 64]}, "benchmark.batches: 64 lies outside build.profile 1 to 4"),
+        ({"benchmark.batches": [1, 64]}, "benchmark.batches: 64 lies outside build.profile.batch 1 to 4"),
         ({"runtime": "tensorrt"}, "runtime: tensorrt"),
     ],
 )

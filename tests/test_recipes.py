@@ -46,8 +46,8 @@ def test_every_ready_recipe_applies_and_keeps_the_comments(ready, params_file):
 
 def test_a_recipe_changes_only_what_it_names(recipe, params_file):
     before = load_params(params_file).model_dump()
-    apply_recipe(recipe("model: {name: resnet50}\nbenchmark: {batches: [1, 8]}\n"), params_file)
-    before["model"]["name"] = "resnet50"
+    apply_recipe(recipe("model: {source: resnet50}\nbenchmark: {batches: [1, 8]}\n"), params_file)
+    before["model"]["source"] = "resnet50"
     before["benchmark"]["batches"] = (1, 8)
     assert load_params(params_file).model_dump() == before
 
@@ -63,8 +63,8 @@ def test_a_recipe_applied_twice_changes_nothing_more(recipe, params_file):
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("modle: {name: resnet50}\n", "recipe.yaml: modle is not a parameter; did you mean 'model'?"),
-        ("benchmark: {batches: [99]}\n", "recipe.yaml: benchmark.batches: 99 lies outside build.profile"),
+        ("modle: {source: resnet50}\n", "recipe.yaml: modle is not a parameter; did you mean 'model'?"),
+        ("benchmark: {batches: [99]}\n", "recipe.yaml: benchmark.batches: 99 lies outside build.profile.batch 1 to 16"),
         ("model: [\n", "recipe.yaml is not valid YAML: line 2: "),
         ("", "recipe.yaml holds no parameters"),
         ("- model\n", "recipe.yaml holds no parameters"),

@@ -12,6 +12,7 @@ from enginery.core.records import (
     EngineRecord,
     Errors,
     GpuConditions,
+    Interface,
     Latency,
     Layer,
     LayerTime,
@@ -68,8 +69,8 @@ def evidence(machine, build, manifest):
             Layer(name="classifier", kind="FullyConnected", precision="fp32", computes=True),
             Layer(name="reorder", kind="Reorder", precision="fp32", computes=False),
         ]
-        spec = TensorSpec(name="input", dtype="float32", shape=(-1, 3, 8, 8))
-        chosen = build.model_copy(update={"profile": Profile(min=1, opt=8, max=16)})
+        spec = TensorSpec(name="input", dtype="float32", shape=("batch", 3, 8, 8))
+        chosen = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=8, max=16))})
         return Evidence(
             engine=EngineRecord(
                 precision=precision,
@@ -79,8 +80,7 @@ def evidence(machine, build, manifest):
                 bytes=12_340_000,
                 onnx_sha256="1" * 64,
                 onnx_bytes=45_600_000,
-                inputs=(spec,),
-                outputs=(spec,),
+                interface=Interface(inputs=(spec,), outputs=(spec,)),
                 layers=tuple(layers),
                 build_seconds=1.25,
                 preprocessing=manifest.preprocessing,
@@ -97,6 +97,7 @@ def evidence(machine, build, manifest):
                 graph_against_pytorch=errors,
                 engine_against_graph=errors.model_copy(update={"relative": relative / 10}),
                 spots=(Spot(batch=1, samples=64, errors=errors, accuracy=0.984375, drift=1.5e-7),),
+                resized=(),
                 loss_comes_from="precision",
                 broken=broken,
             ),

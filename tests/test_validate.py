@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from enginery.agreement import accuracy_of
 from enginery.core.params import Profile, Range, Thresholds
 from enginery.engines import Engine, build_engine
 from enginery.graphs import arbiter, run_graph
@@ -17,12 +18,12 @@ STRICT = Thresholds(cosine=0.9999, relative_error=1e-4, top1_agreement=1, accura
 )
 def test_spots_are_the_smallest_the_largest_and_an_odd_batch_between(profile, batches):
     smallest, tuned, largest = profile
-    assert spot_batches(Profile(batch=Range(min=smallest, opt=tuned, max=largest))) == batches
+    assert spot_batches(Range(min=smallest, opt=tuned, max=largest)) == batches
 
 
 @pytest.fixture(scope="module")
 def reference(tiny_graph, samples):
-    return run_graph(arbiter(tiny_graph), samples.cycled(len(samples))["input"])
+    return run_graph(arbiter(tiny_graph), samples.cycled(len(samples)))
 
 
 @pytest.fixture(scope="module", params=[(1, 4, 8), (4, 4, 4)], ids=str)
@@ -40,10 +41,10 @@ def test_an_engine_that_computes_what_pytorch_does_passes_on_every_sample(engine
     record = validate_engine(engine, tiny_onnx, samples, reference, STRICT, spot_samples=7)
     assert record.passed
     assert record.samples == 21
-    assert record.reference_accuracy == record.engine_accuracy == np.mean(reference.argmax(axis=1) == samples.labels)
+    assert record.reference_accuracy == record.engine_accuracy == accuracy_of(reference, samples.labels)
     assert record.engine_against_pytorch.relative < 1e-5
     assert record.graph_against_pytorch.relative < 1e-6
-    assert [spot.batch for spot in record.spots] == spot_batches(engine.record.profile)
+    assert [spot.batch for spot in record.spots] == spot_batches(engine.record.profile.batch)
     assert all(spot.samples % spot.batch == 0 for spot in record.spots)
 
 
@@ -58,7 +59,7 @@ def test_without_labels_accuracy_is_left_out_and_the_rest_is_judged(engine, tiny
 
 
 def test_a_loss_breaks_its_threshold_once(engine, tiny_onnx, samples, reference):
-    record = validate_engine(engine, tiny_onnx, samples, 1.5 * reference, STRICT, spot_samples=7)
+    record = validate_engine(engine, tiny_onnx, samples, {"logits": 1.5 * reference["logits"]}, STRICT, spot_samples=7)
     assert record.engine_against_pytorch.relative == pytest.approx(1 / 3, abs=1e-5)
     assert record.broken == ("relative error 3.33e-01 is above 1.00e-04",)
     assert record.loss_comes_from == "precision"
@@ -76,15 +77,15 @@ class Forgetful:
 
 
 def test_a_batch_size_that_changes_the_answer_is_named(engine, tiny_onnx, samples, reference):
-    smallest = engine.record.profile.min
-    if smallest == engine.record.profile.max:
+    smallest = engine.record.profile.batch.min
+    if smallest == engine.record.profile.batch.max:
         pytest.skip("a single batch size cannot differ from itself")
     broken = Forgetful(engine, smallest)
     record = validate_engine(broken, tiny_onnx, samples, reference, STRICT, spot_samples=7)
-    assert record.broken == (f"at batch {smallest} the logits differ by 3.00e-01 from those of the full set",)
+    assert record.broken == (f"at batch {smallest} the outputs differ by 3.00e-01 from those of the full set",)
 
 
 def test_a_set_smaller_than_the_batch_goes_round(engine, tiny_onnx, samples, reference):
-    spot = check_spot(engine, samples, reference, reference, engine.record.profile.max, count=1)
-    assert spot.samples == engine.record.profile.max
+    spot = check_spot(engine, samples, reference, reference, engine.record.profile.batch.max, count=1)
+    assert spot.samples == engine.record.profile.batch.max
     assert spot.drift < 1e-5

@@ -21,7 +21,7 @@ from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.convert import cast, quantize
 from enginery.core.errors import EngineryError
 from enginery.core.params import InferenceParams, Keep, Profile, Range
-from enginery.core.records import EngineRecord, TensorSpec, Trace
+from enginery.core.records import EngineRecord, Interface, TensorSpec, Trace
 from enginery.engines import Engine, build_engine
 from enginery.gpu import cuda
 from enginery.gpu.nvml import GpuSampler, process_megabytes
@@ -77,7 +77,7 @@ def images():
 
 def meant(onnx, images):
     graph = load_graph(onnx)
-    return run_graph(arbiter(float32_twin(graph) if uses_bf16(graph) else graph), images)
+    return run_graph(arbiter(float32_twin(graph) if uses_bf16(graph) else graph), {"input": images})["logits"]
 
 
 def far(wanted, got):
@@ -142,11 +142,11 @@ def test_an_element_that_is_not_written_is_seen():
         def close(self):
             pass
 
-    specs = (
-        [TensorSpec(name="input", dtype="float32", shape=(-1, 3))],
-        [TensorSpec(name="logits", dtype="float32", shape=(-1, 4))],
+    interface = Interface(
+        inputs=(TensorSpec(name="input", dtype="float32", shape=("batch", 3)),),
+        outputs=(TensorSpec(name="logits", dtype="float32", shape=("batch", 4)),),
     )
-    session = DeviceSession(cuda.Stream(), Idle(), *specs, largest_batch=8, replay=False)
+    session = DeviceSession(cuda.Stream(), Idle(), interface, largest={"batch": 8}, replay=False)
     try:
         assert np.isnan(session.run({"input": np.ones((5, 3), np.float32)})["logits"]).all()
     finally:
@@ -195,13 +195,13 @@ def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact,
     large = exact.model_copy(update={"profile": Profile(batch=Range(min=1, opt=batch, max=batch))})
     build_engine("fp32", graphs["fp32"], target_of(machine, large.tensorrt), large, manifest, engine)
     with Engine.open(engine, machine, PLAIN) as opened:
-        call = opened.bind({"input": samples.read_at(np.arange(batch) % len(samples))})
+        call = opened.bind(samples.cycled(batch))
         compute = statistics.median([call() for _ in range(30)][10:]) * 1000
     machine.write(tmp_path / "machine.json")
     arguments = {
         "precision": "fp32",
         "engine": engine,
-        "validation": Path(samples.pixels.filename).parent,
+        "validation": samples.folder,
         "machine": tmp_path / "machine.json",
         "report": tmp_path / "trace.json",
     }

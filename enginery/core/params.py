@@ -450,7 +450,8 @@ def _siblings(place: list[str]) -> list[str]:
         if part in get_args(PrecisionName):
             model = PrecisionParams
         elif part != "precisions":
-            model = model.model_fields[part].annotation
+            annotation = model.model_fields[part].annotation
+            model = next(kind for kind in (annotation, *get_args(annotation)) if hasattr(kind, "model_fields"))
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
