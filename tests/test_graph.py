@@ -9,8 +9,14 @@ import pytest
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
-PURE_DEPS = {"artifacts/tools.json"}  # the versions of what shapes graphs: watched, but no stage needs to read them
+# The versions of what shapes graphs, and the user's own code: watched, but no stage needs to read them.
+PURE_DEPS = {"artifacts/tools.json", "artifacts/code.json"}
 UNWATCHED = {("convert", "artifacts/samples/calibration")}  # dvc.yaml says why
+BATCH_ENDS = {"build.profile.batch.min", "build.profile.batch.max"}
+PARTS = {  # of a section that a stage hands on, what matters to it: not the batch that engines are tuned for
+    ("export", "build.profile"): BATCH_ENDS | {"build.profile.height", "build.profile.width"},
+    ("reference", "build.profile.batch"): BATCH_ENDS,
+}
 
 
 class Stage(NamedTuple):
@@ -139,6 +145,13 @@ def test_no_code_is_watched_that_a_stage_does_not_import(name):
     assert [dep for dep in code if not any(path.is_relative_to(dep) for path in reached)] == []
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_users_own_code_is_watched_wherever_it_is_run(name):
+    stage = next(stage for full, stage in STAGES.items() if full.partition("@")[0] == name)
+    runs_it = ROOT / "enginery" / "models.py" in closure(source(name))
+    assert ("artifacts/code.json" in stage.deps) == runs_it
+
+
 # Paths.
 
 
@@ -238,12 +251,16 @@ def parameters_read(file):
     return read
 
 
+def parameters_of(name):
+    return {part for place in parameters_read(source(name)) for part in PARTS.get((name, place), {place})}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stage_lists_every_parameter_that_it_reads(name):
     stage = next(stage for full, stage in STAGES.items() if full.partition("@")[0] == name)
     unlisted = {
         place
-        for place in parameters_read(source(name))
+        for place in parameters_of(name)
         if not any(listed in ("*", place) or place.startswith(f"{listed}.") for listed in stage.params)
     }
     assert unlisted == set()
@@ -253,7 +270,7 @@ def test_a_stage_lists_every_parameter_that_it_reads(name):
 def test_a_stage_lists_no_parameter_that_it_does_not_read(name):
     """`from` is read by dvc.yaml itself, to choose the dependency."""
     stage = next(stage for full, stage in STAGES.items() if full.partition("@")[0] == name)
-    read = parameters_read(source(name)) | ({"precisions.${key}.from"} if name == "convert" else set())
+    read = parameters_of(name) | ({"precisions.${key}.from"} if name == "convert" else set())
     unread = {
         listed
         for listed in stage.params

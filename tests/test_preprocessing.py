@@ -210,7 +210,8 @@ def test_inference_reads_a_file_to_the_bit_as_validation_did(pets, samples_param
     ramp(23, 37).save(pets / "cat/b.JPG")
     write_split(open_source(params, Path("data")), [2, 0, 1], params, Path("validation"))
     samples = SampleSet.open(Path("validation"))
-    (batch,) = samples.batches(8)
+    (feeds,) = samples.batches(8)
+    batch = feeds["input"]
     assert batch.dtype == np.float32
     assert batch.shape == (3, *params.preprocessing.shape)
     for sample, validated in zip(samples.manifest.samples, batch, strict=True):

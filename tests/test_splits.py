@@ -2,11 +2,12 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from enginery.core.errors import EngineryError
 from enginery.recipes import apply_recipe
-from enginery.samples import SampleSet
+from enginery.samples import SampleSet, file_of
 from enginery.sources import open_source
 from enginery.splits import AHEAD, in_parallel, shared_images, split, write_split
 from stages.samples import samples as stage
@@ -53,8 +54,10 @@ def test_a_split_is_written_in_order_and_read_back(pets, samples_params):
     source = open_source(samples_params(), Path("data"))
     write_split(source, [2, 0], samples_params(), Path("artifacts/validation"))
     samples = SampleSet.open(Path("artifacts/validation"))
-    assert samples.pixels.shape == (2, 3, 8, 8)
-    assert samples.pixels[:, 0, 0, 0].tolist() == [30, 20]
+    pixels = np.load(Path("artifacts/validation") / file_of(0))
+    assert pixels.shape == (2, 3, 8, 8)
+    assert pixels[:, 0, 0, 0].tolist() == [30, 20]
+    assert samples.manifest.inputs == ("input",)
     assert samples.labels.tolist() == [1, 0]
     assert samples.manifest.class_names == ("cat", "dog")
     assert samples.manifest.preprocessing == samples_params().preprocessing
