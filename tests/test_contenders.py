@@ -92,5 +92,7 @@ def test_what_only_a_gpu_can_do_is_refused_without_one():
 
 def test_onnx_runtime_is_raced_where_it_runs_on_the_engines_device():
     require_possible(("eager", "onnxruntime"), "cpu")
-    with pytest.raises(EngineryError, match=r"benchmark\.baselines: onnxruntime would run on cpu .* and the engine on cuda"):
+    with pytest.raises(
+        EngineryError, match=r"benchmark\.baselines: onnxruntime would run on cpu .* and the engine on cuda"
+    ):
         require_possible(("eager", "onnxruntime"), "cuda")

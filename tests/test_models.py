@@ -157,8 +157,7 @@ def test_a_misspelt_model_suggests_the_nearest(name, wanted):
     with pytest.raises(EngineryError) as caught:
         make_model(ModelParams(source=name, arguments={}), CLASSES)
     assert str(caught.value) == (
-        f"model.source: torchvision has no classifier '{name}'; {wanted} "
-        "A model of your own is package.module:factory"
+        f"model.source: torchvision has no classifier '{name}'; {wanted} A model of your own is package.module:factory"
     )
 
 

@@ -115,7 +115,10 @@ def built(typed, make, ada, tmp_path_factory):
 def resnet(tmp_path_factory):
     """ResNet-50 at 224 with fresh weights, exported and simplified as the stages do it, in every precision."""
     torch.manual_seed(0)
-    model, example = make_model(ModelParams(source="resnet50", arguments={}), 1000), np.zeros((2, 3, 224, 224), np.float32)
+    model, example = (
+        make_model(ModelParams(source="resnet50", arguments={}), 1000),
+        np.zeros((2, 3, 224, 224), np.float32),
+    )
     profile = Profile(batch=Range(min=1, opt=8, max=16))
     graph = export_model(model, {"input": example}, {0: "batch"}, profile, opset=20)
     folder = tmp_path_factory.mktemp("resnet")

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 
 from enginery.agreement import accuracy_of
