@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import MustPay, Profile
+from enginery.core.params import MustPay, Profile, Range
 from enginery.core.records import (
     LAUNCHED,
     Benchmark,

@@ -79,6 +79,7 @@ def sentence(findings: Findings) -> str:
     return (
         f"**Ship {chosen.precision}:** {ratio.median:.2f} times as fast as {title_of(baseline)} at batch {batch} "
         f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
-        f"{accuracy_beside(validation.engine_accuracy, validation.reference_accuracy)}{_agreement(validation)}. The engine takes {engine.bytes / 1e6:.1f} MB."
+        f"{accuracy_beside(validation.engine_accuracy, validation.reference_accuracy)}{_agreement(validation)}. "
+        f"The engine takes {engine.bytes / 1e6:.1f} MB."
         + (f" **Measure again:** {'; '.join(found)}." if (found := doubts(findings, chosen)) else "")
     )
