@@ -73,7 +73,7 @@ def tiny_onnx(tiny_graph, tmp_path_factory):
 def pair_onnx(tmp_path_factory):
     """An image of any size and two numbers of six; class scores, and a map as large as the image."""
     rng = np.random.default_rng(5)
-    weights = {"w1": (4, 3, 3, 3), "table": (6, 3), "w2": (5, 10), "b2": (5,)}
+    weights = {"w1": (32, 3, 3, 3), "table": (6, 3), "w2": (CLASSES, 38), "b2": (CLASSES,)}
     graph = helper.make_graph(
         [
             helper.make_node("Conv", ["image", "w1"], ["conv"], "conv", pads=[1, 1, 1, 1]),
@@ -91,8 +91,8 @@ def pair_onnx(tmp_path_factory):
             helper.make_tensor_value_info("numbers", TensorProto.INT64, ["batch", 2]),
         ],
         [
-            helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", 5]),
-            helper.make_tensor_value_info("map", TensorProto.FLOAT, ["batch", 4, "height", "width"]),
+            helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", CLASSES]),
+            helper.make_tensor_value_info("map", TensorProto.FLOAT, ["batch", 32, "height", "width"]),
         ],
         [
             numpy_helper.from_array(rng.normal(0, 0.5, shape).astype(np.float32), name)

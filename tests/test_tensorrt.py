@@ -341,7 +341,9 @@ def test_a_batch_size_that_the_graph_cannot_take_is_named_with_its_node(make, bu
 
 def test_a_profile_that_tensorrt_refuses_is_named_with_its_limits(tiny_onnx, make, build, tmp_path):
     """Our own check of the order is passed by."""
-    chosen = build.model_copy(update={"profile": Profile(batch=Range.model_construct(min=8, opt=4, max=2))})
+    chosen = build.model_copy(
+        update={"profile": Profile.model_construct(batch=Range.model_construct(min=8, opt=4, max=2))}
+    )
     sentence = refusal(make, tiny_onnx, chosen, tmp_path / "out" / "fp32")
     assert sentence.startswith("TensorRT for RTX refuses build.profile batch 8 to 2: ")
     assert "MIN<=OPT<=MAX" in sentence
