@@ -98,7 +98,7 @@ def _cause(error: BaseException, place: str) -> str:
 
 
 def _place_of(error: BaseException, retrace: Callable[[], torch.export.ExportedProgram]) -> str:
-    """Where the model asks for an operator without a translation: the error names a node, the traced program a line."""
+    """Where the model uses an operator that has no translation: the error names a node, the traced program a line."""
     named = re.search(r"translating node %(\w+)", str(error))
     if not named:
         return ""

@@ -7,6 +7,7 @@ from enginery.core.files import new_file, new_folder
 from enginery.core.params import load_params
 from enginery.core.records import Measurements, Verdict
 from enginery.core.stage import run_stage
+from enginery.history import read_history
 from enginery.reporting.background import gather_background
 from enginery.reporting.evidence import gather
 from enginery.reporting.figures import draw_figures
@@ -14,6 +15,7 @@ from enginery.reporting.metrics import metrics
 from enginery.reporting.page.render import render_page
 from enginery.reporting.summary import write_summary
 from enginery.reporting.tables import latency_rows, tradeoff_rows
+from enginery.reporting.trend import draw_trend, trend_section
 from enginery.reporting.verdict import failures_of, recommend, sentence
 
 
@@ -27,6 +29,7 @@ def report(
     calibrated: Path,
     tools: Path,
     page: Path,
+    history: Path,
     summary: Path,
     verdict: Path,
     measurements: Path,
@@ -40,8 +43,11 @@ def report(
     findings = gather(tuple(precisions), engines, validation, benchmark, trace, machine)
     background = gather_background(params, simplified, calibrated, tools)
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
+    nights = read_history(history)
     with new_folder(figures) as unfinished:
         draw_figures(findings, unfinished)
+        if nights:
+            draw_trend(nights, unfinished / "trend.png")
     with new_folder(plots) as unfinished:
         latency_rows(findings).to_csv(unfinished / "latency.csv", index=False, float_format="%.6g")
         tradeoff_rows(findings).to_csv(unfinished / "tradeoff.csv", index=False, float_format="%.6g")
@@ -50,7 +56,7 @@ def report(
     with new_file(page) as temporary:
         temporary.write_text(render_page(findings, background, failures), encoding="utf-8")
     with new_file(summary) as temporary:
-        temporary.write_text(write_summary(findings, failures))
+        temporary.write_text(write_summary(findings, failures) + trend_section(nights))
     Measurements(machine=findings.machine, precisions=tuple(entry.measured for entry in findings.precisions)).write(
         measurements
     )

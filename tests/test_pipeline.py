@@ -14,7 +14,7 @@ import simulated
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
-CARRIED = ["enginery", "stages", "data", ".dvc/config", ".dvc/plots", ".dvcignore", ".gitignore", "dvc.yaml"]
+CARRIED = ["enginery", "stages", "data", "history", ".dvc/config", ".dvc/plots", ".dvcignore", ".gitignore", "dvc.yaml"]
 TINY: dict[str, dict[str, object]] = {
     "samples": {"validation": 48, "training": 128, "calibration": 16},
     "samples.preprocessing": {"resize": 32, "crop": 32},

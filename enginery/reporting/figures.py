@@ -15,12 +15,13 @@ from enginery.reporting import tables
 from enginery.reporting.evidence import Findings, title_of
 
 COLORS = {"fp32": "#64748b", "fp16": "#2563eb", "bf16": "#0d9488", "int8": "#d97706", "fp8": "#9333ea"}
+STYLE = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
 LIGHTEST, DARKEST = 0.85, 0.55  # greys of the baselines
 CROWDED = 5
 
 
 def draw_figures(findings: Findings, folder: Path) -> None:
-    with plt.style.context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
+    with plt.style.context(STYLE):
         _save(folder / "latency.png", lambda axes: _bars(axes, findings, "p50", "milliseconds per batch, p50"))
         _save(
             folder / "throughput.png",
