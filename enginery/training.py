@@ -37,13 +37,11 @@ def train_all(model: nn.Module, samples: SampleSet, params: TrainingParams) -> N
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=params.learning_rate, total_steps=params.epochs * batches
     )
-    model.train()
+    _train_leaves(model)
     steps = _shuffled(len(samples), params.batch, params.epochs)
     for indices in progress(steps, "training", params.epochs * batches):
         images = _shrunk(torch.from_numpy(samples.read_at(indices.numpy())), params.size)
         logits = model(images)
-        if not isinstance(logits, torch.Tensor):  # GoogLeNet and Inception add auxiliary outputs in training
-            raise EngineryError("weights.source: train: this model has several outputs in training; give a checkpoint")
         loss = nn.functional.cross_entropy(logits, labels[indices])
         optimizer.zero_grad()
         loss.backward()
@@ -51,9 +49,15 @@ def train_all(model: nn.Module, samples: SampleSet, params: TrainingParams) -> N
         schedule.step()
 
 
+def _train_leaves(model: nn.Module) -> None:
+    """Dropout and BatchNorm. Told to train as a whole, GoogLeNet and Inception would add auxiliary outputs."""
+    for module in model.modules():
+        module.training = not any(module.children())
+
+
 def fit_to_size(model: nn.Module, samples: SampleSet) -> None:
     """BatchNorm's statistics, and the last layer, on the images as they are: a forward pass for each."""
-    head = _last_layer(model)
+    head = last_layer(model)
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     model.eval()  # but for the norms: no dropout, and no auxiliary outputs
     for norm in norms:
@@ -67,7 +71,7 @@ def fit_to_size(model: nn.Module, samples: SampleSet) -> None:
     hook = head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].detach()))
     _show(model, samples, "fitting the last layer")
     hook.remove()
-    _fit_last_layer(head, torch.cat(features), torch.from_numpy(samples.labels))
+    _fitlast_layer(head, torch.cat(features), torch.from_numpy(samples.labels))
 
 
 def _show(model: nn.Module, samples: SampleSet, label: str) -> None:
@@ -76,7 +80,7 @@ def _show(model: nn.Module, samples: SampleSet, label: str) -> None:
             model(torch.from_numpy(images).contiguous(memory_format=torch.channels_last))
 
 
-def _last_layer(model: nn.Module) -> nn.Linear | nn.Conv2d:
+def last_layer(model: nn.Module) -> nn.Linear | nn.Conv2d:
     layers = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
     if not layers:
         raise EngineryError("weights.training: this model has no linear layer or convolution to fit; set size to crop")
@@ -89,7 +93,7 @@ def _shrunk(images: torch.Tensor, size: int) -> torch.Tensor:
     return images.contiguous(memory_format=torch.channels_last)
 
 
-def _fit_last_layer(head: nn.Linear | nn.Conv2d, features: torch.Tensor, labels: torch.Tensor) -> None:
+def _fitlast_layer(head: nn.Linear | nn.Conv2d, features: torch.Tensor, labels: torch.Tensor) -> None:
     """Go on from the trained weights by full-batch logistic regression."""
     optimizer = torch.optim.AdamW(head.parameters(), lr=1e-2, weight_decay=1e-2)
     for _ in range(HEAD_STEPS):

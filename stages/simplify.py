@@ -6,6 +6,7 @@ from enginery.core.files import new_folder
 from enginery.core.records import Simplification
 from enginery.core.stage import run_stage
 from enginery.graphs import CHECKED_SAMPLES, arbiter, check_graph, count_nodes, load_graph, run_graph, save_graph
+from enginery.rewrites import rewrite_graph
 from enginery.samples import SampleSet
 from enginery.simplify import SIMPLIFY_LIMIT, fold_constants, simplify_graph
 
@@ -14,7 +15,7 @@ def simplify(exported: Path, validation: Path, simplified: Path) -> None:
     """Write model.onnx and simplify.json, which says what was removed."""
     source = exported / "model.onnx"
     before = load_graph(source)
-    after = fold_constants(simplify_graph(before))
+    after = rewrite_graph(fold_constants(simplify_graph(before)))
     images = SampleSet.open(validation).read(0, CHECKED_SAMPLES)
     with new_folder(simplified) as unfinished:
         target = unfinished / "model.onnx"
