@@ -20,6 +20,7 @@ from enginery.graphs import INPUT, load_graph
 
 LARGEST_INT8 = 127
 LARGEST_FP8 = 448  # of E4M3
+LARGEST_FLOAT16 = float(np.finfo(np.float16).max)  # ModelOpt writes it for all that is larger
 SMALLEST_FLOAT16_SCALE = 2.0**-20  # below, float16 has fewer than five bits left
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
 
@@ -120,8 +121,8 @@ def _require_usable_scales(model: onnx.ModelProto) -> None:
         if node.op_type == "QuantizeLinear" and node.input[1] in constants:
             scales = numpy_helper.to_array(constants[node.input[1]])
             coarse = scales.dtype == np.float16 and node.input[0] not in constants  # of weights, dead channels may be
-            smallest = SMALLEST_FLOAT16_SCALE if coarse else 0.0
-            if not np.all(np.isfinite(scales) & (scales.astype(np.float32) > smallest)):
+            smallest, largest = (SMALLEST_FLOAT16_SCALE, LARGEST_FLOAT16) if coarse else (0.0, np.inf)
+            if not np.all((smallest < scales.astype(np.float32)) & (scales.astype(np.float32) < largest)):
                 raise EngineryError(
                     f"a scale of {node.input[0]} is too small or too large for the unquantized rest: "
                     "set keep.rest: fp32, or keep the node that reads it"

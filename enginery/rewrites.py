@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 Constants = Mapping[str, NDArray[np.generic]]
-SUFFIXES = ("_scale", "_zero_point")
 
 
 def rewrite_graph(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -28,7 +27,7 @@ def rewrite_graph(model: onnx.ModelProto) -> onnx.ModelProto:
 def drop_strided_copies(graph: onnx.GraphProto) -> None:
     """A global average pool leaves PyTorch's exporter as a mean and a Gather of every element, in order.
 
-    AutoCast keeps a Gather in float32, and with it what stands around it; it becomes a Reshape.
+    AutoCast keeps it in float32, with casts around it, since the numbers that it is given are large.
     """
     constants, makers = _constants(graph), _makers(graph)
     batch = graph.input[0].type.tensor_type.shape.dim[:1]
@@ -135,23 +134,20 @@ def lower_case_equations(graph: onnx.GraphProto) -> None:
 
 
 def name_plainly(graph: onnx.GraphProto) -> None:
-    """ModelOpt finds scales by a suffix and splits its cache at a colon.
+    """ModelOpt takes `_scale` out of every name that it reads from a cache, and splits a line at each colon.
 
-    It leaves what is called `x_scale` unquantized, without a word, and stops at a colon. Inputs and outputs keep their
-    names: engines are called by them.
+    So it would leave `x_scale` unquantized, without a word, and stop at a colon. Inputs and outputs keep their names:
+    engines are called by them.
     """
     ends = {value.name for value in (*graph.input, *graph.output)}
-    names = {name for node in graph.node for name in (*node.input, *node.output)} | {
-        tensor.name for tensor in graph.initializer
-    }
+    taken = ends.union(*((*node.input, *node.output) for node in graph.node))
     renamed: dict[str, str] = {}
-    for name in sorted(names - ends):
-        if name.endswith(SUFFIXES) or ":" in name:
-            plain = name.replace(":", "_") + "_"
-            while plain in names:
-                plain += "_"
-            names.add(plain)
-            renamed[name] = plain
+    for name in sorted(taken - ends):
+        plain = name.replace("_scale", ".scale").replace(":", ".")
+        while plain != name and plain in taken:
+            plain += "."
+        taken.add(plain)
+        renamed[name] = plain
     for node in graph.node:
         node.input[:] = [renamed.get(name, name) for name in node.input]
         node.output[:] = [renamed.get(name, name) for name in node.output]
