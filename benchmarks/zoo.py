@@ -46,7 +46,7 @@ SETTINGS: dict[str, Any] = {
 }
 NVIDIA = "tensorrt_rtx"
 THREADS = 1  # of the race: with more, PyTorch loses many times over where other programs run beside it
-MINUTES, GIGABYTES = 12, 12
+GIGABYTES = 12
 Row = dict[str, Any]
 
 
@@ -170,17 +170,11 @@ def made_at(place: str) -> Path:
     return Path("artifacts") / place
 
 
-def convert_to(precision: str, dialect: Path, converted: Path) -> None:
-    from enginery.core.params import load_params
-    from stages.convert import convert
-
-    made_from = made_at(load_params().precisions[precision].made_from)
-    convert(precision, made_at("simplified"), made_from, made_at("samples/calibration"), dialect, converted)
-
-
 def take(precision: str, step: Callable[[str, Callable[[], object]], object]) -> Row:
+    from enginery.core.params import load_params
     from enginery.core.records import EngineRecord, Validation
     from stages.build import build
+    from stages.convert import convert
     from stages.validate import validate
 
     converted, engine = made_at(f"converted/{precision}"), made_at(f"engines/{precision}")
@@ -188,7 +182,12 @@ def take(precision: str, step: Callable[[str, Callable[[], object]], object]) ->
     engine.parent.mkdir(exist_ok=True)
     validation, machine = made_at("samples/validation"), made_at("machine.json")
     report = Path("reports/validation") / f"{precision}.json"
-    step(f"{precision} convert", lambda: convert_to(precision, made_at("dialect.json"), converted))
+    made_from = made_at(load_params().precisions[precision].made_from)
+    calibration, dialect = made_at("samples/calibration"), made_at("dialect.json")
+    step(
+        f"{precision} convert",
+        lambda: convert(precision, made_at("simplified"), made_from, calibration, dialect, converted),
+    )
     step(f"{precision} build", lambda: build(precision, converted, made_at("target.json"), validation, engine))
     step(
         f"{precision} validate",
@@ -210,16 +209,19 @@ def take(precision: str, step: Callable[[str, Callable[[], object]], object]) ->
 
 def nvidia_verdict(precision: str) -> str:
     """Does it parse, and does it build; of a quantized graph, the one that TensorRT gets."""
+    from enginery.calibration.cache import read_cache
+    from enginery.convert import quantize
     from enginery.core.params import load_params
-    from enginery.core.records import Dialect
+    from enginery.graphs import save_graph
     from enginery.runtimes import load_runtime
 
     params = load_params()
-    graph = made_at(f"converted/{precision}/model.onnx")
-    if params.precisions[precision].made_from == "calibrated":
-        Dialect(rest="fp16").write(made_at("nvidia_dialect.json"))
-        convert_to(precision, made_at("nvidia_dialect.json"), made_at(f"nvidia/{precision}"))
-        graph = made_at(f"nvidia/{precision}/model.onnx")
+    graph, how = made_at(f"converted/{precision}/model.onnx"), params.precisions[precision]
+    if how.made_from == "calibrated":
+        ranges = read_cache(made_at("calibrated/calibration.cache"))
+        quantized = quantize(made_at("simplified/model.onnx"), precision, ranges, how.keep, rest="fp16")
+        graph = made_at(f"{precision}.nvidia.onnx")
+        save_graph(quantized, graph)
     with tempfile.TemporaryDirectory() as scratch:
         load_runtime(NVIDIA).compile(graph, Path(scratch), params.build)
     return "ok"
@@ -264,19 +266,19 @@ def bound(engine: Any, name: str, images: Any) -> Callable[[], object]:
     return call
 
 
-def sweep(models: list[str], rows: Path, again: bool) -> None:
+def sweep(models: list[str], rows: Path, again: bool, minutes: int) -> None:
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
     done = {row["model"]: row for row in read(rows)}
     for model in models:
         if model in done and not (again and done[model]["commit"] != commit):
             continue
-        row = in_own_process(model) | {"commit": commit}
+        row = in_own_process(model, minutes) | {"commit": commit}
         with rows.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
 
 
-def in_own_process(model: str) -> Row:
+def in_own_process(model: str, minutes: int) -> Row:
     with tempfile.TemporaryDirectory(prefix="zoo.") as scratch:
         row_file, log = Path(scratch) / "row.json", Path(scratch) / "log"
         command = [sys.executable, __file__, model, "--one", str(row_file)]
@@ -289,7 +291,7 @@ def in_own_process(model: str) -> Row:
                     env=os.environ | {"PYTHONPATH": str(ROOT)},
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    timeout=60 * MINUTES,
+                    timeout=60 * minutes,
                     preexec_fn=bound_memory,
                 ).returncode
         except subprocess.TimeoutExpired:
@@ -297,7 +299,7 @@ def in_own_process(model: str) -> Row:
         row: Row = json.loads(row_file.read_text()) if row_file.exists() else {"model": model}
         if code != 0:
             last = (log.read_text().strip().splitlines() or [""])[-1][:300]
-            row["failed"] = f"{row.get('doing')}: " + (f"over {MINUTES} minutes" if code is None else f"{code}, {last}")
+            row["failed"] = f"{row.get('doing')}: " + (f"over {minutes} minutes" if code is None else f"{code}, {last}")
         return row | {"minutes": round((time.perf_counter() - started) / 60, 1)}
 
 
@@ -313,13 +315,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("models", nargs="*", default=list(MODELS))
     parser.add_argument("--rows", type=Path, default=Path("zoo.jsonl"))
+    parser.add_argument("--minutes", type=int, default=15, help="that one model may take")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--one", type=Path)
     options = parser.parse_args()
     if options.one:
         run_model(options.models[0], options.one)
     else:
-        sweep(options.models, options.rows, options.again)
+        sweep(options.models, options.rows, options.again, options.minutes)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ before anything is calibrated, and checks the result against what was exported.
 """
 
 import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-Constants = Mapping[str, NDArray[np.generic]]
+from enginery.strided_copies import drop_strided_copies
 
 
 def rewrite_graph(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -22,65 +22,6 @@ def rewrite_graph(model: onnx.ModelProto) -> onnx.ModelProto:
         rewrite(rewritten.graph)
     _drop_unused(rewritten.graph)
     return rewritten
-
-
-def drop_strided_copies(graph: onnx.GraphProto) -> None:
-    """A global average pool leaves PyTorch's exporter as a mean and a Gather of every element, in order.
-
-    AutoCast keeps it in float32, with casts around it, since the numbers that it is given are large.
-    """
-    constants, makers = _constants(graph), _makers(graph)
-    batch = graph.input[0].type.tensor_type.shape.dim[:1]
-    shapes = {value.name: value.type.tensor_type.shape.dim for value in graph.value_info}
-
-    def made_by(name: str, op_type: str) -> Sequence[str]:
-        node = makers.get(name)
-        return node.input if node is not None and node.op_type == op_type else ()
-
-    def counts_images(name: str) -> bool:
-        """The size of the first axis of the graph's input, by the way that the exporter asks for it."""
-        shape = makers.get(next(iter(made_by(name, "Squeeze")), ""))
-        return (
-            shape is not None
-            and shape.op_type == "Shape"
-            and shape.input[0] == graph.input[0].name
-            and _attributes(shape).get("start", 0) == 0
-            and _attributes(shape).get("end") == 1
-        )
-
-    def source_of(node: onnx.NodeProto) -> tuple[str, NDArray[np.generic]] | None:
-        flat, added = made_by(node.input[0], "Reshape"), made_by(node.input[1], "Add")
-        offsets = next((constants[name] for name in added if name in constants), None)
-        starts = [made_by(name, "Unsqueeze") for name in added if name not in constants]
-        if len(flat) != 2 or offsets is None or len(starts) != 1 or not starts[0]:
-            return None
-        rows = made_by(starts[0][0], "Mul")
-        ranges = [made_by(name, "Range") for name in rows if name not in constants]
-        widths = [constants[name] for name in rows if name in constants]
-        if len(ranges) != 1 or len(widths) != 1 or len(ranges[0]) != 3:
-            return None
-        first, limit, by = ranges[0]
-        shape = shapes.get(flat[0], ())
-        is_every_element = (
-            _attributes(node).get("axis", 0) == 0
-            and np.array_equal(constants.get(flat[1], np.zeros(0)), [-1])
-            and np.array_equal(constants.get(first, np.ones(1)), 0)
-            and np.array_equal(constants.get(by, np.zeros(1)), 1)
-            and counts_images(limit)
-            and np.array_equal(offsets.ravel(), np.arange(offsets.size))
-            and offsets.shape[:1] == (1,)
-            and np.array_equal(widths[0].ravel(), [offsets.size])
-            and list(shape[:1]) == list(batch)
-            and int(np.prod([size.dim_value for size in shape[1:]])) == offsets.size
-        )
-        return (flat[0], offsets) if is_every_element else None
-
-    for node in graph.node:
-        found = source_of(node) if node.op_type == "Gather" else None
-        if found:
-            source, offsets = found
-            shape = _new_constant(graph, f"{node.output[0]}.shape", np.array([-1, *offsets.shape[1:]], np.int64))
-            node.CopyFrom(helper.make_node("Reshape", [source, shape], list(node.output), node.name))
 
 
 def pad_before_pooling(graph: onnx.GraphProto) -> None:
@@ -189,14 +130,6 @@ def _drop_unused(graph: onnx.GraphProto) -> None:
         for index in reversed(range(len(holder))):
             if holder[index].name not in needed:
                 del holder[index]
-
-
-def _constants(graph: onnx.GraphProto) -> Constants:
-    return {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-
-
-def _makers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    return {name: node for node in graph.node for name in node.output}
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:

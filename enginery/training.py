@@ -83,7 +83,9 @@ def _show(model: nn.Module, samples: SampleSet, label: str) -> None:
 def last_layer(model: nn.Module) -> nn.Linear | nn.Conv2d:
     layers = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
     if not layers:
-        raise EngineryError("weights.training: this model has no linear layer or convolution to fit; set size to crop")
+        raise EngineryError(
+            "weights.training: this model has no linear layer or convolution to fit; set size to crop, epochs above 0"
+        )
     return layers[-1]
 
 

@@ -101,8 +101,8 @@ def test_a_gather_of_anything_else_stays(other):
 def test_float16_then_needs_no_casts_but_at_both_ends(tmp_path):
     """AutoCast leaves a Gather in float32 whose indices are large, as it leaves all that holds large numbers."""
     model = strided_copy(channels=600)
-    for name, model in {"before": model, "after": rewrite_graph(model)}.items():
-        save_graph(model, tmp_path / f"{name}.onnx")
+    for name, each in {"before": model, "after": rewrite_graph(model)}.items():
+        save_graph(each, tmp_path / f"{name}.onnx")
     before, after = (cast(tmp_path / f"{name}.onnx", "fp16", EVERYTHING) for name in ("before", "after"))
     assert count_nodes(after)["Cast"] == 2
     assert count_nodes(before)["Cast"] > 2
