@@ -6,7 +6,8 @@
 Each model has a process and a project folder of its own, with the project's params.yaml but for SETTINGS, and the
 smallest of SIZES that it takes. NVIDIA's parser and builder (TensorRT for RTX) get every typed graph as well, int8 with
 the float16 rest that TensorRT gets. Rows are appended to `--rows`, a JSON line each: a sweep that was stopped goes on
-where it was, and a model whose row is of an older commit is run again with `--again`. `--table` only prints.
+where it was, and a model whose row is of an older commit is run again with `--again`. `--table` prints the rows, of
+which the last of a model counts.
 """
 
 import argparse
@@ -311,15 +312,62 @@ def read(rows: Path) -> list[Row]:
     return [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else []
 
 
+def table(rows: list[Row]) -> str:
+    """In Markdown: a line for each model, and below it a line for each threshold that broke."""
+    latest = {row["model"]: row for row in rows}
+    precisions = list(dict.fromkeys(name for row in rows for name in row["precisions"]))
+    lines = [
+        f"| model | pixels | PyTorch | {' | '.join(precisions)} | NVIDIA's parser and builder |",
+        "|---" * (len(precisions) + 4) + "|",
+    ]
+    for row in latest.values():
+        cells = [cell(row, precision) for precision in precisions]
+        accuracy = f"{row['accuracy']:.1%}" if isinstance(row.get("accuracy"), float) else "-"
+        lines.append(f"| {row['model']} | {row.get('size', '-')} | {accuracy} | {' | '.join(cells)} | {nvidia(row)} |")
+    broken = [
+        f"- {row['model']}, {precision}: {'; '.join(found['broken'])}. The larger part of the error is the "
+        f"{found['fault']}'s: the graph as written is {found['graph']:.1e} from PyTorch, the engine "
+        f"{found['compiler']:.1e} from the graph."
+        for row in latest.values()
+        for precision, found in row["precisions"].items()
+        if found.get("broken")
+    ]
+    failed = [f"- {row['model']}: {row['failed']}" for row in latest.values() if "failed" in row]
+    commits = sorted({row["commit"] for row in latest.values()})
+    return "\n".join([*lines, "", f"Rows of {', '.join(commits)}.", "", *broken, *failed])
+
+
+def cell(row: Row, precision: str) -> str:
+    found = row["precisions"].get(precision)
+    if found is None:
+        return "-"
+    if "failed" in found:
+        return f"failed: {found['failed']}"
+    executed = max(found["executed"], key=found["executed"].get)
+    ratio = row.get("ratios", {}).get(precision)
+    speed = f", {ratio:.1f} times" if isinstance(ratio, float) else ""
+    run_as = "" if executed == precision else f", run as {executed}"
+    return f"{'**broken**' if found['broken'] else 'ok'} {found['cosine']:.5f}{speed}{run_as}"
+
+
+def nvidia(row: Row) -> str:
+    refused = [f"{name}: {verdict['failed']}" for name, verdict in row["nvidia"].items() if verdict != "ok"]
+    accepted = [name for name, verdict in row["nvidia"].items() if verdict == "ok"]
+    return "; ".join([", ".join(accepted) or "-", *refused])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("models", nargs="*", default=list(MODELS))
     parser.add_argument("--rows", type=Path, default=Path("zoo.jsonl"))
     parser.add_argument("--minutes", type=int, default=15, help="that one model may take")
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--table", action="store_true")
     parser.add_argument("--one", type=Path)
     options = parser.parse_args()
-    if options.one:
+    if options.table:
+        print(table(read(options.rows)))
+    elif options.one:
         run_model(options.models[0], options.one)
     else:
         sweep(options.models, options.rows, options.again, options.minutes)

@@ -2,6 +2,7 @@
 
 import difflib
 import pickle
+from collections import OrderedDict
 from pathlib import Path
 
 import torch
@@ -65,7 +66,10 @@ def read_checkpoint(path: Path) -> State:
     ):
         raise EngineryError(f"{path} is not a state dict: it must map parameter names to tensors")
     # What DataParallel puts before each name.
-    return {name.removeprefix("module."): value for name, value in content.items()}
+    state = OrderedDict((name.removeprefix("module."), value) for name, value in content.items())
+    versions = getattr(content, "_metadata", {})  # of the modules' code: MNASNet refuses a state without
+    state._metadata = {name.removeprefix("module").removeprefix("."): each for name, each in versions.items()}  # type: ignore[attr-defined]
+    return state
 
 
 def apply_weights(model: nn.Module, state: State, path: Path) -> None:
