@@ -17,6 +17,9 @@ from enginery.strided_copies import drop_strided_copies
 
 
 def rewrite_graph(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A graph with graphs inside, such as an If's, stays as it is: those read tensors that no node lists."""
+    if any(attribute.HasField("g") or attribute.graphs for node in model.graph.node for attribute in node.attribute):
+        return model
     rewritten = onnx.shape_inference.infer_shapes(model)
     for rewrite in REWRITES:
         rewrite(rewritten.graph)

@@ -25,7 +25,8 @@ def drop_strided_copies(graph: onnx.GraphProto) -> None:
 
 class _Reader:
     def __init__(self, graph: onnx.GraphProto) -> None:
-        (self._images, *_) = graph.input
+        inputs = {tensor.name: tensor.type.tensor_type.shape.dim for tensor in graph.input}
+        self._batches = {name: shape[0] for name, shape in inputs.items() if shape}
         self._constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
         self._makers = {name: node for node in graph.node for name in node.output}
         self._shapes = {value.name: value.type.tensor_type.shape.dim for value in graph.value_info}
@@ -42,11 +43,10 @@ class _Reader:
         is_all_in_order = (
             all(attribute.i == 0 for attribute in node.attribute)  # its only one is the axis
             and self._is(flat[1], -1)
-            and self._counts_images(self._made_by(numbers, "Range"))
             and size.ravel().tolist() == [offsets.size]
             and np.array_equal(offsets.ravel(), np.arange(offsets.size))
             and offsets.shape[0] == 1
-            and self._has_of_each_image(flat[0], offsets.size)
+            and self._are_as_many(self._made_by(numbers, "Range"), flat[0], offsets.size)
         )
         return (flat[0], [-1, *offsets.shape[1:]]) if is_all_in_order else None
 
@@ -63,17 +63,18 @@ class _Reader:
     def _is(self, name: str, value: int) -> bool:
         return name in self._constants and self._constants[name].ravel().tolist() == [value]
 
-    def _counts_images(self, range_of: Sequence[str]) -> bool:
-        """0, 1, 2 and so on, as far as the first axis of the graph's input goes."""
+    def _are_as_many(self, range_of: Sequence[str], source: str, size: int) -> bool:
+        """0, 1, 2 and so on for each image, as far as the first axis of one of the graph's inputs goes."""
         if len(range_of) != 3 or not self._is(range_of[0], 0) or not self._is(range_of[2], 1):
             return False
         asked = self._makers.get(next(iter(self._made_by(range_of[1], "Squeeze")), ""))
-        if asked is None or asked.op_type != "Shape" or asked.input[0] != self._images.name:
+        if asked is None or asked.op_type != "Shape" or asked.input[0] not in self._batches:
             return False
         axes = {attribute.name: attribute.i for attribute in asked.attribute}
-        return axes.get("start", 0) == 0 and axes.get("end") == 1
-
-    def _has_of_each_image(self, name: str, elements: int) -> bool:
-        batch, *others = self._shapes.get(name, ()) or [None]
-        images = self._images.type.tensor_type.shape.dim[0]
-        return batch == images and bool(np.prod([other.dim_value for other in others]) == elements)
+        batch, *others = self._shapes.get(source, ()) or [None]
+        return (
+            axes.get("start", 0) == 0
+            and axes.get("end") == 1
+            and batch == self._batches[asked.input[0]]
+            and bool(np.prod([other.dim_value for other in others]) == size)
+        )

@@ -203,3 +203,25 @@ def test_inputs_and_outputs_keep_their_names():
 
 def test_a_graph_without_any_of_it_stays_as_it_is(tiny_graph, tiny_onnx):
     assert list(rewrite_graph(tiny_graph).graph.node) == list(load_graph(tiny_onnx).graph.node)
+
+
+def test_a_graph_with_graphs_inside_stays_as_it_is():
+    def branch(*nodes):
+        return helper.make_graph(nodes, "branch", [], [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)])
+
+    model = graph_of(
+        [
+            helper.make_node("Relu", ["input"], ["x_scale"], "relu"),
+            helper.make_node(
+                "If",
+                ["yes"],
+                ["y"],
+                "if",
+                then_branch=branch(helper.make_node("Neg", ["x_scale"], ["out"])),
+                else_branch=branch(helper.make_node("Abs", ["x_scale"], ["out"])),
+            ),
+        ],
+        (2,),
+        {"yes": True},
+    )
+    assert rewritten(model) == model
