@@ -56,7 +56,8 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 # NVIDIA's real Python bindings of several TensorRT versions, each in a folder of its own: the tests hold our calls
-# against them. Without TensorRT's libraries they are 1.3 MB each.
+# against them. Without TensorRT's libraries they are 1.3 MB each. Triton's client, whose definitions a bundle's
+# configuration is held against, wants older libraries than ours to run, and is only read.
 $(BINDINGS): .venv/bindings/%: tests/bindings/%.lock $(READY)
 	@rm -rf $@
 	@python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $@ -r $<

@@ -40,6 +40,7 @@ def validate_engine(
         broken += broken_size(other, limits)
     return Validation(
         precision=precision,
+        engine=engine.record.identity,
         samples=len(samples),
         reference_accuracy=wanted_accuracy,
         graph_accuracy=accuracy_of(graph, samples.labels),

@@ -279,13 +279,18 @@ def test_a_stage_lists_no_parameter_that_it_does_not_read(name):
     assert unread == set()
 
 
-def test_parameters_are_read_by_stages_only():
+def test_parameters_are_read_by_stages_and_commands_only():
     readers = [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "enginery").rglob("*.py"))
         if "load_params(" in path.read_text() and path.name != "params.py"
     ]
-    assert readers == ["enginery/nightly/__main__.py", "enginery/recipes.py"]
+    assert readers == [
+        "enginery/bundle/write.py",
+        "enginery/diagnosis.py",
+        "enginery/nightly/__main__.py",
+        "enginery/recipes.py",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,9 @@ def looked_at(entry, seed=0):
     wanted = rng.normal(0, 3, (200, 10)).astype(np.float32)
     error = entry.validation.engine_against_pytorch.relative
     got = wanted * (1 + error * rng.normal(size=wanted.shape)).astype(np.float32)
-    return replace(entry, validation=entry.validation.model_copy(update={"spread": spread(wanted, got)}))
+    return replace(
+        entry, validation=entry.validation.model_copy(update={"spread": spread({"logits": wanted}, {"logits": got})})
+    )
 
 
 def of_tensors(names):

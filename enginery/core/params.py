@@ -1,6 +1,5 @@
 """params.yaml as frozen, validated values. An unknown or impossible entry is an error that names it."""
 
-import difflib
 import re
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from enginery.core.errors import EngineryError
+from enginery.core.suggestions import suggestion
 
 PARAMS_FILE = Path("params.yaml")
 ONNXRUNTIME, EAGER = "onnxruntime", "eager"
@@ -432,11 +432,11 @@ def _sentence(error: ErrorDetails) -> str:
     place = [str(part) for part in error["loc"] if part != "[key]"]
     name = ".".join(place)
     if error["type"] == "extra_forbidden":
-        return f"{name} is not a parameter{_suggestion(place[-1], _siblings(place[:-1]))}"
+        return f"{name} is not a parameter{suggestion(place[-1], _siblings(place[:-1]))}"
     if error["type"] == "missing":
         return f"{name} is missing"
     if error["type"] == "literal_error" and place[0] == "precisions" and len(place) == 2:
-        return f"{name}: unknown precision{_suggestion(place[1], list(get_args(PrecisionName)))}"
+        return f"{name}: unknown precision{suggestion(place[1], list(get_args(PrecisionName)))}"
     if error["type"] == "value_error":
         return f"{name}: {error['ctx']['error']}" if name else str(error["ctx"]["error"])
     message = error["msg"][0].lower() + error["msg"][1:]
@@ -453,11 +453,6 @@ def _siblings(place: list[str]) -> list[str]:
             annotation = model.model_fields[part].annotation
             model = next(kind for kind in (annotation, *get_args(annotation)) if hasattr(kind, "model_fields"))
     return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _suggestion(name: str, known: list[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean '{nearest[0]}'?" if nearest else f"; known here: {', '.join(known)}"
 
 
 if __name__ == "__main__":  # what `make repro` asks before DVC reads the file, whose own words are harder to follow

@@ -7,7 +7,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from enginery.core.errors import EngineryError
-from enginery.core.files import new_file
+from enginery.core.files import new_file, sha256_of
 from enginery.core.params import BuildParams, Preprocessing, Profile, Rest
 
 
@@ -238,6 +238,11 @@ class EngineRecord(Record):
         return self.build.profile
 
     @property
+    def identity(self) -> str:
+        """Another one after each build: it covers the hashes of the files, and all else that is written here."""
+        return sha256_of(self.model_dump(mode="json"))
+
+    @property
     def executed(self) -> dict[str, int]:
         """How many of the layers that carry the arithmetic run in which precision; none if that is not known."""
         precisions = [layer.precision for layer in self.layers if layer.computes]
@@ -300,6 +305,7 @@ class Spread(Record):
 
 class Validation(Record):
     precision: str
+    engine: str | None = None  # the identity of the engine that was judged; early records do not tell
     samples: int
     reference_accuracy: float | None
     graph_accuracy: float | None

@@ -56,6 +56,13 @@ def compile(onnx: Path, interface: Interface, folder: Path, build: BuildParams) 
     return [_layer(operation) for operation in _executed(compiled)]
 
 
+def write_ir(onnx: Path, folder: Path) -> None:
+    """The graph that `compile` compiles, as OpenVINO's own model.xml and model.bin."""
+    import openvino
+
+    openvino.save_model(openvino.convert_model(onnx), folder / "model.xml", compress_to_fp16=False)
+
+
 def load(
     folder: Path, interface: Interface, build: BuildParams, inference: InferenceParams, requests: int
 ) -> Sequence["OpenVinoSession"]:
