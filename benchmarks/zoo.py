@@ -41,7 +41,7 @@ SETTINGS: dict[str, Any] = {
     "weights": {"source": "data/weights/settled.pt", "training": {"epochs": 0}},
     # Entropy clips the thin strokes of enlarged digits: see recipes/resnet50.yaml.
     "calibration": {"method": "max", "batch": 4},
-    "build": {"profile": {"min": 1, "opt": 8, "max": 16}},
+    "build": {"profile": {"batch": {"min": 1, "opt": 8, "max": 16}}},
     "validation": {"spot_samples": 16},
     "benchmark": {"batches": [8], "seconds": 0.3},
 }
@@ -88,20 +88,22 @@ def run_model(name: str, row_file: Path) -> None:
 
 def write_params(name: str) -> int:
     """params.yaml of the project with SETTINGS, for the smallest image that the model takes."""
-    from enginery.core.errors import EngineryError
-    from enginery.models import make_model, require_logits
+    import torch
+
+    from enginery.core.params import ModelParams
+    from enginery.models import make_model
     from enginery.recipes import apply_recipe
 
-    model = make_model(name, 10)
+    model = make_model(ModelParams(source=name, arguments={}), 10)
     for size in SIZES:
         try:
-            require_logits(model, 10, size)
+            model(torch.zeros(2, 3, size, size))
             break
-        except EngineryError:
+        except Exception:  # whatever a network says of images that are too small
             if size == SIZES[-1]:
                 raise
     changes = json.loads(json.dumps(SETTINGS))
-    changes["model"] = {"name": name}
+    changes["model"] = {"source": name}
     changes["samples"]["preprocessing"] = {"resize": size, "crop": size}
     changes["weights"]["training"]["size"] = size
     shutil.copyfile(ROOT / "params.yaml", "params.yaml")
@@ -121,14 +123,15 @@ def settle(name: str, training: Path) -> None:
     import torch
     from torch import nn
 
-    from enginery.core.params import load_params
+    from enginery.core.params import ModelParams, load_params
     from enginery.models import make_model
     from enginery.samples import SampleSet
     from enginery.training import last_layer, train
 
     samples = SampleSet.open(training)
     torch.manual_seed(0)
-    model = make_model(name, len(samples.manifest.class_names))
+    classes = len(samples.manifest.class_names)
+    model = make_model(ModelParams(source=name, arguments={}), classes)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.ones_(module.bias)
@@ -148,15 +151,22 @@ def prepare(model: str, step: Callable[[str, Callable[[], object]], object]) -> 
     from stages.simplify import simplify
     from stages.weights import weights
 
-    for folder in ("data/images", "data/weights", "data/calibration", "artifacts/samples", "reports/validation"):
+    for folder in (
+        "data/images",
+        "data/weights",
+        "data/models",
+        "data/calibration",
+        "artifacts/samples",
+        "reports/validation",
+    ):
         Path(folder).mkdir(parents=True)
     made, sets = Path("artifacts"), {n: made_at(f"samples/{n}") for n in ("training", "calibration", "validation")}
     validation = sets["validation"]
-    records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools")}
+    records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "code")}
     step("machine", partial(machine, **records))
     step("samples", partial(samples, Path("data/images"), **sets))
     step("settle", partial(settle, model, sets["training"]))
-    step("weights", partial(weights, Path("data/weights"), sets["training"], made / "weights"))
+    step("weights", partial(weights, Path("data/weights"), Path("data/models"), sets["training"], made / "weights"))
     step("export", partial(export, made / "weights", validation, made / "exported"))
     step("simplify", partial(simplify, made / "exported", validation, made / "simplified"))
     step("reference", partial(reference, made / "weights", validation, made / "reference"))
@@ -164,7 +174,7 @@ def prepare(model: str, step: Callable[[str, Callable[[], object]], object]) -> 
         "calibrate",
         partial(calibrate, Path("data/calibration"), made / "simplified", sets["calibration"], made / "calibrated"),
     )
-    return Reference.read(made / "reference" / "reference.json").accuracy
+    return Reference.read(made / "reference" / "reference.json").accuracy or 0.0
 
 
 def made_at(place: str) -> Path:
@@ -213,7 +223,7 @@ def nvidia_verdict(precision: str) -> str:
     from enginery.calibration.cache import read_cache
     from enginery.convert import quantize
     from enginery.core.params import load_params
-    from enginery.graphs import save_graph
+    from enginery.graphs import read_interface, save_graph
     from enginery.runtimes import load_runtime
 
     params = load_params()
@@ -224,7 +234,8 @@ def nvidia_verdict(precision: str) -> str:
         graph = made_at(f"{precision}.nvidia.onnx")
         save_graph(quantized, graph)
     with tempfile.TemporaryDirectory() as scratch:
-        load_runtime(NVIDIA).compile(graph, Path(scratch), params.build)
+        interface = read_interface(graph, params.build.profile)
+        load_runtime(NVIDIA).compile(graph, interface, Path(scratch), params.build)
     return "ok"
 
 
@@ -235,9 +246,8 @@ def race_engines(precisions: list[str]) -> dict[str, float]:
     from enginery.benchmark import race_contenders
     from enginery.contenders import pytorch_contender
     from enginery.core.params import load_params
-    from enginery.core.records import Machine, Weights
+    from enginery.core.records import Machine
     from enginery.engines import Engine
-    from enginery.graphs import INPUT
     from enginery.models import load_model
     from enginery.pace import pace_of
     from enginery.samples import SampleSet
@@ -245,26 +255,20 @@ def race_engines(precisions: list[str]) -> dict[str, float]:
     params, here = load_params(), Machine.read(made_at("machine.json"))
     inference = params.inference.model_copy(update={"threads": THREADS})
     torch.set_num_threads(THREADS)
-    record = Weights.read(made_at("weights/weights.json"))
-    model = load_model(record.model, record.classes, made_at("weights/weights.pt"))
+    model = load_model(made_at("weights"))
     engines = {name: Engine.open(made_at(f"engines/{name}"), here, inference) for name in precisions}
     eager, *_ = params.benchmark.baselines
     (batch,) = params.benchmark.batches
-    contenders: dict[str, Any] = {name: partial(bound, engine, INPUT) for name, engine in engines.items()}
+    contenders: dict[str, Any] = {name: engine.bind for name, engine in engines.items()}
     contenders |= {eager: partial(pytorch_contender, model, eager, here.device, True), "engine": contenders["fp32"]}
     race = race_contenders(
         contenders,
         SampleSet.open(made_at("samples/validation")),
         params.benchmark,
         pace_of(here.device, THREADS),
-        record.model,
+        "race",
     )
     return {name: median(race.timings[batch].ratios(eager, name)) for name in engines}
-
-
-def bound(engine: Any, name: str, images: Any) -> Callable[[], object]:
-    call: Callable[[], object] = engine.bind({name: images})
-    return call
 
 
 def sweep(models: list[str], rows: Path, again: bool, minutes: int) -> None:
