@@ -351,7 +351,8 @@ def cell(row: Row, precision: str) -> str:
     ratio = row.get("ratios", {}).get(precision)
     speed = f", {ratio:.1f} times" if isinstance(ratio, float) else ""
     run_as = "" if executed == precision else f", run as {executed}"
-    return f"{'**broken**' if found['broken'] else 'ok'} {found['cosine']:.5f}{speed}{run_as}"
+    verdict = "**broken**" if found["broken"] else "ok"
+    return f"{verdict} {found['cosine']:.5f}, {found['agreement']:.1%}{speed}{run_as}"
 
 
 def nvidia(row: Row) -> str:

@@ -86,9 +86,9 @@ def trace(
 def _begin_small(compiled: Any, requests: int) -> None:
     """Run the smallest shapes first, or smaller batches after a large one come out wrong.
 
-    A stream packs a convolution's int8 weights for the first batch that it sees. Packed for a large one, which goes to
-    AMX, they lack what the kernels for small ones add up, and these then read what is not there. A stream cannot be
-    called by name: several rounds of all requests at once reach each.
+    Seen with small int8 convolutions on a CPU with AMX: after a large batch, a smaller one is wrong; after the
+    smallest, all are right. Probably a stream packs weights for the first batch that it sees, without what kernels for
+    smaller ones add up. A stream cannot be called by name: several rounds of all requests at once reach each.
     """
     smallest = {
         port.any_name: np.zeros(
