@@ -280,3 +280,14 @@ def test_what_is_kept_must_exist(tiny_graph, keep, complaint):
 
 def test_what_is_kept_may_be_a_pattern(tiny_graph):
     require_known(Keep(op_types=("Gemm",), nodes=("conv.*",)), tiny_graph)
+
+
+def test_a_graph_of_several_inputs_and_sizes_is_quantized_where_it_computes_on_floats(pair_onnx, pair_feeds):
+    names = tensors_to_quantize(pair_onnx, "int8", EVERYTHING)
+    assert {"image", "both"} <= set(names)
+    assert "numbers" not in names
+    quantized = quantize(pair_onnx, "int8", dict.fromkeys(names, 4.0), EVERYTHING, rest="fp32")
+    for sizes in ((1, 8, 8), (3, 16, 12)):
+        wanted, got = (run_graph(arbiter(graph), pair_feeds(*sizes)) for graph in (pair_onnx, quantized))
+        for name, values in wanted.items():
+            assert 0 < np.linalg.norm(got[name] - values) / np.linalg.norm(values) < 0.1, name
