@@ -77,6 +77,16 @@ def test_a_state_dict_is_accepted_however_training_scripts_wrap_it(state, checkp
     assert not model.training
 
 
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_a_model_that_asks_for_its_version_finds_it(given, tmp_path, prefix):
+    """MNASNet raises where a state dict has lost what PyTorch keeps beside the tensors."""
+    params = ModelParams(source="mnasnet0_5", arguments={})
+    model = make_model(params, CLASSES)
+    wrapped = torch.nn.DataParallel(model) if prefix else model
+    torch.save(wrapped.state_dict(), tmp_path / "given.pt")
+    assert same(given(tmp_path / "given.pt", model=params).state_dict(), model.state_dict())
+
+
 def test_the_older_file_format_is_accepted(state, checkpoint):
     path = checkpoint(state, _use_new_zipfile_serialization=False)
     assert same(read_checkpoint(path), state)
