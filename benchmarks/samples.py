@@ -26,7 +26,7 @@ from calibration import in_own_process
 from PIL import Image
 
 from enginery.core.params import Preprocessing, SamplesParams
-from enginery.samples import PIXELS
+from enginery.samples import file_of
 
 PHOTO, MANY, INTERVAL = (500, 375), 50_000, 0.01
 MOST_GROWTH = 0.05  # of the bytes of the images that were added
@@ -84,7 +84,7 @@ def run_once(count: int, photos: Path, out: Path) -> Run:
     with watched_memory(readings), contextlib.redirect_stdout(io.StringIO()):
         write_split(open_source(params, photos.parent), range(count), params, out)
     seconds = time.perf_counter() - started
-    return Run(count, seconds, max(readings) / 1000, (out / PIXELS).stat().st_size / 1e6)
+    return Run(count, seconds, max(readings) / 1000, (out / file_of(0)).stat().st_size / 1e6)
 
 
 def main() -> None:

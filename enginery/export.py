@@ -4,6 +4,7 @@ import contextlib
 import io
 import logging
 import re
+import warnings
 from collections.abc import Callable
 
 import onnx
@@ -45,7 +46,8 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
     flat, shapes = _Flat(model, list(given)).eval(), {"feeds": dict.fromkeys(given, dynamic)}
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # the exporter prints its progress
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():  # the exporter prints its progress
+            warnings.filterwarnings("ignore", "# The axis name")  # that several inputs share one batch is meant so
             program = torch.onnx.export(
                 flat,
                 (),

@@ -152,6 +152,22 @@ def test_an_element_that_is_not_written_is_seen():
         session.close()
 
 
+@pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
+def test_several_inputs_outputs_and_sizes_are_computed_as_the_graph_means(
+    pair_onnx, pair_build, pair_feeds, machine, manifest, tmp_path, inference
+):
+    build = pair_build.model_copy(update={"tf32": False})
+    build_engine("fp32", pair_onnx, target_of(machine, build.tensorrt), build, manifest, tmp_path / "pair")
+    session = arbiter(pair_onnx)
+    with Engine.open(tmp_path / "pair", machine, inference) as engine:
+        for sizes in ((2, 8, 8), (4, 16, 12), (1, 13, 9), (2, 8, 8)):  # each graph serves its own sizes alone
+            feeds = pair_feeds(*sizes)
+            wanted, got = run_graph(session, feeds), engine.run(feeds)
+            assert got.keys() == wanted.keys()
+            for name, values in wanted.items():
+                assert far(values, got[name]) < 1e-5, f"{name} at {sizes}"
+
+
 def test_a_bound_call_keeps_its_inputs_while_others_are_run(engines, machine, images):
     with Engine.open(engines / "fp32", machine, REPLAYED) as engine:
         call = engine.bind({"input": images[:4]})
