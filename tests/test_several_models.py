@@ -26,7 +26,7 @@ def bold():
     return network(2)
 """
 RECIPE = """
-samples: {source: data/images/points.npz, input: points, validation: 48, calibration: 16, training: 0}
+samples: {source: data/images/points.npz, preprocessing: null, validation: 48, calibration: 16, training: 0}
 model: {source: "several:calm"}
 weights: {source: given}
 build: {profile: {batch: {min: 1, opt: 2, max: 4}}}
@@ -56,9 +56,6 @@ def project(tmp_path_factory):
     (project.root / "recipes/calm.yaml").write_text(RECIPE)
     points = np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)
     np.savez(project.root / "data/images/points.npz", points=points)
-    project.set(**{"samples.preprocessing": "null"})
-    text = project.params_file.read_text()
-    project.params_file.write_text(text.replace("preprocessing: 'null'", "preprocessing: null"))
     project.set(**{"precisions.fp16": None, "precisions.bf16": None})
     for precision in ("fp32", "int8"):
         project.set(**{f"precisions.{precision}.thresholds.{limit}": 0 for limit in ("cosine", "top1_agreement")})
