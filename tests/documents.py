@@ -25,6 +25,7 @@ class Block(NamedTuple):
 class Command(NamedTuple):
     place: str
     words: tuple[str, ...]
+    is_mention: bool = False  # in running text, of a command by its name
 
 
 def blocks(*kinds: str) -> list[Block]:
@@ -54,8 +55,9 @@ def commands() -> list[Command]:
     ]
     for document in DOCUMENTS:
         for text in re.findall(r"`([^`\n]+)`", FENCE.sub("", document.read_text())):
-            if text.split()[0] in PROGRAMS and "…" not in text:
-                found += [Command(f"{document.name}: {text}", part) for part in parts_of(text)]
+            if text.split()[0] in PROGRAMS and " " in text and "…" not in text:
+                named = len(text.split()) == 2
+                found += [Command(f"{document.name}: {text}", part, named) for part in parts_of(text)]
     return found
 
 
