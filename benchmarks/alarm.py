@@ -103,7 +103,6 @@ def run(extra: dict[int, int], report: Path) -> None:
         race = race_contenders(contenders, samples, params, pace_of(here.device, here.cores), report.name)
         company = contention(before, usage())
     rng = np.random.default_rng(params.seed)
-    counted = {batch: timings.at((race.pace.microseconds or 0) / 1e6) for batch, timings in race.timings.items()}
     found = {
         name: Benchmark(
             precision=PRECISION,
@@ -113,7 +112,7 @@ def run(extra: dict[int, int], report: Path) -> None:
             latencies=race.latencies,
             ratios=tuple(
                 compare(as_engine(timings, name), BASELINE, batch, params.confidence, rng)
-                for batch, timings in counted.items()
+                for batch, timings in race.counted.items()
                 if timings.rounds
             ),
             pace=race.pace,

@@ -18,12 +18,13 @@ RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds
 
 @dataclass(frozen=True)
 class Race:
-    """All contenders at all batch sizes: the summary, and every single timing."""
+    """All contenders at all batch sizes: the summary, every single timing, and those of rounds at one pace."""
 
     latencies: tuple[Latency, ...]
     ratios: tuple[Ratio, ...]
     pace: Pace
     timings: Mapping[int, Timings]
+    counted: Mapping[int, Timings]
 
 
 def race_contenders(
@@ -55,6 +56,7 @@ def race_contenders(
             set_aside=rounds - sum(len(each.rounds) for each in counted.values()),
         ),
         timings=timings,
+        counted=counted,
     )
 
 

@@ -4,6 +4,7 @@ import contextlib
 import io
 import logging
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +19,9 @@ from enginery.core.errors import EngineryError
 from enginery.core.params import Keep, Rest
 from enginery.graphs import load_graph
 
+LARGEST_INT8 = 127
 LARGEST_FP8 = 448  # of E4M3
+LARGEST_FLOAT16 = float(np.finfo(np.float16).max)  # ModelOpt writes it for all that is larger
 SMALLEST_FLOAT16_SCALE = 2.0**-20  # below, float16 has fewer than five bits left
 LARGE_IMAGE = 224
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
@@ -52,16 +55,27 @@ def cast(source: Path, precision: str, keep: Keep) -> onnx.ModelProto:
     return converted
 
 
+def nodes_of_tiny_inputs(source: Path, precision: str, amax: Mapping[str, float], rest: Rest) -> list[str]:
+    """What must stay in float16 because float16 cannot hold the scale of what it reads, such as ConvNeXt's branches
+    before training, which are multiplied by 1e-6."""
+    if rest != "fp16":
+        return []
+    levels = LARGEST_FP8 if precision == "fp8" else LARGEST_INT8
+    tiny = {name for name, value in amax.items() if value / levels <= SMALLEST_FLOAT16_SCALE}
+    return [node.name for node in load_graph(source).graph.node if tiny.intersection(node.input)]
+
+
 def quantize(source: Path, precision: str, amax: Mapping[str, float], keep: Keep, rest: Rest) -> onnx.ModelProto:
     """Q/DQ nodes where TensorRT fuses them, which is NVIDIA's to know; the scales are ours, to the bit of `rest`."""
     zeros = _one_batch(source)
+    tiny = [re.escape(name) for name in nodes_of_tiny_inputs(source, precision, amax, rest)]
     with _quiet_modelopt(), tempfile.TemporaryDirectory() as scratch:
         from modelopt.onnx.quantization import quantize as modelopt_quantize
 
         cache, target = Path(scratch) / "calibration.cache", Path(scratch) / "quantized.onnx"
         write_cache(amax, cache)
         modelopt_quantize(
-            str(source),
+            shutil.copyfile(source, Path(scratch) / "given.onnx").as_posix(),  # some graphs it writes back, changed
             quantize_mode=precision,
             # One batch of zeros: with a cache given, the data is run but its ranges are not used.
             calibration_data=zeros,
@@ -69,7 +83,7 @@ def quantize(source: Path, precision: str, amax: Mapping[str, float], keep: Keep
             calibration_cache_path=str(cache),
             calibration_eps=["cpu"],
             op_types_to_exclude=list(keep.op_types),
-            nodes_to_exclude=list(keep.nodes),
+            nodes_to_exclude=[*keep.nodes, *tiny],
             high_precision_dtype=rest,
             output_path=str(target),
             log_level="ERROR",
@@ -109,8 +123,8 @@ def _require_usable_scales(model: onnx.ModelProto) -> None:
         if node.op_type == "QuantizeLinear" and node.input[1] in constants:
             scales = numpy_helper.to_array(constants[node.input[1]])
             coarse = scales.dtype == np.float16 and node.input[0] not in constants  # of weights, dead channels may be
-            smallest = SMALLEST_FLOAT16_SCALE if coarse else 0.0
-            if not np.all(np.isfinite(scales) & (scales.astype(np.float32) > smallest)):
+            smallest, largest = (SMALLEST_FLOAT16_SCALE, LARGEST_FLOAT16) if coarse else (0.0, np.inf)
+            if not np.all((smallest < scales.astype(np.float32)) & (scales.astype(np.float32) < largest)):
                 raise EngineryError(
                     f"a scale of {node.input[0]} is too small or too large for the unquantized rest: "
                     "set keep.rest: fp32, or keep the node that reads it"

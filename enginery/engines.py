@@ -92,6 +92,7 @@ class Engine:
         specs = {spec.name: spec for spec in self.record.interface.inputs}
         if feeds.keys() != specs.keys():
             raise EngineryError(f"the engine takes {', '.join(specs)}, but was given {', '.join(feeds) or 'nothing'}")
+        given: dict[str, tuple[str, int]] = {}  # by axis: the first input that has it, and its size
         for name, array in feeds.items():
             spec = specs[name]
             if array.dtype != spec.dtype:
@@ -101,6 +102,10 @@ class Engine:
                 raise EngineryError(
                     f"input {name} has shape {array.shape}, and the engine takes ({', '.join(map(str, wanted))})"
                 )
+            for axis, size in zip(spec.shape, array.shape, strict=True):
+                first, others = given.setdefault(axis, (name, size)) if isinstance(axis, str) else (name, size)
+                if size != others:
+                    raise EngineryError(f"input {name} has {axis} {size}, and input {first} has {others}")
 
     def _fits(self, size: int, wanted: int | str) -> bool:
         return size == wanted if isinstance(wanted, int) else size in self.record.profile.ranges[wanted]

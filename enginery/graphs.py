@@ -45,12 +45,15 @@ def read_interface(path: Path, profile: Profile) -> Interface:
     inputs = tuple(_spec(tensor, profile, f"{path}: input") for tensor in graph.input if tensor.name not in fixed)
     outputs = tuple(_spec(tensor, profile, f"{path}: output") for tensor in graph.output)
     for spec in inputs:
+        if spec.dtype == "object":
+            raise EngineryError(f"{path}: input {spec.name} holds no numbers")
         _require_batch(spec, profile.batch, f"{path}: the batch of input {spec.name}")
     varies = any(spec.shape[0] == BATCH for spec in inputs)
     for spec in outputs:
         if spec.dtype not in FLOATS:
             raise EngineryError(
-                f"{path}: output {spec.name} is {spec.dtype}, and only floats can be held against PyTorch"
+                f"{path}: output {spec.name} is {spec.dtype} and must be one of {', '.join(FLOATS)}, "
+                "to be held against PyTorch"
             )
         if varies and (not spec.shape or spec.shape[0] != BATCH):
             raise EngineryError(

@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import pickle
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,10 @@ def read_checkpoint(path: Path) -> State:
     ):
         raise EngineryError(f"{path} is not a state dict: it must map parameter names to tensors")
     # What DataParallel puts before each name.
-    return {name.removeprefix("module."): value for name, value in content.items()}
+    state = OrderedDict((name.removeprefix("module."), value) for name, value in content.items())
+    versions = getattr(content, "_metadata", {})  # of the modules' code: MNASNet refuses a state without
+    state._metadata = {name.removeprefix("module").removeprefix("."): each for name, each in versions.items()}  # type: ignore[attr-defined]
+    return state
 
 
 def _what_it_needs(error: Exception) -> str:

@@ -23,6 +23,10 @@ def open_original(weights: Path) -> Run:
     return partial(run_graph, arbiter(given)) if given.exists() else partial(run_model, load_model(weights))
 
 
+def made_by(weights: Path) -> str:
+    return "ONNX Runtime" if (weights / GIVEN_GRAPH).exists() else "PyTorch"
+
+
 def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
     with torch.inference_mode():
         outputs = call_model(model, {name: torch.from_numpy(array) for name, array in feeds.items()})

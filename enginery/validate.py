@@ -21,8 +21,15 @@ from enginery.samples import SampleSet, run_all
 
 
 def validate_engine(
-    engine: Engine, onnx: Path, samples: SampleSet, reference: Outputs, limits: Thresholds, spot_samples: int
+    engine: Engine,
+    onnx: Path,
+    samples: SampleSet,
+    reference: Outputs,
+    limits: Thresholds,
+    spot_samples: int,
+    made_by: str = "PyTorch",
 ) -> Validation:
+    """`made_by` says whose the reference is."""
     precision, sizes = engine.record.precision, engine.record.profile.batch
     as_written, whole = run_as_written(onnx), sizes.min > 1
     graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph")
@@ -40,6 +47,7 @@ def validate_engine(
         broken += broken_size(other, limits)
     return Validation(
         precision=precision,
+        reference=made_by,
         engine=engine.record.identity,
         samples=len(samples),
         reference_accuracy=wanted_accuracy,

@@ -13,7 +13,7 @@ from enginery.core.params import CalibrationParams, load_params
 from enginery.core.progress import progress
 from enginery.core.records import Histograms, Sketch
 from enginery.core.stage import run_stage
-from enginery.graphs import load_graph
+from enginery.graphs import fixed_batch, load_graph
 from enginery.samples import SampleSet
 
 
@@ -40,8 +40,11 @@ def calibrate(data: Path, simplified: Path, calibration: Path, calibrated: Path)
 def find_ranges(
     model: Path, samples: SampleSet, params: CalibrationParams
 ) -> tuple[dict[str, float], dict[str, Sketch]]:
-    batches = progress(samples.batches(params.batch), "calibration", -(-len(samples) // params.batch))
-    histograms = measure(load_graph(model), batches, params.bins)
+    graph = load_graph(model)
+    fixed = fixed_batch(graph)
+    batch = fixed or params.batch
+    batches = progress(samples.batches(batch, whole=bool(fixed)), "calibration", -(-len(samples) // batch))
+    histograms = measure(graph, batches, params.bins)
     amax = {name: choose_amax(histogram, params) for name, histogram in histograms.items()}
     return amax, {name: sketch(histogram, amax[name]) for name, histogram in histograms.items()}
 

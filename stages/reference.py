@@ -1,4 +1,4 @@
-"""PyTorch's own outputs over the validation set: what every engine is held against."""
+"""The model's own outputs over the validation set: what every engine is held against."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from enginery.core.files import new_folder
 from enginery.core.params import load_params
 from enginery.core.records import Reference
 from enginery.core.stage import run_stage
-from enginery.original import open_original
+from enginery.original import made_by, open_original
 from enginery.samples import SampleSet, run_all
 
 BATCH = 32
@@ -20,12 +20,12 @@ def reference(weights: Path, validation: Path, reference: Path) -> None:
     sizes, samples = load_params().build.profile.batch, SampleSet.open(validation)
     batch = sizes.max if sizes.fixed else BATCH
     outputs = run_all(open_original(weights), samples, batch, sizes.fixed, "reference")
-    result = Reference(samples=len(samples), accuracy=accuracy_of(outputs, samples.labels))
+    result = Reference(made_by=made_by(weights), samples=len(samples), accuracy=accuracy_of(outputs, samples.labels))
     with new_folder(reference) as unfinished:
         np.savez(unfinished / "outputs.npz", allow_pickle=False, **outputs)
         result.write(unfinished / "reference.json")
     right = "accuracy not measured, no labels;" if result.accuracy is None else f"{result.accuracy:.2%} of"
-    print(f"PyTorch: {right} {result.samples} validation images")
+    print(f"{result.made_by}: {right} {result.samples} validation images")
 
 
 if __name__ == "__main__":

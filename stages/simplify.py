@@ -15,6 +15,7 @@ from enginery.graphs import (
     run_graph,
     save_graph,
 )
+from enginery.rewrites import rewrite_graph
 from enginery.samples import SampleSet
 from enginery.simplify import SIMPLIFY_LIMIT, fold_constants, simplify_graph
 
@@ -23,7 +24,7 @@ def simplify(exported: Path, validation: Path, simplified: Path) -> None:
     """Write model.onnx and simplify.json, which says what was removed."""
     source = exported / "model.onnx"
     before = load_graph(source)
-    after = fold_constants(simplify_graph(before))
+    after = rewrite_graph(fold_constants(simplify_graph(before)))
     feeds = SampleSet.open(validation).cycled(fixed_batch(before) or CHECKED_SAMPLES)
     with new_folder(simplified) as unfinished:
         target = unfinished / "model.onnx"

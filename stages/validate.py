@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from enginery.core.params import load_params, precision_params
-from enginery.core.records import Machine, Validation
+from enginery.core.records import Machine, Reference, Validation
 from enginery.core.stage import run_stage
 from enginery.engines import Engine, require_made_of
 from enginery.samples import SampleSet
@@ -27,6 +27,7 @@ def validate(
             dict(np.load(reference / "outputs.npz")),
             precision_params(params, precision).thresholds,
             params.validation.spot_samples,
+            Reference.read(reference / "reference.json").made_by,
         )
     record.write(report)
     errors = record.engine_against_pytorch
@@ -39,7 +40,7 @@ def validate(
 def _accuracy(record: Validation) -> str:
     if record.engine_accuracy is None:
         return "accuracy not measured: no labels"
-    return f"accuracy {record.engine_accuracy:.2%} (PyTorch {record.reference_accuracy:.2%})"
+    return f"accuracy {record.engine_accuracy:.2%} ({record.reference} {record.reference_accuracy:.2%})"
 
 
 if __name__ == "__main__":

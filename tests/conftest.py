@@ -82,6 +82,57 @@ def tiny_onnx(tiny_graph, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def pair_onnx(tmp_path_factory):
+    """An image of any size and two numbers of six; class scores, and a map as large as the image."""
+    rng = np.random.default_rng(5)
+    weights = {"w1": (32, 3, 3, 3), "table": (6, 3), "w2": (CLASSES, 38), "b2": (CLASSES,)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["image", "w1"], ["conv"], "conv", pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["conv"], ["map"], "relu"),
+            helper.make_node("GlobalAveragePool", ["map"], ["pooled"], "pool"),
+            helper.make_node("Flatten", ["pooled"], ["seen"], "flatten_seen"),
+            helper.make_node("Gather", ["table", "numbers"], ["rows"], "look_up"),
+            helper.make_node("Flatten", ["rows"], ["told"], "flatten_told"),
+            helper.make_node("Concat", ["seen", "told"], ["both"], "concat", axis=1),
+            helper.make_node("Gemm", ["both", "w2", "b2"], ["scores"], "classifier", transB=1),
+        ],
+        "pair",
+        [
+            helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 3, "height", "width"]),
+            helper.make_tensor_value_info("numbers", TensorProto.INT64, ["batch", 2]),
+        ],
+        [
+            helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", CLASSES]),
+            helper.make_tensor_value_info("map", TensorProto.FLOAT, ["batch", 32, "height", "width"]),
+        ],
+        [
+            numpy_helper.from_array(rng.normal(0, 0.5, shape).astype(np.float32), name)
+            for name, shape in weights.items()
+        ],
+    )
+    path = tmp_path_factory.mktemp("pair") / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def pair_feeds():
+    def feeds(batch, height, width):
+        rng = np.random.default_rng(batch)
+        images = rng.normal(0, 1, (batch, 3, height, width)).astype(np.float32)
+        return {"image": images, "numbers": rng.integers(0, 6, (batch, 2))}
+
+    return feeds
+
+
+@pytest.fixture(scope="session")
+def pair_build(build):
+    sizes = {"height": Range(min=8, opt=8, max=16), "width": Range(min=8, opt=8, max=12)}
+    return build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=2, max=4), **sizes)})
+
+
+@pytest.fixture(scope="session")
 def preprocessing():
     return Preprocessing(resize=SIZE, crop=SIZE, interpolation="bilinear", mean=(0.5, 0.4, 0.3), std=(0.5, 0.25, 0.2))
 

@@ -151,3 +151,27 @@ def test_one_class_has_no_margin_and_what_is_not_finite_still_gives_figures():
     assert spread(logits([3], [4]), logits([3], [5])).margin_kept == ()
     broken = spread(logits([1, 2], [3, 4]), logits([np.nan, 2], [-np.inf, np.inf]))
     assert np.isfinite([*broken.relative_error, *broken.margin_kept]).all()
+
+
+def test_of_several_outputs_the_worst_of_each_figure_counts():
+    wanted = logits([3, 4], [4, 3]) | {"map": np.ones((2, 3, 4), np.float32)}
+    got = logits([3, 5], [4, 3]) | {"map": np.ones((2, 3, 4), np.float32) * 1.1}
+    scores, maps = (
+        compare(logits([3, 4], [4, 3]), logits([3, 5], [4, 3])),
+        compare({"map": wanted["map"]}, {"map": got["map"]}),
+    )
+    both = compare(wanted, got)
+    assert both.max_abs == scores.max_abs == 1
+    assert both.relative == max(scores.relative, maps.relative)
+    assert both.cosine == min(scores.cosine, maps.cosine)
+    assert both.top1_agreement == scores.top1_agreement == 1
+    assert compare(wanted, got | {"map": np.full((2, 3, 4), np.nan)}).nonfinite == 24
+
+
+def test_without_an_output_of_classes_there_is_neither_agreement_nor_accuracy():
+    maps = {"map": np.ones((2, 3, 4), np.float32)}
+    assert compare(maps, maps).top1_agreement is None
+    assert accuracy_of(maps, np.array([0, 1])) is None
+    assert accuracy_of({"distance": np.ones((2, 1))}, np.array([0, 1])) is None
+    strict = LIMITS.model_copy(update={"top1_agreement": 1})
+    assert broken_thresholds(compare(maps, maps), None, strict) == ()

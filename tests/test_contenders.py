@@ -96,3 +96,23 @@ def test_onnx_runtime_is_raced_where_it_runs_on_the_engines_device():
         EngineryError, match=r"benchmark\.baselines: onnxruntime would run on cpu .* and the engine on cuda"
     ):
         require_possible(("eager", "onnxruntime"), "cuda")
+
+
+def test_of_several_inputs_only_images_are_laid_out_and_only_floats_cast():
+    given = {}
+
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, numbers, image):
+            given.update(numbers=numbers, image=image)
+            return {"map": self.conv(image), "none": None}
+
+    feeds = {"image": IMAGES["input"], "numbers": np.array([[1, 2], [3, 4]])}
+    pytorch_contender(Pair().eval(), "channels_last+bf16", "cpu", True, feeds)()
+    assert is_channels_last(given["image"])
+    assert given["image"].dtype == torch.bfloat16
+    assert given["numbers"].dtype == torch.int64
+    assert given["numbers"].tolist() == [[1, 2], [3, 4]]

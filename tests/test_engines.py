@@ -224,3 +224,67 @@ def test_an_engine_of_another_graph_or_precision_is_not_validated(engine, tiny_o
     for precision, onnx_file in (("int8", tiny_onnx), ("fp32", other)):
         with pytest.raises(EngineryError, match=f"was not built as {precision} of .*dvc repro"):
             require_made_of(engine.record, precision, onnx_file)
+
+
+@pytest.fixture(scope="module")
+def pair(pair_onnx, pair_build, machine, manifest, inference, tmp_path_factory):
+    """An engine of two inputs and two outputs, for images of several sizes."""
+    folder = tmp_path_factory.mktemp("engines") / "fp32"
+    build_engine("fp32", pair_onnx, target_of(machine, pair_build.tensorrt), pair_build, manifest, folder)
+    with Engine.open(folder, machine, inference) as opened:
+        yield opened
+
+
+def test_several_inputs_and_outputs_and_their_sizes_are_recorded(pair):
+    interface = pair.record.interface
+    assert [(spec.name, spec.dtype, spec.shape) for spec in interface.inputs] == [
+        ("image", "float32", ("batch", 3, "height", "width")),
+        ("numbers", "int64", ("batch", 2)),
+    ]
+    assert [(spec.name, spec.dtype, spec.shape) for spec in interface.outputs] == [
+        ("scores", "float32", ("batch", 16)),
+        ("map", "float32", ("batch", 32, "height", "width")),
+    ]
+    assert pair.record.executed == {"fp32": 2}
+
+
+@pytest.mark.parametrize("sizes", [(2, 8, 8), (1, 8, 8), (3, 13, 9), (4, 16, 12)], ids=str)
+def test_every_output_is_computed_at_every_size_and_by_a_bound_call_too(pair, pair_onnx, pair_feeds, sizes):
+    feeds = pair_feeds(*sizes)
+    session = onnxruntime.InferenceSession(pair_onnx, providers=["CPUExecutionProvider"])
+    wanted = dict(zip(("scores", "map"), session.run(["scores", "map"], feeds), strict=True))
+    call = pair.bind(feeds)
+    call()
+    got = pair.run(feeds)
+    assert got.keys() == wanted.keys()
+    for name, values in wanted.items():
+        assert got[name] == pytest.approx(values, abs=1e-4), name
+    assert left_by(call) == pytest.approx(wanted["scores"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("image", "numbers", "wanted"),
+    [
+        (
+            (2, 3, 17, 8),
+            (2, 2),
+            "input image has shape (2, 3, 17, 8), and the engine takes (1 to 4, 3, 8 to 16, 8 to 12)",
+        ),
+        (
+            (2, 3, 8, 7),
+            (2, 2),
+            "input image has shape (2, 3, 8, 7), and the engine takes (1 to 4, 3, 8 to 16, 8 to 12)",
+        ),
+        ((2, 3, 8, 8), (2, 3), "input numbers has shape (2, 3), and the engine takes (1 to 4, 2)"),
+        ((2, 3, 8, 8), (3, 2), "input numbers has batch 3, and input image has 2"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_by_input_and_limit(pair, image, numbers, wanted):
+    with pytest.raises(EngineryError) as caught:
+        pair.run({"image": np.zeros(image, np.float32), "numbers": np.zeros(numbers, np.int64)})
+    assert str(caught.value) == wanted
+
+
+def test_an_input_that_is_missing_is_told_beside_those_that_are_there(pair, pair_feeds):
+    with pytest.raises(EngineryError, match="the engine takes image, numbers, but was given image"):
+        pair.run({"image": pair_feeds(2, 8, 8)["image"]})

@@ -3,6 +3,7 @@
 import runpy
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,7 @@ def run_stages(monkeypatch):
         program, option, module, *arguments = shlex.split(commands[stage]["cmd"])
         assert (program, option) == ("python", "-m")
         monkeypatch.setattr("sys.argv", [module, *arguments])
+        monkeypatch.delitem(sys.modules, module, raising=False)  # other tests import it, which runpy warns of
         runpy.run_module(module, run_name="__main__")
 
 

@@ -32,8 +32,9 @@ def comments(path):
     return [line.partition("#")[2].strip() for line in path.read_text().splitlines() if "#" in line]
 
 
-def test_there_is_a_recipe_for_resnet50():
-    assert "resnet50" in [path.stem for path in READY]
+def test_there_are_recipes_for_networks_of_each_family():
+    families = {"resnet50", "mobilenet_v3", "efficientnet_b0", "vit_b_16", "swin_t", "convnext_tiny"}
+    assert families <= {path.stem for path in READY}
 
 
 @pytest.mark.parametrize("ready", READY, ids=lambda path: path.stem)

@@ -5,10 +5,12 @@ import hashlib
 import re
 from collections import Counter
 from dataclasses import replace
+from datetime import datetime
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import test_reporting
 from test_reporting import noisy, on_gpu, unlabelled
@@ -20,7 +22,7 @@ from enginery.reporting.background import Background
 from enginery.reporting.evidence import Findings
 from enginery.reporting.metrics import metrics
 from enginery.reporting.page.charts import apart, frontier
-from enginery.reporting.page.render import render_page, with_code
+from enginery.reporting.page.render import Nights, render_page, with_code
 from enginery.reporting.page.scales import TIMES, Scale, around, decades, from_zero, short
 from enginery.reporting.page.svg import wrapped
 from enginery.reporting.verdict import failures_of
@@ -193,6 +195,31 @@ def test_every_picture_says_what_it_shows(usual):
         assert re.search(rf'<title id="{title}">[^<]+</title><desc id="{description}">[^<]+</desc>', page)
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
+
+
+def test_nights_are_drawn_and_told_the_last_first(findings, evidence):
+    found = findings(looked_at(evidence("fp32")))
+    dates = [datetime(2026, 11, day, 2, 17) for day in (20, 21)]
+    rows = pd.DataFrame(
+        {
+            "setting": HOSTILE, "date": dates, "precision": "int8", "speedup": [4.4, 3.7], "accuracy": [None, 0.95],
+            "relative_error": 0.01, "verdict": ["first", "regression"],
+        }
+    )  # fmt: skip
+    page = render_page(found, background_of(), failures_of(found, {}), Nights(b"a picture", rows))
+    assert f"data:image/png;base64,{base64.b64encode(b'a picture').decode()}" in page
+    assert "img-src data:" in page
+    last, first = (Reader(page).text.index(f"2026-11-{day} 02:17") for day in (21, 20))
+    assert last < first
+    assert "3.70" in Reader(page).text[last:first]
+    assert "regression" in Reader(page).text[last:first]
+    assert HOSTILE not in page
+
+
+def test_without_nights_the_page_has_no_such_section_and_loads_no_image(usual):
+    page = page_of(usual)
+    assert "Over the nights" not in page
+    assert "img-src" not in page
 
 
 def test_names_never_become_markup(machine, findings, evidence):

@@ -341,7 +341,9 @@ def test_a_batch_size_that_the_graph_cannot_take_is_named_with_its_node(make, bu
 
 def test_a_profile_that_tensorrt_refuses_is_named_with_its_limits(tiny_onnx, make, build, tmp_path):
     """Our own check of the order is passed by."""
-    chosen = build.model_copy(update={"profile": Profile(batch=Range.model_construct(min=8, opt=4, max=2))})
+    chosen = build.model_copy(
+        update={"profile": Profile.model_construct(batch=Range.model_construct(min=8, opt=4, max=2))}
+    )
     sentence = refusal(make, tiny_onnx, chosen, tmp_path / "out" / "fp32")
     assert sentence.startswith("TensorRT for RTX refuses build.profile batch 8 to 2: ")
     assert "MIN<=OPT<=MAX" in sentence
@@ -383,24 +385,28 @@ def test_what_tensorrt_cannot_read_is_named_with_its_node(make, build, tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("inputs", "wanted"),
+    ("tensor", "wanted"),
     [
-        ([("input", TensorProto.INT64, ["batch", 3])], "input input is int64 and must be float"),
-        ([("input", TensorProto.STRING, ["batch", 3])], "input input is string and must be float"),
-        ([("input", TensorProto.FLOAT16, ["batch", 3])], "input input is float16 and must be float"),
+        ((TensorProto.INT64, ["batch", 3]), "output logits is int64 and must be one of float32, float16, float64"),
+        ((TensorProto.STRING, ["batch", 3]), "input input holds no numbers"),
         (
-            [("input", TensorProto.FLOAT, ["batch", 3]), ("other", TensorProto.FLOAT, ["batch", 3])],
-            "takes 2 inputs (input, other)",
+            (TensorProto.FLOAT, [4, 3]),
+            "the batch of input input is fixed at 4, and build.profile.batch asks for 2 to 8",
         ),
-        ([("input", TensorProto.FLOAT, [4, 3])], "the batch of input input is fixed at 4, and build.profile asks"),
-        ([("input", TensorProto.FLOAT, ["batch", 3, "height"])], "input input has a dynamic size beside its batch"),
-        ([("input", TensorProto.FLOAT, [])], "input input"),
+        (
+            (TensorProto.FLOAT, ["batch", 3, "height"]),
+            "input input has a dynamic size 'height' at axis 2: only batch may vary, as build.profile has it",
+        ),
+        ((TensorProto.FLOAT, []), "the batch of input input: it is a single number, and has none"),
     ],
-    ids=["int64", "string", "float16", "two inputs", "static batch", "dynamic height", "scalar"],
+    ids=["int64", "string", "static batch", "dynamic height", "scalar"],
 )
-def test_a_graph_that_cannot_be_fed_images_is_refused_by_its_tensor(make, build, tmp_path, inputs, wanted):
+def test_a_graph_that_cannot_be_fed_samples_is_refused_by_its_tensor(make, build, tmp_path, tensor, wanted):
     onnx_file = operator_graph(
-        tmp_path / "in" / "model.onnx", [(("Identity", ["input"], ["logits"], "same"), {})], inputs, inputs[0][1:]
+        tmp_path / "in" / "model.onnx",
+        [(("Identity", ["input"], ["logits"], "same"), {})],
+        [("input", *tensor)],
+        tensor,
     )
     sentence = refusal(make, onnx_file, build, tmp_path / "out" / "fp32")
     assert sentence.startswith(str(onnx_file))
@@ -427,8 +433,36 @@ def test_an_output_that_is_not_float_is_refused_by_name(make, build, tmp_path):
         output=(TensorProto.BFLOAT16, ["batch", 3]),
     )
     sentence = refusal(make, onnx_file, build, tmp_path / "out" / "bf16")
-    assert sentence == f"{onnx_file}: output logits is bfloat16 and must be float"
+    words = "output logits is bfloat16 and must be one of float32, float16, float64, to be held against PyTorch"
+    assert sentence == f"{onnx_file}: {words}"
     assert not (tmp_path / "out").exists()
+
+
+def test_inputs_of_other_types_are_built_beside_images(make, build, tmp_path):
+    """Feature, number and mask of each sample; a step that varies neither with batch nor size."""
+    onnx_file = operator_graph(
+        tmp_path / "in" / "model.onnx",
+        [
+            (("Cast", ["number"], ["numbers"], "of numbers"), {"to": TensorProto.FLOAT}),
+            (("Cast", ["half"], ["halves"], "of halves"), {"to": TensorProto.FLOAT}),
+            (("Add", ["numbers", "halves"], ["sum"], "sum"), {}),
+            (("Where", ["mask", "sum", "input"], ["logits"], "choice"), {}),
+        ],
+        [
+            ("input", TensorProto.FLOAT, ["batch", 3]),
+            ("number", TensorProto.INT64, ["batch", 3]),
+            ("half", TensorProto.FLOAT16, ["batch", 3]),
+            ("mask", TensorProto.BOOL, ["batch", 3]),
+        ],
+    )
+    record = make(onnx_file, build, tmp_path / "fp32")
+    assert {spec.name: spec.dtype for spec in record.interface.inputs} == {
+        "input": "float32",
+        "number": "int64",
+        "half": "float16",
+        "mask": "bool",
+    }
+    assert "--minShapes=input:2x3,number:2x3,half:2x3,mask:2x3" in (tmp_path / "fp32" / "reproduce.sh").read_text()
 
 
 @pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.99])

@@ -1,3 +1,4 @@
+import onnx
 import pytest
 
 from enginery.agreement import accuracy_of
@@ -88,3 +89,58 @@ def test_a_set_smaller_than_the_batch_goes_round(engine, tiny_onnx, samples, ref
     spot = check_spot(engine, samples, reference, reference, engine.record.profile.batch.max, count=1)
     assert spot.samples == engine.record.profile.batch.max
     assert spot.drift < 1e-5
+
+
+@pytest.fixture(scope="module")
+def sized_onnx(tiny_graph, tmp_path_factory):
+    """The tiny classifier, which averages over the image, for images of any size."""
+    model = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    for number, axis in ((2, "height"), (3, "width")):
+        model.graph.input[0].type.tensor_type.shape.dim[number].dim_param = axis
+    path = tmp_path_factory.mktemp("sized") / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def sized(sized_onnx, machine, build, inference, manifest, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("engines") / "fp32"
+    sizes = {"height": Range(min=6, opt=8, max=12), "width": Range(min=8, opt=8, max=10)}
+    chosen = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=4, max=8), **sizes)})
+    build_engine("fp32", sized_onnx, target_of(machine, chosen.tensorrt), chosen, manifest, folder)
+    with Engine.open(folder, machine, inference) as opened:
+        yield opened
+
+
+def test_an_engine_of_several_sizes_is_held_against_its_graph_at_both_ends(sized, sized_onnx, samples, reference):
+    record = validate_engine(sized, sized_onnx, samples, reference, STRICT, spot_samples=7)
+    assert record.passed
+    assert [check.sizes for check in record.resized] == [{"height": 6, "width": 8}, {"height": 12, "width": 10}]
+    assert all(check.errors.relative < 1e-5 for check in record.resized)
+
+
+def test_an_engine_of_one_size_is_held_at_no_other(engine, tiny_onnx, samples, reference):
+    assert validate_engine(engine, tiny_onnx, samples, reference, STRICT, spot_samples=7).resized == ()
+
+
+class Shortsighted:
+    """An engine whose answer is wrong on large images."""
+
+    def __init__(self, engine, factor):
+        self.record, self._engine, self._factor = engine.record, engine, factor
+
+    def run(self, feeds):
+        large = feeds["input"].shape[2] == 12
+        return {name: array * (self._factor if large else 1) for name, array in self._engine.run(feeds).items()}
+
+
+@pytest.mark.parametrize(
+    ("factor", "sentence"),
+    [
+        (1.3, "at height 12, width 10 the engine differs by 3.00e-01 from the graph it was made of"),
+        (float("nan"), "at height 12, width 10 64 outputs are NaN or infinite"),
+    ],
+)
+def test_a_size_that_changes_the_answer_is_named(sized, sized_onnx, samples, reference, factor, sentence):
+    record = validate_engine(Shortsighted(sized, factor), sized_onnx, samples, reference, STRICT, spot_samples=7)
+    assert record.broken == (sentence,)

@@ -146,7 +146,7 @@ class ModelParams(Section):
 
 class TrainingParams(Section):
     size: int = Field(ge=1)
-    epochs: int = Field(ge=1)
+    epochs: int = Field(ge=0)
     batch: int = Field(ge=2)
     learning_rate: float = Field(gt=0)
     seed: int = Field(ge=0)

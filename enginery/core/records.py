@@ -138,8 +138,9 @@ class Simplification(Record):
 
 
 class Reference(Record):
-    """`accuracy` is None here and below where the samples have no labels."""
+    """What the model as it came answers. `accuracy` is None here and below where the samples have no labels."""
 
+    made_by: str
     samples: int
     accuracy: float | None
 
@@ -305,6 +306,7 @@ class Spread(Record):
 
 class Validation(Record):
     precision: str
+    reference: str = "PyTorch"  # or ONNX Runtime, which runs the file that the model came as
     engine: str | None = None  # the identity of the engine that was judged; early records do not tell
     samples: int
     reference_accuracy: float | None

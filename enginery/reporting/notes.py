@@ -15,7 +15,7 @@ class Note(NamedTuple):
 
 def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> list[Note]:
     runtime = findings.machine.runtime
-    notes = []
+    notes = _on_the_reference(findings.precisions[0].validation.reference)
     for entry in findings.precisions:
         notes += _on_execution(entry, runtime) + _on_failures(entry, failures.get(entry.precision, ()))
     notes += [
@@ -31,6 +31,13 @@ def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> lis
         for precision, times in slowed(findings).items()
     ]
     return notes
+
+
+def _on_the_reference(made_by: str) -> list[Note]:
+    if made_by == "PyTorch":
+        return []
+    text = f"the model came as an ONNX file: wherever PyTorch is named, it is {made_by} running that file as written."
+    return [Note("No PyTorch", text)]
 
 
 def _on_execution(entry: Evidence, runtime: str) -> list[Note]:

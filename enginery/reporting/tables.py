@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
+from enginery.core.params import EAGER
 from enginery.core.records import ENGINE, LAUNCHED, PeakMemory
 from enginery.reporting.evidence import Evidence, Findings, some_of, title_of
 from enginery.reporting.line import fit_line
@@ -164,7 +165,7 @@ def memory_table(findings: Findings) -> pd.DataFrame:
             "ONNX, MB": f"{entry.engine.onnx_bytes / 1e6:.1f}",
             "engine, MB": f"{entry.engine.bytes / 1e6:.1f}",
             "peak memory, MB": _memory(entry.benchmark.peak_memory[ENGINE]),
-            "PyTorch eager's, MB": _memory(entry.benchmark.peak_memory["eager"]),
+            **({"PyTorch eager's, MB": _memory(peak)} if (peak := entry.benchmark.peak_memory.get(EAGER)) else {}),
             "build, s": f"{entry.engine.build_seconds:.1f}",
         }
         for entry in findings.precisions

@@ -17,6 +17,7 @@ from enginery.reporting.figures import COLORS, STYLE
 
 LEAST_ERROR = 1e-7  # the resolution of float32, so that no error at all can be drawn
 MOST_DATES = 5
+TREND = "trend.png"
 
 
 def trend_rows(histories: Sequence[History]) -> pd.DataFrame:
@@ -47,7 +48,7 @@ def trend_section(histories: Sequence[History]) -> str:
     if not histories:
         return ""
     told = "Hollow: the machine was slower than it can be. Crossed: a confirmed regression, or a broken threshold."
-    return f"\n## Over the nights\n\n{told}\n\n![Speed and error over the nights](figures/trend.png)\n"
+    return f"\n## Over the nights\n\n{told}\n\n![Speed and error over the nights](figures/{TREND})\n"
 
 
 def draw_trend(histories: Sequence[History], path: Path) -> None:

@@ -67,7 +67,11 @@ def failures_of(findings: Findings, must_pay: Mapping[str, MustPay | None]) -> d
 
 def _agreement(validation: Validation) -> str:
     agreed, samples = validation.engine_against_pytorch.top1_agreement, validation.samples
-    return "" if agreed is None else f", and the same answer as PyTorch for {agreed:.2%} of {samples} images"
+    return (
+        ""
+        if agreed is None
+        else f", and the same answer as {validation.reference} for {agreed:.2%} of {samples} images"
+    )
 
 
 def sentence(findings: Findings) -> str:
@@ -79,7 +83,7 @@ def sentence(findings: Findings) -> str:
     return (
         f"**Ship {chosen.precision}:** {ratio.median:.2f} times as fast as {title_of(baseline)} at batch {batch} "
         f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
-        f"{accuracy_beside(validation.engine_accuracy, validation.reference_accuracy)}{_agreement(validation)}. "
+        f"{accuracy_beside(validation)}{_agreement(validation)}. "
         f"The engine takes {engine.bytes / 1e6:.1f} MB."
         + (f" **Measure again:** {'; '.join(found)}." if (found := doubts(findings, chosen)) else "")
     )

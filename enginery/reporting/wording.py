@@ -1,6 +1,6 @@
 """What more than one report says."""
 
-from enginery.core.records import Machine
+from enginery.core.records import Machine, Validation
 
 NO_LABELS = "not measured (no labels)"
 
@@ -10,10 +10,10 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.2%}"
 
 
-def accuracy_beside(ours: float | None, theirs: float | None) -> str:
-    if ours is None or theirs is None:
+def accuracy_beside(found: Validation) -> str:
+    if found.engine_accuracy is None or found.reference_accuracy is None:
         return f"accuracy {NO_LABELS}"
-    return f"accuracy {ours:.2%} where PyTorch has {theirs:.2%}"
+    return f"accuracy {found.engine_accuracy:.2%} where {found.reference} has {found.reference_accuracy:.2%}"
 
 
 def device(machine: Machine) -> str:

@@ -50,7 +50,10 @@ def open_tensors(path: Path, listed: Classes | None) -> Tensors:
             "is no .npz of these; images need samples.preprocessing"
         )
     try:
-        with np.load(path, allow_pickle=False) as archive:  # pickled objects could run code
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)  # pickled objects could run code
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("it is a single array and not an archive of several")
             arrays = {name: archive[name] for name in archive.files}
     except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile) as error:  # NumPy's for broken files
         raise EngineryError(f"samples.source: {path} cannot be read as a NumPy file: {error}") from None

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
+from enginery.core.params import EAGER
 from enginery.core.records import ENGINE, Latency
 from enginery.reporting.evidence import Evidence, Findings, title_of
 from enginery.reporting.page.rows import Mark, Row, bar, dot, draw_rows
@@ -101,7 +102,8 @@ def _requests(count: int) -> str:
 def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     """On a GPU, what a process takes there follows what it takes of the host."""
     sizes = [_size(entry, looks[entry.precision]) for entry in findings.precisions]
-    peaks = [_memory(findings.precisions[0], "eager", "PyTorch eager", "faint")]
+    first = findings.precisions[0]
+    peaks = [_memory(first, EAGER, "PyTorch eager", "faint")] if EAGER in first.benchmark.peak_memory else []
     peaks += [_memory(entry, ENGINE, entry.precision, looks[entry.precision]) for entry in findings.precisions]
     where = " of the host + of the GPU" if any("+" in row.value for row in peaks) else ""
     return [

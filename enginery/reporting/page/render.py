@@ -4,8 +4,9 @@ import base64
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -18,15 +19,25 @@ from enginery.reporting.page import causes, pictures
 from enginery.reporting.page.listing import facts, latencies, of_frame, overview, throughputs
 from enginery.reporting.verdict import doubts, recommend, why
 from enginery.reporting.where_time_goes import QUANTIZED, Parts, cost, slowest
-from enginery.reporting.wording import device
+from enginery.reporting.wording import device, percent
 
 HERE = Path(__file__).parent
 MOST_LAYERS = 60  # the slowest of each engine
 FIRST_HISTOGRAMS = 6  # are seen at once, the others when they are chosen
 MOST_CLASSES = 50
+MOST_NIGHTS = 60  # a row for each precision
 
 
-def render_page(findings: Findings, background: Background, failures: Mapping[str, tuple[str, ...]]) -> str:
+class Nights(NamedTuple):
+    """What became of speed and error over the nights."""
+
+    picture: bytes
+    rows: pd.DataFrame
+
+
+def render_page(
+    findings: Findings, background: Background, failures: Mapping[str, tuple[str, ...]], nights: Nights | None = None
+) -> str:
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -43,7 +54,25 @@ def render_page(findings: Findings, background: Background, failures: Mapping[st
         **_verdict(findings, failures),
         **_measured(findings, failures),
         **_explained(findings, background),
+        trend=nights and base64.b64encode(nights.picture).decode(),
+        nights=nights and of_frame("The latest nights", _readable_nights(nights.rows)),
     )
+
+
+def _readable_nights(rows: pd.DataFrame) -> pd.DataFrame:
+    """The last first."""
+    last = rows.tail(MOST_NIGHTS).iloc[::-1]
+    frame = pd.DataFrame(
+        {
+            "precision": last["precision"],
+            "times PyTorch": last["speedup"].map("{:.2f}".format),
+            "accuracy": last["accuracy"].map(percent, na_action=None),
+            "relative error": last["relative_error"].map("{:.1e}".format),
+            "verdict": last["verdict"].map(str),
+            "of": last["setting"],
+        }
+    )
+    return frame.set_axis(last["date"].map("{:%Y-%m-%d %H:%M}".format).rename("night"))
 
 
 def with_code(text: str) -> Markup:
