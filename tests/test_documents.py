@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from documents import DOCUMENTS, ROOT, anchors, blocks, commands, lines_of, links
+from documents import DOCUMENTS, ROOT, anchors, blocks, commands, lines_of, links, prose
 from dvc.cli.parser import get_main_parser
 from dvc.utils.hydra import apply_overrides
 from PIL import Image
@@ -144,6 +144,21 @@ def test_parameters_in_the_documents_are_valid(block, tmp_path):
     shutil.copy(ROOT / "params.yaml", tmp_path)
     (tmp_path / "recipe.yaml").write_text(block.text)
     apply_recipe(tmp_path / "recipe.yaml", tmp_path / "params.yaml")
+
+
+FILES = (".cache", ".pt", ".onnx", ".json", ".jsonl", ".csv", ".npz", ".py", ".md", ".yaml")
+
+
+def parameters():
+    for document in DOCUMENTS:
+        for name in re.findall(rf"`((?:{'|'.join(PARAMS)})(?:\.\w+)+)", prose(document)):
+            if not name.endswith(FILES):
+                yield document.name, name.replace(".P.", ".int8.")
+
+
+@pytest.mark.parametrize(("document", "name"), sorted(set(parameters())))
+def test_parameters_in_the_text_exist(document, name):
+    require_parameter(name)
 
 
 # What is run: each block that is not marked otherwise, in a project with one tiny engine and two commits.
