@@ -7,7 +7,7 @@ BINDINGS := $(patsubst tests/%.lock,.venv/%,$(wildcard tests/bindings/*.lock))
 BUILDERS := setuptools setuptools-scm vcs-versioning packaging
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help repro nightly test verify-gpu check lock clean
+.PHONY: help repro nightly test verify-gpu check graph notebook lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -31,6 +31,12 @@ check: $(READY)  ## lint, format and types
 	ruff check .
 	ruff format --check .
 	mypy
+
+graph: $(READY)  ## draw dvc.yaml's graph into docs/architecture.md
+	python docs/graph.py
+
+notebook: $(READY)  ## run notebooks/tour.ipynb and keep what it shows
+	python notebooks/run.py
 
 lock: $(READY)  ## resolve pyproject.toml again into requirements.lock
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \

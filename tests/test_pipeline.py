@@ -68,10 +68,8 @@ def ran(done: subprocess.CompletedProcess[str]) -> set[str]:
     return set(re.findall(r"^Running stage '([^']+)'", done.stdout, re.MULTILINE)) - {"machine"}
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory):
-    """A project that was reproduced once."""
-    root = tmp_path_factory.mktemp("project")
+def checkout(root: Path) -> Path:
+    """A copy of what the pipeline is made of, without its results."""
     for name in [*CARRIED, "params.yaml"]:
         source = ROOT / name
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +77,13 @@ def project(tmp_path_factory):
             shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, root / name)
-    project = Project(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A project that was reproduced once."""
+    project = Project(checkout(tmp_path_factory.mktemp("project")))
     for section, values in TINY.items():
         project.set(**{f"{section}.{name}": value for name, value in values.items()})
     project.set(**{"precisions.fp16": None})  # saves a quarter of the time: on a CPU it runs as fp32

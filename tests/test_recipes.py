@@ -2,6 +2,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from dvc.utils.hydra import apply_overrides
 
 from enginery import recipes
 from enginery.core.errors import EngineryError
@@ -59,6 +60,15 @@ def test_a_recipe_applied_twice_changes_nothing_more(recipe, params_file):
     once = params_file.read_text()
     apply_recipe(small, params_file)
     assert params_file.read_text() == once
+
+
+def test_a_recipe_is_laid_over_what_an_experiment_left(recipe, params_file):
+    """`dvc exp run -S` writes the whole file anew, with a line for each item of a list."""
+    apply_overrides(str(params_file), ["samples.seed=1"])
+    assert "\n  - eager\n" in params_file.read_text()
+    apply_recipe(recipe("benchmark: {batches: [1, 2], baselines: [eager, compile], requests: [3]}\n"), params_file)
+    found = load_params(params_file).benchmark
+    assert (found.batches, found.baselines, found.requests) == ((1, 2), ("eager", "compile"), (3,))
 
 
 @pytest.mark.parametrize(
