@@ -7,7 +7,7 @@ BINDINGS := $(patsubst tests/%.lock,.venv/%,$(wildcard tests/bindings/*.lock))
 BUILDERS := setuptools setuptools-scm vcs-versioning packaging
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help repro test verify-gpu check lock clean
+.PHONY: help repro nightly test verify-gpu check graph notebook lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -16,6 +16,10 @@ repro: $(READY)  ## run the pipeline; RECIPE=recipes/NAME.yaml changes params.ya
 	@if [ -n "$(RECIPE)" ]; then python -m enginery.recipes "$(RECIPE)"; fi
 	@python -m enginery.core.params
 	dvc repro
+
+# 4 is a machine that was too slow to tell: no reason for an alarm, and `make` would pass on no status but its own.
+nightly: $(READY)  ## one nightly run: measure anew, compare with the last good run, record it in history/
+	python -m enginery.nightly || [ $$? -eq 4 ]
 
 test: $(READY) $(BINDINGS)  ## run the tests
 	pytest
@@ -27,6 +31,12 @@ check: $(READY)  ## lint, format and types
 	ruff check .
 	ruff format --check .
 	mypy
+
+graph: $(READY)  ## draw dvc.yaml's graph into docs/architecture.md
+	python docs/graph.py
+
+notebook: $(READY)  ## run notebooks/tour.ipynb and keep what it shows
+	python notebooks/run.py
 
 lock: $(READY)  ## resolve pyproject.toml again into requirements.lock
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
@@ -52,7 +62,8 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 # NVIDIA's real Python bindings of several TensorRT versions, each in a folder of its own: the tests hold our calls
-# against them. Without TensorRT's libraries they are 1.3 MB each.
+# against them. Without TensorRT's libraries they are 1.3 MB each. Triton's client, whose definitions a bundle's
+# configuration is held against, wants older libraries than ours to run, and is only read.
 $(BINDINGS): .venv/bindings/%: tests/bindings/%.lock $(READY)
 	@rm -rf $@
 	@python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $@ -r $<

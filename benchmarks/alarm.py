@@ -34,10 +34,8 @@ from enginery.core.records import (
     Measured,
     Measurements,
     Validation,
-    Weights,
 )
 from enginery.engines import Engine
-from enginery.graphs import INPUT
 from enginery.models import load_model
 from enginery.pace import pace_of
 from enginery.samples import SampleSet
@@ -69,7 +67,7 @@ def work_for_slowdown(scratch: Path) -> dict[int, int]:
     found = {}
     with open_engine(here) as engine:
         for batch in load_params().benchmark.batches:
-            call = engine.bind({INPUT: samples.read_at(np.arange(batch))})
+            call = engine.bind(samples.cycled(batch))
             seconds = median(time_call(call).seconds for _ in range(200))
             found[batch] = round(SLOWDOWN * seconds / unit)
     make_run(found, scratch)
@@ -89,19 +87,15 @@ def run(extra: dict[int, int], report: Path) -> None:
     params, here = load_params().benchmark, Machine.read(Path("artifacts/machine.json"))
     weights, samples = Path("artifacts/weights"), SampleSet.open(Path("artifacts/samples/validation"))
     torch.set_num_threads(here.cores)
-    record = Weights.read(weights / "weights.json")
-    model = load_model(record.model, record.classes, weights / "weights.pt")
+    model = load_model(weights)
     with open_engine(here) as engine:
 
-        def plain(images):
-            return engine.bind({INPUT: images})
-
-        def slowed(images):
-            call, times = plain(images), extra[len(images)]
+        def slowed(feeds):
+            call, times = engine.bind(feeds), extra[len(next(iter(feeds.values())))]
             return lambda: (call(), work(times))
 
         contenders = {
-            ENGINE: plain,
+            ENGINE: engine.bind,
             SLOWED: slowed,
             BASELINE: partial(pytorch_contender, model, BASELINE, here.device, True),
         }
@@ -109,7 +103,6 @@ def run(extra: dict[int, int], report: Path) -> None:
         race = race_contenders(contenders, samples, params, pace_of(here.device, here.cores), report.name)
         company = contention(before, usage())
     rng = np.random.default_rng(params.seed)
-    counted = {batch: timings.at((race.pace.microseconds or 0) / 1e6) for batch, timings in race.timings.items()}
     found = {
         name: Benchmark(
             precision=PRECISION,
@@ -119,7 +112,7 @@ def run(extra: dict[int, int], report: Path) -> None:
             latencies=race.latencies,
             ratios=tuple(
                 compare(as_engine(timings, name), BASELINE, batch, params.confidence, rng)
-                for batch, timings in counted.items()
+                for batch, timings in race.counted.items()
                 if timings.rounds
             ),
             pace=race.pace,

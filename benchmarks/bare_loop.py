@@ -17,8 +17,9 @@ import torch
 
 from enginery.contenders import pytorch_contender
 from enginery.core.params import load_params
-from enginery.core.records import Machine, Weights
+from enginery.core.records import Interface, Machine
 from enginery.engines import Engine
+from enginery.feeds import BATCH
 from enginery.models import load_model
 
 ROUNDS, CALLS, MOST_OVERHEAD = 7, 100, 0.03
@@ -38,8 +39,10 @@ def bare_pytorch(model: torch.nn.Module, images: np.ndarray) -> Loop:
     return graph.replay
 
 
-def bare_onnxruntime(onnx: Path, images: np.ndarray, classes: int, tf32: bool) -> Loop:
-    placed, logits = torch.from_numpy(images).cuda(), torch.empty(len(images), classes, device="cuda")
+def bare_onnxruntime(onnx: Path, interface: Interface, images: np.ndarray, tf32: bool) -> Loop:
+    (taken,), (returned,) = interface.inputs, interface.outputs
+    shape = returned.at(interface.sizes({taken.name: images.shape}))
+    placed, logits = torch.from_numpy(images).cuda(), torch.empty(shape, device="cuda")
     settings = {
         "enable_cuda_graph": "1",
         "use_tf32": str(int(tf32)),
@@ -50,8 +53,8 @@ def bare_onnxruntime(onnx: Path, images: np.ndarray, classes: int, tf32: bool) -
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(onnx), options, providers=[("CUDAExecutionProvider", settings)])
     binding = session.io_binding()
-    binding.bind_input("input", "cuda", 0, np.float32, tuple(placed.shape), placed.data_ptr())
-    binding.bind_output("logits", "cuda", 0, np.float32, tuple(logits.shape), logits.data_ptr())
+    binding.bind_input(taken.name, "cuda", 0, np.float32, tuple(placed.shape), placed.data_ptr())
+    binding.bind_output(returned.name, "cuda", 0, np.float32, tuple(logits.shape), logits.data_ptr())
     waits_not = onnxruntime.RunOptions()
     waits_not.add_run_config_entry("disable_synchronize_execution_providers", "1")
     kept = (placed, logits)  # the binding knows only their addresses
@@ -89,25 +92,25 @@ def harness(contender: Loop) -> float:
 def main() -> None:
     folder = Path(sys.argv[1])
     params, here = load_params(), Machine.read(Path("artifacts/machine.json"))
-    record = Weights.read(Path("artifacts/weights/weights.json"))
-    model = load_model(record.model, record.classes, Path("artifacts/weights/weights.pt"))
+    model = load_model(Path("artifacts/weights"))
     rng, worst = np.random.default_rng(0), 0.0
     print("| what | batch | bare, queued, ms | bare, one by one, ms | harness, ms | harness / queued |")
     print("|---|---|---|---|---|---|")
     # A stream with a name: ONNX Runtime takes the default one for none, and would work on another than the events.
     with Engine.open(folder, here, params.inference) as engine, torch.cuda.stream(torch.cuda.Stream()):
-        size, tf32 = engine.record.preprocessing.crop, engine.record.build.tf32
+        (spec,), tf32 = engine.record.interface.inputs, engine.record.build.tf32
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         for batch in params.benchmark.batches:
-            images = rng.normal(0, 1, (batch, 3, size, size)).astype(np.float32)
+            images = rng.normal(0, 1, spec.at(engine.record.profile.at("opt") | {BATCH: batch})).astype(np.float32)
+            feeds = {spec.name: images}
             pairs = {
                 f"engine {engine.record.precision}": (
-                    bare_onnxruntime(folder / "engine.onnx", images, record.classes, tf32),
-                    engine.bind({"input": images}),
+                    bare_onnxruntime(folder / "engine.onnx", engine.record.interface, images, tf32),
+                    engine.bind(feeds),
                 ),
                 "PyTorch cuda_graph": (
                     bare_pytorch(model, images),
-                    pytorch_contender(model, "cuda_graph", "cuda", tf32, images),
+                    pytorch_contender(model, "cuda_graph", "cuda", tf32, feeds),
                 ),
             }
             for what, (bare, ours) in pairs.items():

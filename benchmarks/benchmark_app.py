@@ -26,8 +26,9 @@ import numpy as np
 
 from enginery.core.files import sha256
 from enginery.core.params import InferenceParams
-from enginery.core.records import EngineRecord
+from enginery.core.records import EngineRecord, TensorSpec
 from enginery.engines import RECORD, Engine
+from enginery.feeds import BATCH
 from enginery.machine import describe_machine
 from enginery.timing import middle, race
 
@@ -51,9 +52,11 @@ def enginery_milliseconds(setting: Setting) -> float:
 
 def time_engine(setting: Setting) -> float:
     record = EngineRecord.read(setting.engine / RECORD)
-    (spec,) = record.inputs
+    (spec,) = record.interface.inputs
     rng = np.random.default_rng(0)
-    images = rng.uniform(0, 255, (setting.batch, *spec.shape[1:])).astype(spec.dtype)  # what benchmark_app fills in
+    images = rng.uniform(0, 255, shape_of(spec, record, setting.batch)).astype(
+        spec.dtype
+    )  # what benchmark_app fills in
     inference = InferenceParams(threads=setting.threads, cuda_graph=False)
     with Engine.open(setting.engine, describe_machine("openvino"), inference) as engine:
         point = {"engine": engine.bind({spec.name: images})}
@@ -62,14 +65,19 @@ def time_engine(setting: Setting) -> float:
     return middle(timings.all("engine")) * 1000
 
 
+def shape_of(spec: TensorSpec, record: EngineRecord, batch: int) -> tuple[int, ...]:
+    return spec.at(record.profile.at("opt") | {BATCH: batch})
+
+
 def app_milliseconds(setting: Setting) -> float:
     record = EngineRecord.read(setting.engine / RECORD)
-    (spec,) = record.inputs
-    image = ",".join(map(str, spec.shape[1:]))
+    (spec,) = record.interface.inputs
+    shape, ranges = shape_of(spec, record, setting.batch), record.profile.ranges
+    bounds = (f"{ranges[axis].min}..{ranges[axis].max}" if isinstance(axis, str) else axis for axis in spec.shape)
     command = [
         *(APP, "-m", setting.onnx, "-d", "CPU", "-t", setting.seconds, "-nthreads", setting.threads),
-        *("-shape", f"{spec.name}[{record.profile.min}..{record.profile.max},{image}]"),
-        *("-data_shape", f"{spec.name}[{setting.batch},{image}]", "-ip", "f32", "-infer_precision", "f32"),
+        *("-shape", f"{spec.name}[{','.join(map(str, bounds))}]"),
+        *("-data_shape", f"{spec.name}[{','.join(map(str, shape))}]", "-ip", "f32", "-infer_precision", "f32"),
         *("-api", "sync", "-hint", "none", "-nireq", 1, "-nstreams", 1, "-inference_only", "true"),
     ]
     app = subprocess.run(list(map(str, command)), capture_output=True, text=True)

@@ -40,10 +40,10 @@ class Images:
     batch: int
     size: int
 
-    def __iter__(self) -> Iterator[NDArray[np.float32]]:
+    def __iter__(self) -> Iterator[dict[str, NDArray[np.float32]]]:
         rng = np.random.default_rng(0)
         for _ in range(self.samples // self.batch):
-            yield rng.standard_normal((self.batch, 3, self.size, self.size), np.float32)
+            yield {"input": rng.standard_normal((self.batch, 3, self.size, self.size), np.float32)}
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,18 @@ class Run:
 def export(name: str, size: int, path: Path) -> None:
     import torch
 
+    from enginery.core.params import ModelParams, Profile, Range
     from enginery.export import export_model
+    from enginery.feeds import BATCH
     from enginery.graphs import save_graph
     from enginery.models import make_model
     from enginery.simplify import fold_constants, simplify_graph
 
     torch.manual_seed(0)
-    exported = export_model(make_model(name, classes=1000), np.zeros((2, 3, size, size), np.float32), OPSET)
+    model = make_model(ModelParams(source=name, arguments={}), classes=1000)
+    profile = Profile(batch=Range(min=1, opt=2, max=64))
+    example = {"input": np.zeros((2, 3, size, size), np.float32)}
+    exported = export_model(model, example, {0: BATCH}, profile, OPSET)
     save_graph(fold_constants(simplify_graph(exported)), path)
 
 
@@ -85,11 +90,9 @@ def run_onnxruntime(model: Path, images: Images) -> Run:
     """The calls that ONNX Runtime's own quantize_static makes."""
     from onnxruntime.quantization.calibrate import CalibrationMethod, create_calibrator
 
-    from enginery.graphs import INPUT
-
     class Reader:
         def __init__(self) -> None:
-            self.feeds = ({INPUT: batch} for batch in images)
+            self.feeds = iter(images)
 
         def get_next(self) -> dict[str, NDArray[np.float32]] | None:
             return next(self.feeds, None)

@@ -26,10 +26,10 @@ from enginery.core.errors import EngineryError
 from enginery.core.params import load_params
 from enginery.core.records import Manifest
 from enginery.reporting.line import LARGEST_DEVIATION, Line, fit_line
-from enginery.samples import MANIFEST, PIXELS
+from enginery.samples import MANIFEST, file_of
 
 ARTIFACTS = Path("artifacts")
-REFERENCE = "logits.npy"
+REFERENCE = "outputs.npz"
 MOST_MEMORY = 1.1
 Work = Callable[[Path, str], None]
 
@@ -66,15 +66,17 @@ STAGES: dict[str, tuple[str, Work]] = {"calibrate": ("calibration", calibrate), 
 
 
 def make_set(split: str, samples: int, folder: Path) -> None:
-    """The pipeline's own images over and over, and PyTorch's logits for them."""
+    """The pipeline's own images over and over, and PyTorch's outputs for them."""
     source = ARTIFACTS / "samples" / split
     manifest = Manifest.read(source / MANIFEST)
     chosen = np.arange(samples) % len(manifest.samples)
     folder.mkdir()
-    np.save(folder / PIXELS, np.load(source / PIXELS, mmap_mode="r")[chosen])
+    for index in range(len(manifest.inputs)):
+        np.save(folder / file_of(index), np.load(source / file_of(index), mmap_mode="r")[chosen])
     manifest.model_copy(update={"samples": tuple(manifest.samples[index] for index in chosen)}).write(folder / MANIFEST)
     if split == "validation":
-        np.save(folder / REFERENCE, np.load(ARTIFACTS / "reference" / REFERENCE)[chosen])
+        outputs = np.load(ARTIFACTS / "reference" / REFERENCE)
+        np.savez(folder / REFERENCE, **{name: values[chosen] for name, values in outputs.items()})
 
 
 def run_once(work: Work, folder: Path, precision: str, samples: int) -> Run:

@@ -1,24 +1,50 @@
 """How far outputs lie apart, and whether that is acceptable."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.params import Thresholds
-from enginery.core.records import Errors
+from enginery.core.records import Errors, Spread
+from enginery.feeds import Outputs
 
-Logits = NDArray[np.float32]
+Values = NDArray[Any]
+Logits = NDArray[Any]
 TINY = 1e-12
+SHARES = (0, 0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 1)  # finer where the extremes are
 
 
-def accuracy(logits: Logits, labels: NDArray[np.int64]) -> float:
-    return float(np.mean(logits.argmax(axis=1) == labels))
+def logits_of(outputs: Outputs) -> Logits | None:
+    """The first output that has a number for each of several classes."""
+    return next((values for values in outputs.values() if values.ndim == 2 and values.shape[1] > 1), None)
 
 
-def compare(wanted: Logits, got: Logits) -> Errors:
-    """Both of shape (samples, classes), in double precision. NaN and infinity count as nonfinite, and then as zero."""
-    nonfinite = int(np.count_nonzero(~np.isfinite(got)))
-    exact = np.where(np.isfinite(wanted), wanted, 0).astype(np.float64)
-    finite = np.where(np.isfinite(got), got, 0).astype(np.float64)
+def accuracy_of(outputs: Outputs, labels: NDArray[np.int64] | None) -> float | None:
+    """None without labels."""
+    logits = logits_of(outputs)
+    return None if labels is None or logits is None else float(np.mean(logits.argmax(axis=1) == labels))
+
+
+def compare(wanted: Outputs, got: Outputs) -> Errors:
+    """Of several outputs, the worst of each figure."""
+    all_errors = [_errors(wanted[name], got[name]) for name in wanted]
+    exact, found = logits_of(wanted), logits_of(got)
+    agreeing = None if exact is None or found is None else np.mean(_finite(exact).argmax(1) == _finite(found).argmax(1))
+    return Errors(
+        max_abs=max(errors.max_abs for errors in all_errors),
+        mean_abs=max(errors.mean_abs for errors in all_errors),
+        relative=max(errors.relative for errors in all_errors),
+        cosine=min(errors.cosine for errors in all_errors),
+        worst_cosine=min(errors.worst_cosine for errors in all_errors),
+        top1_agreement=None if agreeing is None else float(agreeing),
+        nonfinite=sum(errors.nonfinite for errors in all_errors),
+    )
+
+
+def _errors(wanted: Values, got: Values) -> Errors:
+    """Of one output, in double precision. NaN and infinity count as nonfinite, and then as zero."""
+    exact, finite = (_finite(values).reshape(len(values), -1) for values in (wanted, got))
     difference = np.abs(exact - finite)
     cosines = _cosines(exact, finite)
     return Errors(
@@ -27,13 +53,30 @@ def compare(wanted: Logits, got: Logits) -> Errors:
         relative=float(np.linalg.norm(difference) / max(float(np.linalg.norm(exact)), TINY)),
         cosine=float(cosines.mean()),
         worst_cosine=float(cosines.min()),
-        top1_agreement=float(np.mean(exact.argmax(axis=1) == finite.argmax(axis=1))),
-        nonfinite=nonfinite,
+        top1_agreement=None,
+        nonfinite=int(np.count_nonzero(~np.isfinite(got))),
     )
 
 
-def broken_thresholds(errors: Errors, accuracy_drop: float, limits: Thresholds) -> tuple[str, ...]:
-    """A sentence for each threshold that is broken."""
+def _finite(values: Values) -> NDArray[np.float64]:
+    return np.where(np.isfinite(values), values, 0).astype(np.float64)
+
+
+def spread(wanted: Outputs, got: Outputs) -> Spread:
+    """How single samples differ, over all outputs; the margin is that of the classes. What is not finite is zero."""
+    exact, finite = _flat(wanted), _flat({name: got[name] for name in wanted})
+    relative = np.linalg.norm(exact - finite, axis=1) / np.maximum(np.linalg.norm(exact, axis=1), TINY)
+    logits, found = logits_of(wanted), logits_of(got)
+    kept = np.empty(0) if logits is None or found is None else _margins_kept(_finite(logits), _finite(found))
+    return Spread(shares=SHARES, relative_error=_quantiles(relative), margin_kept=_quantiles(kept))
+
+
+def _flat(outputs: Outputs) -> NDArray[np.float64]:
+    return np.hstack([_finite(values).reshape(len(values), -1) for values in outputs.values()])
+
+
+def broken_thresholds(errors: Errors, accuracy_drop: float | None, limits: Thresholds) -> tuple[str, ...]:
+    """A sentence for each threshold that is broken. What was not measured counts for nothing."""
     broken = []
     if errors.nonfinite:
         broken.append(f"{errors.nonfinite} outputs are NaN or infinite")
@@ -41,9 +84,9 @@ def broken_thresholds(errors: Errors, accuracy_drop: float, limits: Thresholds) 
         broken.append(f"cosine {errors.cosine:.5f} is below {limits.cosine}")
     if not errors.relative <= limits.relative_error:
         broken.append(f"relative error {errors.relative:.2e} is above {limits.relative_error:.2e}")
-    if not errors.top1_agreement >= limits.top1_agreement:
+    if errors.top1_agreement is not None and not errors.top1_agreement >= limits.top1_agreement:
         broken.append(f"top-1 agreement {errors.top1_agreement:.2%} is below {limits.top1_agreement:.2%}")
-    if not accuracy_drop <= limits.accuracy_drop:
+    if accuracy_drop is not None and not accuracy_drop <= limits.accuracy_drop:
         broken.append(f"accuracy drop {accuracy_drop:.2%} is above {limits.accuracy_drop:.2%}")
     return tuple(broken)
 
@@ -61,3 +104,21 @@ def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float
     both_zero = (np.linalg.norm(a, axis=1) < TINY) & (np.linalg.norm(b, axis=1) < TINY)
     cosines: NDArray[np.float64] = np.where(both_zero, 1.0, (a * b).sum(axis=1) / np.maximum(norms, TINY))
     return cosines
+
+
+def _margins_kept(exact: NDArray[np.float64], found: NDArray[np.float64]) -> NDArray[np.float64]:
+    return _margins(found, exact) / np.maximum(_margins(exact, exact), TINY)
+
+
+def _margins(logits: NDArray[np.float64], answers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By how much the class that `answers` puts first leads over the best of the others."""
+    chosen = answers.argmax(axis=1)[:, None]
+    others = logits.copy()
+    np.put_along_axis(others, chosen, -np.inf, axis=1)
+    margins: NDArray[np.float64] = np.take_along_axis(logits, chosen, axis=1)[:, 0] - others.max(axis=1)
+    return margins
+
+
+def _quantiles(values: NDArray[np.float64]) -> tuple[float, ...]:
+    """To four digits: they are for the eye."""
+    return tuple(float(f"{value:.4g}") for value in np.quantile(values, SHARES)) if values.size else ()

@@ -9,34 +9,34 @@ from numpy.typing import NDArray
 
 from enginery.core.params import BenchmarkParams
 from enginery.core.records import ENGINE, Latency, Pace, Ratio
+from enginery.feeds import Feeds
 from enginery.samples import SampleSet
 from enginery.timing import Call, Contender, Timings, best_common_pace, median_interval, race
 
-Images = NDArray[np.float32]
 RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds", "compute_milliseconds"]
 
 
 @dataclass(frozen=True)
 class Race:
-    """All contenders at all batch sizes: the summary, and every single timing."""
+    """All contenders at all batch sizes: the summary, every single timing, and those of rounds at one pace."""
 
     latencies: tuple[Latency, ...]
     ratios: tuple[Ratio, ...]
     pace: Pace
     timings: Mapping[int, Timings]
+    counted: Mapping[int, Timings]
 
 
 def race_contenders(
-    contenders: Mapping[str, Callable[[Images], Contender]],
+    contenders: Mapping[str, Callable[[Feeds], Contender]],
     samples: SampleSet,
     params: BenchmarkParams,
     pace: Callable[[], float],
     label: str,
 ) -> Race:
-    """`contenders` bind images and return the call that is timed."""
+    """`contenders` bind feeds and return the call that is timed."""
     rng = np.random.default_rng(params.seed)
-    images = {batch: samples.read_at(np.arange(batch) % len(samples)) for batch in params.batches}
-    points = [{name: bind(given) for name, bind in contenders.items()} for given in images.values()]
+    points = [{name: bind(samples.cycled(batch)) for name, bind in contenders.items()} for batch in params.batches]
     timings = dict(zip(params.batches, race(points, params.seconds, pace, rng, label), strict=True))
     best = best_common_pace(list(timings.values()))
     counted = {batch: each if best is None else each.at(best) for batch, each in timings.items()}
@@ -56,6 +56,7 @@ def race_contenders(
             set_aside=rounds - sum(len(each.rounds) for each in counted.values()),
         ),
         timings=timings,
+        counted=counted,
     )
 
 

@@ -26,8 +26,14 @@ class Outcome(StrEnum):
     NOT_COMPARABLE = "not comparable"
 
 
+SAME_MACHINE = ("runtime", "device_name", "cores")  # versions may differ, and the system: what they do is to be seen
+
+
 class Change(Record):
-    """One figure of one precision. `change` is a share, above 0 for the better; within `slack` it may be chance."""
+    """One figure of one precision. `change` is a share, above 0 for the better; within `slack` it may be chance.
+
+    `again` says of what is not comparable that measuring the later run once more may help.
+    """
 
     precision: str
     figure: str
@@ -37,6 +43,7 @@ class Change(Record):
     change: float | None = None
     slack: float | None = None
     why: str | None = None
+    again: bool = False
 
 
 def read_measurements(place: str) -> Measurements:
@@ -63,8 +70,12 @@ def compare_runs(before: Measurements, after: Measurements, confidence: float) -
     elsewhere, best = other_machine(before.machine, after.machine), best_pace(before, after)
     changes: list[Change] = []
     for old, new in both:
-        if problem := elsewhere or other_conditions(old.benchmark, new.benchmark, best):
-            changes.append(Change(precision=new.precision, figure="speed", outcome=Outcome.NOT_COMPARABLE, why=problem))
+        if problem := elsewhere or other_settings(old.benchmark, new.benchmark):
+            changes.append(_not_comparable(new.precision, "speed", problem))
+        elif problem := slower_machine(new.benchmark, best):
+            changes.append(_not_comparable(new.precision, "speed", problem, again=True))
+        elif problem := slower_machine(old.benchmark, best):
+            changes.append(_not_comparable(new.precision, "speed", problem))
         else:
             changes += compare_speed(old, new, deviations)
         changes += compare_results(old, new, deviations)
@@ -90,23 +101,30 @@ def compare_results(old: Measured, new: Measured, deviations: float) -> list[Cha
     was, now, precision = old.validation, new.validation, new.precision
     if was.samples != now.samples:
         why = f"one was validated with {was.samples} images, the other with {now.samples}"
-        return [Change(precision=precision, figure="accuracy", outcome=Outcome.NOT_COMPARABLE, why=why)]
+        return [_not_comparable(precision, "accuracy", why)]
     errors = (was.engine_against_pytorch.relative, now.engine_against_pytorch.relative)
     shares = (old.executed_as_asked, new.executed_as_asked)
-    gained = now.engine_accuracy - was.engine_accuracy
     closer = math.log((errors[0] + NO_ERROR) / (errors[1] + NO_ERROR))
     return [
-        _judged(
-            precision, "accuracy", gained, deviations * _chance(was, now), was.engine_accuracy, now.engine_accuracy
-        ),
+        *_compare_accuracy(was, now, deviations),
         _judged(precision, "relative error", closer, MORE_ERROR, *errors),
         _judged(precision, "executed as asked", shares[1] - shares[0], 0, *shares),
     ]
 
 
+def _compare_accuracy(was: Validation, now: Validation, deviations: float) -> list[Change]:
+    """Without labels there is none to compare."""
+    before, after, precision = was.engine_accuracy, now.engine_accuracy, now.precision
+    if before is None and after is None:
+        return []
+    if before is None or after is None:
+        why = f"the {'earlier' if before is None else 'later'} run had no labels to measure it with"
+        return [Change(precision=precision, figure="accuracy", outcome=Outcome.NOT_COMPARABLE, why=why)]
+    return [_judged(precision, "accuracy", after - before, deviations * _chance(was, now), before, after)]
+
+
 def other_machine(before: Machine, after: Machine) -> str | None:
-    """Versions may differ, and the system: what they do is to be seen."""
-    for name in ("runtime", "device_name", "cores"):
+    for name in SAME_MACHINE:
         was, now = getattr(before, name), getattr(after, name)
         if was != now:
             return f"another {name.replace('_', ' ')}: {was} and {now}"
@@ -119,21 +137,22 @@ def best_pace(*runs: Measurements) -> float:
     return min((pace for pace in paces if pace is not None), default=0.0)
 
 
-def other_conditions(before: Benchmark, after: Benchmark, best: float) -> str | None:
-    """A machine that is slower than it can be is not even like itself: there, ratios scatter several times as much."""
+def other_settings(before: Benchmark, after: Benchmark) -> str | None:
     if before.threads != after.threads:
         return f"{before.threads} threads and {after.threads}"
     if not _pairs(before, after):
         return "no baseline and batch size in common"
-    for one in (before, after):
-        if taken := disturbances(one.contention, one.threads):
-            return f"{taken[0]} while one was timed: measure again"
-        if one.pace.microseconds is None:
-            return "the machine never kept to one pace while one was timed: measure again"
-        if one.pace.microseconds > SAME_PACE * best:
-            return (
-                f"the machine was {one.pace.microseconds / best:.2f} times as slow while one was timed: measure again"
-            )
+    return None
+
+
+def slower_machine(one: Benchmark, best: float) -> str | None:
+    """A machine that is slower than it can be is not even like itself: there, ratios scatter several times as much."""
+    if taken := disturbances(one.contention, one.threads):
+        return f"{taken[0]} while one was timed: measure again"
+    if one.pace.microseconds is None:
+        return "the machine never kept to one pace while one was timed: measure again"
+    if one.pace.microseconds > SAME_PACE * best:
+        return f"the machine was {one.pace.microseconds / best:.2f} times as slow while one was timed: measure again"
     return None
 
 
@@ -154,8 +173,13 @@ def _error(ratio: Ratio, benchmark: Benchmark) -> float:
 
 def _chance(was: Validation, now: Validation) -> float:
     """How far two accuracies lie apart by chance, if only images change sides on which an engine left PyTorch."""
-    undecided = sum(each.samples * (1 - each.engine_against_pytorch.top1_agreement) for each in (was, now))
+    agreed = [(each.samples, each.engine_against_pytorch.top1_agreement) for each in (was, now)]
+    undecided = sum(samples * (1 - share) for samples, share in agreed if share is not None)
     return math.sqrt(undecided) / now.samples
+
+
+def _not_comparable(precision: str, figure: str, why: str, again: bool = False) -> Change:
+    return Change(precision=precision, figure=figure, outcome=Outcome.NOT_COMPARABLE, why=why, again=again)
 
 
 def _judged(

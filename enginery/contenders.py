@@ -6,16 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import ONNXRUNTIME, Baseline, BuildParams, InferenceParams
+from enginery.core.records import Interface
+from enginery.feeds import Feeds
+from enginery.models import Tensors, call_model
 from enginery.runtimes import Session, load_runtime
 
-Model = Callable[[torch.Tensor], torch.Tensor]
+Model = Callable[[Tensors], Tensors]
 NUMBERS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 WARM_UP = 3
 
@@ -24,40 +25,57 @@ def require_possible(baselines: Sequence[Baseline], device: str) -> None:
     impossible = [baseline for baseline in baselines if "cuda_graph" in baseline.split("+")]
     if impossible and device != "cuda":
         raise EngineryError(f"benchmark.baselines: {impossible[0]} needs a GPU, and the runtime chosen here uses none")
-    if ONNXRUNTIME in baselines and (problem := load_runtime(ONNXRUNTIME).missing()):
-        raise EngineryError(f"benchmark.baselines: {problem}")
+    if ONNXRUNTIME in baselines:
+        runtime = load_runtime(ONNXRUNTIME)
+        if problem := runtime.missing():
+            raise EngineryError(f"benchmark.baselines: {problem}")
+        if runtime.device() != device:
+            raise EngineryError(
+                f"benchmark.baselines: {ONNXRUNTIME} would run on {runtime.device()} here and the engine on {device}: "
+                "race both on one, by another runtime, or drop it"
+            )
 
 
 @contextmanager
-def onnxruntime_session(onnx: Path, build: BuildParams, inference: InferenceParams) -> Iterator[Session]:
+def onnxruntime_session(
+    onnx: Path, interface: Interface, build: BuildParams, inference: InferenceParams
+) -> Iterator[Session]:
     """The float32 graph in ONNX Runtime, optimized as if it were an engine; on the GPU where there is one."""
     runtime = load_runtime(ONNXRUNTIME)
     with tempfile.TemporaryDirectory() as folder:
-        runtime.compile(onnx, Path(folder), build)
-        (session,) = runtime.load(Path(folder), build, inference, requests=1)
+        runtime.compile(onnx, interface, Path(folder), build)
+        (session,) = runtime.load(Path(folder), interface, build, inference, requests=1)
         with closing(session):
             yield session
 
 
 def pytorch_contender(
-    model: nn.Module, baseline: Baseline, device: str, tf32: bool, images: NDArray[np.float32]
+    model: nn.Module, baseline: Baseline, device: str, tf32: bool, feeds: Feeds
 ) -> Callable[[], object]:
     """On a GPU with the same copies, pinned memory, clock and arithmetic as the engine that it races."""
     words = baseline.split("+")
     numbers = next((NUMBERS[word] for word in words if word in NUMBERS), torch.float32)
     layout = torch.channels_last if "channels_last" in words else torch.contiguous_format
     own = copy.deepcopy(model).to(device, numbers).to(memory_format=layout)
-    given = torch.from_numpy(images).contiguous(memory_format=layout)
-    run = _compiled(lambda images: own(images.to(numbers)), words)
+    given = {name: _laid_out(torch.from_numpy(array), layout) for name, array in feeds.items()}
+    run = _compiled(lambda given: call_model(own, {name: _as(numbers, one) for name, one in given.items()}), words)
     if device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-        return _on_gpu(run, given.pin_memory(), replay="cuda_graph" in words)
+        return _on_gpu(run, {name: one.pin_memory() for name, one in given.items()}, replay="cuda_graph" in words)
 
     def call() -> None:
         with torch.inference_mode():
             run(given)
 
     return call
+
+
+def _laid_out(tensor: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
+    return tensor.contiguous(memory_format=layout) if tensor.ndim == 4 else tensor
+
+
+def _as(numbers: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(numbers) if tensor.is_floating_point() else tensor
 
 
 def _compiled(run: Model, words: Sequence[str]) -> Model:
@@ -69,27 +87,29 @@ def _compiled(run: Model, words: Sequence[str]) -> Model:
     return run
 
 
-def _on_gpu(run: Model, pinned: torch.Tensor, replay: bool) -> Callable[[], float]:
+def _on_gpu(run: Model, pinned: Tensors, replay: bool) -> Callable[[], float]:
     before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    placed = torch.empty_like(pinned, device="cuda")
+    placed = {name: torch.empty_like(one, device="cuda") for name, one in pinned.items()}
     launch = _captured(lambda: run(placed)) if replay else lambda: run(placed)
     with torch.inference_mode():
-        host = torch.empty_like(launch(), device="cpu", pin_memory=True)
+        hosts = {name: torch.empty_like(one, device="cpu", pin_memory=True) for name, one in launch().items()}
 
     def call() -> float:
         with torch.inference_mode():
-            placed.copy_(pinned, non_blocking=True)
+            for name, one in pinned.items():
+                placed[name].copy_(one, non_blocking=True)
             before.record()
-            logits = launch()
+            outputs = launch()
             after.record()
-            host.copy_(logits, non_blocking=True)
+            for name, host in hosts.items():
+                host.copy_(outputs[name], non_blocking=True)
         torch.cuda.current_stream().synchronize()
         return float(before.elapsed_time(after)) / 1000
 
     return call
 
 
-def _captured(work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+def _captured(work: Callable[[], Tensors]) -> Callable[[], Tensors]:
     """The kernels of `work` as one CUDA graph, which reads and writes the same memory each time."""
     aside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     aside.wait_stream(torch.cuda.current_stream())
@@ -100,7 +120,7 @@ def _captured(work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
     with torch.inference_mode(), torch.cuda.graph(graph):
         result = work()
 
-    def replay() -> torch.Tensor:
+    def replay() -> Tensors:
         graph.replay()
         return result
 

@@ -4,21 +4,26 @@ import contextlib
 import io
 import logging
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from enginery.calibration.cache import read_cache, write_cache
 from enginery.core.errors import EngineryError
 from enginery.core.params import Keep, Rest
-from enginery.graphs import INPUT, load_graph
+from enginery.graphs import load_graph
 
+LARGEST_INT8 = 127
 LARGEST_FP8 = 448  # of E4M3
+LARGEST_FLOAT16 = float(np.finfo(np.float16).max)  # ModelOpt writes it for all that is larger
 SMALLEST_FLOAT16_SCALE = 2.0**-20  # below, float16 has fewer than five bits left
+LARGE_IMAGE = 224
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
 
 
@@ -50,24 +55,35 @@ def cast(source: Path, precision: str, keep: Keep) -> onnx.ModelProto:
     return converted
 
 
+def nodes_of_tiny_inputs(source: Path, precision: str, amax: Mapping[str, float], rest: Rest) -> list[str]:
+    """What must stay in float16 because float16 cannot hold the scale of what it reads, such as ConvNeXt's branches
+    before training, which are multiplied by 1e-6."""
+    if rest != "fp16":
+        return []
+    levels = LARGEST_FP8 if precision == "fp8" else LARGEST_INT8
+    tiny = {name for name, value in amax.items() if value / levels <= SMALLEST_FLOAT16_SCALE}
+    return [node.name for node in load_graph(source).graph.node if tiny.intersection(node.input)]
+
+
 def quantize(source: Path, precision: str, amax: Mapping[str, float], keep: Keep, rest: Rest) -> onnx.ModelProto:
     """Q/DQ nodes where TensorRT fuses them, which is NVIDIA's to know; the scales are ours, to the bit of `rest`."""
-    shape = [CALIBRATION_BATCH, *_sample_shape(source)]
+    zeros = _one_batch(source)
+    tiny = [re.escape(name) for name in nodes_of_tiny_inputs(source, precision, amax, rest)]
     with _quiet_modelopt(), tempfile.TemporaryDirectory() as scratch:
         from modelopt.onnx.quantization import quantize as modelopt_quantize
 
         cache, target = Path(scratch) / "calibration.cache", Path(scratch) / "quantized.onnx"
         write_cache(amax, cache)
         modelopt_quantize(
-            str(source),
+            shutil.copyfile(source, Path(scratch) / "given.onnx").as_posix(),  # some graphs it writes back, changed
             quantize_mode=precision,
             # One batch of zeros: with a cache given, the data is run but its ranges are not used.
-            calibration_data=np.zeros(shape, np.float32),
-            calibration_shapes=f"{INPUT}:{'x'.join(map(str, shape))}",
+            calibration_data=zeros,
+            calibration_shapes=",".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in zeros.items()),
             calibration_cache_path=str(cache),
             calibration_eps=["cpu"],
             op_types_to_exclude=list(keep.op_types),
-            nodes_to_exclude=list(keep.nodes),
+            nodes_to_exclude=[*keep.nodes, *tiny],
             high_precision_dtype=rest,
             output_path=str(target),
             log_level="ERROR",
@@ -107,8 +123,8 @@ def _require_usable_scales(model: onnx.ModelProto) -> None:
         if node.op_type == "QuantizeLinear" and node.input[1] in constants:
             scales = numpy_helper.to_array(constants[node.input[1]])
             coarse = scales.dtype == np.float16 and node.input[0] not in constants  # of weights, dead channels may be
-            smallest = SMALLEST_FLOAT16_SCALE if coarse else 0.0
-            if not np.all(np.isfinite(scales) & (scales.astype(np.float32) > smallest)):
+            smallest, largest = (SMALLEST_FLOAT16_SCALE, LARGEST_FLOAT16) if coarse else (0.0, np.inf)
+            if not np.all((smallest < scales.astype(np.float32)) & (scales.astype(np.float32) < largest)):
                 raise EngineryError(
                     f"a scale of {node.input[0]} is too small or too large for the unquantized rest: "
                     "set keep.rest: fp32, or keep the node that reads it"
@@ -117,15 +133,26 @@ def _require_usable_scales(model: onnx.ModelProto) -> None:
 
 def tensors_to_quantize(source: Path, precision: str, keep: Keep) -> list[str]:
     """The activations that are quantized when each has a range: ModelOpt silently leaves out what a cache lacks."""
-    activations = [INPUT, *(name for node in load_graph(source).graph.node for name in node.output)]
+    activations = [*_one_batch(source), *(name for node in load_graph(source).graph.node for name in node.output)]
     complete = quantize(source, precision, dict.fromkeys(activations, 1.0), keep, rest="fp32")
     quantized = {node.input[0] for node in complete.graph.node if node.op_type == "QuantizeLinear"}
     return [name for name in activations if name in quantized]
 
 
-def _sample_shape(source: Path) -> list[int]:
-    (graph_input,) = onnx.load(source, load_external_data=False).graph.input
-    return [dimension.dim_value for dimension in graph_input.type.tensor_type.shape.dim][1:]
+def _one_batch(source: Path) -> dict[str, NDArray[np.generic]]:
+    """Zeros for each input; what varies beside the batch is as large as it takes to come through any network."""
+    graph = onnx.load(source, load_external_data=False).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    zeros = {}
+    for tensor in graph.input:
+        if tensor.name not in constants:
+            kind = tensor.type.tensor_type
+            sizes = [
+                size.dim_value or (LARGE_IMAGE if axis else CALIBRATION_BATCH)
+                for axis, size in enumerate(kind.shape.dim)
+            ]
+            zeros[tensor.name] = np.zeros(sizes, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    return zeros
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.files import new_folder, sha256
 from enginery.core.params import BuildParams, InferenceParams
 from enginery.core.records import EngineRecord, Machine, Manifest, Target
-from enginery.graphs import require_buildable
+from enginery.graphs import read_interface
 from enginery.reproduce import TRTEXEC, reproduce_script
 from enginery.runtimes import Arrays, Session, load_runtime
 from enginery.targets import require_fits
@@ -25,10 +25,10 @@ def build_engine(
     precision: str, onnx: Path, target: Target, build: BuildParams, manifest: Manifest, folder: Path
 ) -> EngineRecord:
     """Compile for the target; the folder holds all that inference needs."""
-    require_buildable(onnx, build.profile)
+    interface = read_interface(onnx, build.profile)
     with new_folder(folder) as unfinished:
         started = time.perf_counter()
-        compiled = load_runtime(target.runtime).compile(onnx, unfinished, build)
+        layers = load_runtime(target.runtime).compile(onnx, interface, unfinished, build)
         seconds = time.perf_counter() - started
         files = sorted(unfinished.iterdir())
         record = EngineRecord(
@@ -39,9 +39,8 @@ def build_engine(
             bytes=sum(file.stat().st_size for file in files),
             onnx_sha256=sha256(onnx),
             onnx_bytes=onnx.stat().st_size,
-            inputs=tuple(compiled.inputs),
-            outputs=tuple(compiled.outputs),
-            layers=tuple(compiled.layers),
+            interface=interface,
+            layers=tuple(layers),
             build_seconds=round(seconds, 3),
             preprocessing=manifest.preprocessing,
             class_names=manifest.class_names,
@@ -65,14 +64,10 @@ class Engine:
 
     @classmethod
     def open_many(cls, folder: Path, machine: Machine, inference: InferenceParams, requests: int) -> list[Self]:
-        """Check hashes and machine first: an engine is executable code, and a compiler's own checks miss damage.
-
-        The results run side by side, on one copy of the weights where the runtime allows it.
-        """
-        record = EngineRecord.read(folder / RECORD)
-        require_whole(record, folder)
-        require_fits(record.target, machine, folder)
-        sessions = load_runtime(machine.runtime).load(folder, record.build, inference, requests)
+        """They run side by side, on one copy of the weights where the runtime allows it."""
+        record = checked_record(folder, machine)
+        runtime = load_runtime(machine.runtime)
+        sessions = runtime.load(folder, record.interface, record.build, inference, requests)
         return [cls(record, session) for session in sessions]
 
     @property
@@ -94,21 +89,34 @@ class Engine:
         self._session.close()
 
     def _require_fitting(self, feeds: Arrays) -> None:
-        specs = {spec.name: spec for spec in self.record.inputs}
+        specs = {spec.name: spec for spec in self.record.interface.inputs}
         if feeds.keys() != specs.keys():
             raise EngineryError(f"the engine takes {', '.join(specs)}, but was given {', '.join(feeds) or 'nothing'}")
+        given: dict[str, tuple[str, int]] = {}  # by axis: the first input that has it, and its size
         for name, array in feeds.items():
             spec = specs[name]
             if array.dtype != spec.dtype:
                 raise EngineryError(f"input {name} is {array.dtype} and must be {spec.dtype}")
             if len(array.shape) != len(spec.shape) or not all(map(self._fits, array.shape, spec.shape)):
-                low, high = self.record.profile.min, self.record.profile.max
-                wanted = tuple(f"{low} to {high}" if size == -1 else size for size in spec.shape)
-                raise EngineryError(f"input {name} has shape {array.shape}, and the engine takes {wanted}")
+                wanted = tuple(self.record.profile.ranges.get(str(size), size) for size in spec.shape)
+                raise EngineryError(
+                    f"input {name} has shape {array.shape}, and the engine takes ({', '.join(map(str, wanted))})"
+                )
+            for axis, size in zip(spec.shape, array.shape, strict=True):
+                first, others = given.setdefault(axis, (name, size)) if isinstance(axis, str) else (name, size)
+                if size != others:
+                    raise EngineryError(f"input {name} has {axis} {size}, and input {first} has {others}")
 
-    def _fits(self, size: int, wanted: int) -> bool:
-        profile = self.record.profile
-        return size == wanted or (wanted == -1 and profile.min <= size <= profile.max)
+    def _fits(self, size: int, wanted: int | str) -> bool:
+        return size == wanted if isinstance(wanted, int) else size in self.record.profile.ranges[wanted]
+
+
+def checked_record(folder: Path, machine: Machine) -> EngineRecord:
+    """Hashes and machine come first: an engine is executable code, and a compiler's own checks miss damage."""
+    record = EngineRecord.read(folder / RECORD)
+    require_whole(record, folder)
+    require_fits(record.target, machine, folder)
+    return record
 
 
 def require_whole(record: EngineRecord, folder: Path) -> None:

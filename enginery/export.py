@@ -1,48 +1,114 @@
-"""PyTorch's exporter."""
+"""The model as an ONNX graph: by PyTorch's exporter, or the user's own file under our names for what varies."""
 
 import contextlib
 import io
 import logging
+import re
+import warnings
+from collections.abc import Callable
 
-import numpy as np
 import onnx
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from enginery.core.errors import EngineryError
-from enginery.graphs import INPUT, OUTPUT
+from enginery.core.params import ENDS, Profile
+from enginery.feeds import BATCH, Axes, Feeds, resized
+from enginery.graphs import CHECKED_SAMPLES
+from enginery.models import call_model
+from enginery.original import run_model
+from enginery.samples import SampleSet
 
 EXPORT_LIMIT = 1e-4  # float32 sums in another order differ by about 1e-6; a wrong graph by 1e-2 and more
+PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
-def export_model(model: nn.Module, example: NDArray[np.float32], opset: int) -> onnx.ModelProto:
-    """Export with a dynamic batch. BatchNorm is folded into the convolutions by the exporter."""
-    batch = torch.export.Dim("batch", min=1)
+class _Flat(nn.Module):
+    """Returns a plain tuple, so that the exporter finds as many outputs as there are names."""
+
+    def __init__(self, model: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, **feeds: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(call_model(self.model, {name: feeds[name] for name in self.names}).values())
+
+
+def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile, opset: int) -> onnx.ModelProto:
+    """What has a range in `profile` stays dynamic. BatchNorm is folded into the convolutions by the exporter."""
+    given = {name: torch.from_numpy(array) for name, array in example.items()}
+    outputs = list(run_model(model, example))
+    dynamic = {
+        number: torch.export.Dim(axis, min=1 if axis == BATCH else sizes.min, max=None if axis == BATCH else sizes.max)
+        for number, axis in axes.items()
+        if (sizes := profile.ranges.get(axis)) and not sizes.fixed
+    }
+    flat, shapes = _Flat(model, list(given)).eval(), {"feeds": dict.fromkeys(given, dynamic)}
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # the exporter prints its progress
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():  # the exporter prints its progress
+            warnings.filterwarnings("ignore", "# The axis name")  # that several inputs share one batch is meant so
             program = torch.onnx.export(
-                model,
-                (torch.from_numpy(example),),
+                flat,
+                (),
+                kwargs=given,
                 dynamo=True,
                 opset_version=opset,
-                input_names=[INPUT],
-                output_names=[OUTPUT],
-                dynamic_shapes=({0: batch},),
+                input_names=list(given),
+                output_names=outputs,
+                dynamic_shapes=shapes,
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
-        cause = str(error.__cause__ or error).strip().partition("\n")[0]
-        raise EngineryError(f"the model cannot be exported to ONNX: {cause}") from None
+        place = _place_of(error, lambda: torch.export.export(flat, (), given, dynamic_shapes=shapes, strict=False))
+        raise EngineryError(f"the model cannot be exported to ONNX: {_cause(error, place)}") from None
     if program is None:
         raise EngineryError("the model cannot be exported to ONNX: PyTorch returned no program")
     return _without_traces(program.model_proto)
 
 
-def run_model(model: nn.Module, images: NDArray[np.float32]) -> NDArray[np.float32]:
-    with torch.inference_mode():
-        return np.asarray(model(torch.from_numpy(images)).float().numpy())
+def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -> onnx.ModelProto:
+    """The user's own file as it is, but that what varies is called batch, height and width, as in build.profile."""
+    constants = {tensor.name for tensor in model.graph.initializer}
+    names = [tensor.name for tensor in model.graph.input if tensor.name not in constants]
+    if sorted(names) != sorted(example):
+        raise EngineryError(
+            f"{what} takes {', '.join(names)}, and the samples give {', '.join(example)}: "
+            "name them alike, images by samples.input"
+        )
+    renamed: dict[str, str] = {}
+    for tensor in model.graph.input:
+        for number, size in enumerate(tensor.type.tensor_type.shape.dim):
+            if tensor.name in example and number in axes and not size.HasField("dim_value"):
+                renamed[size.dim_param] = axes[number]
+                size.dim_param = axes[number]
+    for tensor in (*model.graph.output, *model.graph.value_info):
+        for size in tensor.type.tensor_type.shape.dim:
+            if size.dim_param in renamed:
+                size.dim_param = renamed[size.dim_param]
+    return model
+
+
+def _cause(error: BaseException, place: str) -> str:
+    """PyTorch's reason, which names the operator, and the line of the user's model that it comes from."""
+    chain = [error]
+    while chain[-1].__cause__:
+        chain.append(chain[-1].__cause__)
+    reason = next((line for line in str(chain[-1]).splitlines() if line.strip()), type(chain[-1]).__name__)
+    own = [place for place in PLACE.findall("\n".join([*map(str, chain), place])) if "site-packages" not in place[0]]
+    return reason.strip() + (f" ({own[-1][0]}, line {own[-1][1]}, in {own[-1][2]})" if own else "")
+
+
+def _place_of(error: BaseException, retrace: Callable[[], torch.export.ExportedProgram]) -> str:
+    """Where the model uses an operator that has no translation: the error names a node, the traced program a line."""
+    named = re.search(r"translating node %(\w+)", str(error))
+    if not named:
+        return ""
+    with contextlib.suppress(Exception):  # the reason alone will have to do
+        for node in retrace().run_decompositions().graph.nodes:
+            if node.name == named[1]:
+                return str(node.meta.get("stack_trace", ""))
+    return ""
 
 
 def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -52,3 +118,10 @@ def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
         del holder.metadata_props[:]
         holder.doc_string = ""
     return model
+
+
+def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:
+    """At the samples' own size, and at the smallest and largest that the graph must take."""
+    feeds = samples.cycled(profile.batch.max if profile.batch.fixed else CHECKED_SAMPLES)
+    ends = [resized(feeds, samples.axes, profile.at(bound)) for bound in ENDS] if profile.resizes else []
+    return [feeds, *ends]

@@ -1,5 +1,6 @@
 """ONNX graphs: reading and writing them, and asking ONNX Runtime what they mean."""
 
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -7,14 +8,14 @@ import numpy as np
 import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file
-from enginery.core.params import Profile
-from enginery.core.records import GraphCheck
+from enginery.core.params import Profile, Range
+from enginery.core.records import GraphCheck, Interface, TensorSpec
+from enginery.feeds import BATCH, Feeds, Outputs
 
-INPUT, OUTPUT = "input", "logits"
+FLOATS = ("float32", "float16", "float64")
 CHECKED_SAMPLES = 7  # not the batch of two that the exporter sees: a batch frozen into the graph fails here
 
 
@@ -37,42 +38,60 @@ def is_plan(path: Path) -> bool:
         return file.read(4)[1:] == b"trt"
 
 
-def require_buildable(path: Path, profile: Profile) -> None:
-    """Runtimes differ in what they say of such graphs, and some silently make something else of them."""
-    graph = load_graph(path).graph
-    inputs = graph.input
-    if len(inputs) != 1:
-        names = ", ".join(tensor.name for tensor in inputs)
-        raise EngineryError(f"{path} takes {len(inputs)} inputs ({names}): engines are fed images alone, one input")
-    (tensor,) = inputs
+def read_interface(path: Path, profile: Profile) -> Interface:
+    """The graph's inputs and outputs. Runtimes differ in what they say of graphs that cannot be built for `profile`."""
+    graph = onnx.shape_inference.infer_shapes(load_graph(path)).graph
+    fixed = {constant.name for constant in graph.initializer}  # old files list their weights as inputs too
+    inputs = tuple(_spec(tensor, profile, f"{path}: input") for tensor in graph.input if tensor.name not in fixed)
+    outputs = tuple(_spec(tensor, profile, f"{path}: output") for tensor in graph.output)
+    for spec in inputs:
+        if spec.dtype == "object":
+            raise EngineryError(f"{path}: input {spec.name} holds no numbers")
+        _require_batch(spec, profile.batch, f"{path}: the batch of input {spec.name}")
+    varies = any(spec.shape[0] == BATCH for spec in inputs)
+    for spec in outputs:
+        if spec.dtype not in FLOATS:
+            raise EngineryError(
+                f"{path}: output {spec.name} is {spec.dtype} and must be one of {', '.join(FLOATS)}, "
+                "to be held against PyTorch"
+            )
+        if varies and (not spec.shape or spec.shape[0] != BATCH):
+            raise EngineryError(
+                f"{path}: the batch of output {spec.name} is fixed and that of the input is not: "
+                "a batch size is frozen into the graph"
+            )
+    return Interface(inputs=inputs, outputs=outputs)
+
+
+def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str) -> TensorSpec:
     kind = tensor.type.tensor_type
-    if kind.elem_type != onnx.TensorProto.FLOAT:
-        found = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
-        raise EngineryError(f"{path}: input {tensor.name} is {found} and must be float: images are fed as float32")
-    if not kind.shape.dim:
-        raise EngineryError(f"{path}: input {tensor.name} is a single number, and images are expected")
-    batch, *others = kind.shape.dim
-    if not all(size.HasField("dim_value") for size in others):
-        raise EngineryError(f"{path}: input {tensor.name} has a dynamic size beside its batch; only the batch may vary")
-    if batch.HasField("dim_value") and not profile.min == profile.opt == profile.max == batch.dim_value:
-        raise EngineryError(
-            f"{path}: the batch of input {tensor.name} is fixed at {batch.dim_value}, and build.profile asks for "
-            f"{profile.min} to {profile.max}: export with a dynamic batch, or set all three to {batch.dim_value}"
-        )
-    for output in graph.output:
-        _require_logits(path, output, batch.HasField("dim_value"))
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    shape = [size.dim_value if size.HasField("dim_value") else size.dim_param for size in kind.shape.dim]
+    if shape and isinstance(shape[0], str):
+        shape[0] = BATCH
+    for axis, size in enumerate(shape):
+        if isinstance(size, str) and size not in profile.ranges:
+            raise EngineryError(
+                f"{what} {tensor.name} has a dynamic size '{size or 'without a name'}' at axis {axis}: "
+                f"only {', '.join(profile.ranges)} may vary, as build.profile has it"
+            )
+    return TensorSpec(name=tensor.name, dtype=dtype, shape=tuple(shape))
 
 
-def _require_logits(path: Path, output: onnx.ValueInfoProto, fixed_batch: bool) -> None:
-    kind = output.type.tensor_type
-    if kind.elem_type != onnx.TensorProto.FLOAT:
-        found = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
-        raise EngineryError(f"{path}: output {output.name} is {found} and must be float")
-    if kind.shape.dim and kind.shape.dim[0].HasField("dim_value") and not fixed_batch:
+def _require_batch(spec: TensorSpec, sizes: Range, what: str) -> None:
+    if not spec.shape:
+        raise EngineryError(f"{what}: it is a single number, and has none")
+    batch = spec.shape[0]
+    if batch != BATCH and not (sizes.fixed and sizes.max == batch):
         raise EngineryError(
-            f"{path}: the batch of output {output.name} is fixed at {kind.shape.dim[0].dim_value}, and that of the "
-            "input is not: a batch size is frozen into the graph"
+            f"{what} is fixed at {batch}, and build.profile.batch asks for {sizes}: "
+            f"export with a dynamic batch, or set all three to {batch}"
         )
+
+
+def fixed_batch(model: onnx.ModelProto) -> int | None:
+    sizes = [tensor.type.tensor_type.shape.dim[0] for tensor in model.graph.input if tensor.type.tensor_type.shape.dim]
+    return next((int(size.dim_value) for size in sizes if size.HasField("dim_value")), None)
 
 
 def save_graph(model: onnx.ModelProto, path: Path) -> None:
@@ -93,15 +112,25 @@ def arbiter(model: onnx.ModelProto | Path) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def run_graph(session: onnxruntime.InferenceSession, images: NDArray[np.float32]) -> NDArray[np.float32]:
-    (logits,) = session.run([OUTPUT], {INPUT: images})
-    return np.asarray(logits, np.float32)
+def run_graph(session: onnxruntime.InferenceSession, feeds: Feeds) -> Outputs:
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
 
-def check_graph(wanted: NDArray[np.float32], got: NDArray[np.float32], limit: float, what: str) -> GraphCheck:
+def check_graph(wanted: Outputs, got: Outputs, limit: float, what: str) -> GraphCheck:
     """Compare outputs; a graph that strays past the limit stops the pipeline here, where the cause is known."""
-    error = np.abs(wanted - got)
-    relative = float(np.linalg.norm(wanted - got) / max(float(np.linalg.norm(wanted)), 1e-12))
-    if not relative <= limit:  # also true for NaN
-        raise EngineryError(f"{what}: the relative error is {relative:.2e} and may be {limit:.0e} at most")
-    return GraphCheck(samples=len(wanted), max_abs_error=float(error.max()), relative_error=relative)
+    errors = {name: np.abs(wanted[name].astype(np.float64) - got[name]) for name in wanted}
+    relative = {
+        name: float(np.linalg.norm(error) / max(float(np.linalg.norm(wanted[name])), 1e-12))
+        for name, error in errors.items()
+    }
+    worst = max(relative, key=lambda name: math.inf if math.isnan(relative[name]) else relative[name])
+    if not relative[worst] <= limit:  # also true for NaN
+        raise EngineryError(
+            f"{what}: the relative error of {worst} is {relative[worst]:.2e} and may be {limit:.0e} at most"
+        )
+    return GraphCheck(
+        samples=len(wanted[worst]),
+        max_abs_error=max(float(error.max()) for error in errors.values()),
+        relative_error=relative[worst],
+    )

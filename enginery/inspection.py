@@ -1,34 +1,31 @@
 """An engine in words, from its folder alone: no GPU and no runtime is needed to read it."""
 
+import json
 from pathlib import Path
 
 import pandas as pd
 
-from enginery.core.errors import EngineryError
 from enginery.core.records import EngineRecord, Target, TensorSpec
-from enginery.engines import RECORD, require_whole
+from enginery.lookup import read_engine
 from enginery.targets import alternatives
 
 
 def describe_engine(folder: Path) -> str:
-    if not (folder / RECORD).is_file():
-        raise EngineryError(f"{folder} is not an engine's folder, such as artifacts/engines/int8 after `dvc repro`")
-    record = EngineRecord.read(folder / RECORD)
-    require_whole(record, folder)
-    profile, build = record.profile, record.build
+    record = read_engine(folder)
+    build = record.build
     executed = ", ".join(f"{count} {name}" for name, count in record.executed.items())
     facts = {
         "precision": record.precision,
         "compiled by": f"{record.target.runtime} {record.target.runtime_version}, in {record.build_seconds:.1f} s",
-        "runs on": _where(record.target),
+        "runs on": where(record.target),
         "files": ", ".join(f"{name} (sha256 {digest[:12]}, whole)" for name, digest in record.files.items()),
         "size": f"{record.bytes / 1e6:.1f} MB, of {record.onnx_bytes / 1e6:.1f} MB of ONNX",
         "ONNX": f"sha256 {record.onnx_sha256[:12]}",
-        "batch sizes": f"{profile.min} to {profile.max}, tuned for {profile.opt}",
+        **{f"{axis} sizes": f"{sizes}, tuned for {sizes.opt}" for axis, sizes in record.profile.ranges.items()},
         **({"TF32": "allowed" if build.tf32 else "not allowed"} if record.target.device == "cuda" else {}),
         "compute layers": executed or "not known: built where it cannot run",
-        **{f"input {spec.name}": _tensor(spec, record) for spec in record.inputs},
-        **{f"output {spec.name}": _tensor(spec, record) for spec in record.outputs},
+        **{f"input {spec.name}": _tensor(spec, record) for spec in record.interface.inputs},
+        **{f"output {spec.name}": _tensor(spec, record) for spec in record.interface.outputs},
         "classes": str(len(record.class_names)),
     }
     width = max(map(len, facts))
@@ -36,7 +33,14 @@ def describe_engine(folder: Path) -> str:
     return "\n".join([*lines, "", _layers(record)] if record.layers else lines)
 
 
-def _where(target: Target) -> str:
+def engine_as_json(folder: Path) -> str:
+    """engine.json, and what follows from it."""
+    record = read_engine(folder)
+    derived = {"executed": record.executed, "share_as_asked": record.share_as_asked, "identity": record.identity}
+    return json.dumps(record.model_dump(mode="json") | derived, indent=2)
+
+
+def where(target: Target) -> str:
     if target.device == "cpu":
         return f"{target.device_name}, {target.cores} cores, {target.operating_system}"
     which = f"{target.device_name}, driver {target.driver}" if target.device_name else "any NVIDIA GPU"
@@ -44,8 +48,8 @@ def _where(target: Target) -> str:
 
 
 def _tensor(spec: TensorSpec, record: EngineRecord) -> str:
-    batch = f"{record.profile.min} to {record.profile.max}"
-    return f"{spec.dtype}, {' x '.join(batch if size == -1 else str(size) for size in spec.shape)}"
+    sizes = (record.profile.ranges.get(str(size), size) for size in spec.shape)
+    return f"{spec.dtype}, {' x '.join(map(str, sizes))}"
 
 
 def _layers(record: EngineRecord) -> str:

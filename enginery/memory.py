@@ -9,9 +9,11 @@ import numpy as np
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import InferenceParams
-from enginery.core.records import EngineRecord, Machine, PeakMemory, Weights
-from enginery.engines import RECORD, Engine
+from enginery.core.records import Machine, PeakMemory
+from enginery.engines import Engine
+from enginery.feeds import BATCH
 from enginery.gpu.nvml import process_megabytes
+from enginery.samples import SampleSet
 
 CALLS = 3
 
@@ -20,8 +22,8 @@ def engine_peak_memory(engine: Path, machine: Path, batch: int, inference: Infer
     return _measure("engine", engine, machine, batch, inference.model_dump_json())
 
 
-def pytorch_peak_memory(weights: Path, batch: int, threads: int, size: int, device: str) -> PeakMemory:
-    return _measure("pytorch", weights, batch, threads, size, device)
+def pytorch_peak_memory(weights: Path, validation: Path, batch: int, threads: int, device: str) -> PeakMemory:
+    return _measure("pytorch", weights, validation, batch, threads, device)
 
 
 def _measure(*arguments: object) -> PeakMemory:
@@ -35,24 +37,23 @@ def _measure(*arguments: object) -> PeakMemory:
 
 
 def _measure_engine(folder: str, machine: str, batch: str, inference: str) -> PeakMemory:
-    record, here = EngineRecord.read(Path(folder) / RECORD), Machine.read(Path(machine))
+    here = Machine.read(Path(machine))
     with Engine.open(Path(folder), here, InferenceParams.model_validate_json(inference)) as engine:
-        shapes = {spec.name: (int(batch), *spec.shape[1:]) for spec in record.inputs}
-        call = engine.bind({spec.name: np.zeros(shapes[spec.name], spec.dtype) for spec in record.inputs})
+        sizes = engine.record.profile.at("opt") | {BATCH: int(batch)}
+        inputs = engine.record.interface.inputs
+        call = engine.bind({spec.name: np.zeros(spec.at(sizes), spec.dtype) for spec in inputs})
         return _peak_of(call, here.device)
 
 
-def _measure_pytorch(folder: str, batch: str, threads: str, size: str, device: str) -> PeakMemory:
+def _measure_pytorch(folder: str, validation: str, batch: str, threads: str, device: str) -> PeakMemory:
     import torch  # here, so that an engine is not charged for it
 
     from enginery.contenders import pytorch_contender
     from enginery.models import load_model
 
     torch.set_num_threads(int(threads))
-    record = Weights.read(Path(folder) / "weights.json")
-    model = load_model(record.model, record.classes, Path(folder) / "weights.pt")
-    images = np.zeros((int(batch), 3, int(size), int(size)), np.float32)
-    return _peak_of(pytorch_contender(model, "eager", device, True, images), device)
+    feeds = SampleSet.open(Path(validation)).cycled(int(batch))
+    return _peak_of(pytorch_contender(load_model(Path(folder)), "eager", device, True, feeds), device)
 
 
 def _peak_of(call: Callable[[], object], device: str) -> PeakMemory:

@@ -1,57 +1,110 @@
-"""The PyTorch side: making the model, and loading a checkpoint into it."""
+"""The PyTorch side: making the user's model, calling it, and loading weights into it."""
 
 import difflib
+import importlib
 import pickle
+from collections import OrderedDict
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torchvision
 from torch import nn
 
 from enginery.core.errors import EngineryError
+from enginery.core.params import ModelParams
+from enginery.core.records import Weights
+from enginery.user_code import users_part
 
 State = dict[str, torch.Tensor]
+Tensors = dict[str, torch.Tensor]
+OUTPUT = "logits"  # what a model's only output is called
+WEIGHTS, RECORD = "weights.pt", "weights.json"
 
 
-def make_model(name: str, classes: int) -> nn.Module:
-    """A torchvision classifier with fresh weights, in evaluation mode."""
-    classifiers = torchvision.models.list_models(torchvision.models)
-    if name not in classifiers:
-        near = difflib.get_close_matches(name, classifiers, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "see torchvision.models.list_models()"
-        raise EngineryError(f"model.name: torchvision has no classifier '{name}'; {hint}")
-    model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=classes)
-    return model.eval()
-
-
-def require_logits(model: nn.Module, classes: int, size: int) -> None:
-    """One pass over an empty image: what the model cannot take or does not return is said before hours of work."""
-    try:
-        with torch.inference_mode():
-            output = model(torch.zeros(2, 3, size, size))
-    except Exception as error:  # whatever the user's network raises
-        raise EngineryError(
-            f"model.name: the model fails on images of {size} by {size}: {_first_line(error)}"
-        ) from None
-    if not isinstance(output, torch.Tensor) or output.shape != (2, classes):
-        shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-        raise EngineryError(f"model.name: the model must return logits of shape (batch, {classes}), not {shape}")
-
-
-def load_model(name: str, classes: int, checkpoint: Path) -> nn.Module:
-    model = make_model(name, classes)
-    apply_weights(model, read_checkpoint(checkpoint), checkpoint)
+def load_model(folder: Path) -> nn.Module:
+    """What the stage `weights` left."""
+    record = Weights.read(folder / RECORD)
+    model = make_model(ModelParams(source=record.model, arguments=record.arguments), record.classes)
+    apply_weights(model, read_checkpoint(folder / WEIGHTS), folder / WEIGHTS)
     return model
+
+
+def make_model(params: ModelParams, classes: int | None) -> nn.Module:
+    """In evaluation mode, with whatever weights a new one has."""
+    return (_from_factory(params) if params.is_factory else _from_torchvision(params, classes)).eval()
+
+
+def _from_torchvision(params: ModelParams, classes: int | None) -> nn.Module:
+    classifiers = torchvision.models.list_models(torchvision.models)
+    if params.source not in classifiers:
+        near = difflib.get_close_matches(params.source, classifiers, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else "see torchvision.models.list_models()."
+        raise EngineryError(
+            f"model.source: torchvision has no classifier '{params.source}'; {hint} "
+            "A model of your own is package.module:factory"
+        )
+    # Auxiliary classifiers serve training alone: some checkpoints come without them, and no engine has them.
+    arguments = ({} if classes is None else {"num_classes": classes}) | params.arguments
+    try:
+        model: nn.Module = torchvision.models.get_model(params.source, weights=None, **arguments)
+    except (TypeError, ValueError) as error:
+        raise EngineryError(f"model.arguments: torchvision's {params.source} refuses them: {error}") from None
+    return model
+
+
+def _from_factory(params: ModelParams) -> nn.Module:
+    module_name, _, name = params.source.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # whatever the user's code raises
+        raise EngineryError(f"model.source: {module_name} cannot be imported: {users_part(error)}") from None
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        near = difflib.get_close_matches(name, dir(module), n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise EngineryError(f"model.source: {module_name} has no function or class '{name}'{hint}")
+    try:
+        model = factory(**params.arguments)
+    except Exception as error:
+        raise EngineryError(f"model.source: {params.source} fails: {users_part(error)}") from None
+    if not isinstance(model, nn.Module):
+        raise EngineryError(f"model.source: {params.source} returns {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def call_model(model: nn.Module, feeds: Mapping[str, torch.Tensor]) -> Tensors:
+    """One input is given by position, several by name; the outputs have names, whatever shape they come in."""
+    result = model(*feeds.values()) if len(feeds) == 1 else model(**feeds)
+    return name_outputs(result)
+
+
+def name_outputs(result: Any) -> Tensors:
+    """A tensor, a dict, a named tuple, or a tuple of them; what is None is left out."""
+    if isinstance(result, torch.Tensor):
+        return {OUTPUT: result}
+    if isinstance(result, Mapping):
+        named = {str(name): value for name, value in result.items()}
+    elif isinstance(result, tuple | list):
+        names = getattr(result, "_fields", [f"output_{index}" for index in range(len(result))])
+        named = dict(zip(names, result, strict=True))
+    else:
+        raise EngineryError(f"model.source: the model returns {type(result).__name__}, not tensors")
+    found = {name: value for name, value in named.items() if value is not None}
+    for name, value in found.items():
+        if not isinstance(value, torch.Tensor):
+            raise EngineryError(f"model.source: output {name} is {type(value).__name__}, not a tensor")
+    return found
 
 
 def read_checkpoint(path: Path) -> State:
     """Tensors only (`weights_only`): a checkpoint that wants to run code on loading is refused."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
+    except pickle.UnpicklingError as error:
         raise EngineryError(
-            f"{path} holds more than tensors, or is not a PyTorch checkpoint; "
-            "save it again with torch.save(model.state_dict(), path)"
+            f"{path} {_what_it_needs(error)}; save it again with torch.save(model.state_dict(), path)"
         ) from None
     except FileNotFoundError:
         raise
@@ -65,7 +118,18 @@ def read_checkpoint(path: Path) -> State:
     ):
         raise EngineryError(f"{path} is not a state dict: it must map parameter names to tensors")
     # What DataParallel puts before each name.
-    return {name.removeprefix("module."): value for name, value in content.items()}
+    state = OrderedDict((name.removeprefix("module."), value) for name, value in content.items())
+    versions = getattr(content, "_metadata", {})  # of the modules' code: MNASNet refuses a state without
+    state._metadata = {name.removeprefix("module").removeprefix("."): each for name, each in versions.items()}  # type: ignore[attr-defined]
+    return state
+
+
+def _what_it_needs(error: Exception) -> str:
+    """torch's refusal names what the file would have run."""
+    _, found, name = str(error).partition("GLOBAL ")
+    if not found:
+        return "holds more than tensors, or is not a PyTorch checkpoint"
+    return f"holds more than tensors: loading it would run {name.split(' ')[0]}, so it is refused"
 
 
 def apply_weights(model: nn.Module, state: State, path: Path) -> None:
@@ -74,14 +138,14 @@ def apply_weights(model: nn.Module, state: State, path: Path) -> None:
     if missing or unknown:
         parts = [f"{len(missing)} missing ({_some(missing)})"] if missing else []
         parts += [f"{len(unknown)} unknown ({_some(unknown)})"] if unknown else []
-        raise EngineryError(f"{path} does not fit model.name: its keys differ: {', '.join(parts)}")
+        raise EngineryError(f"{path} does not fit model.source: its keys differ: {', '.join(parts)}")
     misshapen = [
         f"{name} is {tuple(state[name].shape)} and should be {tuple(value.shape)}"
         for name, value in wanted.items()
         if state[name].shape != value.shape
     ]
     if misshapen:
-        raise EngineryError(f"{path} does not fit model.name: {_some(misshapen)}")
+        raise EngineryError(f"{path} does not fit model.source and the classes of samples.source: {_some(misshapen)}")
     require_finite(state, path)
     model.load_state_dict(state)
 

@@ -43,6 +43,8 @@ def _overlay(params: MutableMapping[str, Any], changes: MutableMapping[str, Any]
     for key, value in changes.items():
         if isinstance(value, MutableMapping) and isinstance(params.get(key), MutableMapping):
             _overlay(params[key], value)
+        elif isinstance(value, list) and isinstance(params.get(key), list):
+            params[key][:] = value  # as it is laid out there: `dvc exp run -S` leaves a line for each item
         else:
             params[key] = value
 

@@ -2,7 +2,7 @@
 
 import shlex
 
-from enginery.core.params import BuildParams
+from enginery.core.params import Bound, BuildParams
 from enginery.core.records import EngineRecord
 
 TRTEXEC = {"tensorrt": "trtexec", "tensorrt_rtx": "tensorrt_rtx"}
@@ -29,7 +29,7 @@ def reproduce_script(record: EngineRecord, onnx: str) -> str:
         command=TRTEXEC[record.target.runtime],
         runtime=record.target.runtime,
         version=record.target.runtime_version,
-        batch=record.build.profile.opt,
+        batch=record.build.profile.batch.opt,
         build=_lines(build_options(record, onnx)),
         run=_lines(run_options(record)),
     )
@@ -40,9 +40,9 @@ def build_options(record: EngineRecord, onnx: str) -> list[str]:
     flags = [
         f"--onnx={shlex.quote(onnx)}",
         '--saveEngine="$scratch"/reproduced.plan',
-        f"--minShapes={_shapes(record, build.profile.min)}",
-        f"--optShapes={_shapes(record, build.profile.opt)}",
-        f"--maxShapes={_shapes(record, build.profile.max)}",
+        f"--minShapes={_shapes(record, 'min')}",
+        f"--optShapes={_shapes(record, 'opt')}",
+        f"--maxShapes={_shapes(record, 'max')}",
         f"--builderOptimizationLevel={options.optimization_level}",
         "--profilingVerbosity=detailed",
         "--skipInference",
@@ -59,7 +59,12 @@ def build_options(record: EngineRecord, onnx: str) -> list[str]:
 
 def run_options(record: EngineRecord) -> list[str]:
     """With the copies that our own end-to-end times include. From 11 on, trtexec leaves them out unless told."""
-    flags = ["--loadEngine=engine.plan", f"--shapes={_shapes(record, '${batch}')}", "--warmUp=200", "--duration=3"]
+    flags = [
+        "--loadEngine=engine.plan",
+        f"--shapes={_shapes(record, 'opt', '${batch}')}",
+        "--warmUp=200",
+        "--duration=3",
+    ]
     if record.target.runtime == "tensorrt" and _major(record) < 11:
         flags += ["--useCudaGraph", "--useSpinWait"]
     else:
@@ -84,9 +89,12 @@ def _major(record: EngineRecord) -> int:
     return int(record.target.runtime_version.partition(".")[0])
 
 
-def _shapes(record: EngineRecord, batch: int | str) -> str:
+def _shapes(record: EngineRecord, bound: Bound, batch: str | None = None) -> str:
+    """`batch`, if given, is what the script puts in."""
+    sizes = record.profile.at(bound)
+    shapes = {spec.name: spec.at(sizes) for spec in record.interface.inputs}
     return ",".join(
-        f"{shlex.quote(spec.name)}:{'x'.join(map(str, (batch, *spec.shape[1:])))}" for spec in record.inputs
+        f"{shlex.quote(name)}:{'x'.join(map(str, (batch or shape[0], *shape[1:])))}" for name, shape in shapes.items()
     )
 
 

@@ -8,15 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.files import sha256_of
+from enginery.core.progress import progress
 from enginery.core.records import Manifest
-from enginery.preprocessing import Pixels, normalize
+from enginery.feeds import Feeds, Outputs, Run
+from enginery.preprocessing import normalize
 
-PIXELS, MANIFEST = "pixels.npy", "manifest.json"
+MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
 class SampleSet:
-    """Decoded pixels on disk: a set larger than memory is read batch by batch."""
+    """Decoded pixels, or arrays as they came, on disk: a set larger than memory is read batch by batch."""
 
     folder: Path
     manifest: Manifest
@@ -29,14 +31,10 @@ class SampleSet:
         return len(self.manifest.samples)
 
     @property
-    def pixels(self) -> Pixels:
-        """Mapped anew for each reader: what was read through a map counts as the process's memory until it closes."""
-        mapped: Pixels = np.load(self.folder / PIXELS, mmap_mode="r")
-        return mapped
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        return np.array([sample.label for sample in self.manifest.samples], np.int64)
+    def labels(self) -> NDArray[np.int64] | None:
+        """None where the images have none."""
+        labels = [sample.label for sample in self.manifest.samples if sample.label is not None]
+        return np.array(labels, np.int64) if self.manifest.is_labeled else None
 
     @property
     def list_sha256(self) -> str:
@@ -45,15 +43,53 @@ class SampleSet:
 
     @property
     def preprocessing_sha256(self) -> str:
-        return sha256_of(self.manifest.preprocessing.model_dump())
+        how = self.manifest.preprocessing
+        return sha256_of(how and how.model_dump())
 
-    def read(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Samples as the model takes them."""
-        return normalize(self.pixels[start:stop], self.manifest.preprocessing)
+    @property
+    def axes(self) -> dict[int, str]:
+        """Which axes of the inputs may vary: the batch, and the height and width of images."""
+        how = self.manifest.preprocessing
+        first = 1 if how and how.layout == "nhwc" else 2
+        return {0: "batch"} | ({first: "height", first + 1: "width"} if how else {})
 
-    def read_at(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
-        return normalize(self.pixels[indices], self.manifest.preprocessing)
+    def read_at(self, indices: NDArray[np.int64]) -> Feeds:
+        """Samples as the model takes them, by the names of its inputs.
 
-    def batches(self, size: int) -> Iterator[NDArray[np.float32]]:
+        Mapped anew each time: what was read through a map counts as the process's memory until it closes.
+        """
+        how = self.manifest.preprocessing
+        arrays = {name: np.load(self.folder / file, mmap_mode="r")[indices] for name, file in self._files.items()}
+        return {name: normalize(array, how) for name, array in arrays.items()} if how else arrays
+
+    def cycled(self, count: int) -> Feeds:
+        """So many samples from the start; a set that is too small goes round. Of an empty set, zeros."""
+        if len(self):
+            return self.read_at(np.arange(count) % len(self))
+        arrays = {name: np.load(self.folder / file, mmap_mode="r") for name, file in self._files.items()}
+        dtype = np.float32 if self.manifest.preprocessing else None
+        return {name: np.zeros((count, *array.shape[1:]), dtype or array.dtype) for name, array in arrays.items()}
+
+    def batches(self, size: int, whole: bool = False) -> Iterator[Feeds]:
+        """`whole` fills the last batch up from the start of the set: some graphs take one size alone."""
         for start in range(0, len(self), size):
-            yield self.read(start, start + size)
+            stop = start + size if whole else min(start + size, len(self))
+            yield self.read_at(np.arange(start, stop) % len(self))
+
+    @property
+    def _files(self) -> dict[str, str]:
+        return {name: file_of(index) for index, name in enumerate(self.manifest.inputs)}
+
+
+def run_all(run: Run, samples: SampleSet, batch: int, whole: bool, label: str) -> Outputs:
+    """The outputs for all samples; those of copies that filled up the last batch are dropped."""
+    found: dict[str, list[NDArray[np.generic]]] = {}
+    for feeds in progress(samples.batches(batch, whole), label, -(-len(samples) // batch)):
+        for name, values in run(feeds).items():
+            found.setdefault(name, []).append(values)
+    return {name: np.concatenate(parts)[: len(samples)] for name, parts in found.items()}
+
+
+def file_of(index: int) -> str:
+    """By number: the names of inputs may hold what file names cannot."""
+    return f"input-{index}.npy"

@@ -14,7 +14,6 @@ import numpy as np
 from enginery.core.params import BenchmarkParams, InferenceParams
 from enginery.core.records import Machine, Throughput
 from enginery.engines import Engine
-from enginery.graphs import INPUT
 from enginery.samples import SampleSet
 from enginery.timing import Contender
 
@@ -38,7 +37,7 @@ def engine_throughput(
             opened.enter_context(engine)
         threads = [opened.enter_context(ThreadPoolExecutor(1)) for _ in range(max(engines))]
         for batch in params.batches:
-            feeds = {INPUT: samples.read_at(np.arange(batch) % len(samples))}
+            feeds = samples.cycled(batch)
             clients = {
                 requests: [Client(engine.bind(feeds), thread) for engine, thread in zip(them, threads, strict=False)]
                 for requests, them in engines.items()

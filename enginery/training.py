@@ -8,6 +8,7 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.params import TrainingParams
 from enginery.core.progress import progress
+from enginery.feeds import Feeds
 from enginery.samples import SampleSet
 
 READ_AT_ONCE = 32
@@ -21,7 +22,16 @@ def train(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
     the last layer off by the difference in scale, so these two are fitted once more at the full size.
     """
     model.to(memory_format=torch.channels_last)  # a third faster on a CPU
-    labels = torch.from_numpy(samples.labels)
+    if params.epochs:
+        train_all(model, samples, params)
+    how = samples.manifest.preprocessing
+    if params.epochs == 0 or (how and params.size != min(how.crop)):
+        fit_to_size(model, samples)
+    model.to(memory_format=torch.contiguous_format).eval()
+
+
+def train_all(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
+    labels = known_labels(samples)
     batches = len(samples) // params.batch
     if batches == 0:
         raise EngineryError(f"weights.training.batch is {params.batch}, but there are {len(samples)} training samples")
@@ -29,59 +39,90 @@ def train(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=params.learning_rate, total_steps=params.epochs * batches
     )
-    model.train()
+    _train_leaves(model)
     steps = _shuffled(len(samples), params.batch, params.epochs)
     for indices in progress(steps, "training", params.epochs * batches):
-        images = _shrunk(torch.from_numpy(samples.read_at(indices.numpy())), params.size)
+        images = _shrunk(_only(samples.read_at(indices.numpy())), params.size)
         logits = model(images)
-        if not isinstance(logits, torch.Tensor):  # GoogLeNet and Inception add auxiliary outputs in training
-            raise EngineryError("weights.source: train: this model has several outputs in training; give a checkpoint")
+        if not isinstance(logits, torch.Tensor):
+            raise EngineryError("weights.source: train: this model has several outputs; give a checkpoint")
         loss = nn.functional.cross_entropy(logits, labels[indices])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
-    if params.size != samples.pixels.shape[-1]:
-        fit_to_size(model, samples)
-    model.to(memory_format=torch.contiguous_format).eval()
+
+
+def _train_leaves(model: nn.Module) -> None:
+    """Dropout and BatchNorm. Told to train as a whole, GoogLeNet and Inception would add auxiliary outputs."""
+    for module in model.modules():
+        module.training = not any(module.children())
 
 
 def fit_to_size(model: nn.Module, samples: SampleSet) -> None:
-    """BatchNorm's statistics, and the last linear layer, on the images as they are: two forward passes."""
-    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    if not linears:
-        raise EngineryError("weights.training.size: this model has no linear layer to fit again; set size to crop")
-    head = linears[-1]
+    """BatchNorm's statistics, and the last layer, on the images as they are: a forward pass for each."""
+    head = last_layer(model)
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    model.eval()  # but for the norms: no dropout, and no auxiliary outputs
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average over all batches
+        norm.train()
+    if norms:
+        _show(model, samples, "fitting statistics")
+    model.eval()
     features: list[torch.Tensor] = []
     hook = head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].detach()))
-    total = -(-len(samples) // READ_AT_ONCE)
-    with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.reset_running_stats()
-                module.momentum = None  # a plain average over all batches
-        for statistics in (True, False):
-            model.train(statistics)
-            features.clear()
-            label = "fitting to size, statistics" if statistics else "fitting to size, features"
-            for images in progress(samples.batches(READ_AT_ONCE), label, total):
-                model(torch.from_numpy(images).contiguous(memory_format=torch.channels_last))
+    _show(model, samples, "fitting the last layer")
     hook.remove()
-    _fit_linear(head, torch.cat(features), torch.from_numpy(samples.labels))
+    _fit_last_layer(head, torch.cat(features), known_labels(samples))
+
+
+def _show(model: nn.Module, samples: SampleSet, label: str) -> None:
+    with torch.no_grad():
+        for feeds in progress(samples.batches(READ_AT_ONCE), label, -(-len(samples) // READ_AT_ONCE)):
+            model(_only(feeds).contiguous(memory_format=torch.channels_last))
+
+
+def last_layer(model: nn.Module) -> nn.Linear | nn.Conv2d:
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    if not layers:
+        raise EngineryError(
+            "weights.training: this model has no linear layer or convolution to fit; set size to crop, epochs above 0"
+        )
+    return layers[-1]
+
+
+def known_labels(samples: SampleSet) -> torch.Tensor:
+    labels = samples.labels
+    if labels is None:
+        raise EngineryError("weights.source: train needs images with labels, and samples.source has none; give weights")
+    return torch.from_numpy(labels)
+
+
+def _only(feeds: Feeds) -> torch.Tensor:
+    (images,) = feeds.values()
+    return torch.from_numpy(images)
 
 
 def _shrunk(images: torch.Tensor, size: int) -> torch.Tensor:
-    if size != images.shape[-1]:
-        images = nn.functional.interpolate(images, size=(size, size), mode="area")
+    height, width = images.shape[2:]
+    shorter = min(height, width)
+    if size != shorter:
+        images = nn.functional.interpolate(
+            images, size=(height * size // shorter, width * size // shorter), mode="area"
+        )
     return images.contiguous(memory_format=torch.channels_last)
 
 
-def _fit_linear(head: nn.Linear, features: torch.Tensor, labels: torch.Tensor) -> None:
+def _fit_last_layer(head: nn.Linear | nn.Conv2d, features: torch.Tensor, labels: torch.Tensor) -> None:
     """Go on from the trained weights by full-batch logistic regression."""
     optimizer = torch.optim.AdamW(head.parameters(), lr=1e-2, weight_decay=1e-2)
     for _ in range(HEAD_STEPS):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(head(features), labels).backward()
+        logits = head(features)
+        logits = logits.mean((2, 3)) if logits.ndim == 4 else logits  # a convolution's answers are averaged over places
+        nn.functional.cross_entropy(logits, labels).backward()
         optimizer.step()
 
 

@@ -1,100 +1,113 @@
-"""Three results for the same images: PyTorch's, the typed graph's, the engine's.
+"""Three results for the same samples: PyTorch's, the typed graph's, the engine's.
 
 A quantizer's error and a compiler's error look alike from outside. The graph, run as written, tells them apart: what
 lies between PyTorch and the graph is the precision's, what lies between the graph and the engine the compiler's.
 """
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from enginery.agreement import Logits, accuracy, broken_thresholds, compare, origin_of_loss
+from enginery.agreement import accuracy_of, broken_thresholds, compare, origin_of_loss, spread
 from enginery.bf16_twin import float32_twin, uses_bf16
-from enginery.core.params import Profile, Thresholds
+from enginery.core.params import ENDS, Range, Thresholds
 from enginery.core.progress import progress
-from enginery.core.records import Spot, Validation
+from enginery.core.records import Resized, Spot, Validation
 from enginery.engines import Engine
-from enginery.graphs import INPUT, OUTPUT, arbiter, load_graph, run_graph
-from enginery.samples import SampleSet
+from enginery.feeds import Feeds, Outputs, Run, resized
+from enginery.graphs import arbiter, load_graph, run_graph
+from enginery.samples import SampleSet, run_all
 
 
 def validate_engine(
-    engine: Engine, onnx: Path, samples: SampleSet, reference: Logits, limits: Thresholds, spot_samples: int
+    engine: Engine,
+    onnx: Path,
+    samples: SampleSet,
+    reference: Outputs,
+    limits: Thresholds,
+    spot_samples: int,
+    made_by: str = "PyTorch",
 ) -> Validation:
-    precision, profile = engine.record.precision, engine.record.profile
-    graph = run_all(run_as_written(onnx), samples, profile.max, f"{precision}, the graph")
-    compiled = run_all(run_engine(engine), samples, profile.max, f"{precision}, the engine")
-    labels = samples.labels
-    wanted_accuracy, got_accuracy = accuracy(reference, labels), accuracy(compiled, labels)
+    """`made_by` says whose the reference is."""
+    precision, sizes = engine.record.precision, engine.record.profile.batch
+    as_written, whole = run_as_written(onnx), sizes.min > 1
+    graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph")
+    compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine")
+    wanted_accuracy, got_accuracy = accuracy_of(reference, samples.labels), accuracy_of(compiled, samples.labels)
     engine_errors, graph_errors = compare(reference, compiled), compare(reference, graph)
     compiler_errors = compare(graph, compiled)
-    spots = tuple(
-        check_spot(engine, samples, reference, compiled, batch, spot_samples) for batch in spot_batches(profile)
-    )
-    drop = wanted_accuracy - got_accuracy
+    spots = tuple(check_spot(engine, samples, reference, compiled, size, spot_samples) for size in spot_batches(sizes))
+    other_sizes = check_sizes(engine, as_written, samples)
+    drop = None if wanted_accuracy is None or got_accuracy is None else wanted_accuracy - got_accuracy
     broken = broken_thresholds(engine_errors, drop, limits)
     for spot in spots:
         broken += broken_spot(spot, limits)
+    for other in other_sizes:
+        broken += broken_size(other, limits)
     return Validation(
         precision=precision,
+        reference=made_by,
+        engine=engine.record.identity,
         samples=len(samples),
         reference_accuracy=wanted_accuracy,
-        graph_accuracy=accuracy(graph, labels),
+        graph_accuracy=accuracy_of(graph, samples.labels),
         engine_accuracy=got_accuracy,
         accuracy_drop=drop,
         engine_against_pytorch=engine_errors,
         graph_against_pytorch=graph_errors,
         engine_against_graph=compiler_errors,
         spots=spots,
+        resized=other_sizes,
         loss_comes_from=origin_of_loss(graph_errors, compiler_errors),
         broken=broken,
+        spread=spread(reference, compiled),
     )
 
 
-def run_as_written(onnx: Path) -> Callable[[NDArray[np.float32]], Logits]:
+def run_as_written(onnx: Path) -> Run:
     model = load_graph(onnx)
-    session = arbiter(float32_twin(model) if uses_bf16(model) else model)
-    return lambda images: run_graph(session, images)
+    return partial(run_graph, arbiter(float32_twin(model) if uses_bf16(model) else model))
 
 
-def run_engine(engine: Engine) -> Callable[[NDArray[np.float32]], Logits]:
-    """The last batch may be smaller than the engine takes: it is filled up with copies, whose logits are dropped."""
-    fewest = engine.record.profile.min
-
-    def run(images: NDArray[np.float32]) -> Logits:
-        filled = np.resize(images, (max(len(images), fewest), *images.shape[1:]))
-        return engine.run({INPUT: filled})[OUTPUT][: len(images)].astype(np.float32)
-
-    return run
-
-
-def run_all(run: Callable[[NDArray[np.float32]], Logits], samples: SampleSet, batch: int, label: str) -> Logits:
-    total = -(-len(samples) // batch)
-    return np.concatenate([run(images) for images in progress(samples.batches(batch), label, total)])
-
-
-def spot_batches(profile: Profile) -> list[int]:
+def spot_batches(sizes: Range) -> list[int]:
     """The smallest, the largest, and an odd one between: where dynamic shapes go wrong."""
-    middle = (profile.min + profile.max) // 2
-    return sorted({profile.min, middle if middle % 2 else max(profile.min, middle - 1), profile.max})
+    middle = (sizes.min + sizes.max) // 2
+    return sorted({sizes.min, middle if middle % 2 else max(sizes.min, middle - 1), sizes.max})
 
 
-def check_spot(engine: Engine, samples: SampleSet, reference: Logits, compiled: Logits, batch: int, count: int) -> Spot:
+def check_spot(
+    engine: Engine, samples: SampleSet, reference: Outputs, compiled: Outputs, batch: int, count: int
+) -> Spot:
     """Whole batches of just this size; a set that is too small goes round."""
     batches = max(1, min(count, len(samples)) // batch)
     chosen = np.arange(batches * batch) % len(samples)
-    run = run_engine(engine)
     parts = progress(np.split(chosen, batches), f"batch {batch}", batches)
-    logits = np.concatenate([run(samples.read_at(part)) for part in parts])
+    answers = [engine.run(samples.read_at(part)) for part in parts]
+    found = {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
+    labels = samples.labels
     return Spot(
         batch=batch,
         samples=len(chosen),
-        errors=compare(reference[chosen], logits),
-        accuracy=accuracy(logits, samples.labels[chosen]),
-        drift=compare(compiled[chosen], logits).relative,
+        errors=compare(_at(reference, chosen), found),
+        accuracy=accuracy_of(found, None if labels is None else labels[chosen]),
+        drift=compare(_at(compiled, chosen), found).relative,
     )
+
+
+def check_sizes(engine: Engine, as_written: Run, samples: SampleSet) -> tuple[Resized, ...]:
+    """At the smallest and the largest images that it takes, against the graph: PyTorch saw those when exported."""
+    profile = engine.record.profile
+    if not profile.resizes:
+        return ()
+    feeds = samples.cycled(profile.batch.opt)
+    checks = []
+    for bound in ENDS:
+        other: Feeds = resized(feeds, samples.axes, profile.at(bound))
+        errors = compare(as_written(other), engine.run(other))
+        sizes = {axis: size for axis, size in profile.at(bound).items() if axis != "batch"}
+        checks.append(Resized(sizes=sizes, errors=errors))
+    return tuple(checks)
 
 
 def broken_spot(spot: Spot, limits: Thresholds) -> tuple[str, ...]:
@@ -102,5 +115,18 @@ def broken_spot(spot: Spot, limits: Thresholds) -> tuple[str, ...]:
     if spot.errors.nonfinite:
         return (f"at batch {spot.batch} {spot.errors.nonfinite} outputs are NaN or infinite",)
     if not spot.drift <= limits.relative_error:
-        return (f"at batch {spot.batch} the logits differ by {spot.drift:.2e} from those of the full set",)
+        return (f"at batch {spot.batch} the outputs differ by {spot.drift:.2e} from those of the full set",)
     return ()
+
+
+def broken_size(check: Resized, limits: Thresholds) -> tuple[str, ...]:
+    where = ", ".join(f"{axis} {size}" for axis, size in check.sizes.items())
+    if check.errors.nonfinite:
+        return (f"at {where} {check.errors.nonfinite} outputs are NaN or infinite",)
+    if not check.errors.relative <= limits.relative_error:
+        return (f"at {where} the engine differs by {check.errors.relative:.2e} from the graph it was made of",)
+    return ()
+
+
+def _at(outputs: Outputs, indices: np.ndarray) -> Outputs:
+    return {name: values[indices] for name, values in outputs.items()}

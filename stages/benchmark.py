@@ -8,20 +8,19 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from enginery.benchmark import RAW_COLUMNS, Images, race_contenders, raw_rows
+from enginery.benchmark import RAW_COLUMNS, race_contenders, raw_rows
 from enginery.contenders import onnxruntime_session, pytorch_contender, require_possible
 from enginery.contention import contention, usage
 from enginery.core.files import new_folder
-from enginery.core.params import ONNXRUNTIME, Baseline, InferenceParams, load_params
-from enginery.core.records import ENGINE, LAUNCHED, Benchmark, Machine, Weights
+from enginery.core.params import EAGER, ONNXRUNTIME, Baseline, InferenceParams, load_params
+from enginery.core.records import ENGINE, LAUNCHED, Benchmark, Machine
 from enginery.core.stage import run_stage
 from enginery.engines import Engine
+from enginery.feeds import Feeds
 from enginery.gpu.nvml import GpuSampler
-from enginery.graphs import INPUT
 from enginery.memory import engine_peak_memory, pytorch_peak_memory
 from enginery.models import load_model
 from enginery.pace import pace_of
-from enginery.runtimes import Session
 from enginery.samples import SampleSet
 from enginery.throughput import engine_throughput
 from enginery.timing import Contender
@@ -33,7 +32,7 @@ def benchmark(
     """Write summary.json, timings.csv and, on a GPU, gpu.csv."""
     params, here = load_params(), Machine.read(machine)
     require_possible(params.benchmark.baselines, here.device)
-    inference = params.inference.model_copy(update={"threads": params.inference.threads or here.cores})
+    inference = params.inference.on(here.cores)
     torch.set_num_threads(inference.threads)
     samples = SampleSet.open(validation)
     sampler = GpuSampler() if here.device == "cuda" else None
@@ -44,7 +43,10 @@ def benchmark(
             pace = pace_of(here.device, inference.threads)
             race = race_contenders(contenders, samples, params.benchmark, pace, f"benchmark, {precision}")
         company = contention(before, usage())
-    largest, size = max(params.benchmark.batches), samples.pixels.shape[-1]
+    largest = max(params.benchmark.batches)
+    peak_memory = {ENGINE: engine_peak_memory(engine, machine, largest, inference)}
+    if params.benchmark.baselines != (ONNXRUNTIME,):
+        peak_memory[EAGER] = pytorch_peak_memory(weights, validation, largest, inference.threads, here.device)
     summary = Benchmark(
         precision=precision,
         threads=inference.threads,
@@ -55,10 +57,7 @@ def benchmark(
         pace=race.pace,
         throughput=engine_throughput(engine, here, inference, samples, params.benchmark),
         contention=company,
-        peak_memory={
-            ENGINE: engine_peak_memory(engine, machine, largest, inference),
-            "eager": pytorch_peak_memory(weights, largest, inference.threads, size, here.device),
-        },
+        peak_memory=peak_memory,
         gpu=sampler.conditions() if sampler else None,
     )
     with new_folder(report) as unfinished:
@@ -82,27 +81,22 @@ def _contenders(
     here: Machine,
     inference: InferenceParams,
     baselines: Sequence[Baseline],
-) -> dict[str, Callable[[Images], Contender]]:
-    """By name, what binds images and returns the call to time; `opened` closes them."""
+) -> dict[str, Callable[[Feeds], Contender]]:
+    """By name, what binds feeds and returns the call to time; `opened` closes them."""
     loaded = opened.enter_context(Engine.open(engine, here, inference))
-    found = {ENGINE: _binding(loaded)}
+    found: dict[str, Callable[[Feeds], Contender]] = {ENGINE: loaded.bind}
     if loaded.replays:
         plain = inference.model_copy(update={"cuda_graph": False})
-        found[LAUNCHED] = _binding(opened.enter_context(Engine.open(engine, here, plain)))
-    record = Weights.read(weights / "weights.json")
-    model = load_model(record.model, record.classes, weights / "weights.pt")
-    tf32 = loaded.record.build.tf32
+        found[LAUNCHED] = opened.enter_context(Engine.open(engine, here, plain)).bind
+    build = loaded.record.build
+    model = None if baselines == (ONNXRUNTIME,) else load_model(weights)
     for baseline in baselines:
         if baseline == ONNXRUNTIME:
-            session = onnxruntime_session(simplified / "model.onnx", loaded.record.build, inference)
-            found[baseline] = _binding(opened.enter_context(session))
-        else:
-            found[baseline] = partial(pytorch_contender, model, baseline, here.device, tf32)
+            session = onnxruntime_session(simplified / "model.onnx", loaded.record.interface, build, inference)
+            found[baseline] = opened.enter_context(session).bind
+        elif model:
+            found[baseline] = partial(pytorch_contender, model, baseline, here.device, build.tf32)
     return found
-
-
-def _binding(session: Engine | Session) -> Callable[[Images], Contender]:
-    return lambda images: session.bind({INPUT: images})
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from enginery.calibration.cache import read_cache
 from enginery.calibration.provenance import require_match, require_tensors
-from enginery.convert import cast, quantize, require_known, tensors_to_quantize
+from enginery.convert import cast, nodes_of_tiny_inputs, quantize, require_known, tensors_to_quantize
 from enginery.core.files import new_folder
 from enginery.core.params import Keep, load_params, precision_params
 from enginery.core.records import Calibration, Conversion, Dialect
@@ -31,6 +31,8 @@ def convert(
             amax = checked_ranges(precision, source, made_from, SampleSet.open(calibration), keep)
             rest = Dialect.read(dialect).rest if keep.rest == "auto" else keep.rest
             save_graph(quantize(source, precision, amax, keep, rest), target)
+            for name in nodes_of_tiny_inputs(source, precision, amax, rest):
+                print(f"{precision}: {name} stays in {rest}, which cannot hold the scale of what it reads")
         graph = load_graph(target)
         record = Conversion(
             precision=precision,

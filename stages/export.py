@@ -1,4 +1,4 @@
-"""PyTorch to ONNX, with a dynamic batch, checked against PyTorch."""
+"""PyTorch to ONNX, with a dynamic batch, checked against PyTorch. A user's own ONNX file is taken as it is."""
 
 from pathlib import Path
 
@@ -6,31 +6,43 @@ from enginery.core.files import new_folder
 from enginery.core.params import load_params
 from enginery.core.records import Export, Weights
 from enginery.core.stage import run_stage
-from enginery.export import EXPORT_LIMIT, export_model, run_model
-from enginery.graphs import CHECKED_SAMPLES, arbiter, check_graph, count_nodes, run_graph, save_graph
-from enginery.models import load_model
+from enginery.export import EXPORT_LIMIT, adopt_graph, checked_feeds, export_model
+from enginery.graphs import arbiter, check_graph, count_nodes, load_graph, read_interface, run_graph, save_graph
+from enginery.models import RECORD, load_model
+from enginery.original import GIVEN_GRAPH, open_original, require_runs
 from enginery.samples import SampleSet
 
 
 def export(weights: Path, validation: Path, exported: Path) -> None:
     """Write model.onnx and export.json."""
-    params = load_params()
-    record = Weights.read(weights / "weights.json")
-    model = load_model(record.model, record.classes, weights / "weights.pt")
-    images = SampleSet.open(validation).read(0, CHECKED_SAMPLES)
-    graph = export_model(model, images[:2], params.export.opset)
+    params, samples, original = load_params(), SampleSet.open(validation), open_original(weights)
+    name = Weights.read(weights / RECORD).model
+    profile = params.build.profile
+    example = samples.cycled(profile.batch.max if profile.batch.fixed else 2)
+    require_runs(original, example, len(samples.manifest.class_names))
+    given = weights / GIVEN_GRAPH
+    if given.exists():
+        graph = adopt_graph(load_graph(given), example, samples.axes, name)
+    else:
+        graph = export_model(load_model(weights), example, samples.axes, profile, params.export.opset)
     with new_folder(exported) as unfinished:
-        save_graph(graph, unfinished / "model.onnx")
-        check = check_graph(
-            run_model(model, images),
-            run_graph(arbiter(unfinished / "model.onnx"), images),
-            EXPORT_LIMIT,
-            f"export: the ONNX graph of {record.model} does not compute what PyTorch computes",
-        )
-        Export(opset=params.export.opset, nodes=count_nodes(graph), against_pytorch=check).write(
-            unfinished / "export.json"
-        )
-    print(f"{len(graph.graph.node)} nodes, opset {params.export.opset}, error to PyTorch {check.relative_error:.1e}")
+        path = unfinished / "model.onnx"
+        save_graph(graph, path)
+        read_interface(path, profile)
+        session = arbiter(path)
+        checks = [
+            check_graph(
+                original(feeds),
+                run_graph(session, feeds),
+                EXPORT_LIMIT,
+                f"export: the ONNX graph of {name} does not compute what PyTorch computes",
+            )
+            for feeds in checked_feeds(samples, profile)
+        ]
+        worst = max(checks, key=lambda check: check.relative_error)
+        opset = max(entry.version for entry in graph.opset_import if not entry.domain)
+        Export(opset=opset, nodes=count_nodes(graph), against_pytorch=worst).write(unfinished / "export.json")
+    print(f"{len(graph.graph.node)} nodes, opset {opset}, error to PyTorch {worst.relative_error:.1e}")
 
 
 if __name__ == "__main__":

@@ -3,19 +3,22 @@
 from pathlib import Path
 
 from enginery.core.params import load_params
+from enginery.core.records import Code
 from enginery.core.stage import run_stage
 from enginery.machine import describe_machine, describe_tools, dialect_of
 from enginery.targets import target_of
+from enginery.user_code import fingerprint
 
 
-def machine(machine: Path, target: Path, dialect: Path, tools: Path) -> None:
-    """Write what timings depend on, what engines depend on, what quantized graphs depend on, and what all graphs do."""
+def machine(machine: Path, target: Path, dialect: Path, tools: Path, code: Path) -> None:
+    """Write what timings depend on, what engines do, what quantized graphs do, what all graphs do, and the model."""
     params = load_params()
     described = describe_machine(params.runtime)
     described.write(machine)
     target_of(described, params.build.tensorrt).write(target)
     dialect_of(described).write(dialect)
     describe_tools().write(tools)
+    Code(files=fingerprint(params.model.source) if params.model.is_factory else {}).write(code)
     print(f"{described.runtime} {described.runtime_version} on {described.device_name}, {described.cores} cores")
 
 

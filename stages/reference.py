@@ -1,33 +1,31 @@
-"""PyTorch's own logits over the validation set: what every engine is held against."""
+"""The model's own outputs over the validation set: what every engine is held against."""
 
 from pathlib import Path
 
 import numpy as np
 
-from enginery.agreement import accuracy
+from enginery.agreement import accuracy_of
 from enginery.core.files import new_folder
-from enginery.core.progress import progress
-from enginery.core.records import Reference, Weights
+from enginery.core.params import load_params
+from enginery.core.records import Reference
 from enginery.core.stage import run_stage
-from enginery.export import run_model
-from enginery.models import load_model
-from enginery.samples import SampleSet
+from enginery.original import made_by, open_original
+from enginery.samples import SampleSet, run_all
 
 BATCH = 32
 
 
 def reference(weights: Path, validation: Path, reference: Path) -> None:
-    """Write logits.npy and reference.json."""
-    record = Weights.read(weights / "weights.json")
-    model = load_model(record.model, record.classes, weights / "weights.pt")
-    samples = SampleSet.open(validation)
-    batches = progress(samples.batches(BATCH), "reference", -(-len(samples) // BATCH))
-    logits = np.concatenate([run_model(model, images) for images in batches])
-    result = Reference(samples=len(samples), accuracy=accuracy(logits, samples.labels))
+    """Write outputs.npz and reference.json."""
+    sizes, samples = load_params().build.profile.batch, SampleSet.open(validation)
+    batch = sizes.max if sizes.fixed else BATCH
+    outputs = run_all(open_original(weights), samples, batch, sizes.fixed, "reference")
+    result = Reference(made_by=made_by(weights), samples=len(samples), accuracy=accuracy_of(outputs, samples.labels))
     with new_folder(reference) as unfinished:
-        np.save(unfinished / "logits.npy", logits)
+        np.savez(unfinished / "outputs.npz", allow_pickle=False, **outputs)
         result.write(unfinished / "reference.json")
-    print(f"PyTorch: {result.accuracy:.2%} of {result.samples} validation images")
+    right = "accuracy not measured, no labels;" if result.accuracy is None else f"{result.accuracy:.2%} of"
+    print(f"{result.made_by}: {right} {result.samples} validation images")
 
 
 if __name__ == "__main__":

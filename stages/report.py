@@ -1,4 +1,4 @@
-"""One page, one table of metrics, and pictures: what was found, and which precision to ship."""
+"""A page, a summary, metrics and pictures: what was found, and which precision to ship."""
 
 import json
 from pathlib import Path
@@ -7,10 +7,15 @@ from enginery.core.files import new_file, new_folder
 from enginery.core.params import load_params
 from enginery.core.records import Measurements, Verdict
 from enginery.core.stage import run_stage
+from enginery.history import read_history
+from enginery.reporting.background import gather_background
 from enginery.reporting.evidence import gather
 from enginery.reporting.figures import draw_figures
-from enginery.reporting.summary import metrics, write_summary
+from enginery.reporting.metrics import metrics
+from enginery.reporting.page.render import Nights, render_page
+from enginery.reporting.summary import write_summary
 from enginery.reporting.tables import latency_rows, tradeoff_rows
+from enginery.reporting.trend import TREND, draw_trend, trend_rows, trend_section
 from enginery.reporting.verdict import failures_of, recommend, sentence
 
 
@@ -20,6 +25,11 @@ def report(
     benchmark: Path,
     trace: Path,
     machine: Path,
+    simplified: Path,
+    calibrated: Path,
+    tools: Path,
+    page: Path,
+    history: Path,
     summary: Path,
     verdict: Path,
     measurements: Path,
@@ -27,25 +37,33 @@ def report(
     plots: Path,
     figures: Path,
 ) -> None:
-    """Write summary.md, verdict.json, measurements.json, metrics.json, the plots' data and the figures."""
-    precisions = load_params().precisions
+    """Write report.html, summary.md, verdict.json, measurements.json, metrics.json, the plots' data and the figures."""
+    params = load_params()
+    precisions = params.precisions
     findings = gather(tuple(precisions), engines, validation, benchmark, trace, machine)
+    background = gather_background(params, simplified, calibrated, tools)
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
+    nights = read_history(history)
     with new_folder(figures) as unfinished:
         draw_figures(findings, unfinished)
+        if nights:
+            draw_trend(nights, unfinished / TREND)
     with new_folder(plots) as unfinished:
-        latency_rows(findings).to_csv(unfinished / "latency.csv", index=False, float_format="%.4f")
-        tradeoff_rows(findings).to_csv(unfinished / "tradeoff.csv", index=False, float_format="%.6f")
+        latency_rows(findings).to_csv(unfinished / "latency.csv", index=False, float_format="%.6g")
+        tradeoff_rows(findings).to_csv(unfinished / "tradeoff.csv", index=False, float_format="%.6g")
     with new_file(metrics_file) as temporary:
         temporary.write_text(json.dumps(metrics(findings), indent=2) + "\n")
+    with new_file(page) as temporary:
+        trend = Nights((figures / TREND).read_bytes(), trend_rows(nights)) if nights else None
+        temporary.write_text(render_page(findings, background, failures, trend), encoding="utf-8")
     with new_file(summary) as temporary:
-        temporary.write_text(write_summary(findings, failures))
+        temporary.write_text(write_summary(findings, failures) + trend_section(nights))
     Measurements(machine=findings.machine, precisions=tuple(entry.measured for entry in findings.precisions)).write(
         measurements
     )
     chosen = recommend(findings)
     Verdict(recommended=chosen.precision if chosen else None, failures=failures).write(verdict)
-    print(f"{sentence(findings).replace('*', '')}\nMore in {summary}")
+    print(f"{sentence(findings).replace('*', '')}\nMore in {page}")
 
 
 if __name__ == "__main__":

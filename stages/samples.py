@@ -4,7 +4,8 @@ from pathlib import Path
 
 from enginery.core.params import load_params
 from enginery.core.stage import run_stage
-from enginery.sources import open_source, split, write_split
+from enginery.sources import open_source
+from enginery.splits import shared_images, split, write_split
 
 
 def samples(data: Path, training: Path, calibration: Path, validation: Path) -> None:
@@ -12,9 +13,13 @@ def samples(data: Path, training: Path, calibration: Path, validation: Path) -> 
     params = load_params().samples
     source = open_source(params, data)
     folders = {"training": training, "calibration": calibration, "validation": validation}
+    manifests = {}
     for name, indices in split(len(source), params).items():
-        write_split(source, indices, params, folders[name])
-        print(f"{name}: {len(indices)} of {len(source)} images from {params.source}")
+        manifests[name] = write_split(source, indices, params, folders[name])
+        labels = "" if manifests[name].is_labeled else ", without labels"
+        print(f"{name}: {len(indices)} of {len(source)} images from {params.source}{labels}")
+    if shared := shared_images(manifests):
+        print(f"MIND: {shared}")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,17 @@ from pathlib import Path
 from enginery.core.files import new_folder
 from enginery.core.records import Simplification
 from enginery.core.stage import run_stage
-from enginery.graphs import CHECKED_SAMPLES, arbiter, check_graph, count_nodes, load_graph, run_graph, save_graph
+from enginery.graphs import (
+    CHECKED_SAMPLES,
+    arbiter,
+    check_graph,
+    count_nodes,
+    fixed_batch,
+    load_graph,
+    run_graph,
+    save_graph,
+)
+from enginery.rewrites import rewrite_graph
 from enginery.samples import SampleSet
 from enginery.simplify import SIMPLIFY_LIMIT, fold_constants, simplify_graph
 
@@ -14,8 +24,8 @@ def simplify(exported: Path, validation: Path, simplified: Path) -> None:
     """Write model.onnx and simplify.json, which says what was removed."""
     source = exported / "model.onnx"
     before = load_graph(source)
-    after = fold_constants(simplify_graph(before))
-    images = SampleSet.open(validation).read(0, CHECKED_SAMPLES)
+    after = rewrite_graph(fold_constants(simplify_graph(before)))
+    feeds = SampleSet.open(validation).cycled(fixed_batch(before) or CHECKED_SAMPLES)
     with new_folder(simplified) as unfinished:
         target = unfinished / "model.onnx"
         save_graph(after, target)
@@ -25,8 +35,8 @@ def simplify(exported: Path, validation: Path, simplified: Path) -> None:
             bytes_before=source.stat().st_size,
             bytes_after=target.stat().st_size,
             against_exported=check_graph(
-                run_graph(arbiter(source), images),
-                run_graph(arbiter(target), images),
+                run_graph(arbiter(source), feeds),
+                run_graph(arbiter(target), feeds),
                 SIMPLIFY_LIMIT,
                 "simplify: the simplified graph does not compute what the exported one computes",
             ),

@@ -11,9 +11,8 @@ from enginery.trace import trace_engine
 
 def trace(precision: str, engine: Path, validation: Path, machine: Path, report: Path) -> None:
     """Write the trace of one precision."""
-    params, here = load_params().inference, Machine.read(machine)
-    inference = params.model_copy(update={"threads": params.threads or here.cores})
-    record = trace_engine(engine, here, inference, SampleSet.open(validation))
+    here = Machine.read(machine)
+    record = trace_engine(engine, here, load_params().inference.on(here.cores), SampleSet.open(validation))
     record.write(report)
     if not record.layers:
         print(f"{precision}: {here.runtime} tells no times of layers")

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from enginery.core.params import load_params, precision_params
-from enginery.core.records import Machine
+from enginery.core.records import Machine, Reference, Validation
 from enginery.core.stage import run_stage
 from enginery.engines import Engine, require_made_of
 from enginery.samples import SampleSet
@@ -17,24 +17,30 @@ def validate(
 ) -> None:
     """Write the validation record of one precision."""
     params = load_params()
-    with Engine.open(engine, Machine.read(machine), params.inference) as loaded:
+    here = Machine.read(machine)
+    with Engine.open(engine, here, params.inference.on(here.cores)) as loaded:
         require_made_of(loaded.record, precision, converted / "model.onnx")
         record = validate_engine(
             loaded,
             converted / "model.onnx",
             SampleSet.open(validation),
-            np.load(reference / "logits.npy"),
+            dict(np.load(reference / "outputs.npz")),
             precision_params(params, precision).thresholds,
             params.validation.spot_samples,
+            Reference.read(reference / "reference.json").made_by,
         )
     record.write(report)
     errors = record.engine_against_pytorch
-    print(
-        f"{precision}: accuracy {record.engine_accuracy:.2%} (PyTorch {record.reference_accuracy:.2%}), "
-        f"cosine {errors.cosine:.6f}, top-1 agreement {errors.top1_agreement:.2%}"
-    )
+    agreeing = "" if errors.top1_agreement is None else f", top-1 agreement {errors.top1_agreement:.2%}"
+    print(f"{precision}: {_accuracy(record)}, cosine {errors.cosine:.6f}{agreeing}")
     for line in record.broken:
         print(f"{precision}: BROKEN THRESHOLD: {line}")
+
+
+def _accuracy(record: Validation) -> str:
+    if record.engine_accuracy is None:
+        return "accuracy not measured: no labels"
+    return f"accuracy {record.engine_accuracy:.2%} ({record.reference} {record.reference_accuracy:.2%})"
 
 
 if __name__ == "__main__":

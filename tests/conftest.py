@@ -1,19 +1,42 @@
 """A tiny classifier and what surrounds it: small enough that every test can afford the real thing."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
 
-from enginery.core.params import BuildParams, InferenceParams, Preprocessing, Profile, TensorRTParams
-from enginery.core.records import Manifest, Sample
+from enginery.core.params import (
+    BuildParams,
+    InferenceParams,
+    Preprocessing,
+    Profile,
+    Range,
+    SamplesParams,
+    TensorRTParams,
+)
+from enginery.core.records import (
+    Benchmark,
+    Contention,
+    Errors,
+    Manifest,
+    Measured,
+    Measurements,
+    Pace,
+    Ratio,
+    Sample,
+    Validation,
+)
 from enginery.engines import build_engine
 from enginery.machine import describe_machine
-from enginery.samples import MANIFEST, PIXELS, SampleSet
+from enginery.samples import MANIFEST, SampleSet, file_of
 from enginery.targets import target_of
 
 CLASSES = 16
 SIZE = 8
+BATCHES = (1, 8)  # of made-up runs
 
 
 @pytest.fixture(scope="session")
@@ -59,15 +82,95 @@ def tiny_onnx(tiny_graph, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def pair_onnx(tmp_path_factory):
+    """An image of any size and two numbers of six; class scores, and a map as large as the image."""
+    rng = np.random.default_rng(5)
+    weights = {"w1": (32, 3, 3, 3), "table": (6, 3), "w2": (CLASSES, 38), "b2": (CLASSES,)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["image", "w1"], ["conv"], "conv", pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["conv"], ["map"], "relu"),
+            helper.make_node("GlobalAveragePool", ["map"], ["pooled"], "pool"),
+            helper.make_node("Flatten", ["pooled"], ["seen"], "flatten_seen"),
+            helper.make_node("Gather", ["table", "numbers"], ["rows"], "look_up"),
+            helper.make_node("Flatten", ["rows"], ["told"], "flatten_told"),
+            helper.make_node("Concat", ["seen", "told"], ["both"], "concat", axis=1),
+            helper.make_node("Gemm", ["both", "w2", "b2"], ["scores"], "classifier", transB=1),
+        ],
+        "pair",
+        [
+            helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 3, "height", "width"]),
+            helper.make_tensor_value_info("numbers", TensorProto.INT64, ["batch", 2]),
+        ],
+        [
+            helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", CLASSES]),
+            helper.make_tensor_value_info("map", TensorProto.FLOAT, ["batch", 32, "height", "width"]),
+        ],
+        [
+            numpy_helper.from_array(rng.normal(0, 0.5, shape).astype(np.float32), name)
+            for name, shape in weights.items()
+        ],
+    )
+    path = tmp_path_factory.mktemp("pair") / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def pair_feeds():
+    def feeds(batch, height, width):
+        rng = np.random.default_rng(batch)
+        images = rng.normal(0, 1, (batch, 3, height, width)).astype(np.float32)
+        return {"image": images, "numbers": rng.integers(0, 6, (batch, 2))}
+
+    return feeds
+
+
+@pytest.fixture(scope="session")
+def pair_build(build):
+    sizes = {"height": Range(min=8, opt=8, max=16), "width": Range(min=8, opt=8, max=12)}
+    return build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=2, max=4), **sizes)})
+
+
+@pytest.fixture(scope="session")
 def preprocessing():
     return Preprocessing(resize=SIZE, crop=SIZE, interpolation="bilinear", mean=(0.5, 0.4, 0.3), std=(0.5, 0.25, 0.2))
+
+
+@pytest.fixture
+def samples_params(preprocessing):
+    def make(source="data/pets", **changes):
+        chosen = {"seed": 0, "validation": 5, "training": 4, "calibration": 3, "preprocessing": preprocessing}
+        return SamplesParams(source=source, **chosen | changes)
+
+    return make
+
+
+@pytest.fixture
+def pets(tmp_path, monkeypatch):
+    """A project with data/pets: two cats and one dog, each image of one shade."""
+    monkeypatch.chdir(tmp_path)
+    for name, shade in {"dog/1.png": 30, "cat/b.JPG": 20, "cat/deeper/a.png": 10}.items():
+        path = Path("data/pets") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (9, 9), shade).save(path)
+    Path("data/pets/cat/notes.txt").write_text("no image")
+    Path("data/pets/cat/._b.JPG").write_bytes(b"what some systems put beside each photo")
+    Path("data/pets/.hidden").mkdir()
+    return Path("data/pets")
 
 
 @pytest.fixture(scope="session")
 def manifest(preprocessing):
     samples = tuple(Sample(name=f"image {i}", sha256=f"{i:064x}", label=i % CLASSES) for i in range(21))
     classes = tuple(f"class {label}" for label in range(CLASSES))
-    return Manifest(source="data/tiny", preprocessing=preprocessing, class_names=classes, samples=samples)
+    return Manifest(
+        source="data/tiny",
+        inputs=("input",),
+        preprocessing=preprocessing,
+        class_names=classes,
+        samples=samples,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +178,7 @@ def samples(manifest, tmp_path_factory):
     """21 images of noise: no batch size but 1, 3, 7 and 21 divides them."""
     folder = tmp_path_factory.mktemp("samples")
     shape = (len(manifest.samples), 3, SIZE, SIZE)
-    np.save(folder / PIXELS, np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8))
+    np.save(folder / file_of(0), np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8))
     manifest.write(folder / MANIFEST)
     return SampleSet.open(folder)
 
@@ -87,7 +190,7 @@ def machine():
 
 @pytest.fixture(scope="session")
 def profile():
-    return Profile(min=2, opt=4, max=8)
+    return Profile(batch=Range(min=2, opt=4, max=8))
 
 
 @pytest.fixture(scope="session")
@@ -114,3 +217,69 @@ def built(tiny_onnx, machine, build, manifest, tmp_path_factory):
     folder = tmp_path_factory.mktemp("engines") / "fp32"
     build_engine("fp32", tiny_onnx, target_of(machine, build.tensorrt), build, manifest, folder)
     return folder
+
+
+@pytest.fixture
+def run(machine):
+    """A run of one precision: its ratio to PyTorch at each batch size, and what else is asked for."""
+
+    def make(
+        *ratios, precision="int8", interval=0.01, accuracy=0.95, relative=0.01, as_asked=1.0, samples=512, **conditions
+    ):
+        errors = Errors(
+            max_abs=0.5,
+            mean_abs=0.1,
+            relative=relative,
+            cosine=0.999,
+            worst_cosine=0.9,
+            top1_agreement=0.99,
+            nonfinite=0,
+        )
+        validation = Validation(
+            precision=precision,
+            samples=samples,
+            reference_accuracy=accuracy and 0.96,
+            graph_accuracy=accuracy,
+            engine_accuracy=accuracy,
+            accuracy_drop=accuracy and 0.96 - accuracy,
+            engine_against_pytorch=errors,
+            graph_against_pytorch=errors,
+            engine_against_graph=errors,
+            spots=(),
+            resized=(),
+            loss_comes_from="precision",
+            broken=(),
+        )
+        benchmark = Benchmark(
+            precision=precision,
+            threads=conditions.pop("threads", 2),
+            cuda_graph=False,
+            confidence=0.95,
+            latencies=(),
+            ratios=tuple(
+                Ratio(
+                    baseline="eager",
+                    batch=batch,
+                    rounds=20,
+                    median=ratio,
+                    low=ratio * (1 - interval),
+                    high=ratio * (1 + interval),
+                )
+                for batch, ratio in zip(BATCHES, ratios, strict=True)
+            ),
+            pace=Pace(microseconds=conditions.pop("pace", 5.0), rounds=40, set_aside=0),
+            throughput=(),
+            contention=Contention(cores=2, others=conditions.pop("others", 0.0), stolen=0.0),
+            peak_memory={},
+            gpu=None,
+        )
+        measured = Measured(
+            precision=precision,
+            engine_bytes=1,
+            executed_as_asked=as_asked,
+            validation=validation,
+            benchmark=benchmark,
+        )
+        return Measurements(machine=machine.model_copy(update=conditions), precisions=(measured,))
+
+    return make

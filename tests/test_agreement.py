@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from enginery.agreement import accuracy, broken_thresholds, compare, origin_of_loss
+from enginery.agreement import SHARES, accuracy_of, broken_thresholds, compare, origin_of_loss, spread
 from enginery.core.params import Thresholds
 from enginery.core.records import Errors
 
@@ -12,7 +12,7 @@ PERFECT = Errors(max_abs=0, mean_abs=0, relative=0, cosine=1, worst_cosine=1, to
 
 
 def logits(*rows):
-    return np.array(rows, np.float32)
+    return {"logits": np.array(rows, np.float32)}
 
 
 def errors(**changes):
@@ -33,7 +33,7 @@ def test_errors_are_those_computed_by_hand():
 
 
 def test_equal_outputs_agree_perfectly():
-    some = np.random.default_rng(0).normal(size=(7, 10)).astype(np.float32)
+    some = logits(*np.random.default_rng(0).normal(size=(7, 10)))
     got = compare(some, some)
     assert (got.max_abs, got.mean_abs, got.relative, got.top1_agreement, got.nonfinite) == (0, 0, 0, 1, 0)
     assert got.cosine == pytest.approx(1)
@@ -69,7 +69,8 @@ def test_values_too_large_to_be_squared_in_float32_are_compared():
 
 def test_accuracy_is_the_share_of_right_answers():
     labels = np.array([1, 0, 0, 1])
-    assert accuracy(logits([0, 1], [1, 0], [0, 1], [0, 1]), labels) == 0.75
+    assert accuracy_of(logits([0, 1], [1, 0], [0, 1], [0, 1]), labels) == 0.75
+    assert accuracy_of(logits([0, 1]), None) is None
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,12 @@ def test_a_broken_threshold_is_a_sentence(found, drop, sentence):
 def test_limits_that_are_just_met_are_not_broken():
     met = errors(cosine=0.99, relative=0.05, top1_agreement=0.95)
     assert broken_thresholds(met, 0.01, LIMITS) == ()
+
+
+def test_an_accuracy_that_was_not_measured_breaks_nothing():
+    strict = LIMITS.model_copy(update={"accuracy_drop": -1})
+    assert broken_thresholds(PERFECT, 0.0, strict) == ("accuracy drop 0.00% is above -100.00%",)
+    assert broken_thresholds(PERFECT, None, strict) == ()
 
 
 def test_all_broken_thresholds_are_listed():
@@ -115,3 +122,56 @@ def test_a_loss_comes_from_where_the_larger_error_is(graph, engine, origin):
 def test_a_graph_that_overflows_is_not_blamed_on_the_compiler():
     pytorch, overflown = logits([1, 2], [3, 4]), logits([1, 2], [np.inf, np.nan])
     assert origin_of_loss(compare(pytorch, overflown), compare(overflown, overflown)) == "precision"
+
+
+def test_equal_outputs_have_no_error_and_keep_their_margins():
+    some = logits(*np.random.default_rng(0).normal(size=(7, 10)))
+    got = spread(some, some)
+    assert got.shares == SHARES
+    assert set(got.relative_error) == {0}
+    assert set(got.margin_kept) == {1}
+
+
+def test_single_images_are_told_in_order_of_their_error():
+    """Errors of 0, 1 of 5 and 2.5 of 5; the second doubled its lead, the last has half of it left."""
+    wanted, got = logits([3, 4], [4, 3], [0, 5]), logits([3, 4], [5, 3], [0, 2.5])
+    found = spread(wanted, got)
+    assert (found.relative_error[0], found.relative_error[-1]) == (0, 0.5)
+    assert found.relative_error[SHARES.index(0.5)] == 0.2
+    assert (found.margin_kept[0], found.margin_kept[SHARES.index(0.5)], found.margin_kept[-1]) == (0.5, 1, 2)
+    assert list(found.relative_error) == sorted(found.relative_error)
+
+
+def test_another_answer_has_a_margin_below_zero():
+    """It led by 1, and now another leads by 2."""
+    assert spread(logits([3, 4, 0]), logits([6, 4, 0])).margin_kept[0] == -2
+
+
+def test_one_class_has_no_margin_and_what_is_not_finite_still_gives_figures():
+    assert spread(logits([3], [4]), logits([3], [5])).margin_kept == ()
+    broken = spread(logits([1, 2], [3, 4]), logits([np.nan, 2], [-np.inf, np.inf]))
+    assert np.isfinite([*broken.relative_error, *broken.margin_kept]).all()
+
+
+def test_of_several_outputs_the_worst_of_each_figure_counts():
+    wanted = logits([3, 4], [4, 3]) | {"map": np.ones((2, 3, 4), np.float32)}
+    got = logits([3, 5], [4, 3]) | {"map": np.ones((2, 3, 4), np.float32) * 1.1}
+    scores, maps = (
+        compare(logits([3, 4], [4, 3]), logits([3, 5], [4, 3])),
+        compare({"map": wanted["map"]}, {"map": got["map"]}),
+    )
+    both = compare(wanted, got)
+    assert both.max_abs == scores.max_abs == 1
+    assert both.relative == max(scores.relative, maps.relative)
+    assert both.cosine == min(scores.cosine, maps.cosine)
+    assert both.top1_agreement == scores.top1_agreement == 1
+    assert compare(wanted, got | {"map": np.full((2, 3, 4), np.nan)}).nonfinite == 24
+
+
+def test_without_an_output_of_classes_there_is_neither_agreement_nor_accuracy():
+    maps = {"map": np.ones((2, 3, 4), np.float32)}
+    assert compare(maps, maps).top1_agreement is None
+    assert accuracy_of(maps, np.array([0, 1])) is None
+    assert accuracy_of({"distance": np.ones((2, 1))}, np.array([0, 1])) is None
+    strict = LIMITS.model_copy(update={"top1_agreement": 1})
+    assert broken_thresholds(compare(maps, maps), None, strict) == ()

@@ -8,84 +8,8 @@ import pytest
 
 from enginery.comparison import BETWEEN_RUNS, Outcome, compare_runs, conclusion, read_measurements
 from enginery.core.errors import EngineryError
-from enginery.core.records import (
-    Benchmark,
-    Contention,
-    Errors,
-    Measured,
-    Measurements,
-    Pace,
-    Ratio,
-    Validation,
-)
 
 ROOT = Path(__file__).parents[1]
-BATCHES = (1, 8)
-
-
-@pytest.fixture
-def run(machine):
-    """A run of one precision: its ratio to PyTorch at each batch size, and what else is asked for."""
-
-    def make(
-        *ratios, precision="int8", interval=0.01, accuracy=0.95, relative=0.01, as_asked=1.0, samples=512, **conditions
-    ):
-        errors = Errors(
-            max_abs=0.5,
-            mean_abs=0.1,
-            relative=relative,
-            cosine=0.999,
-            worst_cosine=0.9,
-            top1_agreement=0.99,
-            nonfinite=0,
-        )
-        validation = Validation(
-            precision=precision,
-            samples=samples,
-            reference_accuracy=0.96,
-            graph_accuracy=accuracy,
-            engine_accuracy=accuracy,
-            accuracy_drop=0.96 - accuracy,
-            engine_against_pytorch=errors,
-            graph_against_pytorch=errors,
-            engine_against_graph=errors,
-            spots=(),
-            loss_comes_from="precision",
-            broken=(),
-        )
-        benchmark = Benchmark(
-            precision=precision,
-            threads=conditions.pop("threads", 2),
-            cuda_graph=False,
-            confidence=0.95,
-            latencies=(),
-            ratios=tuple(
-                Ratio(
-                    baseline="eager",
-                    batch=batch,
-                    rounds=20,
-                    median=ratio,
-                    low=ratio * (1 - interval),
-                    high=ratio * (1 + interval),
-                )
-                for batch, ratio in zip(BATCHES, ratios, strict=True)
-            ),
-            pace=Pace(microseconds=conditions.pop("pace", 5.0), rounds=40, set_aside=0),
-            throughput=(),
-            contention=Contention(cores=2, others=conditions.pop("others", 0.0), stolen=0.0),
-            peak_memory={},
-            gpu=None,
-        )
-        measured = Measured(
-            precision=precision,
-            engine_bytes=1,
-            executed_as_asked=as_asked,
-            validation=validation,
-            benchmark=benchmark,
-        )
-        return Measurements(machine=machine.model_copy(update=conditions), precisions=(measured,))
-
-    return make
 
 
 def outcomes(changes):
@@ -197,6 +121,16 @@ def test_results_are_compared_as_well(run, change, figure, outcome):
 def test_other_sets_of_images_are_not_compared(run):
     changes = compare_runs(run(13.0, 4.4), run(13.0, 4.4, samples=256), 0.99)
     assert outcomes(changes)["accuracy"] == Outcome.NOT_COMPARABLE
+
+
+def test_accuracies_that_were_not_measured_are_not_compared(run):
+    labeled, bare = run(13.0, 4.4), run(13.0, 4.4, accuracy=None)
+    assert "accuracy" not in outcomes(compare_runs(bare, bare, 0.99))
+    for before, after, which in ((labeled, bare, "later"), (bare, labeled, "earlier")):
+        changes = compare_runs(before, after, 0.99)
+        (accuracy,) = [change for change in changes if change.figure == "accuracy"]
+        assert accuracy.outcome == Outcome.NOT_COMPARABLE
+        assert accuracy.why == f"the {which} run had no labels to measure it with"
 
 
 def test_an_error_that_was_zero_is_no_division_by_it(run):

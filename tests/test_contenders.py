@@ -5,8 +5,9 @@ from torch import nn
 
 from enginery.contenders import onnxruntime_session, pytorch_contender, require_possible
 from enginery.core.errors import EngineryError
+from enginery.graphs import read_interface
 
-IMAGES = np.random.default_rng(0).normal(0, 1, (2, 3, 8, 8)).astype(np.float32)
+IMAGES = {"input": np.random.default_rng(0).normal(0, 1, (2, 3, 8, 8)).astype(np.float32)}
 seen = []
 
 
@@ -53,7 +54,7 @@ def test_a_baseline_is_what_its_words_say(spied, baseline, dtype, channels_last)
     images, weights, inference = spied(baseline)
     assert images.dtype == weights.dtype == dtype
     assert is_channels_last(images) == is_channels_last(weights) == channels_last
-    assert torch.allclose(images.float(), torch.from_numpy(IMAGES), atol=0.05)
+    assert torch.allclose(images.float(), torch.from_numpy(IMAGES["input"]), atol=0.05)
     assert inference
 
 
@@ -76,7 +77,8 @@ def test_a_compiled_baseline_really_is_compiled(baseline):
 
 
 def test_onnx_runtime_runs_the_graph_as_it_is(tiny_onnx, build, inference):
-    with onnxruntime_session(tiny_onnx, build, inference) as session:
+    interface = read_interface(tiny_onnx, build.profile)
+    with onnxruntime_session(tiny_onnx, interface, build, inference) as session:
         images = np.zeros((2, 3, 8, 8), np.float32)
         session.bind({"input": images})()
         assert session.run({"input": images})["logits"].shape == (2, 16)
@@ -85,5 +87,32 @@ def test_onnx_runtime_runs_the_graph_as_it_is(tiny_onnx, build, inference):
 def test_what_only_a_gpu_can_do_is_refused_without_one():
     with pytest.raises(EngineryError, match=r"benchmark\.baselines: cuda_graph\+fp16 needs a GPU"):
         require_possible(("eager", "cuda_graph+fp16"), "cpu")
-    require_possible(("eager", "onnxruntime"), "cpu")
     require_possible(("cuda_graph",), "cuda")
+
+
+def test_onnx_runtime_is_raced_where_it_runs_on_the_engines_device():
+    require_possible(("eager", "onnxruntime"), "cpu")
+    with pytest.raises(
+        EngineryError, match=r"benchmark\.baselines: onnxruntime would run on cpu .* and the engine on cuda"
+    ):
+        require_possible(("eager", "onnxruntime"), "cuda")
+
+
+def test_of_several_inputs_only_images_are_laid_out_and_only_floats_cast():
+    given = {}
+
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, numbers, image):
+            given.update(numbers=numbers, image=image)
+            return {"map": self.conv(image), "none": None}
+
+    feeds = {"image": IMAGES["input"], "numbers": np.array([[1, 2], [3, 4]])}
+    pytorch_contender(Pair().eval(), "channels_last+bf16", "cpu", True, feeds)()
+    assert is_channels_last(given["image"])
+    assert given["image"].dtype == torch.bfloat16
+    assert given["numbers"].dtype == torch.int64
+    assert given["numbers"].tolist() == [[1, 2], [3, 4]]

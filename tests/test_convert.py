@@ -3,11 +3,11 @@ import re
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from enginery.calibration.cache import read_cache, write_cache
 from enginery.calibration.provenance import provided_provenance
-from enginery.convert import cast, quantize, require_known, tensors_to_quantize
+from enginery.convert import cast, nodes_of_tiny_inputs, quantize, require_known, tensors_to_quantize
 from enginery.core.errors import EngineryError
 from enginery.core.params import CalibrationParams, Keep
 from enginery.graphs import arbiter, run_graph
@@ -20,7 +20,7 @@ EVERYTHING = Keep(op_types=(), nodes=())
 
 @pytest.fixture(scope="module")
 def images(samples):
-    return samples.read(0, 8)
+    return samples.cycled(8)["input"]
 
 
 @pytest.fixture(scope="module")
@@ -177,17 +177,41 @@ def test_an_activation_comes_back_by_the_scale_that_it_went_by_and_that_is_calib
 def test_a_quantized_graph_computes_what_the_graph_computes_whatever_its_rest(
     tiny_onnx, ranges, images, precision, limit, rest
 ):
-    wanted = run_graph(arbiter(tiny_onnx), images)
-    got = run_graph(arbiter(quantize(tiny_onnx, precision, ranges, EVERYTHING, rest)), images)
+    wanted = run_graph(arbiter(tiny_onnx), {"input": images})["logits"]
+    quantized = quantize(tiny_onnx, precision, ranges, EVERYTHING, rest)
+    got = run_graph(arbiter(quantized), {"input": images})["logits"]
     assert 0 < np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < limit
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
-def test_a_scale_that_float16_cannot_hold_is_refused_with_the_way_out(tiny_onnx, ranges, precision):
+def test_what_reads_a_range_that_float16_cannot_scale_stays_in_float16(tiny_onnx, ranges, precision):
     tiny = ranges | {"relu": 1e-7}
+    assert nodes_of_tiny_inputs(tiny_onnx, precision, tiny, "fp16") == ["conv2"]
+    assert nodes_of_tiny_inputs(tiny_onnx, precision, tiny, "fp32") == []
+    assert "conv2" not in quantized_inputs(quantize(tiny_onnx, precision, tiny, EVERYTHING, rest="fp16"))
+    assert "conv2" in quantized_inputs(quantize(tiny_onnx, precision, tiny, EVERYTHING, rest="fp32"))
+
+
+def test_a_scale_that_float16_cannot_hold_is_refused_with_the_way_out(tiny_onnx, ranges):
     with pytest.raises(EngineryError, match=r"scale of relu .*keep\.rest: fp32"):
-        quantize(tiny_onnx, precision, tiny, EVERYTHING, rest="fp16")
-    quantize(tiny_onnx, precision, tiny, EVERYTHING, rest="fp32")
+        quantize(tiny_onnx, "int8", ranges | {"relu": 1e8}, EVERYTHING, rest="fp16")
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_the_graph_that_is_quantized_stays_as_it_was_on_disk(precision, tmp_path):
+    """ModelOpt writes some graphs back, changed: here, one without the shapes that lie between its nodes."""
+    swish = [
+        helper.make_node("Conv", ["input", "w"], ["c"], "conv"),
+        helper.make_node("HardSigmoid", ["c"], ["gate"], "gate"),
+        helper.make_node("Mul", ["c", "gate"], ["logits"], "swish"),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 32, 4, 4]) for name in ("input", "logits")]
+    weights = numpy_helper.from_array(np.ones((32, 32, 1, 1), np.float32), "w")
+    graph = helper.make_graph(swish, "swish", ends[:1], ends[1:], [weights])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / "m.onnx")
+    before = (tmp_path / "m.onnx").read_bytes()
+    quantize(tmp_path / "m.onnx", precision, dict.fromkeys(["input", "c", "gate", "logits"], 2.5), EVERYTHING, "fp16")
+    assert (tmp_path / "m.onnx").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -221,9 +245,8 @@ def test_half_precision_is_inside_and_inputs_and_outputs_stay_float32(tiny_onnx,
 
 
 def test_fp16_computes_what_the_graph_computes_up_to_rounding(tiny_onnx, samples):
-    images = samples.read(0, 8)
-    wanted = run_graph(arbiter(tiny_onnx), images)
-    got = run_graph(arbiter(cast(tiny_onnx, "fp16", EVERYTHING)), images)
+    graphs = (tiny_onnx, cast(tiny_onnx, "fp16", EVERYTHING))
+    wanted, got = (run_graph(arbiter(graph), samples.cycled(8))["logits"] for graph in graphs)
     assert 0 < np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < 2e-3
 
 
@@ -257,3 +280,14 @@ def test_what_is_kept_must_exist(tiny_graph, keep, complaint):
 
 def test_what_is_kept_may_be_a_pattern(tiny_graph):
     require_known(Keep(op_types=("Gemm",), nodes=("conv.*",)), tiny_graph)
+
+
+def test_a_graph_of_several_inputs_and_sizes_is_quantized_where_it_computes_on_floats(pair_onnx, pair_feeds):
+    names = tensors_to_quantize(pair_onnx, "int8", EVERYTHING)
+    assert {"image", "both"} <= set(names)
+    assert "numbers" not in names
+    quantized = quantize(pair_onnx, "int8", dict.fromkeys(names, 4.0), EVERYTHING, rest="fp32")
+    for sizes in ((1, 8, 8), (3, 16, 12)):
+        wanted, got = (run_graph(arbiter(graph), pair_feeds(*sizes)) for graph in (pair_onnx, quantized))
+        for name, values in wanted.items():
+            assert 0 < np.linalg.norm(got[name] - values) / np.linalg.norm(values) < 0.1, name

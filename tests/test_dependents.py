@@ -24,13 +24,15 @@ AFTER_WEIGHTS = {"reference", "export"} | AFTER_EXPORT
 DEPENDENTS = {
     "runtime": {"machine", "samples", "weights"} | AFTER_WEIGHTS,
     "samples.seed": {"samples", "weights"} | AFTER_WEIGHTS,
-    "model.name": {"weights"} | AFTER_WEIGHTS,
+    "model.source": {"machine", "samples", "weights"} | AFTER_WEIGHTS,
     "weights.training.seed": {"weights"} | AFTER_WEIGHTS,
     "export.opset": {"export"} | AFTER_EXPORT,
     "calibration.bins": {"calibrate"} | AFTER_CALIBRATION,
     "precisions.int8.keep.nodes": AFTER_CALIBRATION,
     "precisions.bf16.thresholds.cosine": {"validate@bf16"} | ENDS,
-    "build.profile.opt": each("build", "validate", "benchmark", "trace") | ENDS,
+    "build.profile.batch.opt": each("build", "validate", "benchmark", "trace") | ENDS,
+    "build.profile.batch.max": AFTER_WEIGHTS,
+    "build.profile.height": {"export"} | AFTER_EXPORT,
     "precisions.int8.must_pay": ENDS,
     "inference.threads": each("validate", "benchmark", "trace") | ENDS,
     "validation.spot_samples": each("validate") | ENDS,
@@ -53,6 +55,6 @@ def test_what_depends_on_each_parameter(graph, parameter, dependents):
 
 
 def lists(dependency, parameter):
-    """Whether a stage's params: entry is the parameter, or a section that holds it."""
-    listed = getattr(dependency, "params", None) or []
-    return any(parameter == name or parameter.startswith(f"{name}.") for name in listed)
+    """Whether a stage's params: entry is the parameter, or a section that holds it, or, without names, the file."""
+    listed = getattr(dependency, "params", None)
+    return listed == [] or any(parameter == name or parameter.startswith(f"{name}.") for name in listed or ())

@@ -57,8 +57,12 @@ def test_the_record_holds_what_inference_needs(built, tiny_onnx, machine, build,
     assert (record.target, record.build, record.precision) == (target_of(machine, build.tensorrt), build, "fp32")
     assert record.profile == build.profile
     assert (record.preprocessing, record.class_names) == (manifest.preprocessing, manifest.class_names)
-    assert [(spec.name, spec.dtype, spec.shape) for spec in record.inputs] == [("input", "float32", (-1, 3, 8, 8))]
-    assert [(spec.name, spec.dtype, spec.shape) for spec in record.outputs] == [("logits", "float32", (-1, 16))]
+    assert [(spec.name, spec.dtype, spec.shape) for spec in record.interface.inputs] == [
+        ("input", "float32", ("batch", 3, 8, 8))
+    ]
+    assert [(spec.name, spec.dtype, spec.shape) for spec in record.interface.outputs] == [
+        ("logits", "float32", ("batch", 16))
+    ]
     assert record.build_seconds > 0
 
 
@@ -70,7 +74,7 @@ def test_the_layers_that_carry_the_arithmetic_run_as_asked(built):
 
 @pytest.mark.parametrize("batch", [2, 3, 8], ids=["smallest", "odd", "largest"])
 def test_an_engine_computes_what_onnx_runtime_computes(engine, tiny_onnx, samples, batch):
-    images = samples.read(0, batch)
+    images = samples.cycled(batch)["input"]
     (wanted,) = onnxruntime.InferenceSession(tiny_onnx, providers=["CPUExecutionProvider"]).run(None, {"input": images})
     got = engine.run({"input": images})
     assert got.keys() == {"logits"}
@@ -78,15 +82,15 @@ def test_an_engine_computes_what_onnx_runtime_computes(engine, tiny_onnx, sample
 
 
 def test_images_need_not_lie_contiguous_in_memory(engine, samples):
-    images = samples.read(0, 8)
+    images = samples.cycled(8)["input"]
     sliced = np.repeat(images, 2, axis=0)[::2]
     assert np.array_equal(engine.run({"input": sliced})["logits"], engine.run({"input": images})["logits"])
 
 
 def test_a_result_is_not_overwritten_by_the_next(engine, samples):
-    first = engine.run({"input": samples.read(0, 4)})["logits"]
+    first = engine.run(samples.cycled(4))["logits"]
     before = first.copy()
-    engine.run({"input": samples.read(4, 8)})
+    engine.run(samples.read_at(np.arange(4, 8)))
     assert np.array_equal(first, before)
 
 
@@ -99,7 +103,7 @@ def left_by(call):
 
 
 def test_a_bound_call_computes_what_run_computes(built, machine, inference, samples):
-    images = samples.read(0, 5)
+    images = samples.cycled(5)["input"]
     with Engine.open(built, machine, inference) as engine:
         call = engine.bind({"input": images})
         results = [call() or left_by(call) for _ in range(2)]
@@ -110,11 +114,11 @@ def test_a_bound_call_computes_what_run_computes(built, machine, inference, samp
 
 def test_a_bound_call_can_be_repeated(built, machine, inference, samples):
     with Engine.open(built, machine, inference) as engine:
-        call = engine.bind({"input": samples.read(0, 8)})
-        wanted = engine.run({"input": samples.read(0, 8)})["logits"]
+        call = engine.bind(samples.cycled(8))
+        wanted = engine.run(samples.cycled(8))["logits"]
         for _ in range(3):
             call()
-        assert np.array_equal(engine.run({"input": samples.read(0, 8)})["logits"], wanted)
+        assert np.array_equal(engine.run(samples.cycled(8))["logits"], wanted)
 
 
 def test_a_changed_byte_is_refused_before_anything_is_deserialized(copy, blob, machine, inference, never_loaded):
@@ -181,10 +185,10 @@ def test_an_engine_built_for_another_machine_is_refused(built, machine, inferenc
         ("image", "float32", (4, 3, 8, 8), "the engine takes input, but was given image"),
         ("input", "float64", (4, 3, 8, 8), "input input is float64 and must be float32"),
         ("input", "uint8", (4, 3, 8, 8), "input input is uint8 and must be float32"),
-        ("input", "float32", (1, 3, 8, 8), "has shape (1, 3, 8, 8), and the engine takes ('2 to 8', 3, 8, 8)"),
-        ("input", "float32", (9, 3, 8, 8), "has shape (9, 3, 8, 8), and the engine takes ('2 to 8', 3, 8, 8)"),
-        ("input", "float32", (4, 3, 9, 8), "has shape (4, 3, 9, 8), and the engine takes ('2 to 8', 3, 8, 8)"),
-        ("input", "float32", (3, 8, 8), "has shape (3, 8, 8), and the engine takes ('2 to 8', 3, 8, 8)"),
+        ("input", "float32", (1, 3, 8, 8), "has shape (1, 3, 8, 8), and the engine takes (2 to 8, 3, 8, 8)"),
+        ("input", "float32", (9, 3, 8, 8), "has shape (9, 3, 8, 8), and the engine takes (2 to 8, 3, 8, 8)"),
+        ("input", "float32", (4, 3, 9, 8), "has shape (4, 3, 9, 8), and the engine takes (2 to 8, 3, 8, 8)"),
+        ("input", "float32", (3, 8, 8), "has shape (3, 8, 8), and the engine takes (2 to 8, 3, 8, 8)"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name_and_limit(engine, way, name, dtype, shape, wanted):
@@ -220,3 +224,67 @@ def test_an_engine_of_another_graph_or_precision_is_not_validated(engine, tiny_o
     for precision, onnx_file in (("int8", tiny_onnx), ("fp32", other)):
         with pytest.raises(EngineryError, match=f"was not built as {precision} of .*dvc repro"):
             require_made_of(engine.record, precision, onnx_file)
+
+
+@pytest.fixture(scope="module")
+def pair(pair_onnx, pair_build, machine, manifest, inference, tmp_path_factory):
+    """An engine of two inputs and two outputs, for images of several sizes."""
+    folder = tmp_path_factory.mktemp("engines") / "fp32"
+    build_engine("fp32", pair_onnx, target_of(machine, pair_build.tensorrt), pair_build, manifest, folder)
+    with Engine.open(folder, machine, inference) as opened:
+        yield opened
+
+
+def test_several_inputs_and_outputs_and_their_sizes_are_recorded(pair):
+    interface = pair.record.interface
+    assert [(spec.name, spec.dtype, spec.shape) for spec in interface.inputs] == [
+        ("image", "float32", ("batch", 3, "height", "width")),
+        ("numbers", "int64", ("batch", 2)),
+    ]
+    assert [(spec.name, spec.dtype, spec.shape) for spec in interface.outputs] == [
+        ("scores", "float32", ("batch", 16)),
+        ("map", "float32", ("batch", 32, "height", "width")),
+    ]
+    assert pair.record.executed == {"fp32": 2}
+
+
+@pytest.mark.parametrize("sizes", [(2, 8, 8), (1, 8, 8), (3, 13, 9), (4, 16, 12)], ids=str)
+def test_every_output_is_computed_at_every_size_and_by_a_bound_call_too(pair, pair_onnx, pair_feeds, sizes):
+    feeds = pair_feeds(*sizes)
+    session = onnxruntime.InferenceSession(pair_onnx, providers=["CPUExecutionProvider"])
+    wanted = dict(zip(("scores", "map"), session.run(["scores", "map"], feeds), strict=True))
+    call = pair.bind(feeds)
+    call()
+    got = pair.run(feeds)
+    assert got.keys() == wanted.keys()
+    for name, values in wanted.items():
+        assert got[name] == pytest.approx(values, abs=1e-4), name
+    assert left_by(call) == pytest.approx(wanted["scores"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("image", "numbers", "wanted"),
+    [
+        (
+            (2, 3, 17, 8),
+            (2, 2),
+            "input image has shape (2, 3, 17, 8), and the engine takes (1 to 4, 3, 8 to 16, 8 to 12)",
+        ),
+        (
+            (2, 3, 8, 7),
+            (2, 2),
+            "input image has shape (2, 3, 8, 7), and the engine takes (1 to 4, 3, 8 to 16, 8 to 12)",
+        ),
+        ((2, 3, 8, 8), (2, 3), "input numbers has shape (2, 3), and the engine takes (1 to 4, 2)"),
+        ((2, 3, 8, 8), (3, 2), "input numbers has batch 3, and input image has 2"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_by_input_and_limit(pair, image, numbers, wanted):
+    with pytest.raises(EngineryError) as caught:
+        pair.run({"image": np.zeros(image, np.float32), "numbers": np.zeros(numbers, np.int64)})
+    assert str(caught.value) == wanted
+
+
+def test_an_input_that_is_missing_is_told_beside_those_that_are_there(pair, pair_feeds):
+    with pytest.raises(EngineryError, match="the engine takes image, numbers, but was given image"):
+        pair.run({"image": pair_feeds(2, 8, 8)["image"]})

@@ -9,8 +9,14 @@ import pytest
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
-PURE_DEPS = {"artifacts/tools.json"}  # the versions of what shapes graphs: watched, but no stage needs to read them
+# The versions of what shapes graphs, and the user's own code: watched, but no stage needs to read them.
+PURE_DEPS = {"artifacts/tools.json", "artifacts/code.json"}
 UNWATCHED = {("convert", "artifacts/samples/calibration")}  # dvc.yaml says why
+BATCH_ENDS = {"build.profile.batch.min", "build.profile.batch.max"}
+PARTS = {  # of a section that a stage hands on, what matters to it: not the batch that engines are tuned for
+    ("export", "build.profile"): BATCH_ENDS | {"build.profile.height", "build.profile.width"},
+    ("reference", "build.profile.batch"): BATCH_ENDS,
+}
 
 
 class Stage(NamedTuple):
@@ -26,7 +32,7 @@ class Stage(NamedTuple):
     @property
     def paths(self):
         """The paths of the command line."""
-        return [word for word in self.cmd.split() if re.match(r"(artifacts|reports|data)(/|$)", word)]
+        return [word for word in self.cmd.split() if re.match(r"(artifacts|reports|data|history)(/|$)", word)]
 
 
 def read_yaml(name):
@@ -51,7 +57,7 @@ def expand():
 
             stages[name if key is None else f"{name}@{key}"] = Stage(
                 cmd=fill(body["cmd"]),
-                params=tuple(body.get("params", ())),
+                params=tuple("*" if isinstance(entry, dict) else entry for entry in body.get("params", ())),
                 deps=tuple(fill(entry) for entry in body["deps"]),
                 outs=tuple(fill(path_of(entry)) for kind in ("outs", "metrics") for entry in body.get(kind, ())),
             )
@@ -137,6 +143,13 @@ def test_no_code_is_watched_that_a_stage_does_not_import(name):
     reached = {path.relative_to(ROOT) for path in closure(source(name))}
     code = [dep for dep in STAGES[name].deps if dep.startswith(("enginery", "stages"))]
     assert [dep for dep in code if not any(path.is_relative_to(dep) for path in reached)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_users_own_code_is_watched_wherever_it_is_run(name):
+    stage = next(stage for full, stage in STAGES.items() if full.partition("@")[0] == name)
+    runs_it = ROOT / "enginery" / "models.py" in closure(source(name))
+    assert ("artifacts/code.json" in stage.deps) == runs_it
 
 
 # Paths.
@@ -238,13 +251,17 @@ def parameters_read(file):
     return read
 
 
+def parameters_of(name):
+    return {part for place in parameters_read(source(name)) for part in PARTS.get((name, place), {place})}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stage_lists_every_parameter_that_it_reads(name):
     stage = next(stage for full, stage in STAGES.items() if full.partition("@")[0] == name)
     unlisted = {
         place
-        for place in parameters_read(source(name))
-        if not any(place == listed or place.startswith(f"{listed}.") for listed in stage.params)
+        for place in parameters_of(name)
+        if not any(listed in ("*", place) or place.startswith(f"{listed}.") for listed in stage.params)
     }
     assert unlisted == set()
 
@@ -253,7 +270,7 @@ def test_a_stage_lists_every_parameter_that_it_reads(name):
 def test_a_stage_lists_no_parameter_that_it_does_not_read(name):
     """`from` is read by dvc.yaml itself, to choose the dependency."""
     stage = next(stage for full, stage in STAGES.items() if full.partition("@")[0] == name)
-    read = parameters_read(source(name)) | ({"precisions.${key}.from"} if name == "convert" else set())
+    read = parameters_of(name) | ({"precisions.${key}.from"} if name == "convert" else set())
     unread = {
         listed
         for listed in stage.params
@@ -262,13 +279,18 @@ def test_a_stage_lists_no_parameter_that_it_does_not_read(name):
     assert unread == set()
 
 
-def test_parameters_are_read_by_stages_only():
+def test_parameters_are_read_by_stages_and_commands_only():
     readers = [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "enginery").rglob("*.py"))
         if "load_params(" in path.read_text() and path.name != "params.py"
     ]
-    assert readers == ["enginery/recipes.py"]
+    assert readers == [
+        "enginery/bundle/write.py",
+        "enginery/diagnosis.py",
+        "enginery/nightly/__main__.py",
+        "enginery/recipes.py",
+    ]
 
 
 @pytest.mark.parametrize(

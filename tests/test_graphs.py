@@ -1,9 +1,15 @@
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from enginery.core.errors import EngineryError
-from enginery.graphs import arbiter, check_graph, count_nodes, load_graph, run_graph, save_graph
+from enginery.core.params import Profile, Range
+from enginery.graphs import arbiter, check_graph, count_nodes, load_graph, read_interface, run_graph, save_graph
+
+
+def logits(*values):
+    return {"logits": np.array([values])}
 
 
 def test_a_graph_is_saved_and_loaded_as_it_was(tiny_graph, tmp_path):
@@ -37,16 +43,132 @@ def test_nodes_are_counted_by_type(tiny_graph):
 
 
 def test_a_graph_runs_from_memory_as_from_disk(tiny_graph, tiny_onnx, samples):
-    images = samples.read(0, 3)
-    assert np.array_equal(run_graph(arbiter(tiny_graph), images), run_graph(arbiter(tiny_onnx), images))
+    feeds = samples.cycled(3)
+    from_memory, from_disk = run_graph(arbiter(tiny_graph), feeds), run_graph(arbiter(tiny_onnx), feeds)
+    assert from_memory.keys() == from_disk.keys() == {"logits"}
+    assert np.array_equal(from_memory["logits"], from_disk["logits"])
 
 
 def test_a_graph_within_the_limit_passes_with_its_errors():
-    check = check_graph(np.array([[3.0, 4.0]]), np.array([[3.0, 4.5]]), 0.2, "test")
+    check = check_graph(logits(3.0, 4.0), logits(3.0, 4.5), 0.2, "test")
     assert (check.samples, check.max_abs_error, check.relative_error) == (1, 0.5, 0.1)
 
 
 @pytest.mark.parametrize("got", [[3.0, 5.0], [3.0, np.nan], [np.inf, 4.0]])
 def test_a_graph_beyond_the_limit_stops_the_pipeline(got):
-    with pytest.raises(EngineryError, match=r"simplify: wrong: the relative error is .* and may be 1e-01 at most"):
-        check_graph(np.array([[3.0, 4.0]]), np.array([got]), 0.1, "simplify: wrong")
+    with pytest.raises(
+        EngineryError, match=r"simplify: wrong: the relative error of logits is .* may be 1e-01 at most"
+    ):
+        check_graph(logits(3.0, 4.0), logits(*got), 0.1, "simplify: wrong")
+
+
+def test_of_several_outputs_the_worst_is_checked_and_named():
+    wanted = {"scores": np.ones((2, 3)), "map": np.ones((2, 4, 4))}
+    close = {"scores": np.full((2, 3), 1.01), "map": np.full((2, 4, 4), 1.05)}
+    assert check_graph(wanted, close, 0.1, "test").relative_error == pytest.approx(0.05)
+    for broken in (1.5, np.nan):
+        with pytest.raises(EngineryError, match="test: the relative error of map is"):
+            check_graph(wanted, close | {"map": np.full((2, 4, 4), broken)}, 0.1, "test")
+
+
+PROFILE = Profile(batch=Range(min=1, opt=2, max=4))
+SIZED = Profile(batch=Range(min=1, opt=2, max=4), height=Range(min=8, opt=8, max=16))
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(inputs, outputs, nodes=None, constants=()):
+        """Each input goes through unchanged to the output of its place, unless other nodes are given."""
+        ends = [
+            [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in tensors]
+            for tensors in (inputs, outputs)
+        ]
+        through = zip(inputs, outputs, strict=False)
+        copies = [helper.make_node("Identity", [one[0]], [other[0]]) for one, other in through]
+        graph = helper.make_graph(nodes or copies, "graph", *ends, list(constants))
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+        onnx.save(model, tmp_path / "model.onnx")
+        return tmp_path / "model.onnx"
+
+    return write
+
+
+def shapes(specs):
+    return {spec.name: (spec.dtype, spec.shape) for spec in specs}
+
+
+def test_every_input_and_output_is_read_with_its_type_and_what_varies(written):
+    path = written(
+        [("image", TensorProto.FLOAT, ["N", 3, "height", 8]), ("numbers", TensorProto.INT64, ["N", 2])],
+        [("map", TensorProto.FLOAT, ["N", 3, "height", 8])],
+    )
+    interface = read_interface(path, SIZED)
+    assert shapes(interface.inputs) == {
+        "image": ("float32", ("batch", 3, "height", 8)),
+        "numbers": ("int64", ("batch", 2)),
+    }
+    assert shapes(interface.outputs) == {"map": ("float32", ("batch", 3, "height", 8))}
+    assert interface.sizes({"image": (3, 3, 9, 8), "numbers": (3, 2)}) == {"batch": 3, "height": 9}
+
+
+def test_constants_are_no_inputs_though_old_files_list_them_as_such(written):
+    kernel = numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
+    path = written(
+        [("image", TensorProto.FLOAT, ["batch", 3, 8, 8]), ("w", TensorProto.FLOAT, [4, 3, 3, 3])],
+        [("map", TensorProto.FLOAT, ["batch", 4, 6, 6])],
+        [helper.make_node("Conv", ["image", "w"], ["map"])],
+        [kernel],
+    )
+    assert shapes(read_interface(path, PROFILE).inputs) == {"image": ("float32", ("batch", 3, 8, 8))}
+
+
+def test_a_size_that_varies_needs_a_range_in_the_profile(written):
+    path = written(
+        [("image", TensorProto.FLOAT, ["batch", 3, "height", 8])],
+        [("map", TensorProto.FLOAT, ["batch", 3, "height", 8])],
+    )
+    with pytest.raises(EngineryError) as caught:
+        read_interface(path, PROFILE)
+    assert str(caught.value) == (
+        f"{path}: input image has a dynamic size 'height' at axis 2: only batch may vary, as build.profile has it"
+    )
+    assert read_interface(path, SIZED)
+
+
+def test_a_size_without_a_name_is_refused(written):
+    path = written([("image", TensorProto.FLOAT, ["batch", None])], [("map", TensorProto.FLOAT, ["batch", None])])
+    with pytest.raises(EngineryError, match="input image has a dynamic size 'without a name' at axis 1"):
+        read_interface(path, SIZED)
+
+
+@pytest.mark.parametrize("stated", ["half", None])
+def test_an_output_whose_size_only_follows_from_the_images_is_refused(written, stated):
+    """Buffers of a GPU are made for what the profile says."""
+    kernel = numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
+    path = written(
+        [("image", TensorProto.FLOAT, ["batch", 3, "height", 8])],
+        [("map", TensorProto.FLOAT, ["batch", 4, stated, 4])],
+        [helper.make_node("Conv", ["image", "w"], ["map"], strides=[2, 2], pads=[1, 1, 1, 1])],
+        [kernel],
+    )
+    with pytest.raises(EngineryError, match=r"output map has a dynamic size .* at axis 2: only batch, height may vary"):
+        read_interface(path, SIZED)
+
+
+def test_a_fixed_batch_needs_a_profile_of_just_it(written):
+    path = written([("image", TensorProto.FLOAT, [4, 3])], [("map", TensorProto.FLOAT, [4, 3])])
+    only = Profile(batch=Range(min=4, opt=4, max=4))
+    assert shapes(read_interface(path, only).inputs) == {"image": ("float32", (4, 3))}
+    for other in (PROFILE, Profile(batch=Range(min=2, opt=2, max=2))):
+        with pytest.raises(EngineryError) as caught:
+            read_interface(path, other)
+        assert str(caught.value) == (
+            f"{path}: the batch of input image is fixed at 4, and build.profile.batch asks for {other.batch}: "
+            "export with a dynamic batch, or set all three to 4"
+        )
+
+
+def test_a_batch_that_is_frozen_into_the_graph_is_refused(written):
+    path = written([("image", TensorProto.FLOAT, ["batch", 3])], [("map", TensorProto.FLOAT, [2, 3])])
+    with pytest.raises(EngineryError, match="a batch size is frozen into the graph"):
+        read_interface(path, PROFILE)

@@ -169,11 +169,3 @@ def test_an_onnx_file_or_a_plan_in_place_of_a_folder_is_one_sentence(tiny_onnx, 
         assert (done.returncode, done.stdout) == (1, "")
         wanted = f"{path} is not an engine's folder, such as artifacts/engines/int8 after `dvc repro`"
         assert done.stderr == f"enginery: {wanted}\n"
-
-
-def test_the_command_alone_says_what_it_takes():
-    program = "from enginery.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "COMMAND" in done.stderr
-    assert "Traceback" not in done.stderr

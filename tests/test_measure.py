@@ -20,7 +20,7 @@ def all_at_once(graph, images):
 
 
 def test_each_range_is_that_of_all_samples_run_at_once(tiny_graph, samples):
-    wanted = all_at_once(tiny_graph, samples.read(0, len(samples)))
+    wanted = all_at_once(tiny_graph, samples.cycled(len(samples))["input"])
     histograms = measure(tiny_graph, samples.batches(5), bins=2048)
     assert histograms.keys() == wanted.keys() == ACTIVATIONS
     for name, values in wanted.items():
@@ -48,9 +48,15 @@ def test_integer_tensors_are_not_measured():
     info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("input", "logits")]
     graph = helper.make_graph(nodes, "shapes", info[:1], info[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    assert measure(model, [np.ones((2, 4), np.float32)], bins=2048).keys() == {"input", "same", "logits"}
+    assert measure(model, [{"input": np.ones((2, 4), np.float32)}], bins=2048).keys() == {"input", "same", "logits"}
 
 
 def test_an_activation_that_overflows_is_named(tiny_graph):
     with pytest.raises(EngineryError, match=r"calibration: the activation \w+ holds NaN or infinity"):
-        measure(tiny_graph, [np.full((2, 3, 8, 8), 3e38, np.float32)], bins=2048)
+        measure(tiny_graph, [{"input": np.full((2, 3, 8, 8), 3e38, np.float32)}], bins=2048)
+
+
+def test_inputs_of_integers_are_fed_and_have_no_range(pair_onnx, pair_feeds):
+    found = measure(onnx.load(pair_onnx), [pair_feeds(2, 8, 8), pair_feeds(2, 9, 12)], bins=2048)
+    assert found.keys() == {"image", "conv", "map", "pooled", "seen", "rows", "told", "both", "scores"}
+    assert found["map"].counts.sum() == 2 * 32 * (8 * 8 + 9 * 12)

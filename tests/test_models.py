@@ -1,15 +1,43 @@
 import pickle
+import sys
+from collections import namedtuple
 from pathlib import Path
 
 import pytest
 import torch
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import load_params
-from enginery.models import load_model, make_model, read_checkpoint
+from enginery.core.params import ModelParams, load_params
+from enginery.core.records import Weights
+from enginery.models import call_model, load_model, make_model, name_outputs, read_checkpoint
+from enginery.samples import SampleSet
 from enginery.weights import obtain
 
-MODEL, CLASSES = "squeezenet1_1", 3
+MODEL, CLASSES = ModelParams(source="squeezenet1_1", arguments={}), 3
+
+
+@pytest.fixture
+def given(samples):
+    """The model with the weights of a checkpoint, as the stage gets it."""
+
+    def load(path, model=MODEL, classes=CLASSES):
+        manifest = samples.manifest.model_copy(update={"class_names": tuple(map(str, range(classes)))})
+        ours = load_params(Path(__file__).parents[1] / "params.yaml").weights
+        params = ours.model_copy(update={"source": str(path)})
+        return obtain(model, params, SampleSet(samples.folder, manifest), path.parent)
+
+    return load
+
+
+@pytest.fixture
+def refusal_of(given):
+    def refuse(path, **changes):
+        with pytest.raises(EngineryError) as caught:
+            given(path, **changes)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    return refuse
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +59,6 @@ def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def refusal_of(path, model=MODEL, classes=CLASSES):
-    with pytest.raises(EngineryError) as caught:
-        load_model(model, classes, path)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -50,10 +71,20 @@ def refusal_of(path, model=MODEL, classes=CLASSES):
     ],
     ids=["plain", "state_dict", "model_state_dict", "model", "module.", "state_dict of module."],
 )
-def test_a_state_dict_is_accepted_however_training_scripts_wrap_it(state, checkpoint, wrap):
-    model = load_model(MODEL, CLASSES, checkpoint(wrap(state)))
+def test_a_state_dict_is_accepted_however_training_scripts_wrap_it(state, checkpoint, given, wrap):
+    model = given(checkpoint(wrap(state)))
     assert same(model.state_dict(), state)
     assert not model.training
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_a_model_that_asks_for_its_version_finds_it(given, tmp_path, prefix):
+    """MNASNet raises where a state dict has lost what PyTorch keeps beside the tensors."""
+    params = ModelParams(source="mnasnet0_5", arguments={})
+    model = make_model(params, CLASSES)
+    wrapped = torch.nn.DataParallel(model) if prefix else model
+    torch.save(wrapped.state_dict(), tmp_path / "given.pt")
+    assert same(given(tmp_path / "given.pt", model=params).state_dict(), model.state_dict())
 
 
 def test_the_older_file_format_is_accepted(state, checkpoint):
@@ -63,7 +94,7 @@ def test_the_older_file_format_is_accepted(state, checkpoint):
 
 @pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("share", [0, 0.001, 0.01, 0.3, 0.999])
-def test_a_truncated_checkpoint_is_one_sentence(state, checkpoint, is_zip, share):
+def test_a_truncated_checkpoint_is_one_sentence(state, checkpoint, refusal_of, is_zip, share):
     path = checkpoint(state, _use_new_zipfile_serialization=is_zip)
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
@@ -73,7 +104,7 @@ def test_a_truncated_checkpoint_is_one_sentence(state, checkpoint, is_zip, share
 
 
 @pytest.mark.parametrize("content", [b"hello world", b"\x80\x04K\x05.", b"{}"])
-def test_a_file_of_something_else_is_one_sentence(tmp_path, content):
+def test_a_file_of_something_else_is_one_sentence(tmp_path, refusal_of, content):
     (tmp_path / "given.pt").write_bytes(content)
     assert refusal_of(tmp_path / "given.pt").startswith(str(tmp_path / "given.pt"))
 
@@ -88,40 +119,40 @@ class Surprise:
         return Path.touch, (self.path,)
 
 
-def test_a_checkpoint_that_would_run_code_is_refused_and_does_not_run_it(tmp_path, checkpoint):
+def test_a_checkpoint_that_would_run_code_is_refused_and_does_not_run_it(tmp_path, checkpoint, refusal_of):
     trace = tmp_path / "trace"
     for path in (checkpoint({"weight": Surprise(trace)}), checkpoint(Surprise(trace))):
-        assert "holds more than tensors" in refusal_of(path)
+        assert "holds more than tensors: loading it would run getattr, so it is refused" in refusal_of(path)
     (tmp_path / "given.pt").write_bytes(pickle.dumps(Surprise(trace)))
     assert str(tmp_path / "given.pt") in refusal_of(tmp_path / "given.pt")
     assert not trace.exists()
 
 
 @pytest.mark.parametrize("content", [[1, 2], 5, {"a": 1}, {0: torch.zeros(1)}, torch.zeros(2)], ids=repr)
-def test_what_is_no_state_dict_is_refused(checkpoint, content):
+def test_what_is_no_state_dict_is_refused(checkpoint, refusal_of, content):
     assert "is not a state dict: it must map parameter names to tensors" in refusal_of(checkpoint(content))
 
 
-def test_missing_and_unknown_keys_are_counted_and_named(state, checkpoint):
+def test_missing_and_unknown_keys_are_counted_and_named(state, checkpoint, refusal_of):
     changed = dict(state)
     changed["features.zero.weight"] = changed.pop("features.0.weight")
     message = refusal_of(checkpoint(changed))
     assert "its keys differ: 1 missing (features.0.weight), 1 unknown (features.zero.weight)" in message
 
 
-def test_the_checkpoint_of_another_model_names_a_few_keys_only(state, checkpoint):
-    message = refusal_of(checkpoint(state), model="alexnet")
+def test_the_checkpoint_of_another_model_names_a_few_keys_only(state, checkpoint, refusal_of):
+    message = refusal_of(checkpoint(state), model=ModelParams(source="alexnet", arguments={}))
     assert " and " in message
     assert len(message) < 400 + len(str(checkpoint(state)))
 
 
-def test_a_wrong_number_of_classes_is_named_by_both_shapes(state, checkpoint):
+def test_a_wrong_number_of_classes_is_named_by_both_shapes(state, checkpoint, refusal_of):
     message = refusal_of(checkpoint(state), classes=5)
     assert "classifier.1.weight is (3, 512, 1, 1) and should be (5, 512, 1, 1)" in message
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_are_named(state, checkpoint, broken):
+def test_weights_that_are_not_finite_are_named(state, checkpoint, refusal_of, broken):
     changed = {name: value.clone() for name, value in state.items()}
     changed["classifier.1.bias"][1] = broken
     assert "has NaN or infinite values in classifier.1.bias: its training went wrong" in refusal_of(checkpoint(changed))
@@ -132,13 +163,15 @@ def test_weights_that_are_not_finite_are_named(state, checkpoint, broken):
     [
         ("resnet19", "did you mean 'resnet18'?"),
         ("mobilnet_v2", "did you mean 'mobilenet_v2'?"),
-        ("zzzzzzzz", "see torchvision.models.list_models()"),
+        ("zzzzzzzz", "see torchvision.models.list_models()."),
     ],
 )
 def test_a_misspelt_model_suggests_the_nearest(name, wanted):
     with pytest.raises(EngineryError) as caught:
-        make_model(name, CLASSES)
-    assert str(caught.value) == f"model.name: torchvision has no classifier '{name}'; {wanted}"
+        make_model(ModelParams(source=name, arguments={}), CLASSES)
+    assert str(caught.value) == (
+        f"model.source: torchvision has no classifier '{name}'; {wanted} A model of your own is package.module:factory"
+    )
 
 
 def test_a_checkpoint_that_does_not_exist_is_named(samples, tmp_path):
@@ -146,3 +179,142 @@ def test_a_checkpoint_that_does_not_exist_is_named(samples, tmp_path):
     params = ours.model_copy(update={"source": str(tmp_path / "none.pt")})
     with pytest.raises(EngineryError, match=r"weights\.source: .*none\.pt does not exist"):
         obtain(MODEL, params, samples, tmp_path)
+
+
+# The user's own code.
+
+USERS_NET = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width, classes=2):
+        super().__init__()
+        self.layer = nn.Linear(width, classes)
+
+def build(width=4, **others):
+    if width < 1:
+        raise ValueError(f"no width of {width}")
+    return Net(width, **others)
+
+def sizes(**given):
+    return given
+
+constant = 3
+"""
+
+
+@pytest.fixture
+def users(tmp_path, monkeypatch):
+    """Writes the user's module, and makes what its name stands for."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(name="build", code=USERS_NET, **arguments):
+        (tmp_path / "users_net.py").write_text(code)
+        return make_model(ModelParams(source=f"users_net:{name}", arguments=arguments), None)
+
+    yield make
+    sys.modules.pop("users_net", None)
+
+
+@pytest.mark.parametrize("name", ["build", "Net"])
+def test_a_factory_or_a_class_makes_the_model_with_its_arguments(users, name):
+    model = users(name, width=6, classes=3)
+    assert model.layer.weight.shape == (3, 6)
+    assert not model.training
+
+
+def test_torchvision_is_given_the_arguments_too():
+    assert make_model(ModelParams(source="resnet18", arguments={"num_classes": 7}), 3).fc.out_features == 7
+    with pytest.raises(EngineryError, match=r"model\.arguments: torchvision's resnet18 refuses them: .*'widht'"):
+        make_model(ModelParams(source="resnet18", arguments={"widht": 7}), 3)
+
+
+def sentence_of(call, *arguments, **named):
+    with pytest.raises(EngineryError) as caught:
+        call(*arguments, **named)
+    return str(caught.value)
+
+
+def test_a_module_that_cannot_be_imported_says_why(users, tmp_path):
+    missing = ModelParams(source="users_nothing:build", arguments={})
+    assert sentence_of(make_model, missing, None).startswith(
+        "model.source: users_nothing cannot be imported: ModuleNotFoundError: No module named 'users_nothing'"
+    )
+    told = sentence_of(users, code="import torch\n\nimport users_helpers\n")
+    assert "users_net cannot be imported: ModuleNotFoundError: No module named 'users_helpers'" in told
+    assert f"{tmp_path / 'users_net.py'}, line 3, in <module>: import users_helpers" in told
+    told = sentence_of(users, code="def build(:\n")
+    assert "users_net cannot be imported: SyntaxError: " in told
+    assert f"({tmp_path / 'users_net.py'}, line 1)" in told
+
+
+@pytest.mark.parametrize(("name", "hint"), [("biuld", "; did you mean 'build'?"), ("zzz", ""), ("constant", "")])
+def test_a_misspelt_factory_suggests_the_nearest(users, name, hint):
+    told = sentence_of(users, name)
+    assert told.startswith(f"model.source: users_net has no function or class '{name}'")
+    assert told.endswith(hint or f"'{name}'") or name == "constant"
+
+
+def test_a_factory_that_fails_is_told_with_its_line_and_not_with_ours(users, tmp_path):
+    line = USERS_NET.splitlines().index('        raise ValueError(f"no width of {width}")') + 1
+    assert sentence_of(users, width=0) == (
+        "model.source: users_net:build fails: ValueError: no width of 0\n"
+        f'  {tmp_path / "users_net.py"}, line {line}, in build: raise ValueError(f"no width of {{width}}")'
+    )
+    assert "TypeError" in sentence_of(users, depth=3)
+
+
+def test_a_factory_that_makes_no_model_is_refused(users):
+    assert sentence_of(users, "sizes", width=3) == "model.source: users_net:sizes returns dict, not a torch.nn.Module"
+
+
+def test_what_the_stage_left_is_loaded_with_its_arguments(users, tmp_path):
+    model = users(width=5, classes=4)
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    Weights(
+        model="users_net:build", arguments={"width": 5, "classes": 4}, source="given", classes=None, sha256="0" * 64
+    ).write(tmp_path / "weights.json")
+    assert same(load_model(tmp_path).state_dict(), model.state_dict())
+
+
+# What models return.
+
+ONE, OTHER = torch.ones(2, 3), torch.zeros(2, 3, 4)
+Scored = namedtuple("Scored", ["scores", "map"])
+
+
+@pytest.mark.parametrize(
+    ("result", "names"),
+    [
+        (ONE, ["logits"]),
+        ({"out": ONE, "aux": OTHER}, ["out", "aux"]),
+        (Scored(ONE, OTHER), ["scores", "map"]),
+        ((ONE, OTHER), ["output_0", "output_1"]),
+        ([ONE, OTHER], ["output_0", "output_1"]),
+        ((ONE, None, OTHER), ["output_0", "output_2"]),
+        ({"out": ONE, "loss": None}, ["out"]),
+        (Scored(None, OTHER), ["map"]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_outputs_have_names_whatever_shape_they_come_in(result, names):
+    named = name_outputs(result)
+    assert list(named) == names
+    assert all(value is ONE or value is OTHER for value in named.values())
+
+
+def test_what_is_no_tensor_is_refused_by_name():
+    assert sentence_of(name_outputs, {"out": ONE, "loss": 0.5}) == "model.source: output loss is float, not a tensor"
+    assert sentence_of(name_outputs, "done") == "model.source: the model returns str, not tensors"
+    assert sentence_of(name_outputs, (ONE, (OTHER,))) == "model.source: output output_1 is tuple, not a tensor"
+
+
+def test_one_input_is_given_by_position_and_several_by_name():
+    def alone(pixels):
+        return pixels
+
+    def pair(second, first):
+        return {"first": first, "second": second}
+
+    assert call_model(alone, {"input": ONE})["logits"] is ONE
+    assert call_model(pair, {"first": ONE, "second": OTHER}) == {"first": ONE, "second": OTHER}

@@ -46,11 +46,11 @@ def test_the_repositorys_own_parameters_load():
     ("changes", "wanted"),
     [
         # Mistyped names, at every depth.
-        ({"modle": {"name": "resnet18"}}, "modle is not a parameter; did you mean 'model'?"),
+        ({"modle": {"source": "resnet18"}}, "modle is not a parameter; did you mean 'model'?"),
         ({"calibration.methd": "max"}, "calibration.methd is not a parameter; did you mean 'method'?"),
         ({"weights.training.epoch": 4}, "weights.training.epoch is not a parameter; did you mean 'epochs'?"),
         ({"samples.preprocessing.croop": 4}, "samples.preprocessing.croop is not a parameter; did you mean 'crop'?"),
-        ({"build.profile.maxx": 4}, "build.profile.maxx is not a parameter; did you mean 'max'?"),
+        ({"build.profile.batch.maxx": 4}, "build.profile.batch.maxx is not a parameter; did you mean 'max'?"),
         ({"precisions.int8.form": "calibrated"}, "precisions.int8.form is not a parameter; did you mean 'from'?"),
         (
             {"precisions.int8.thresholds.cosin": 0.9},
@@ -94,10 +94,10 @@ def test_the_repositorys_own_parameters_load():
         ({"inference.thread": 1}, "inference.thread is not a parameter; did you mean 'threads'?"),
         ({"build.tensorrt": REMOVED}, "build.tensorrt is missing"),
         # Batch sizes.
-        ({"benchmark.batches": [1, 32, 64]}, "benchmark.batches: 32, 64 lies outside build.profile 1 to 16"),
-        ({"build.profile.min": 4}, "benchmark.batches: 1 lies outside build.profile 4 to 16"),
-        ({"build.profile.opt": 32}, "build.profile: needs min <= opt <= max, got 1, 32, 16"),
-        ({"build.profile.min": 0}, "build.profile.min: input should be greater than or equal to 1, got 0"),
+        ({"benchmark.batches": [1, 32, 64]}, "benchmark.batches: 32, 64 lies outside build.profile.batch 1 to 16"),
+        ({"build.profile.batch.min": 4}, "benchmark.batches: 1 lies outside build.profile.batch 4 to 16"),
+        ({"build.profile.batch.opt": 32}, "build.profile.batch: needs min <= opt <= max, got 1, 32, 16"),
+        ({"build.profile.batch.min": 0}, "build.profile.batch.min: input should be greater than or equal to 1, got 0"),
         ({"benchmark.batches": []}, "benchmark.batches: "),
         ({"benchmark.batches": [1, 4, 1]}, "benchmark.batches: lists a value twice: 1, 4, 1"),
         ({"benchmark.batches": [0]}, "benchmark.batches.0: input should be greater than or equal to 1, got 0"),
@@ -113,8 +113,37 @@ def test_the_repositorys_own_parameters_load():
         ({"weights.training.epochs": 2.5}, "weights.training.epochs: input should be a valid integer"),
         ({"samples.calibration": 0}, "samples.calibration: input should be greater than or equal to 1, got 0"),
         ({"samples.training": 0}, "samples.training: weights.source is 'train', which needs training samples; got 0"),
-        ({"samples.preprocessing.crop": 65}, "samples.preprocessing: crop 65 is larger than resize 64"),
-        ({"samples.preprocessing.mean": [0.5, 0.5]}, "samples.preprocessing.mean.2 is missing"),
+        ({"samples.preprocessing.crop": 65}, "samples.preprocessing: crop is 65 high, which is larger than resize, 64"),
+        (
+            {"samples.preprocessing.crop": [64, 65]},
+            "samples.preprocessing: crop is 65 wide, which is larger than resize, 64",
+        ),
+        (
+            {"samples.preprocessing.crop": [1, 2, 3]},
+            "samples.preprocessing.crop: write one number, or [height, width], not [1, 2, 3]",
+        ),
+        (
+            {"samples.preprocessing.crop": [8, 0]},
+            "samples.preprocessing.crop.1: input should be greater than or equal to 1, got 0",
+        ),
+        (
+            {"samples.preprocessing.resize": [64, 80]},
+            "samples.preprocessing: resize: the shorter side is one number; [height, width] is for stretch and pad",
+        ),
+        (
+            {"samples.preprocessing.mean": [0.5, 0.5]},
+            "samples.preprocessing: mean has 2 values, and rgb has 3 channels",
+        ),
+        ({"samples.preprocessing.color": "grey"}, "samples.preprocessing: mean has 3 values, and grey has 1 channels"),
+        ({"samples.preprocessing.divide_by": 0}, "samples.preprocessing.divide_by: input should be greater than 0"),
+        (
+            {"samples.preprocessing.layout": "nhwc"},
+            "weights.source: train learns from images of samples.preprocessing.layout nchw; give weights",
+        ),
+        (
+            {"samples.class_names": [0, 1]},
+            "samples.class_names: write null, a file, or a list of names (numbers in quotes), not [0, 1]",
+        ),
         ({"samples.preprocessing.std": [1, 0, 1]}, "samples.preprocessing: every std must be above 0"),
         (
             {"samples.preprocessing.std": [1, float("nan"), 1]},

@@ -2,6 +2,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from dvc.utils.hydra import apply_overrides
 
 from enginery import recipes
 from enginery.core.errors import EngineryError
@@ -31,8 +32,9 @@ def comments(path):
     return [line.partition("#")[2].strip() for line in path.read_text().splitlines() if "#" in line]
 
 
-def test_there_is_a_recipe_for_resnet50():
-    assert "resnet50" in [path.stem for path in READY]
+def test_there_are_recipes_for_networks_of_each_family():
+    families = {"resnet50", "mobilenet_v3", "efficientnet_b0", "vit_b_16", "swin_t", "convnext_tiny"}
+    assert families <= {path.stem for path in READY}
 
 
 @pytest.mark.parametrize("ready", READY, ids=lambda path: path.stem)
@@ -46,8 +48,8 @@ def test_every_ready_recipe_applies_and_keeps_the_comments(ready, params_file):
 
 def test_a_recipe_changes_only_what_it_names(recipe, params_file):
     before = load_params(params_file).model_dump()
-    apply_recipe(recipe("model: {name: resnet50}\nbenchmark: {batches: [1, 8]}\n"), params_file)
-    before["model"]["name"] = "resnet50"
+    apply_recipe(recipe("model: {source: resnet50}\nbenchmark: {batches: [1, 8]}\n"), params_file)
+    before["model"]["source"] = "resnet50"
     before["benchmark"]["batches"] = (1, 8)
     assert load_params(params_file).model_dump() == before
 
@@ -60,11 +62,20 @@ def test_a_recipe_applied_twice_changes_nothing_more(recipe, params_file):
     assert params_file.read_text() == once
 
 
+def test_a_recipe_is_laid_over_what_an_experiment_left(recipe, params_file):
+    """`dvc exp run -S` writes the whole file anew, with a line for each item of a list."""
+    apply_overrides(str(params_file), ["samples.seed=1"])
+    assert "\n  - eager\n" in params_file.read_text()
+    apply_recipe(recipe("benchmark: {batches: [1, 2], baselines: [eager, compile], requests: [3]}\n"), params_file)
+    found = load_params(params_file).benchmark
+    assert (found.batches, found.baselines, found.requests) == ((1, 2), ("eager", "compile"), (3,))
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("modle: {name: resnet50}\n", "recipe.yaml: modle is not a parameter; did you mean 'model'?"),
-        ("benchmark: {batches: [99]}\n", "recipe.yaml: benchmark.batches: 99 lies outside build.profile"),
+        ("modle: {source: resnet50}\n", "recipe.yaml: modle is not a parameter; did you mean 'model'?"),
+        ("benchmark: {batches: [99]}\n", "recipe.yaml: benchmark.batches: 99 lies outside build.profile.batch 1 to 16"),
         ("model: [\n", "recipe.yaml is not valid YAML: line 2: "),
         ("", "recipe.yaml holds no parameters"),
         ("- model\n", "recipe.yaml holds no parameters"),

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import MustPay, Profile
+from enginery.core.params import MustPay, Profile, Range
 from enginery.core.records import (
     LAUNCHED,
     Benchmark,
@@ -12,6 +12,7 @@ from enginery.core.records import (
     EngineRecord,
     Errors,
     GpuConditions,
+    Interface,
     Latency,
     Layer,
     LayerTime,
@@ -28,7 +29,7 @@ from enginery.reporting import tables
 from enginery.reporting.evidence import Evidence, Findings, gather
 from enginery.reporting.figures import draw_figures
 from enginery.reporting.line import fit_line
-from enginery.reporting.summary import metrics
+from enginery.reporting.metrics import metrics
 from enginery.reporting.summary import write_summary as summary_of
 from enginery.reporting.verdict import failures_of, recommend, sentence
 from enginery.targets import target_of
@@ -68,8 +69,8 @@ def evidence(machine, build, manifest):
             Layer(name="classifier", kind="FullyConnected", precision="fp32", computes=True),
             Layer(name="reorder", kind="Reorder", precision="fp32", computes=False),
         ]
-        spec = TensorSpec(name="input", dtype="float32", shape=(-1, 3, 8, 8))
-        chosen = build.model_copy(update={"profile": Profile(min=1, opt=8, max=16)})
+        spec = TensorSpec(name="input", dtype="float32", shape=("batch", 3, 8, 8))
+        chosen = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=8, max=16))})
         return Evidence(
             engine=EngineRecord(
                 precision=precision,
@@ -79,8 +80,7 @@ def evidence(machine, build, manifest):
                 bytes=12_340_000,
                 onnx_sha256="1" * 64,
                 onnx_bytes=45_600_000,
-                inputs=(spec,),
-                outputs=(spec,),
+                interface=Interface(inputs=(spec,), outputs=(spec,)),
                 layers=tuple(layers),
                 build_seconds=1.25,
                 preprocessing=manifest.preprocessing,
@@ -97,6 +97,7 @@ def evidence(machine, build, manifest):
                 graph_against_pytorch=errors,
                 engine_against_graph=errors.model_copy(update={"relative": relative / 10}),
                 spots=(Spot(batch=1, samples=64, errors=errors, accuracy=0.984375, drift=1.5e-7),),
+                resized=(),
                 loss_comes_from="precision",
                 broken=broken,
             ),
@@ -214,20 +215,46 @@ def test_metrics_hold_the_figures_of_every_precision(findings, evidence):
     got = metrics(findings(fp32, int8))
     assert list(got) == ["recommended", "pytorch", "fp32", "int8"]
     assert got["recommended"] == "int8"
-    assert got["pytorch"] == {"accuracy": 0.9876}
+    assert got["pytorch"] == {"accuracy_%": 98.76}
     assert got["int8"] == {
         "passed": True,
-        "accuracy": 0.9753,
-        "accuracy_drop": 0.0123,
-        "top1_agreement": 0.9688,
+        "accuracy_%": 97.53,
+        "accuracy_drop_%": 1.23,
+        "same_answer_%": 96.88,
         "cosine": 0.998765,
         "relative_error": 0.0123,
-        "executed_as_asked": 0.667,
-        "engine_mb": 12.34,
-        "peak_mb": 150,
-        "batch1": {"p50_ms": 2.0, "p99_ms": 3.0, "images_per_s": 500.0, "speedup": 4.0, "noisy": False},
-        "batch8": {"p50_ms": 16.0, "p99_ms": 24.0, "images_per_s": 500.0, "speedup": 4.0, "noisy": False},
+        "executed_as_asked_%": 66.67,
+        "engine_MB": 12.3,
+        "peak_MB": 150,
+        "batch_01": {"p50_ms": 2.0, "p99_ms": 3.0, "images_per_s": 500, "speedup": 4.0, "noisy": False},
+        "batch_08": {"p50_ms": 16.0, "p99_ms": 24.0, "images_per_s": 500, "speedup": 4.0, "noisy": False},
     }
+
+
+def test_batch_sizes_sort_as_text_as_they_do_as_numbers(findings, evidence):
+    batches = (1, 4, 16, 128)
+    names = [name for name in metrics(findings(evidence("int8", batches=batches)))["int8"] if name.startswith("batch")]
+    assert sorted(names) == names == ["batch_001", "batch_004", "batch_016", "batch_128"]
+
+
+def unlabelled(entry):
+    """The same of images without labels."""
+    unknown = dict.fromkeys(("reference_accuracy", "graph_accuracy", "engine_accuracy", "accuracy_drop"))
+    spots = tuple(spot.model_copy(update={"accuracy": None}) for spot in entry.validation.spots)
+    return replace(entry, validation=entry.validation.model_copy(update={**unknown, "spots": spots}))
+
+
+def test_without_labels_accuracy_is_left_out_and_not_zero(findings, evidence, tmp_path):
+    found = findings(unlabelled(evidence("fp32", (1.0, 0.9, 1.1))), unlabelled(evidence("int8", (4.0, 3.9, 4.1))))
+    assert "accuracy not measured (no labels), and the same answer as PyTorch for 96.88%" in sentence(found)
+    got = metrics(found)
+    assert "pytorch" not in got
+    assert not [name for name in got["int8"] if name.startswith("accuracy")]
+    assert tables.accuracy_table(found).loc["int8", ["accuracy", "drop"]].tolist() == ["-", "-"]
+    assert tables.spot_table(found).loc["int8"].tolist() == ["-, 1.5e-07"]
+    assert "0.00%" not in write_summary(found)
+    draw_figures(found, tmp_path)
+    assert (tmp_path / "tradeoff.png").stat().st_size > 10_000
 
 
 def test_the_summary_holds_a_table_for_every_question(findings, evidence):
@@ -280,8 +307,8 @@ def test_what_is_noisy_is_marked_with_its_reason_and_so_is_the_verdict(findings,
     assert "Noisy, fp32" not in page
     assert f"**Measure again:** {why}." in sentence(found)
     assert tables.ratio_table(found).loc["int8 over eager", "batch 8"] == "4.00 (3.90 to 4.10) *"
-    assert metrics(found)["int8"]["batch8"]["noisy"] is True
-    assert metrics(found)["fp32"]["batch8"]["noisy"] is False
+    assert metrics(found)["int8"]["batch_08"]["noisy"] is True
+    assert metrics(found)["fp32"]["batch_08"]["noisy"] is False
 
 
 def paced(entry, microseconds, set_aside=0):
@@ -533,8 +560,8 @@ def test_the_state_of_the_gpu_has_a_row_per_engine(gpu, evidence, throttled, sai
 def test_memory_on_the_gpu_is_told_apart_and_left_out_where_it_is_hidden(gpu, evidence):
     both = Findings(gpu, (on_gpu(evidence("int8")),))
     assert tables.memory_table(both).loc["int8"].tolist()[2:4] == ["450 + 612 on the GPU", "900"]
-    assert metrics(both)["int8"]["peak_gpu_mb"] == 612
-    assert "peak_gpu_mb" not in metrics(Findings(gpu, (evidence("int8"),)))["int8"]
+    assert metrics(both)["int8"]["peak_GPU_MB"] == 612
+    assert "peak_GPU_MB" not in metrics(Findings(gpu, (evidence("int8"),)))["int8"]
 
 
 def test_what_could_not_be_inspected_is_said_and_may_be_recommended(findings, evidence):

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from enginery.core.records import EngineRecord, Machine, TensorSpec
+from enginery.core.records import EngineRecord, Interface, Machine, TensorSpec
 from enginery.reproduce import reproduce_script
 from enginery.targets import target_of
 
@@ -43,8 +43,10 @@ def record_of(build, manifest):
             bytes=1,
             onnx_sha256="1" * 64,
             onnx_bytes=1,
-            inputs=(TensorSpec(name="input", dtype="float32", shape=(-1, 3, 8, 8)),),
-            outputs=(TensorSpec(name="logits", dtype="float32", shape=(-1, 16)),),
+            interface=Interface(
+                inputs=(TensorSpec(name="input", dtype="float32", shape=("batch", 3, 8, 8)),),
+                outputs=(TensorSpec(name="logits", dtype="float32", shape=("batch", 16)),),
+            ),
             layers=(),
             build_seconds=1.0,
             preprocessing=manifest.preprocessing,

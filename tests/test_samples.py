@@ -4,36 +4,59 @@ import numpy as np
 import pytest
 
 from enginery.preprocessing import normalize
-from enginery.samples import PIXELS, SampleSet
+from enginery.samples import SampleSet, file_of
 
 
 @pytest.mark.parametrize(("size", "wanted"), [(5, [5, 5, 5, 5, 1]), (21, [21]), (30, [21])])
 def test_batches_cover_the_samples_in_order(samples, size, wanted):
     batches = list(samples.batches(size))
-    assert [len(batch) for batch in batches] == wanted
-    assert np.array_equal(np.concatenate(batches), samples.read(0, sum(wanted)))
+    assert [len(batch["input"]) for batch in batches] == wanted
+    read = np.concatenate([batch["input"] for batch in batches])
+    assert np.array_equal(read, samples.read_at(np.arange(21))["input"])
+
+
+def test_whole_batches_are_filled_up_from_the_start(samples):
+    *_, last = samples.batches(5, whole=True)
+    assert np.array_equal(last["input"], samples.read_at(np.array([20, 0, 1, 2, 3]))["input"])
 
 
 def test_reading_normalizes_the_stored_bytes(samples, preprocessing):
-    assert np.array_equal(samples.read(3, 5), normalize(np.asarray(samples.pixels[3:5]), preprocessing))
-    assert np.array_equal(samples.read_at(np.array([4, 3])), samples.read(3, 5)[::-1])
+    stored = np.load(samples.folder / file_of(0))
+    assert np.array_equal(samples.read_at(np.array([4, 3]))["input"], normalize(stored[[4, 3]], preprocessing))
 
 
-def test_pixels_are_mapped_and_not_loaded(samples):
-    assert isinstance(samples.pixels, np.memmap)
-    assert str(samples.pixels.filename).endswith(PIXELS)
+def test_more_samples_than_there_are_go_round(samples):
+    assert np.array_equal(samples.cycled(23)["input"][21:], samples.cycled(2)["input"])
 
 
 def test_a_batch_that_was_read_takes_no_memory_any_more(samples):
-    def is_mapped():
-        return str(samples.folder / PIXELS) in Path("/proc/self/maps").read_text()
+    assert next(samples.batches(5))["input"].shape == (5, 3, 8, 8)
+    assert str(samples.folder / file_of(0)) not in Path("/proc/self/maps").read_text()
 
-    held = samples.pixels
-    assert is_mapped()
-    del held
-    batches = samples.batches(5)
-    assert next(batches).shape == (5, 3, 8, 8)
-    assert not is_mapped()
+
+def test_arrays_without_preprocessing_are_fed_as_they_came(tmp_path, manifest):
+    ids, mask = np.arange(42).reshape(21, 2), np.ones((21, 3), np.float32)
+    for index, array in enumerate((ids, mask)):
+        np.save(tmp_path / file_of(index), array)
+    raw = SampleSet(tmp_path, manifest.model_copy(update={"inputs": ("ids", "mask"), "preprocessing": None}))
+    feeds = raw.read_at(np.array([3, 1]))
+    assert feeds["ids"].tolist() == [[6, 7], [2, 3]]
+    assert feeds["ids"].dtype == np.int64
+    assert feeds["mask"].shape == (2, 3)
+    assert raw.axes == {0: "batch"}
+
+
+def test_of_an_empty_set_there_are_zeros_of_the_right_shape(tmp_path, manifest):
+    np.save(tmp_path / file_of(0), np.zeros((0, 3, 8, 8), np.uint8))
+    empty = SampleSet(tmp_path, manifest.model_copy(update={"samples": ()}))
+    assert empty.cycled(2)["input"].shape == (2, 3, 8, 8)
+    assert empty.cycled(2)["input"].dtype == np.float32
+
+
+@pytest.mark.parametrize(("layout", "axes"), [("nchw", {2: "height", 3: "width"}), ("nhwc", {1: "height", 2: "width"})])
+def test_where_height_and_width_are_follows_the_layout(samples, manifest, preprocessing, layout, axes):
+    changed = manifest.model_copy(update={"preprocessing": preprocessing.model_copy(update={"layout": layout})})
+    assert SampleSet(samples.folder, changed).axes == {0: "batch"} | axes
 
 
 def test_the_lists_hash_follows_images_and_order_but_not_preprocessing(samples, manifest, preprocessing):
@@ -41,6 +64,12 @@ def test_the_lists_hash_follows_images_and_order_but_not_preprocessing(samples, 
         return SampleSet(samples.folder, manifest.model_copy(update=changes))
 
     reordered = with_manifest(samples=manifest.samples[::-1])
-    prepared = with_manifest(preprocessing=preprocessing.model_copy(update={"crop": 7}))
+    prepared = with_manifest(preprocessing=preprocessing.model_copy(update={"crop": (7, 7)}))
     assert reordered.list_sha256 != samples.list_sha256 == prepared.list_sha256
     assert reordered.preprocessing_sha256 == samples.preprocessing_sha256 != prepared.preprocessing_sha256
+
+
+def test_labels_are_none_if_the_images_have_none(samples, manifest):
+    bare = tuple(sample.model_copy(update={"label": None}) for sample in manifest.samples)
+    assert SampleSet(samples.folder, manifest.model_copy(update={"samples": bare})).labels is None
+    assert samples.labels.tolist() == [sample.label for sample in manifest.samples]

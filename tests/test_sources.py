@@ -4,137 +4,43 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from enginery.core.brought import brought
 from enginery.core.errors import EngineryError
-from enginery.core.params import SamplesParams
-from enginery.samples import SampleSet
-from enginery.sources import Digits, ImageFolder, brought, open_source, split, write_split
+from enginery.sources import open_source
+from enginery.sources.digits import Digits
 
 
-@pytest.fixture
-def params(preprocessing):
-    def make(source="data/pets", seed=0, validation=5, training=4, calibration=3):
-        return SamplesParams(
-            source=source,
-            seed=seed,
-            validation=validation,
-            training=training,
-            calibration=calibration,
-            preprocessing=preprocessing,
-        )
-
-    return make
-
-
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """A project with data/pets: two cats and one dog, each image of one shade."""
-    monkeypatch.chdir(tmp_path)
-    for name, shade in {"dog/1.png": 30, "cat/b.JPG": 20, "cat/deeper/a.png": 10}.items():
-        path = Path("data/pets") / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("L", (9, 9), shade).save(path)
-    Path("data/pets/cat/notes.txt").write_text("no image")
-    Path("data/pets/.hidden").mkdir()
-    return tmp_path
-
-
-def test_splits_are_disjoint_and_have_the_asked_sizes(params):
-    splits = split(20, params())
-    assert {name: len(indices) for name, indices in splits.items()} == {
-        "validation": 5,
-        "training": 4,
-        "calibration": 3,
-    }
-    chosen = [index for indices in splits.values() for index in indices]
-    assert len(set(chosen)) == 12
-    assert set(chosen) <= set(range(20))
-
-
-def test_the_seed_decides_the_split(params):
-    assert split(1000, params(seed=1)) == split(1000, params(seed=1))
-    assert split(1000, params(seed=1)) != split(1000, params(seed=2))
-
-
-def test_the_size_of_the_calibration_set_changes_nothing_else(params):
-    few, many = split(20, params(calibration=2)), split(20, params(calibration=10))
-    assert few["validation"] == many["validation"]
-    assert few["training"] == many["training"]
-    assert many["calibration"][:2] == few["calibration"]
-
-
-def test_all_images_may_be_used(params):
-    chosen = [index for indices in split(12, params()).values() for index in indices]
-    assert sorted(chosen) == list(range(12))
-
-
-def test_too_few_images_are_refused_with_the_sums(params):
-    message = r"data/pets has 11 images, but params\.yaml asks for 12 \(validation 5, training 4, calibration 3\)"
-    with pytest.raises(EngineryError, match=message):
-        split(11, params())
-
-
-def test_a_folder_of_class_folders_gives_names_labels_and_hashes(project, params):
-    source = open_source(params(), Path("data"))
-    prepared = [source.prepare(index, params().preprocessing) for index in range(len(source))]
+def test_a_folder_of_class_folders_gives_names_labels_and_hashes(pets, samples_params):
+    source = open_source(samples_params(), Path("data"))
+    prepared = [source.prepare(index, samples_params().preprocessing) for index in range(len(source))]
     assert source.class_names == ("cat", "dog")
     found = [(item.sample.name, item.sample.label, int(item.pixels[0, 0, 0])) for item in prepared]
     assert found == [("cat/b.JPG", 0, 20), ("cat/deeper/a.png", 0, 10), ("dog/1.png", 1, 30)]
     assert len({item.sample.sha256 for item in prepared}) == 3
 
 
-def test_a_split_is_written_in_order_and_read_back(project, params):
-    source = ImageFolder(Path("data/pets"))
-    write_split(source, [2, 0], params(), Path("artifacts/validation"))
-    samples = SampleSet.open(Path("artifacts/validation"))
-    assert samples.pixels.shape == (2, 3, 8, 8)
-    assert samples.pixels[:, 0, 0, 0].tolist() == [30, 20]
-    assert samples.labels.tolist() == [1, 0]
-    assert samples.manifest.class_names == ("cat", "dog")
-    assert samples.manifest.preprocessing == params().preprocessing
-
-
-def test_a_split_may_be_empty(project, params):
-    """Training is, where the weights are given."""
-    write_split(ImageFolder(Path("data/pets")), [], params(), Path("empty"))
-    samples = SampleSet.open(Path("empty"))
-    assert (len(samples), samples.labels.tolist(), list(samples.batches(4))) == (0, [], [])
-
-
-def test_a_broken_image_is_named_and_leaves_no_half_split(project, params):
-    Path("data/pets/dog/1.png").write_bytes(b"\x89PNG broken")
-    source = ImageFolder(Path("data/pets"))
-    with pytest.raises(EngineryError, match=r"data/pets/dog/1\.png is not an image that can be decoded"):
-        write_split(source, [0, 1, 2], params(), Path("out/split"))
-    assert list(Path("out").iterdir()) == []
-
-
 @pytest.mark.parametrize("path", ["/etc", "data/../elsewhere", "elsewhere", "data"])
-def test_what_lies_outside_data_is_refused(project, path):
+def test_what_lies_outside_data_is_refused(pets, path):
     Path("elsewhere").mkdir()
     with pytest.raises(EngineryError, match=rf"samples\.source: {path} does not lie in data/.*move it there"):
         brought(path, Path("data"), "samples.source", "digits")
 
 
-def test_a_link_out_of_data_is_refused(project):
+def test_a_link_out_of_data_is_refused(pets):
     Path("data/link").symlink_to("/etc")
     with pytest.raises(EngineryError, match="does not lie in data"):
         brought("data/link", Path("data"), "samples.source", "digits")
 
 
-def test_what_does_not_exist_is_named(project):
+def test_what_does_not_exist_is_named(pets):
     with pytest.raises(EngineryError, match=r"weights\.source: data/none\.pt does not exist"):
         brought("data/none.pt", Path("data"), "weights.source", "train")
 
 
-def test_a_folder_without_images_is_refused(project, params):
+def test_a_folder_without_images_is_refused(pets, samples_params):
     Path("data/empty/cat").mkdir(parents=True)
     with pytest.raises(EngineryError, match="data/empty holds no images: it needs a folder per class"):
-        open_source(params("data/empty"), Path("data"))
-
-
-def test_a_file_is_no_source(project, params):
-    with pytest.raises(EngineryError, match=r"data/pets/dog/1\.png is a file; give 'digits' or a folder"):
-        open_source(params("data/pets/dog/1.png"), Path("data"))
+        open_source(samples_params("data/empty"), Path("data"))
 
 
 def test_the_digits_are_scaled_to_the_full_range(preprocessing):
@@ -146,3 +52,89 @@ def test_the_digits_are_scaled_to_the_full_range(preprocessing):
     assert first.pixels.shape == (3, 8, 8)
     assert first.pixels.max() == round(15 * 255 / 16)  # of 16 shades, this zero uses all but the last
     assert np.array_equal(first.pixels[0], first.pixels[2])
+
+
+def prepared(source, how):
+    return [source.prepare(index, how).sample for index in range(len(source))]
+
+
+def test_images_alone_have_no_labels(pets, samples_params, preprocessing):
+    source = open_source(samples_params("data/pets/dog"), Path("data"))
+    assert [(sample.name, sample.label) for sample in prepared(source, preprocessing)] == [("1.png", None)]
+    assert source.class_names == ()
+    named = open_source(samples_params("data/pets/dog", class_names=("cat", "dog")), Path("data"))
+    assert named.class_names == ("cat", "dog")
+
+
+def test_images_beside_class_folders_are_refused(pets, samples_params):
+    Image.new("L", (9, 9)).save("data/pets/stray.png")
+    with pytest.raises(EngineryError, match=r"class folders, such as data/pets/cat/b\.JPG.*data/pets/stray\.png: move"):
+        open_source(samples_params(), Path("data"))
+
+
+def test_a_list_of_classes_gives_their_order(pets, samples_params, preprocessing):
+    """The classes of the model that have no folder here are still classes."""
+    source = open_source(samples_params(class_names=("dog", "bird", "cat")), Path("data"))
+    assert [sample.label for sample in prepared(source, preprocessing)] == [2, 2, 0]
+    assert source.class_names == ("dog", "bird", "cat")
+
+
+def test_a_file_of_classes_gives_names_to_folders(pets, samples_params, preprocessing):
+    Path("data/classes.txt").write_text("bird\tBlue tit\ncat\tSiamese cat, Siamese\ndog\n")
+    source = open_source(samples_params(class_names="data/classes.txt"), Path("data"))
+    assert [sample.label for sample in prepared(source, preprocessing)] == [1, 1, 2]
+    assert source.class_names == ("Blue tit", "Siamese cat, Siamese", "dog")
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (
+            ("cat", "bird"),
+            r"data/pets/dog/1\.png gives the label 'dog', which is not one of the 2 in samples\.class_na",
+        ),
+        (("cat", "dog", "cat"), r"samples\.class_names names the class cat twice"),
+        ("data/empty.txt", r"samples\.class_names: data/empty\.txt names no class"),
+        ("data/pets/dog/1.png", r"1\.png is not a text file with a class per line"),
+        ("data/pets", r"data/pets is not a text file"),
+        ("data/none.txt", r"samples\.class_names: data/none\.txt does not exist; give null, a list or a path in data/"),
+        ("/etc/passwd", r"samples\.class_names: /etc/passwd does not lie in data/"),
+    ],
+)
+def test_classes_that_do_not_fit_are_refused(pets, samples_params, classes, message):
+    Path("data/empty.txt").touch()
+    with pytest.raises(EngineryError, match=message):
+        open_source(samples_params(class_names=classes), Path("data"))
+
+
+def test_the_digits_name_their_own_classes(samples_params):
+    with pytest.raises(EngineryError, match=r"samples\.class_names: the digits name their own classes"):
+        open_source(samples_params("digits", class_names=("a",)), Path("data"))
+
+
+def test_the_splits_of_a_data_set_are_not_its_classes(pets, samples_params):
+    Path("data/set/train").mkdir(parents=True)
+    pets.rename("data/set/val")
+    message = r"data/set holds train, val, which look like the splits.*name one of them, such as data/set/val"
+    Path("data/set/train/cat").mkdir()
+    with pytest.raises(EngineryError, match=message):
+        open_source(samples_params("data/set"), Path("data"))
+    assert len(open_source(samples_params("data/set/val"), Path("data"))) == 3
+
+
+def test_a_class_may_be_called_train_and_classes_may_have_like_folders(pets, samples_params):
+    Path("data/pets/dog").rename("data/pets/train")
+    Path("data/pets/train/deeper").mkdir()
+    assert open_source(samples_params(), Path("data")).class_names == ("cat", "train")
+
+
+def test_a_link_that_leaves_the_data_is_refused(pets, samples_params, tmp_path):
+    Path("data/pets/dog/1.png").rename(tmp_path / "outside.png")
+    Path("data/pets/dog/2.png").symlink_to(tmp_path / "outside.png")
+    with pytest.raises(EngineryError, match=r"data/pets/dog/2\.png is a link out of data/"):
+        open_source(samples_params(), Path("data"))
+
+
+def test_other_files_are_no_source(pets, samples_params):
+    with pytest.raises(EngineryError, match=r"data/pets/cat/notes\.txt is none of what can be read; give 'digits'"):
+        open_source(samples_params("data/pets/cat/notes.txt"), Path("data"))

@@ -17,7 +17,7 @@ from enginery import machine as machine_module
 from enginery.convert import cast, quantize
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
-from enginery.core.params import Keep, Profile
+from enginery.core.params import Keep, ModelParams, Profile, Range
 from enginery.core.records import EngineRecord
 from enginery.engines import Engine, build_engine
 from enginery.export import export_model
@@ -115,7 +115,12 @@ def built(typed, make, ada, tmp_path_factory):
 def resnet(tmp_path_factory):
     """ResNet-50 at 224 with fresh weights, exported and simplified as the stages do it, in every precision."""
     torch.manual_seed(0)
-    graph = export_model(make_model("resnet50", 1000), np.zeros((2, 3, 224, 224), np.float32), opset=20)
+    model, example = (
+        make_model(ModelParams(source="resnet50", arguments={}), 1000),
+        np.zeros((2, 3, 224, 224), np.float32),
+    )
+    profile = Profile(batch=Range(min=1, opt=8, max=16))
+    graph = export_model(model, {"input": example}, {0: "batch"}, profile, opset=20)
     folder = tmp_path_factory.mktemp("resnet")
     save_graph(fold_constants(simplify_graph(graph)), folder / "simplified.onnx")
     return written_in(folder, folder / "simplified.onnx", {name: TYPED[name] for name in PRECISIONS})
@@ -191,8 +196,12 @@ def test_every_precision_is_built_of_what_convert_writes(built, typed, name):
 @pytest.mark.parametrize("name", TYPED)
 def test_an_engine_takes_and_gives_float32_whatever_it_computes_in(built, name):
     record = EngineRecord.read(built[name] / "engine.json")
-    assert [(spec.name, spec.dtype, spec.shape) for spec in record.inputs] == [("input", "float32", (-1, 3, 8, 8))]
-    assert [(spec.name, spec.dtype, spec.shape) for spec in record.outputs] == [("logits", "float32", (-1, 16))]
+    assert [(spec.name, spec.dtype, spec.shape) for spec in record.interface.inputs] == [
+        ("input", "float32", ("batch", 3, 8, 8))
+    ]
+    assert [(spec.name, spec.dtype, spec.shape) for spec in record.interface.outputs] == [
+        ("logits", "float32", ("batch", 16))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -232,12 +241,12 @@ def test_building_prints_nothing(typed, make, ada, tmp_path, capfd):
 
 
 def test_resnet50_builds_in_every_precision_and_shrinks_with_it(resnet, make, ada, tmp_path):
-    build = ada.model_copy(update={"profile": Profile(min=1, opt=8, max=16)})
+    build = ada.model_copy(update={"profile": Profile(batch=Range(min=1, opt=8, max=16))})
     sizes = {}
     for name in PRECISIONS:
         record = make(resnet[name], build, tmp_path / name, name)
-        assert [spec.shape for spec in record.inputs] == [(-1, 3, 224, 224)]
-        assert [(spec.dtype, spec.shape) for spec in record.outputs] == [("float32", (-1, 1000))]
+        assert [spec.shape for spec in record.interface.inputs] == [("batch", 3, 224, 224)]
+        assert [(spec.dtype, spec.shape) for spec in record.interface.outputs] == [("float32", ("batch", 1000))]
         sizes[name] = record.bytes
         (tmp_path / name / "engine.plan").unlink()
     assert sizes["fp32"] > 95e6  # 25.5 million weights of four bytes
@@ -320,20 +329,23 @@ def two_sizes(tmp_path):
 
 def test_a_batch_size_that_the_graph_cannot_take_is_named_with_its_node(make, build, tmp_path):
     onnx_file = two_sizes(tmp_path)
-    chosen = build.model_copy(update={"profile": Profile(min=4, opt=6, max=8)})
+    chosen = build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=6, max=8))})
     sentence = refusal(make, onnx_file, chosen, tmp_path / "out" / "fp32")
     assert sentence.startswith(f"TensorRT for RTX cannot build {onnx_file}: ")
     for part in ("kOPT", "fours", "reshaping failed for tensor: input"):
         assert part in sentence
     assert list((tmp_path / "out").iterdir()) == []
-    make(onnx_file, build.model_copy(update={"profile": Profile(min=4, opt=4, max=8)}), tmp_path / "out" / "fp32")
+    fitting = build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=4, max=8))})
+    make(onnx_file, fitting, tmp_path / "out" / "fp32")
 
 
 def test_a_profile_that_tensorrt_refuses_is_named_with_its_limits(tiny_onnx, make, build, tmp_path):
     """Our own check of the order is passed by."""
-    chosen = build.model_copy(update={"profile": Profile.model_construct(min=8, opt=4, max=2)})
+    chosen = build.model_copy(
+        update={"profile": Profile.model_construct(batch=Range.model_construct(min=8, opt=4, max=2))}
+    )
     sentence = refusal(make, tiny_onnx, chosen, tmp_path / "out" / "fp32")
-    assert sentence.startswith("TensorRT for RTX refuses build.profile 8, 4, 2: ")
+    assert sentence.startswith("TensorRT for RTX refuses build.profile batch 8 to 2: ")
     assert "MIN<=OPT<=MAX" in sentence
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -373,24 +385,28 @@ def test_what_tensorrt_cannot_read_is_named_with_its_node(make, build, tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("inputs", "wanted"),
+    ("tensor", "wanted"),
     [
-        ([("input", TensorProto.INT64, ["batch", 3])], "input input is int64 and must be float"),
-        ([("input", TensorProto.STRING, ["batch", 3])], "input input is string and must be float"),
-        ([("input", TensorProto.FLOAT16, ["batch", 3])], "input input is float16 and must be float"),
+        ((TensorProto.INT64, ["batch", 3]), "output logits is int64 and must be one of float32, float16, float64"),
+        ((TensorProto.STRING, ["batch", 3]), "input input holds no numbers"),
         (
-            [("input", TensorProto.FLOAT, ["batch", 3]), ("other", TensorProto.FLOAT, ["batch", 3])],
-            "takes 2 inputs (input, other)",
+            (TensorProto.FLOAT, [4, 3]),
+            "the batch of input input is fixed at 4, and build.profile.batch asks for 2 to 8",
         ),
-        ([("input", TensorProto.FLOAT, [4, 3])], "the batch of input input is fixed at 4, and build.profile asks"),
-        ([("input", TensorProto.FLOAT, ["batch", 3, "height"])], "input input has a dynamic size beside its batch"),
-        ([("input", TensorProto.FLOAT, [])], "input input"),
+        (
+            (TensorProto.FLOAT, ["batch", 3, "height"]),
+            "input input has a dynamic size 'height' at axis 2: only batch may vary, as build.profile has it",
+        ),
+        ((TensorProto.FLOAT, []), "the batch of input input: it is a single number, and has none"),
     ],
-    ids=["int64", "string", "float16", "two inputs", "static batch", "dynamic height", "scalar"],
+    ids=["int64", "string", "static batch", "dynamic height", "scalar"],
 )
-def test_a_graph_that_cannot_be_fed_images_is_refused_by_its_tensor(make, build, tmp_path, inputs, wanted):
+def test_a_graph_that_cannot_be_fed_samples_is_refused_by_its_tensor(make, build, tmp_path, tensor, wanted):
     onnx_file = operator_graph(
-        tmp_path / "in" / "model.onnx", [(("Identity", ["input"], ["logits"], "same"), {})], inputs, inputs[0][1:]
+        tmp_path / "in" / "model.onnx",
+        [(("Identity", ["input"], ["logits"], "same"), {})],
+        [("input", *tensor)],
+        tensor,
     )
     sentence = refusal(make, onnx_file, build, tmp_path / "out" / "fp32")
     assert sentence.startswith(str(onnx_file))
@@ -405,8 +421,9 @@ def test_a_static_batch_is_built_where_the_profile_asks_for_just_it(make, build,
         [("input", TensorProto.FLOAT, [4, 3])],
         (TensorProto.FLOAT, [4, 3]),
     )
-    record = make(onnx_file, build.model_copy(update={"profile": Profile(min=4, opt=4, max=4)}), tmp_path / "fp32")
-    assert [spec.shape for spec in (*record.inputs, *record.outputs)] == [(4, 3), (4, 3)]
+    just_it = build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=4, max=4))})
+    record = make(onnx_file, just_it, tmp_path / "fp32")
+    assert [spec.shape for spec in (*record.interface.inputs, *record.interface.outputs)] == [(4, 3), (4, 3)]
 
 
 def test_an_output_that_is_not_float_is_refused_by_name(make, build, tmp_path):
@@ -416,8 +433,36 @@ def test_an_output_that_is_not_float_is_refused_by_name(make, build, tmp_path):
         output=(TensorProto.BFLOAT16, ["batch", 3]),
     )
     sentence = refusal(make, onnx_file, build, tmp_path / "out" / "bf16")
-    assert sentence == f"{onnx_file}: output logits is bfloat16 and must be float"
+    words = "output logits is bfloat16 and must be one of float32, float16, float64, to be held against PyTorch"
+    assert sentence == f"{onnx_file}: {words}"
     assert not (tmp_path / "out").exists()
+
+
+def test_inputs_of_other_types_are_built_beside_images(make, build, tmp_path):
+    """Feature, number and mask of each sample; a step that varies neither with batch nor size."""
+    onnx_file = operator_graph(
+        tmp_path / "in" / "model.onnx",
+        [
+            (("Cast", ["number"], ["numbers"], "of numbers"), {"to": TensorProto.FLOAT}),
+            (("Cast", ["half"], ["halves"], "of halves"), {"to": TensorProto.FLOAT}),
+            (("Add", ["numbers", "halves"], ["sum"], "sum"), {}),
+            (("Where", ["mask", "sum", "input"], ["logits"], "choice"), {}),
+        ],
+        [
+            ("input", TensorProto.FLOAT, ["batch", 3]),
+            ("number", TensorProto.INT64, ["batch", 3]),
+            ("half", TensorProto.FLOAT16, ["batch", 3]),
+            ("mask", TensorProto.BOOL, ["batch", 3]),
+        ],
+    )
+    record = make(onnx_file, build, tmp_path / "fp32")
+    assert {spec.name: spec.dtype for spec in record.interface.inputs} == {
+        "input": "float32",
+        "number": "int64",
+        "half": "float16",
+        "mask": "bool",
+    }
+    assert "--minShapes=input:2x3,number:2x3,half:2x3,mask:2x3" in (tmp_path / "fp32" / "reproduce.sh").read_text()
 
 
 @pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.99])

@@ -49,7 +49,7 @@ def test_what_has_most_arithmetic_takes_most_time(trace):
 
 def test_layers_take_together_about_what_a_call_takes(trace, built, machine, inference, samples):
     with Engine.open(built, machine, inference) as engine:
-        call, taken = engine.bind({"input": samples.read(0, trace.batch)}), []
+        call, taken = engine.bind(samples.cycled(trace.batch)), []
         for _ in range(200):
             started = time.perf_counter()
             call()
@@ -61,9 +61,10 @@ def test_real_samples_are_traced_at_the_batch_that_the_engine_is_tuned_for(
     built, machine, inference, samples, build, asked
 ):
     trace = trace_engine(built, machine, inference, samples)
-    ((folder, told, how, feeds, calls),) = asked
+    ((folder, interface, told, how, feeds, calls),) = asked
     assert (folder, told, how, calls) == (built, build, inference, CALLS)
-    assert np.array_equal(feeds["input"], samples.read(0, 4))
+    assert interface == EngineRecord.read(built / "engine.json").interface
+    assert np.array_equal(feeds["input"], samples.cycled(4)["input"])
     assert (trace.precision, trace.batch, trace.calls) == ("fp32", 4, CALLS)
 
 

@@ -1,9 +1,11 @@
-import numpy as np
+import onnx
 import pytest
 
-from enginery.core.params import Profile, Thresholds
+from enginery.agreement import accuracy_of
+from enginery.core.params import Profile, Range, Thresholds
 from enginery.engines import Engine, build_engine
 from enginery.graphs import arbiter, run_graph
+from enginery.samples import SampleSet
 from enginery.targets import target_of
 from enginery.validate import check_spot, spot_batches, validate_engine
 
@@ -16,12 +18,12 @@ STRICT = Thresholds(cosine=0.9999, relative_error=1e-4, top1_agreement=1, accura
 )
 def test_spots_are_the_smallest_the_largest_and_an_odd_batch_between(profile, batches):
     smallest, tuned, largest = profile
-    assert spot_batches(Profile(min=smallest, opt=tuned, max=largest)) == batches
+    assert spot_batches(Range(min=smallest, opt=tuned, max=largest)) == batches
 
 
 @pytest.fixture(scope="module")
 def reference(tiny_graph, samples):
-    return run_graph(arbiter(tiny_graph), samples.read(0, len(samples)))
+    return run_graph(arbiter(tiny_graph), samples.cycled(len(samples)))
 
 
 @pytest.fixture(scope="module", params=[(1, 4, 8), (4, 4, 4)], ids=str)
@@ -29,7 +31,7 @@ def engine(request, tiny_onnx, machine, build, inference, manifest, tmp_path_fac
     """21 samples leave a last batch of one for the second: fewer than it takes."""
     smallest, tuned, largest = request.param
     folder = tmp_path_factory.mktemp("engines") / "fp32"
-    chosen = build.model_copy(update={"profile": Profile(min=smallest, opt=tuned, max=largest)})
+    chosen = build.model_copy(update={"profile": Profile(batch=Range(min=smallest, opt=tuned, max=largest))})
     build_engine("fp32", tiny_onnx, target_of(machine, chosen.tensorrt), chosen, manifest, folder)
     with Engine.open(folder, machine, inference) as opened:
         yield opened
@@ -39,15 +41,25 @@ def test_an_engine_that_computes_what_pytorch_does_passes_on_every_sample(engine
     record = validate_engine(engine, tiny_onnx, samples, reference, STRICT, spot_samples=7)
     assert record.passed
     assert record.samples == 21
-    assert record.reference_accuracy == record.engine_accuracy == np.mean(reference.argmax(axis=1) == samples.labels)
+    assert record.reference_accuracy == record.engine_accuracy == accuracy_of(reference, samples.labels)
     assert record.engine_against_pytorch.relative < 1e-5
     assert record.graph_against_pytorch.relative < 1e-6
-    assert [spot.batch for spot in record.spots] == spot_batches(engine.record.profile)
+    assert [spot.batch for spot in record.spots] == spot_batches(engine.record.profile.batch)
     assert all(spot.samples % spot.batch == 0 for spot in record.spots)
 
 
+def test_without_labels_accuracy_is_left_out_and_the_rest_is_judged(engine, tiny_onnx, samples, reference, manifest):
+    bare = tuple(sample.model_copy(update={"label": None}) for sample in manifest.samples)
+    unlabeled = SampleSet(samples.folder, manifest.model_copy(update={"samples": bare}))
+    record = validate_engine(engine, tiny_onnx, unlabeled, reference, STRICT, spot_samples=7)
+    assert record.passed
+    accuracies = (record.reference_accuracy, record.graph_accuracy, record.engine_accuracy, record.accuracy_drop)
+    assert {*accuracies, *(spot.accuracy for spot in record.spots)} == {None}
+    assert record.engine_against_pytorch.top1_agreement == 1
+
+
 def test_a_loss_breaks_its_threshold_once(engine, tiny_onnx, samples, reference):
-    record = validate_engine(engine, tiny_onnx, samples, 1.5 * reference, STRICT, spot_samples=7)
+    record = validate_engine(engine, tiny_onnx, samples, {"logits": 1.5 * reference["logits"]}, STRICT, spot_samples=7)
     assert record.engine_against_pytorch.relative == pytest.approx(1 / 3, abs=1e-5)
     assert record.broken == ("relative error 3.33e-01 is above 1.00e-04",)
     assert record.loss_comes_from == "precision"
@@ -65,15 +77,70 @@ class Forgetful:
 
 
 def test_a_batch_size_that_changes_the_answer_is_named(engine, tiny_onnx, samples, reference):
-    smallest = engine.record.profile.min
-    if smallest == engine.record.profile.max:
+    smallest = engine.record.profile.batch.min
+    if smallest == engine.record.profile.batch.max:
         pytest.skip("a single batch size cannot differ from itself")
     broken = Forgetful(engine, smallest)
     record = validate_engine(broken, tiny_onnx, samples, reference, STRICT, spot_samples=7)
-    assert record.broken == (f"at batch {smallest} the logits differ by 3.00e-01 from those of the full set",)
+    assert record.broken == (f"at batch {smallest} the outputs differ by 3.00e-01 from those of the full set",)
 
 
 def test_a_set_smaller_than_the_batch_goes_round(engine, tiny_onnx, samples, reference):
-    spot = check_spot(engine, samples, reference, reference, engine.record.profile.max, count=1)
-    assert spot.samples == engine.record.profile.max
+    spot = check_spot(engine, samples, reference, reference, engine.record.profile.batch.max, count=1)
+    assert spot.samples == engine.record.profile.batch.max
     assert spot.drift < 1e-5
+
+
+@pytest.fixture(scope="module")
+def sized_onnx(tiny_graph, tmp_path_factory):
+    """The tiny classifier, which averages over the image, for images of any size."""
+    model = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    for number, axis in ((2, "height"), (3, "width")):
+        model.graph.input[0].type.tensor_type.shape.dim[number].dim_param = axis
+    path = tmp_path_factory.mktemp("sized") / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def sized(sized_onnx, machine, build, inference, manifest, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("engines") / "fp32"
+    sizes = {"height": Range(min=6, opt=8, max=12), "width": Range(min=8, opt=8, max=10)}
+    chosen = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=4, max=8), **sizes)})
+    build_engine("fp32", sized_onnx, target_of(machine, chosen.tensorrt), chosen, manifest, folder)
+    with Engine.open(folder, machine, inference) as opened:
+        yield opened
+
+
+def test_an_engine_of_several_sizes_is_held_against_its_graph_at_both_ends(sized, sized_onnx, samples, reference):
+    record = validate_engine(sized, sized_onnx, samples, reference, STRICT, spot_samples=7)
+    assert record.passed
+    assert [check.sizes for check in record.resized] == [{"height": 6, "width": 8}, {"height": 12, "width": 10}]
+    assert all(check.errors.relative < 1e-5 for check in record.resized)
+
+
+def test_an_engine_of_one_size_is_held_at_no_other(engine, tiny_onnx, samples, reference):
+    assert validate_engine(engine, tiny_onnx, samples, reference, STRICT, spot_samples=7).resized == ()
+
+
+class Shortsighted:
+    """An engine whose answer is wrong on large images."""
+
+    def __init__(self, engine, factor):
+        self.record, self._engine, self._factor = engine.record, engine, factor
+
+    def run(self, feeds):
+        large = feeds["input"].shape[2] == 12
+        return {name: array * (self._factor if large else 1) for name, array in self._engine.run(feeds).items()}
+
+
+@pytest.mark.parametrize(
+    ("factor", "sentence"),
+    [
+        (1.3, "at height 12, width 10 the engine differs by 3.00e-01 from the graph it was made of"),
+        (float("nan"), "at height 12, width 10 64 outputs are NaN or infinite"),
+    ],
+)
+def test_a_size_that_changes_the_answer_is_named(sized, sized_onnx, samples, reference, factor, sentence):
+    record = validate_engine(Shortsighted(sized, factor), sized_onnx, samples, reference, STRICT, spot_samples=7)
+    assert record.broken == (sentence,)

@@ -12,7 +12,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,8 +19,8 @@ import pytest
 from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.convert import cast, quantize
 from enginery.core.errors import EngineryError
-from enginery.core.params import InferenceParams, Keep, Profile
-from enginery.core.records import EngineRecord, TensorSpec, Trace
+from enginery.core.params import InferenceParams, Keep, Profile, Range
+from enginery.core.records import EngineRecord, Interface, TensorSpec, Trace
 from enginery.engines import Engine, build_engine
 from enginery.gpu import cuda
 from enginery.gpu.nvml import GpuSampler, process_megabytes
@@ -77,7 +76,7 @@ def images():
 
 def meant(onnx, images):
     graph = load_graph(onnx)
-    return run_graph(arbiter(float32_twin(graph) if uses_bf16(graph) else graph), images)
+    return run_graph(arbiter(float32_twin(graph) if uses_bf16(graph) else graph), {"input": images})["logits"]
 
 
 def far(wanted, got):
@@ -142,15 +141,31 @@ def test_an_element_that_is_not_written_is_seen():
         def close(self):
             pass
 
-    specs = (
-        [TensorSpec(name="input", dtype="float32", shape=(-1, 3))],
-        [TensorSpec(name="logits", dtype="float32", shape=(-1, 4))],
+    interface = Interface(
+        inputs=(TensorSpec(name="input", dtype="float32", shape=("batch", 3)),),
+        outputs=(TensorSpec(name="logits", dtype="float32", shape=("batch", 4)),),
     )
-    session = DeviceSession(cuda.Stream(), Idle(), *specs, largest_batch=8, replay=False)
+    session = DeviceSession(cuda.Stream(), Idle(), interface, largest={"batch": 8}, replay=False)
     try:
         assert np.isnan(session.run({"input": np.ones((5, 3), np.float32)})["logits"]).all()
     finally:
         session.close()
+
+
+@pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
+def test_several_inputs_outputs_and_sizes_are_computed_as_the_graph_means(
+    pair_onnx, pair_build, pair_feeds, machine, manifest, tmp_path, inference
+):
+    build = pair_build.model_copy(update={"tf32": False})
+    build_engine("fp32", pair_onnx, target_of(machine, build.tensorrt), build, manifest, tmp_path / "pair")
+    session = arbiter(pair_onnx)
+    with Engine.open(tmp_path / "pair", machine, inference) as engine:
+        for sizes in ((2, 8, 8), (4, 16, 12), (1, 13, 9), (2, 8, 8)):  # each graph serves its own sizes alone
+            feeds = pair_feeds(*sizes)
+            wanted, got = run_graph(session, feeds), engine.run(feeds)
+            assert got.keys() == wanted.keys()
+            for name, values in wanted.items():
+                assert far(values, got[name]) < 1e-5, f"{name} at {sizes}"
 
 
 def test_a_bound_call_keeps_its_inputs_while_others_are_run(engines, machine, images):
@@ -192,16 +207,16 @@ def test_replaying_a_graph_is_no_slower_than_launching_its_kernels(engines, mach
 def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact, manifest, samples, tmp_path):
     """At a batch that keeps the GPU busy: the times of launches would be a fraction of it."""
     batch, engine = 2048, tmp_path / "engine"
-    large = exact.model_copy(update={"profile": Profile(min=1, opt=batch, max=batch)})
+    large = exact.model_copy(update={"profile": Profile(batch=Range(min=1, opt=batch, max=batch))})
     build_engine("fp32", graphs["fp32"], target_of(machine, large.tensorrt), large, manifest, engine)
     with Engine.open(engine, machine, PLAIN) as opened:
-        call = opened.bind({"input": samples.read_at(np.arange(batch) % len(samples))})
+        call = opened.bind(samples.cycled(batch))
         compute = statistics.median([call() for _ in range(30)][10:]) * 1000
     machine.write(tmp_path / "machine.json")
     arguments = {
         "precision": "fp32",
         "engine": engine,
-        "validation": Path(samples.pixels.filename).parent,
+        "validation": samples.folder,
         "machine": tmp_path / "machine.json",
         "report": tmp_path / "trace.json",
     }

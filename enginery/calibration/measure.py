@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from enginery.calibration.histogram import Histogram
 from enginery.core.errors import EngineryError
-from enginery.graphs import INPUT, arbiter
+from enginery.feeds import Feeds
+from enginery.graphs import arbiter
 
 Activations = dict[str, NDArray[np.float32]]
 
 
-def measure(model: onnx.ModelProto, batches: Iterable[NDArray[np.float32]], bins: int) -> dict[str, Histogram]:
+def measure(model: onnx.ModelProto, batches: Iterable[Feeds], bins: int) -> dict[str, Histogram]:
     """A histogram for each float32 activation. Nothing is kept of a batch once it is counted."""
     histograms: dict[str, Histogram] = {}
     for activations in _activations(model, batches):
@@ -26,20 +27,20 @@ def measure(model: onnx.ModelProto, batches: Iterable[NDArray[np.float32]], bins
     return histograms
 
 
-def _activations(model: onnx.ModelProto, batches: Iterable[NDArray[np.float32]]) -> Iterator[Activations]:
+def _activations(model: onnx.ModelProto, batches: Iterable[Feeds]) -> Iterator[Activations]:
     """One batch ahead: ONNX Runtime computes the next while the caller counts the last."""
     watched = _expose_activations(model)
     session = arbiter(watched)
     names = [output.name for output in watched.graph.output]
 
-    def run(images: NDArray[np.float32]) -> Activations:
-        values = session.run(names, {INPUT: images})
-        return {INPUT: images} | dict(zip(names, values, strict=True))
+    def run(feeds: Feeds) -> Activations:
+        given = {name: array for name, array in feeds.items() if array.dtype == np.float32}
+        return given | dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
     with ThreadPoolExecutor(max_workers=1) as pool:
         waiting: Future[Activations] | None = None
-        for images in batches:
-            following = pool.submit(run, images)
+        for feeds in batches:
+            following = pool.submit(run, feeds)
             if waiting:
                 yield waiting.result()
             waiting = following

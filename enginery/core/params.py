@@ -1,6 +1,5 @@
 """params.yaml as frozen, validated values. An unknown or impossible entry is an error that names it."""
 
-import difflib
 import re
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -20,10 +20,11 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from enginery.core.errors import EngineryError
+from enginery.core.suggestions import suggestion
 
 PARAMS_FILE = Path("params.yaml")
-ONNXRUNTIME = "onnxruntime"
-LAUNCHES = ("eager", "compile", "max_autotune", "cuda_graph")
+ONNXRUNTIME, EAGER = "onnxruntime", "eager"
+LAUNCHES = (EAGER, "compile", "max_autotune", "cuda_graph")
 NUMBERS = ("fp16", "bf16")
 LAYOUTS = ("channels_last",)
 
@@ -49,25 +50,69 @@ Baseline = Annotated[str, AfterValidator(_possible_baseline)]
 Rest = Literal["fp32", "fp16"]
 HardwareCompatibility = Literal["none", "same_compute_capability", "ampere_plus"]
 ComputeCapability = Literal["7.5", "8.0", "8.6", "8.9", "12.0", "12.1"]
+Bound = Literal["min", "opt", "max"]
+ENDS: tuple[Bound, ...] = ("min", "max")
 Share = Annotated[float, Field(ge=0, le=1)]
-Triple = tuple[float, float, float]
 
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
 
+def _height_and_width(given: Any) -> Any:
+    """One number stands for both."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        return given, given
+    if not isinstance(given, (list, tuple)) or len(given) != 2:
+        raise ValueError(f"write one number, or [height, width], not {given!r}")
+    return given
+
+
+def _names_or_file(given: Any) -> Any:
+    listed = isinstance(given, (list, tuple)) and all(isinstance(name, str) for name in given)
+    if given is not None and not isinstance(given, str) and not listed:
+        raise ValueError(f"write null, a file, or a list of names (numbers in quotes), not {given!r}")
+    return given
+
+
+Side = Annotated[int, Field(ge=1, le=65500)]
+Size = Annotated[tuple[Side, Side], BeforeValidator(_height_and_width)]
+PerChannel = Annotated[tuple[float, ...], Field(min_length=1)]
+
+
 class Preprocessing(Section):
-    resize: int = Field(ge=1)
-    crop: int = Field(ge=1)
-    interpolation: Literal["nearest", "bilinear", "bicubic"]
-    mean: Triple
-    std: Triple
+    """Sizes are height and width. `mean` and `std` are in the order of `color`, of values after `divide_by`."""
+
+    resize: Size
+    resize_mode: Literal["shorter_side", "stretch", "pad"] = "shorter_side"
+    fill: int = Field(default=0, ge=0, le=255)
+    crop: Size
+    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos"]
+    color: Literal["rgb", "bgr", "grey"] = "rgb"
+    layout: Literal["nchw", "nhwc"] = "nchw"
+    divide_by: float = Field(default=255.0, gt=0)
+    mean: PerChannel
+    std: PerChannel
+
+    @property
+    def channels(self) -> int:
+        return 1 if self.color == "grey" else 3
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one image, without the batch."""
+        return (*self.crop, self.channels) if self.layout == "nhwc" else (self.channels, *self.crop)
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
-        if self.crop > self.resize:
-            raise ValueError(f"crop {self.crop} is larger than resize {self.resize}")
+        if self.resize_mode == "shorter_side" and self.resize[0] != self.resize[1]:
+            raise ValueError("resize: the shorter side is one number; [height, width] is for stretch and pad")
+        for side, crop, resize in zip(("high", "wide"), self.crop, self.resize, strict=True):
+            if crop > resize:
+                raise ValueError(f"crop is {crop} {side}, which is larger than resize, {resize}")
+        for name, values in {"mean": self.mean, "std": self.std}.items():
+            if len(values) != self.channels:
+                raise ValueError(f"{name} has {len(values)} values, and {self.color} has {self.channels} channels")
         if min(self.std) <= 0:
             raise ValueError("every std must be above 0")
         return self
@@ -75,20 +120,33 @@ class Preprocessing(Section):
 
 class SamplesParams(Section):
     source: str
+    class_names: Annotated[str | tuple[str, ...] | None, BeforeValidator(_names_or_file)] = None
+    input: str = Field(default="input", min_length=1)
     seed: int = Field(ge=0)
     validation: int = Field(ge=1)
     training: int = Field(ge=0)
     calibration: int = Field(ge=1)
-    preprocessing: Preprocessing
+    preprocessing: Preprocessing | None
 
 
 class ModelParams(Section):
-    name: str
+    """A torchvision classifier, `package.module:factory` in the user's own code, or an ONNX file under data/models."""
+
+    source: str
+    arguments: dict[str, Any]
+
+    @property
+    def is_onnx(self) -> bool:
+        return self.source.endswith(".onnx")
+
+    @property
+    def is_factory(self) -> bool:
+        return ":" in self.source and not self.is_onnx
 
 
 class TrainingParams(Section):
     size: int = Field(ge=1)
-    epochs: int = Field(ge=1)
+    epochs: int = Field(ge=0)
     batch: int = Field(ge=2)
     learning_rate: float = Field(gt=0)
     seed: int = Field(ge=0)
@@ -149,18 +207,52 @@ class PrecisionParams(Section):
     must_pay: MustPay | None = None
 
 
-class Profile(Section):
-    """The batch sizes that an engine accepts, and the one it is tuned for."""
+class Range(Section):
+    """The sizes of one axis that an engine accepts, and the one it is tuned for."""
 
     min: int = Field(ge=1)
     opt: int = Field(ge=1)
     max: int = Field(ge=1, le=65536)
+
+    @property
+    def fixed(self) -> bool:
+        return self.min == self.max
 
     @model_validator(mode="after")
     def _is_ordered(self) -> Self:
         if not self.min <= self.opt <= self.max:
             raise ValueError(f"needs min <= opt <= max, got {self.min}, {self.opt}, {self.max}")
         return self
+
+    def __contains__(self, size: int) -> bool:
+        return self.min <= size <= self.max
+
+    def __str__(self) -> str:
+        return str(self.min) if self.fixed else f"{self.min} to {self.max}"
+
+
+class Profile(Section):
+    """What varies from call to call: the batch, and the size of images if it is given as a range."""
+
+    batch: Range
+    height: Range | None = None
+    width: Range | None = None
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        found = {"batch": self.batch, "height": self.height, "width": self.width}
+        return {axis: sizes for axis, sizes in found.items() if sizes}
+
+    @property
+    def resizes(self) -> bool:
+        return bool(self.height or self.width)
+
+    def at(self, bound: Bound) -> dict[str, int]:
+        """The size of each axis."""
+        return {axis: getattr(sizes, bound) for axis, sizes in self.ranges.items()}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{axis} {sizes}" for axis, sizes in self.ranges.items())
 
 
 class TensorRTParams(Section):
@@ -193,6 +285,10 @@ class InferenceParams(Section):
 
     threads: int = Field(ge=0)
     cuda_graph: bool
+
+    def on(self, cores: int) -> Self:
+        """With the number of threads that 0 stands for."""
+        return self.model_copy(update={"threads": self.threads or cores})
 
 
 class ValidationParams(Section):
@@ -248,20 +344,60 @@ class Params(Section):
                 "build.tensorrt: TensorRT for RTX has neither version_compatible nor hardware_compatibility; "
                 "its engines are portable over compute_capabilities"
             )
-        profile = self.build.profile
-        outside = [str(batch) for batch in self.benchmark.batches if not profile.min <= batch <= profile.max]
+        sizes = self.build.profile.batch
+        outside = [str(batch) for batch in self.benchmark.batches if batch not in sizes]
         if outside:
             raise ValueError(
-                f"benchmark.batches: {', '.join(outside)} lies outside build.profile {profile.min} to {profile.max}; "
+                f"benchmark.batches: {', '.join(outside)} lies outside build.profile.batch {sizes}; "
                 "widen the profile or drop the batch size"
             )
-        if self.weights.training.size > self.samples.preprocessing.crop:
+        return self
+
+    @model_validator(mode="after")
+    def _model_and_weights_agree(self) -> Self:
+        """What a model can be trained with, loaded from and raced against depends on where it comes from."""
+        model, source = self.model, self.weights.source
+        if model.is_onnx and source != "given":
+            raise ValueError(f"weights.source: {model.source} brings its own weights: set it to given, not '{source}'")
+        if model.is_onnx and self.benchmark.baselines != (ONNXRUNTIME,):
             raise ValueError(
-                f"weights.training.size: {self.weights.training.size} is larger than the images, "
-                f"samples.preprocessing.crop {self.samples.preprocessing.crop}"
+                f"benchmark.baselines: {model.source} has no PyTorch model to race against: set it to [{ONNXRUNTIME}]"
             )
-        if self.weights.source == "train" and self.samples.training == 0:
+        if model.is_factory and source == "pretrained":
+            raise ValueError("weights.source: torchvision publishes weights of its own models alone; give a checkpoint")
+        if not model.is_onnx and not model.is_factory and source == "given":
+            raise ValueError(f"weights.source: torchvision's {model.source} brings no weights; give a checkpoint")
+        if source == "train":
+            self._require_trainable()
+        return self
+
+    def _require_trainable(self) -> None:
+        how, size = self.samples.preprocessing, self.weights.training.size
+        if how is None or how.layout == "nhwc":
+            raise ValueError(
+                "weights.source: train learns from images of samples.preprocessing.layout nchw; give weights"
+            )
+        if size > min(how.crop):
+            raise ValueError(
+                f"weights.training.size: {size} is larger than the images, samples.preprocessing.crop {min(how.crop)}"
+            )
+        if self.samples.training == 0:
             raise ValueError("samples.training: weights.source is 'train', which needs training samples; got 0")
+
+    @model_validator(mode="after")
+    def _images_fit_the_profile(self) -> Self:
+        how, profile = self.samples.preprocessing, self.build.profile
+        for index, axis in enumerate(("height", "width")):
+            sizes = profile.ranges.get(axis)
+            if sizes and how is None:
+                raise ValueError(
+                    f"build.profile.{axis}: arrays without samples.preprocessing vary in their batch alone"
+                )
+            if sizes and how and how.crop[index] not in sizes:
+                raise ValueError(
+                    f"build.profile.{axis}: the images of samples.preprocessing.crop, {how.crop[index]}, "
+                    f"are not within {sizes}"
+                )
         return self
 
 
@@ -296,11 +432,11 @@ def _sentence(error: ErrorDetails) -> str:
     place = [str(part) for part in error["loc"] if part != "[key]"]
     name = ".".join(place)
     if error["type"] == "extra_forbidden":
-        return f"{name} is not a parameter{_suggestion(place[-1], _siblings(place[:-1]))}"
+        return f"{name} is not a parameter{suggestion(place[-1], _siblings(place[:-1]))}"
     if error["type"] == "missing":
         return f"{name} is missing"
     if error["type"] == "literal_error" and place[0] == "precisions" and len(place) == 2:
-        return f"{name}: unknown precision{_suggestion(place[1], list(get_args(PrecisionName)))}"
+        return f"{name}: unknown precision{suggestion(place[1], list(get_args(PrecisionName)))}"
     if error["type"] == "value_error":
         return f"{name}: {error['ctx']['error']}" if name else str(error["ctx"]["error"])
     message = error["msg"][0].lower() + error["msg"][1:]
@@ -314,13 +450,9 @@ def _siblings(place: list[str]) -> list[str]:
         if part in get_args(PrecisionName):
             model = PrecisionParams
         elif part != "precisions":
-            model = model.model_fields[part].annotation
+            annotation = model.model_fields[part].annotation
+            model = next(kind for kind in (annotation, *get_args(annotation)) if hasattr(kind, "model_fields"))
     return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _suggestion(name: str, known: list[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean '{nearest[0]}'?" if nearest else f"; known here: {', '.join(known)}"
 
 
 if __name__ == "__main__":  # what `make repro` asks before DVC reads the file, whose own words are harder to follow

@@ -1,12 +1,13 @@
 """The JSON documents that stages hand on."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from enginery.core.errors import EngineryError
-from enginery.core.files import new_file
+from enginery.core.files import new_file, sha256_of
 from enginery.core.params import BuildParams, Preprocessing, Profile, Rest
 
 
@@ -75,25 +76,42 @@ class Tools(Record):
     versions: dict[str, str]
 
 
+class Code(Record):
+    """The files that the user's own model is made of; none if it is torchvision's."""
+
+    files: dict[str, str]
+
+
 class Sample(Record):
     name: str
     sha256: str
-    label: int
+    label: int | None
 
 
 class Manifest(Record):
-    """One split of the samples: which images, in which order, prepared how."""
+    """One split of the samples: which, in which order, for which inputs of the model, prepared how.
+
+    `class_names` is empty if not known. `preprocessing` is None for arrays, which are fed as they came.
+    """
 
     source: str
-    preprocessing: Preprocessing
+    inputs: tuple[str, ...]
+    preprocessing: Preprocessing | None
     class_names: tuple[str, ...]
     samples: tuple[Sample, ...]
 
+    @property
+    def is_labeled(self) -> bool:
+        return all(sample.label is not None for sample in self.samples)
+
 
 class Weights(Record):
+    """The model, and where its weights come from; `classes` is None where nothing says how many there are."""
+
     model: str
+    arguments: dict[str, Any]
     source: str
-    classes: int
+    classes: int | None
     sha256: str
 
 
@@ -120,8 +138,11 @@ class Simplification(Record):
 
 
 class Reference(Record):
+    """What the model as it came answers. `accuracy` is None here and below where the samples have no labels."""
+
+    made_by: str
     samples: int
-    accuracy: float
+    accuracy: float | None
 
 
 class Calibration(Record):
@@ -140,6 +161,21 @@ class Calibration(Record):
     amax: dict[str, float]
 
 
+class Sketch(Record):
+    """The magnitudes of one activation, coarsely: counts in equal bins from 0, and the share beyond its threshold."""
+
+    width: float
+    counts: tuple[int, ...]
+    largest: float
+    clipped: float
+
+
+class Histograms(Record):
+    """What calibration saw, by tensor; nothing if its ranges were given."""
+
+    tensors: dict[str, Sketch]
+
+
 class Conversion(Record):
     precision: str
     opset: int
@@ -147,14 +183,30 @@ class Conversion(Record):
 
 
 class TensorSpec(Record):
-    """A tensor of an engine; -1 stands for the dynamic batch."""
+    """A tensor of a graph and its engine; an axis that varies has its name for a size: batch, height or width."""
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
 
-    def at_batch(self, batch: int) -> tuple[int, ...]:
-        return tuple(batch if size == -1 else size for size in self.shape)
+    def at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple(size if isinstance(size, int) else sizes[size] for size in self.shape)
+
+
+class Interface(Record):
+    """What a graph takes and returns: read from it once, and the engine's from then on."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """The axes that vary, at these shapes of the inputs."""
+        return {
+            axis: size
+            for spec in self.inputs
+            for axis, size in zip(spec.shape, shapes[spec.name], strict=True)
+            if isinstance(axis, str)
+        }
 
 
 class Layer(Record):
@@ -176,16 +228,20 @@ class EngineRecord(Record):
     bytes: int
     onnx_sha256: str
     onnx_bytes: int
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
+    interface: Interface
     layers: tuple[Layer, ...]
     build_seconds: float
-    preprocessing: Preprocessing
+    preprocessing: Preprocessing | None
     class_names: tuple[str, ...]
 
     @property
     def profile(self) -> Profile:
         return self.build.profile
+
+    @property
+    def identity(self) -> str:
+        """Another one after each build: it covers the hashes of the files, and all else that is written here."""
+        return sha256_of(self.model_dump(mode="json"))
 
     @property
     def executed(self) -> dict[str, int]:
@@ -205,14 +261,17 @@ class EngineRecord(Record):
 
 
 class Errors(Record):
-    """How far `got` lies from `wanted`, over all samples."""
+    """How far `got` lies from `wanted`, over all samples; of several outputs, the worst of each figure.
+
+    `top1_agreement` is None where no output is one of classes.
+    """
 
     max_abs: float
     mean_abs: float
     relative: float
     cosine: float
     worst_cosine: float
-    top1_agreement: float
+    top1_agreement: float | None
     nonfinite: int
 
 
@@ -222,23 +281,46 @@ class Spot(Record):
     batch: int
     samples: int
     errors: Errors
-    accuracy: float
+    accuracy: float | None
     drift: float
+
+
+class Resized(Record):
+    """The engine against its graph at another image size."""
+
+    sizes: dict[str, int]
+    errors: Errors
+
+
+class Spread(Record):
+    """Single images, in order, at these shares of them: most differ little, and what matters is how the worst do.
+
+    `margin_kept` is the engine's lead of PyTorch's answer over the next best, as a share of PyTorch's own: 1 is
+    unchanged, below 0 is another answer. Empty where there is only one class.
+    """
+
+    shares: tuple[float, ...]
+    relative_error: tuple[float, ...]
+    margin_kept: tuple[float, ...]
 
 
 class Validation(Record):
     precision: str
+    reference: str = "PyTorch"  # or ONNX Runtime, which runs the file that the model came as
+    engine: str | None = None  # the identity of the engine that was judged; early records do not tell
     samples: int
-    reference_accuracy: float
-    graph_accuracy: float
-    engine_accuracy: float
-    accuracy_drop: float
+    reference_accuracy: float | None
+    graph_accuracy: float | None
+    engine_accuracy: float | None
+    accuracy_drop: float | None
     engine_against_pytorch: Errors
     graph_against_pytorch: Errors
     engine_against_graph: Errors
     spots: tuple[Spot, ...]
+    resized: tuple[Resized, ...]
     loss_comes_from: str
     broken: tuple[str, ...]
+    spread: Spread | None = None  # reports from before it was recorded can still be compared
 
     @property
     def passed(self) -> bool:

@@ -159,7 +159,7 @@ def _sentence(name: str, status: Any) -> str:
     if status == error.cudaErrorMemoryAllocation:
         state, free, total = _cudart().cudaMemGetInfo()
         have = f"{free / 1e6:.0f} of its {total / 1e6:.0f} MB are free" if not int(state) else "it is full"
-        return f"the GPU is out of memory ({have}): lower build.profile.max, or end other programs that use it"
+        return f"the GPU is out of memory ({have}): lower build.profile.batch.max, or end other programs that use it"
     if status == error.cudaErrorInsufficientDriver:
         versions = (_cudart().cudaDriverGetVersion()[1], _cudart().cudaRuntimeGetVersion()[1])
         return _too_old(*versions)

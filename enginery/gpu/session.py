@@ -4,7 +4,7 @@ What differs between runtimes is only the executor in the middle, which reads an
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Protocol, TypeVar
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
-from enginery.core.records import TensorSpec
+from enginery.core.records import Interface, TensorSpec
 from enginery.gpu.cuda import Buffer, Graph, Pinned, Stream
 
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -37,15 +37,14 @@ class DeviceSession:
         self,
         stream: Stream,
         executor: Executor,
-        inputs: Sequence[TensorSpec],
-        outputs: Sequence[TensorSpec],
-        largest_batch: int,
+        interface: Interface,
+        largest: Mapping[str, int],
         replay: bool,
     ) -> None:
-        """`replay` captures each new shape into a graph, and launches that."""
+        """`largest` are the sizes that memory is taken for; `replay` captures each shape into a graph to launch."""
         self.replays = replay or executor.replays
         self._stream, self._executor, self._replay = stream, executor, replay
-        self._outputs = {spec.name: spec for spec in outputs}
+        self._interface = interface
         self._shapes: Mapping[str, Shape] = {}
         self._graph: Graph | None = None
         self._resources = ExitStack()
@@ -53,7 +52,7 @@ class DeviceSession:
             undone.callback(self.close)
             self._resources.callback(stream.close)
             self._resources.callback(executor.close)
-            sizes = {spec.name: _bytes(spec, largest_batch) for spec in (*inputs, *outputs)}
+            sizes = {spec.name: _bytes(spec, largest) for spec in (*interface.inputs, *interface.outputs)}
             self._buffers = {name: self._keep(Buffer(size)) for name, size in sizes.items()}
             self._hosts = {name: self._keep(Pinned(size)) for name, size in sizes.items()}
             self._resources.callback(self._drop_graph)
@@ -62,8 +61,8 @@ class DeviceSession:
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         for name, array in feeds.items():
             self._hosts[name].view(array.dtype, array.shape)[...] = array
-        outputs = self._fit(feeds)
         self._feed(self._hosts, feeds)
+        outputs = self._fit(feeds)
         for name, array in outputs.items():
             self._stream.poison(self._buffers[name], array.nbytes)
         self._launch()
@@ -76,8 +75,8 @@ class DeviceSession:
         hosts = {name: self._keep(Pinned.holding(array)) for name, array in feeds.items()}
 
         def call() -> float:
-            outputs = self._fit(feeds)
             self._feed(hosts, feeds)
+            outputs = self._fit(feeds)
             self._stream.start_clock()
             self._launch()
             self._stream.stop_clock()
@@ -95,18 +94,20 @@ class DeviceSession:
         return memory
 
     def _fit(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
-        """Make the engine ready for these shapes; returns where the outputs will arrive."""
+        """Make the engine ready for these shapes; returns where the outputs will arrive.
+
+        The inputs are there before: what runs once here would else look up whatever the memory holds.
+        """
         shapes = {name: array.shape for name, array in feeds.items()}
         if shapes != self._shapes:
             self._drop_graph()
             self._shapes = {}  # until all of this has worked
             addresses = {name: buffer.address for name, buffer in self._buffers.items()}
             announced = self._executor.place(addresses, shapes)
-            (batch,) = {shape[0] for shape in shapes.values()}
-            self._require_expected(announced, batch)
+            self._require_expected(announced, self._interface.sizes(shapes))
             self._arrivals = {
-                name: self._hosts[name].view(np.dtype(spec.dtype), announced[name])
-                for name, spec in self._outputs.items()
+                spec.name: self._hosts[spec.name].view(np.dtype(spec.dtype), announced[spec.name])
+                for spec in self._interface.outputs
             }
             if self.replays:
                 self._executor.enqueue(self._stream.handle)  # what is done only once per shape must not be captured
@@ -130,13 +131,14 @@ class DeviceSession:
         for name, array in outputs.items():
             self._stream.copy_out(self._buffers[name], self._hosts[name], array.nbytes)
 
-    def _require_expected(self, announced: Mapping[str, Shape], batch: int) -> None:
+    def _require_expected(self, announced: Mapping[str, Shape], sizes: Mapping[str, int]) -> None:
         """A larger output than the buffer was made for would be written over what lies behind it."""
-        for name, spec in self._outputs.items():
-            expected = spec.at_batch(batch)
-            if announced.get(name) != expected:
+        for spec in self._interface.outputs:
+            expected, found = spec.at(sizes), announced.get(spec.name)
+            if found != expected:
+                where = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
                 raise EngineryError(
-                    f"output {name} would have shape {announced.get(name)} at batch {batch}, and {expected} was "
+                    f"output {spec.name} would have shape {found} at {where}, and {expected} was "
                     "recorded when the engine was built: run `dvc repro` to build it again"
                 )
 
@@ -146,5 +148,5 @@ class DeviceSession:
             self._graph = None
 
 
-def _bytes(spec: TensorSpec, batch: int) -> int:
-    return math.prod(spec.at_batch(batch)) * np.dtype(spec.dtype).itemsize
+def _bytes(spec: TensorSpec, sizes: Mapping[str, int]) -> int:
+    return math.prod(spec.at(sizes)) * np.dtype(spec.dtype).itemsize

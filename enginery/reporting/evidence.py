@@ -89,7 +89,7 @@ class Findings:
     @property
     def tuned_batch(self) -> int:
         """The batch size that one figure per precision is quoted at: the one that engines are tuned for, if raced."""
-        optimum = self.precisions[0].engine.profile.opt
+        optimum = self.precisions[0].engine.profile.batch.opt
         return optimum if optimum in self.batches else max(self.batches)
 
 

@@ -8,18 +8,20 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 
 from enginery.reporting import tables
 from enginery.reporting.evidence import Findings, title_of
 
 COLORS = {"fp32": "#64748b", "fp16": "#2563eb", "bf16": "#0d9488", "int8": "#d97706", "fp8": "#9333ea"}
+STYLE = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
 LIGHTEST, DARKEST = 0.85, 0.55  # greys of the baselines
 CROWDED = 5
 
 
 def draw_figures(findings: Findings, folder: Path) -> None:
-    with plt.style.context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
+    with plt.style.context(STYLE):
         _save(folder / "latency.png", lambda axes: _bars(axes, findings, "p50", "milliseconds per batch, p50"))
         _save(
             folder / "throughput.png",
@@ -62,7 +64,7 @@ def _tradeoff(axes: Axes, findings: Findings) -> None:
         spread = [[row.speedup - row.speedup_low], [row.speedup_high - row.speedup]]
         axes.errorbar([row.speedup], [row.relative_error], xerr=spread, fmt="o", color=color, capsize=3, markersize=8)
         axes.annotate(
-            f"{row.precision}, {row.accuracy:.1%}",
+            row.precision if pd.isna(row.accuracy) else f"{row.precision}, {row.accuracy:.1%}",
             (row.speedup, row.relative_error),
             textcoords="offset points",
             xytext=(8, 6),
@@ -72,7 +74,7 @@ def _tradeoff(axes: Axes, findings: Findings) -> None:
     axes.margins(x=0.2, y=0.2)
     axes.set_xlabel(f"times as fast as {title_of(findings.baselines[0])}, batch {findings.tuned_batch}")
     axes.set_ylabel("relative error of the logits (lower is better)")
-    axes.set_title("Right and down is better; the label shows accuracy", fontsize=10, loc="left")
+    axes.set_title("Right and down is better; the label shows accuracy, if it is known", fontsize=10, loc="left")
     axes.grid(alpha=0.25)
 
 

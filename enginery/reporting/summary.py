@@ -1,16 +1,16 @@
-"""The report as Markdown, and as numbers for `dvc metrics diff`."""
+"""The report as Markdown."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
-from enginery.core.records import ENGINE, Machine
+from enginery.core.records import ENGINE
 from enginery.reporting import tables
 from enginery.reporting.evidence import Evidence, Findings
-from enginery.reporting.noise import noisy_races, reasons, slowed
-from enginery.reporting.verdict import recommend, sentence
+from enginery.reporting.notes import notes_on
+from enginery.reporting.verdict import sentence
 from enginery.reporting.where_time_goes import layer_sections
+from enginery.reporting.wording import device
 
 
 def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> str:
@@ -19,7 +19,7 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
     parts = [
         "# Which precision to ship",
         sentence(findings),
-        f"Measured on {_device(machine)}, {machine.runtime} {machine.runtime_version}, "
+        f"Measured on {device(machine)}, {machine.runtime} {machine.runtime_version}, "
         f"{first.benchmark.threads} threads, {first.validation.samples} validation images.",
         *_warnings(findings, failures),
         "![Accuracy and speed](figures/tradeoff.png)",
@@ -61,14 +61,6 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
     return "\n\n".join(parts) + "\n"
 
 
-def _device(machine: Machine) -> str:
-    if machine.device == "cpu":
-        return f"{machine.device_name} ({machine.cores} cores)"
-    return (
-        f"{machine.device_name} (compute capability {machine.capability}, driver {machine.driver}, CUDA {machine.cuda})"
-    )
-
-
 def _set_aside(findings: Findings) -> str:
     paces = [entry.benchmark.pace for entry in findings.precisions]
     rounds, aside = sum(pace.rounds for pace in paces), sum(pace.set_aside for pace in paces)
@@ -96,73 +88,8 @@ def _shows_gpu_memory(entry: Evidence) -> bool:
     return entry.benchmark.peak_memory[ENGINE].device is not None
 
 
-def metrics(findings: Findings) -> dict[str, Any]:
-    chosen = recommend(findings)
-    return {
-        "recommended": chosen.precision if chosen else "none",
-        "pytorch": {"accuracy": round(findings.precisions[0].validation.reference_accuracy, 4)},
-        **{entry.precision: _precision_metrics(entry, findings) for entry in findings.precisions},
-    }
-
-
-def _precision_metrics(entry: Evidence, findings: Findings) -> dict[str, Any]:
-    validation, errors = entry.validation, entry.validation.engine_against_pytorch
-    peak = entry.benchmark.peak_memory[ENGINE]
-    return {
-        "passed": validation.passed,
-        "accuracy": round(validation.engine_accuracy, 4),
-        "accuracy_drop": round(validation.accuracy_drop, 4),
-        "top1_agreement": round(errors.top1_agreement, 4),
-        "cosine": round(errors.cosine, 6),
-        "relative_error": float(f"{errors.relative:.3g}"),
-        "executed_as_asked": round(entry.engine.share_as_asked, 3),
-        "engine_mb": round(entry.engine.bytes / 1e6, 2),
-        "peak_mb": round(peak.host),
-        **({"peak_gpu_mb": round(peak.device)} if peak.device else {}),
-        **{f"batch{batch}": _batch_metrics(entry, batch, findings.baselines[0]) for batch in findings.batches},
-    }
-
-
-def _batch_metrics(entry: Evidence, batch: int, baseline: str) -> dict[str, float]:
-    latency = entry.latency(batch)
-    return {
-        "p50_ms": round(latency.p50, 3),
-        "p99_ms": round(latency.p99, 3),
-        "images_per_s": round(latency.images_per_second, 1),
-        "speedup": round(entry.ratio(batch, baseline).median, 3),
-        "noisy": bool(reasons(entry, entry.ratio(batch, baseline))),
-    }
-
-
 def _warnings(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> list[str]:
-    lines = []
-    for entry in findings.precisions:
-        if not entry.is_known:
-            lines.append(
-                f"- **What {entry.precision} executes is not known:** the engine was built where it cannot run. "
-                f"Build it here to see its layers: `dvc repro --force build@{entry.precision}`."
-            )
-        if not entry.is_what_it_says:
-            executed = next(iter(entry.engine.executed), "nothing")
-            lines.append(
-                f"- **{entry.precision} ran as {executed}:** {findings.machine.runtime} executed none of it in "
-                f"{entry.precision} here. Its accuracy is that of its graph, its speed is {executed}'s."
-            )
-        blamed = f"the {entry.validation.loss_comes_from} is to blame"
-        lines += [
-            f"- **{entry.precision} failed:** {line}" + (f"; {blamed}." if line in entry.validation.broken else ".")
-            for line in failures.get(entry.precision, ())
-        ]
-    lines += [
-        f"- **Noisy, {entry.precision} at batch {batch}:** {'; '.join(why)}."
-        for entry, batch, why in noisy_races(findings)
-    ]
-    lines += [
-        f"- **A slower machine, {precision}:** by its pace, {times:.2f} times as slow as beside another precision. "
-        f"Milliseconds and ratios are of that machine; `dvc repro --force --single-item benchmark@{precision}` "
-        "measures again."
-        for precision, times in slowed(findings).items()
-    ]
+    lines = [f"- **{note.title}:** {note.text}" for note in notes_on(findings, failures)]
     return ["\n".join(lines)] if lines else []
 
 

@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
+from enginery.core.params import EAGER
 from enginery.core.records import ENGINE, LAUNCHED, PeakMemory
 from enginery.reporting.evidence import Evidence, Findings, some_of, title_of
 from enginery.reporting.line import fit_line
 from enginery.reporting.noise import reasons
+from enginery.reporting.wording import percent
 
 RUNS_FOR_P99 = 100
 FEWEST_FOR_A_LINE = 3  # any two batch sizes lie on one
@@ -17,9 +19,9 @@ def accuracy_table(findings: Findings) -> pd.DataFrame:
     rows = {
         entry.precision: {
             "verdict": "passed" if entry.validation.passed else "FAILED",
-            "accuracy": f"{entry.validation.engine_accuracy:.2%}",
-            "drop": f"{entry.validation.accuracy_drop:.2%}",
-            "top-1 agreement": f"{entry.validation.engine_against_pytorch.top1_agreement:.2%}",
+            "accuracy": percent(entry.validation.engine_accuracy),
+            "drop": percent(entry.validation.accuracy_drop),
+            "top-1 agreement": percent(entry.validation.engine_against_pytorch.top1_agreement),
             "cosine": f"{entry.validation.engine_against_pytorch.cosine:.6f}",
             "relative error": f"{entry.validation.engine_against_pytorch.relative:.1e}",
             "max abs error": f"{entry.validation.engine_against_pytorch.max_abs:.1e}",
@@ -38,8 +40,8 @@ def blame_table(findings: Findings) -> pd.DataFrame:
             "precision's: graph to PyTorch": f"{entry.validation.graph_against_pytorch.relative:.1e}",
             "compiler's: engine to graph": f"{entry.validation.engine_against_graph.relative:.1e}",
             "together: engine to PyTorch": f"{entry.validation.engine_against_pytorch.relative:.1e}",
-            "accuracy of the graph": f"{entry.validation.graph_accuracy:.2%}",
-            "accuracy of the engine": f"{entry.validation.engine_accuracy:.2%}",
+            "accuracy of the graph": percent(entry.validation.graph_accuracy),
+            "accuracy of the engine": percent(entry.validation.engine_accuracy),
             "to blame": entry.validation.loss_comes_from if entry.validation.broken else "nothing broke",
         }
         for entry in findings.precisions
@@ -51,7 +53,7 @@ def spot_table(findings: Findings) -> pd.DataFrame:
     """Each engine at single batch sizes: accuracy, and how far its logits lie from its own on the full set."""
     rows = {
         entry.precision: {
-            f"batch {spot.batch}": f"{spot.accuracy:.2%}, {spot.drift:.1e}" for spot in entry.validation.spots
+            f"batch {spot.batch}": f"{percent(spot.accuracy)}, {spot.drift:.1e}" for spot in entry.validation.spots
         }
         for entry in findings.precisions
     }
@@ -163,7 +165,7 @@ def memory_table(findings: Findings) -> pd.DataFrame:
             "ONNX, MB": f"{entry.engine.onnx_bytes / 1e6:.1f}",
             "engine, MB": f"{entry.engine.bytes / 1e6:.1f}",
             "peak memory, MB": _memory(entry.benchmark.peak_memory[ENGINE]),
-            "PyTorch eager's, MB": _memory(entry.benchmark.peak_memory["eager"]),
+            **({"PyTorch eager's, MB": _memory(peak)} if (peak := entry.benchmark.peak_memory.get(EAGER)) else {}),
             "build, s": f"{entry.engine.build_seconds:.1f}",
         }
         for entry in findings.precisions

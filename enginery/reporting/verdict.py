@@ -3,21 +3,27 @@
 from collections.abc import Mapping
 
 from enginery.core.params import MustPay
+from enginery.core.records import Validation
 from enginery.reporting.evidence import Evidence, Findings, title_of
 from enginery.reporting.noise import reasons, slowed
 from enginery.reporting.payoff import unpaid
+from enginery.reporting.wording import accuracy_beside
 
 AS_FAST = 1.03  # engines are timed in processes of their own, and two runs of one engine differ by about as much
 
 
 def recommend(findings: Findings) -> Evidence | None:
     """The fastest engine that passed; among those as fast, the one closest to PyTorch."""
-    passed = [entry for entry in findings.precisions if entry.validation.passed and entry.is_what_it_says]
+    passed = shippable(findings)
     if not passed:
         return None
     fastest = min(entry.latency(findings.tuned_batch).p50 for entry in passed)
     as_fast = [entry for entry in passed if entry.latency(findings.tuned_batch).p50 <= AS_FAST * fastest]
     return min(as_fast, key=lambda entry: entry.validation.engine_against_pytorch.relative)
+
+
+def shippable(findings: Findings) -> list[Evidence]:
+    return [entry for entry in findings.precisions if entry.validation.passed and entry.is_what_it_says]
 
 
 def doubts(findings: Findings, chosen: Evidence) -> list[str]:
@@ -34,6 +40,22 @@ def doubts(findings: Findings, chosen: Evidence) -> list[str]:
     return found
 
 
+def why(findings: Findings, chosen: Evidence) -> str:
+    """What sets it apart from the others that may be shipped."""
+    batch, baseline = findings.tuned_batch, findings.baselines[0]
+    others = sorted(
+        (entry for entry in shippable(findings) if entry is not chosen), key=lambda entry: entry.latency(batch).p50
+    )
+    if not others:
+        return "It is the only one that stayed within its thresholds and ran as what it is called."
+    nearest = others[0]
+    if nearest.latency(batch).p50 <= chosen.latency(batch).p50:
+        return f"{nearest.precision} is as fast, and {chosen.precision} is closer to PyTorch."
+    gain = chosen.ratio(batch, baseline).median / nearest.ratio(batch, baseline).median
+    of_all = f"It is the fastest of the {len(others) + 1} that may be shipped"
+    return f"{of_all}, {gain:.2f} times as fast as {nearest.precision}, the next."
+
+
 def failures_of(findings: Findings, must_pay: Mapping[str, MustPay | None]) -> dict[str, tuple[str, ...]]:
     """By precision: broken thresholds, and speed that is not worth it."""
     too_slow = unpaid(findings, must_pay)
@@ -41,6 +63,15 @@ def failures_of(findings: Findings, must_pay: Mapping[str, MustPay | None]) -> d
         entry.precision: entry.validation.broken + ((too_slow[entry.precision],) if entry.precision in too_slow else ())
         for entry in findings.precisions
     }
+
+
+def _agreement(validation: Validation) -> str:
+    agreed, samples = validation.engine_against_pytorch.top1_agreement, validation.samples
+    return (
+        ""
+        if agreed is None
+        else f", and the same answer as {validation.reference} for {agreed:.2%} of {samples} images"
+    )
 
 
 def sentence(findings: Findings) -> str:
@@ -52,8 +83,7 @@ def sentence(findings: Findings) -> str:
     return (
         f"**Ship {chosen.precision}:** {ratio.median:.2f} times as fast as {title_of(baseline)} at batch {batch} "
         f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
-        f"accuracy {validation.engine_accuracy:.2%} where PyTorch has {validation.reference_accuracy:.2%}, "
-        f"and the same answer as PyTorch for {validation.engine_against_pytorch.top1_agreement:.2%} "
-        f"of {validation.samples} images. The engine takes {engine.bytes / 1e6:.1f} MB."
+        f"{accuracy_beside(validation)}{_agreement(validation)}. "
+        f"The engine takes {engine.bytes / 1e6:.1f} MB."
         + (f" **Measure again:** {'; '.join(found)}." if (found := doubts(findings, chosen)) else "")
     )

@@ -22,10 +22,10 @@ def layer_sections(findings: Findings) -> Parts:
         "engine, so their sum differs from the latency."
     ]
     for entry in findings.precisions:
-        parts += [f"### {entry.precision}", *_slowest(entry, findings)]
+        parts += [f"### {entry.precision}", *slowest(entry, findings)]
     for entry in findings.precisions:
         if entry.precision in QUANTIZED:
-            parts += [f"### What {entry.precision} cost", *_cost(entry, findings)]
+            parts += [f"### What {entry.precision} cost", *cost(entry, findings)]
     return parts
 
 
@@ -35,12 +35,12 @@ def fastest_unquantized(findings: Findings) -> Evidence | None:
     return min(others, key=lambda entry: entry.latency(findings.tuned_batch).p50, default=None)
 
 
-def _slowest(entry: Evidence, findings: Findings) -> Parts:
+def slowest(entry: Evidence, findings: Findings, most: int = MOST_LAYERS) -> Parts:
     trace = entry.trace
     if not trace.layers:
         return [f"{findings.machine.runtime} told no times of its layers."]
     ran = sorted((layer for layer in trace.layers if layer.milliseconds), key=_milliseconds, reverse=True)
-    rows = [_row(layer) | {"share": f"{layer.milliseconds / trace.milliseconds:.1%}"} for layer in ran[:MOST_LAYERS]]
+    rows = [_row(layer) | {"share": f"{layer.milliseconds / trace.milliseconds:.1%}"} for layer in ran[:most]]
     return [f"{trace.milliseconds:.2f} ms in {len(ran)} layers{_beside_latency(entry)} The slowest:", _table(rows)]
 
 
@@ -54,7 +54,7 @@ def _beside_latency(entry: Evidence) -> str:
     return f"; the latency is {whole:.2f} ms." + (" Trust the shares, not the milliseconds." if far else "")
 
 
-def _cost(entry: Evidence, findings: Findings) -> Parts:
+def cost(entry: Evidence, findings: Findings) -> Parts:
     other = fastest_unquantized(findings)
     if other is None or not entry.trace.layers:
         return ["There are no times of layers to compare."]

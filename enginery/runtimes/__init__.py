@@ -5,27 +5,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.params import BuildParams, InferenceParams
-from enginery.core.records import Layer, LayerTime, TensorSpec
+from enginery.core.records import Interface, Layer, LayerTime
 
 Arrays = Mapping[str, NDArray[np.generic]]
 Told = Sequence[tuple[str, float]]  # of one call: each layer's name and milliseconds, in the order of execution
 TENSORRT = ("tensorrt", "tensorrt_rtx")
 WARM_UP = 3  # calls before those that are traced
 UNKNOWN = "unknown"
-
-
-class Compiled(NamedTuple):
-    """What a compiler made: its tensors, and what it will execute, if that can be known here."""
-
-    inputs: Sequence[TensorSpec]
-    outputs: Sequence[TensorSpec]
-    layers: Sequence[Layer]
 
 
 class Session(Protocol):
@@ -56,16 +48,24 @@ class Runtime(Protocol):
         """'cuda' or 'cpu'."""
         ...
 
-    def compile(self, onnx: Path, folder: Path, build: BuildParams) -> Compiled:
-        """Leave the engine's files in the folder."""
+    def compile(self, onnx: Path, interface: Interface, folder: Path, build: BuildParams) -> Sequence[Layer]:
+        """Leave the engine's files in the folder; returns what it will execute, if that can be known here."""
         ...
 
-    def load(self, folder: Path, build: BuildParams, inference: InferenceParams, requests: int) -> Sequence[Session]:
+    def load(
+        self, folder: Path, interface: Interface, build: BuildParams, inference: InferenceParams, requests: int
+    ) -> Sequence[Session]:
         """Open what `compile` left, which was told `build`, for so many inferences side by side."""
         ...
 
     def trace(
-        self, folder: Path, build: BuildParams, inference: InferenceParams, feeds: Arrays, calls: int
+        self,
+        folder: Path,
+        interface: Interface,
+        build: BuildParams,
+        inference: InferenceParams,
+        feeds: Arrays,
+        calls: int,
     ) -> list[LayerTime]:
         """What each layer takes, over so many calls. It opens the engine by itself, in a way that `load` never does."""
         ...

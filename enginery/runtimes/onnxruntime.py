@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.core.errors import EngineryError
 from enginery.core.params import BuildParams, InferenceParams
-from enginery.core.records import Layer, LayerTime, TensorSpec
+from enginery.core.records import Interface, Layer, LayerTime
 from enginery.gpu.cuda import Stream
 from enginery.gpu.session import DeviceSession, Shape
 from enginery.graphs import load_graph
-from enginery.runtimes import WARM_UP, Arrays, Compiled, Session, timed
+from enginery.runtimes import WARM_UP, Arrays, Session, timed
 
 GRAPH = "engine.onnx"
 RAN = "_kernel_time"  # how the profile ends the name of a node that it ran
@@ -32,7 +32,6 @@ PRECISIONS = {
     "float": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8",
     "float8e4m3fn": "fp8", "float8e5m2": "fp8",
 }  # fmt: skip
-DTYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int64)": "int64", "tensor(int32)": "int32"}
 COMPUTE_WORDS = ("Conv", "Gemm", "MatMul", "Attention")
 DISTRIBUTIONS = ("onnxruntime-gpu", "onnxruntime")
 NOT_ALL_ON_GPU = "cannot use the graph capture feature"
@@ -64,8 +63,8 @@ def device() -> str:
     return "cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu"
 
 
-def compile(onnx: Path, folder: Path, build: BuildParams) -> Compiled:
-    """The batch stays dynamic; the profile is enforced when an engine is fed."""
+def compile(onnx: Path, interface: Interface, folder: Path, build: BuildParams) -> Sequence[Layer]:
+    """What varies stays dynamic; the profile is enforced when an engine is fed."""
     try:
         try:
             _optimize(onnx.read_bytes(), folder, build)
@@ -78,10 +77,12 @@ def compile(onnx: Path, folder: Path, build: BuildParams) -> Compiled:
             _optimize(float32_twin(model).SerializeToString(), folder, build)
     except Exception as error:  # ONNX Runtime's own exceptions share no base class
         raise EngineryError(f"ONNX Runtime cannot compile {onnx}: {str(error).strip().splitlines()[0]}") from None
-    return _compiled(folder, build)
+    return _executed(folder, interface, build)
 
 
-def load(folder: Path, build: BuildParams, inference: InferenceParams, requests: int) -> Sequence[Session]:
+def load(
+    folder: Path, interface: Interface, build: BuildParams, inference: InferenceParams, requests: int
+) -> Sequence[Session]:
     import onnxruntime
 
     options = _options(inference.threads)
@@ -89,10 +90,12 @@ def load(folder: Path, build: BuildParams, inference: InferenceParams, requests:
     if device() == "cpu":
         session = _session(str(folder / GRAPH), options, build)
         return [CpuSession(session) for _ in range(requests)]
-    return [_on_gpu(folder, options, build, inference) for _ in range(requests)]
+    return [_on_gpu(folder, interface, options, build, inference) for _ in range(requests)]
 
 
-def _on_gpu(folder: Path, options: Any, build: BuildParams, inference: InferenceParams) -> DeviceSession:
+def _on_gpu(
+    folder: Path, interface: Interface, options: Any, build: BuildParams, inference: InferenceParams
+) -> DeviceSession:
     """Replayed by ONNX Runtime itself, which knows whether it can: not if it places a node on the CPU."""
     stream, replays = Stream(), inference.cuda_graph
     try:
@@ -102,11 +105,13 @@ def _on_gpu(folder: Path, options: Any, build: BuildParams, inference: Inference
             raise
         replays = False
         session = _session(str(folder / GRAPH), options, build, stream)
-    inputs, outputs = _specs(session)
-    return DeviceSession(stream, Executor(session, replays), inputs, outputs, build.profile.max, replay=False)
+    executor = Executor(session, interface, replays)
+    return DeviceSession(stream, executor, interface, build.profile.at("max"), replay=False)
 
 
-def trace(folder: Path, build: BuildParams, inference: InferenceParams, feeds: Arrays, calls: int) -> list[LayerTime]:
+def trace(
+    folder: Path, interface: Interface, build: BuildParams, inference: InferenceParams, feeds: Arrays, calls: int
+) -> list[LayerTime]:
     """On a GPU, the profile tells how long the launch of a kernel takes: here that includes its execution."""
     os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # read when the process first uses CUDA
     with _profiled(folder, build, inference.threads) as session:
@@ -142,20 +147,22 @@ class CpuSession:
 class Executor:
     """ONNX Runtime between a stream's copies; it must not wait for what it puts there."""
 
-    def __init__(self, session: Any, replays: bool) -> None:
+    def __init__(self, session: Any, interface: Interface, replays: bool) -> None:
         self.replays = replays
         self._session, self._binding, self._options = session, session.io_binding(), _run_options(graph=None)
-        self._inputs, self._outputs = _specs(session)
+        self._interface = interface
+        self._graphs: dict[tuple[int, ...], int] = {}
 
     def place(self, addresses: Mapping[str, int], shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-        (batch,) = {shape[0] for shape in shapes.values()}
-        produced = {spec.name: spec.at_batch(batch) for spec in self._outputs}
-        self._options = _run_options(graph=batch if self.replays else None)
+        sizes = self._interface.sizes(shapes)
+        produced = {spec.name: spec.at(sizes) for spec in self._interface.outputs}
+        graph = self._graphs.setdefault(tuple(sizes.values()), len(self._graphs) + 1)
+        self._options = _run_options(graph if self.replays else None)
         self._binding = self._session.io_binding()
-        for spec in self._inputs:
+        for spec in self._interface.inputs:
             place = ("cuda", 0, np.dtype(spec.dtype), shapes[spec.name], addresses[spec.name])
             self._binding.bind_input(spec.name, *place)
-        for spec in self._outputs:
+        for spec in self._interface.outputs:
             place = ("cuda", 0, np.dtype(spec.dtype), produced[spec.name], addresses[spec.name])
             self._binding.bind_output(spec.name, *place)
         return produced
@@ -181,7 +188,7 @@ def _options(threads: int) -> Any:
 
 
 def _run_options(graph: int | None) -> Any:
-    """`graph` names the captured graph to replay; each shape has one."""
+    """`graph` numbers the captured graph to replay; each shape has one."""
     import onnxruntime
 
     options = onnxruntime.RunOptions()
@@ -218,14 +225,13 @@ def _session(
     return session
 
 
-def _compiled(folder: Path, build: BuildParams) -> Compiled:
-    """The layers are what a profiled inference says was run: the operator, its types and the provider."""
+def _executed(folder: Path, interface: Interface, build: BuildParams) -> list[Layer]:
+    """What a profiled inference says was run: the operator, its types and the provider."""
+    smallest = build.profile.at("min")
     with _profiled(folder, build, threads=0) as session:
-        inputs, outputs = _specs(session)
-        smallest = build.profile.min
-        session.run(None, {spec.name: np.zeros(spec.at_batch(smallest), spec.dtype) for spec in inputs})
+        session.run(None, {spec.name: np.zeros(spec.at(smallest), spec.dtype) for spec in interface.inputs})
         (ran,) = _nodes_by_call(session)
-    return Compiled(inputs, outputs, [_layer(node, build.tf32) for node in ran])
+    return [_layer(node, build.tf32) for node in ran]
 
 
 @contextmanager
@@ -266,12 +272,3 @@ def _layer(node: dict[str, Any], tf32: bool) -> Layer:
     if precision == "fp32" and computes and tf32 and ran.get("provider") == "CUDAExecutionProvider":
         precision = "tf32"
     return Layer(name=_name(node), kind=kind, precision=precision, computes=computes)
-
-
-def _specs(session: Any) -> tuple[list[TensorSpec], list[TensorSpec]]:
-    return [_spec(tensor) for tensor in session.get_inputs()], [_spec(tensor) for tensor in session.get_outputs()]
-
-
-def _spec(tensor: Any) -> TensorSpec:
-    shape = tuple(size if isinstance(size, int) else -1 for size in tensor.shape)
-    return TensorSpec(name=tensor.name, dtype=DTYPES[tensor.type], shape=shape)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import BuildParams, InferenceParams, Profile
-from enginery.core.records import Layer, LayerTime, TensorSpec
-from enginery.runtimes import WARM_UP, Arrays, Compiled, Told, timed
+from enginery.core.records import Interface, Layer, LayerTime, TensorSpec
+from enginery.runtimes import WARM_UP, Arrays, Told, timed
 
 BLOB = "engine.blob"
 PRECISIONS = {
@@ -24,6 +24,7 @@ PRECISIONS = {
 COMPUTE_LAYERS = {"Convolution", "Deconvolution", "FullyConnected", "MatMul", "ScaledDotProductAttention", "RNNSeq"}
 NOT_EXECUTED = {"Const", "Input", "Output"}
 CALLS_PER_ROUND = 4
+ROUNDS_TO_REACH_ALL = 8
 
 
 def missing() -> str | None:
@@ -40,38 +41,67 @@ def device() -> str:
     return "cpu"
 
 
-def compile(onnx: Path, folder: Path, build: BuildParams) -> Compiled:
+def compile(onnx: Path, interface: Interface, folder: Path, build: BuildParams) -> Sequence[Layer]:
     import openvino
 
     # Through convert_model, never straight from the path: compiling some int8 graphs (Concat before Q/DQ and Conv)
     # from the path gives silently wrong results.
     try:
         model = openvino.convert_model(onnx)
-        model.reshape({port: _bounded(port.partial_shape, build.profile) for port in model.inputs})
+        model.reshape({spec.name: _bounded(spec, build.profile) for spec in interface.inputs})
         compiled = openvino.Core().compile_model(model, "CPU", _settings(threads=0))
     except Exception as error:  # OpenVINO's own exceptions share no base class
         raise EngineryError(f"OpenVINO cannot compile {onnx}: {' '.join(str(error).split())}") from None
     (folder / BLOB).write_bytes(compiled.export_model().getvalue())
-    return Compiled(
-        inputs=[_spec(port) for port in compiled.inputs],
-        outputs=[_spec(port) for port in compiled.outputs],
-        layers=[_layer(operation) for operation in _executed(compiled)],
-    )
+    return [_layer(operation) for operation in _executed(compiled)]
 
 
-def load(folder: Path, build: BuildParams, inference: InferenceParams, requests: int) -> Sequence["OpenVinoSession"]:
+def write_ir(onnx: Path, folder: Path) -> None:
+    """The graph that `compile` compiles, as OpenVINO's own model.xml and model.bin."""
+    import openvino
+
+    openvino.save_model(openvino.convert_model(onnx), folder / "model.xml", compress_to_fp16=False)
+
+
+def load(
+    folder: Path, interface: Interface, build: BuildParams, inference: InferenceParams, requests: int
+) -> Sequence["OpenVinoSession"]:
     """Each request has a stream, OpenVINO's word for its share of the threads."""
     compiled = _imported(folder, _settings(inference.threads) | {"NUM_STREAMS": requests})
-    return [OpenVinoSession(compiled) for _ in range(requests)]
+    _begin_small(compiled, requests)
+    return [OpenVinoSession(compiled, [spec.name for spec in interface.outputs]) for _ in range(requests)]
 
 
-def trace(folder: Path, build: BuildParams, inference: InferenceParams, feeds: Arrays, calls: int) -> list[LayerTime]:
+def trace(
+    folder: Path, interface: Interface, build: BuildParams, inference: InferenceParams, feeds: Arrays, calls: int
+) -> list[LayerTime]:
     """OpenVINO counts for as long as a model is open, and tells averages: it is opened anew for every few calls."""
     settings = _settings(inference.threads) | {"PERF_COUNT": True}
     rounds = math.ceil(calls / CALLS_PER_ROUND)
     told = [_one_round(_imported(folder, settings), feeds) for _ in range(rounds)]
     layers = [_layer(operation) for operation in _executed(_imported(folder, settings))]
     return timed(layers, told)
+
+
+def _begin_small(compiled: Any, requests: int) -> None:
+    """Run the smallest shapes first, or smaller batches after a large one come out wrong.
+
+    Seen with small int8 convolutions on a CPU with AMX: after a large batch, a smaller one is wrong; after the
+    smallest, all are right. Probably a stream packs weights for the first batch that it sees, without what kernels for
+    smaller ones add up. A stream cannot be called by name: several rounds of all requests at once reach each.
+    """
+    smallest = {
+        port.any_name: np.zeros(
+            [dimension.get_min_length() for dimension in port.partial_shape], port.element_type.to_dtype()
+        )
+        for port in compiled.inputs
+    }
+    running = [compiled.create_infer_request() for _ in range(requests)]
+    for _ in range(1 if requests == 1 else ROUNDS_TO_REACH_ALL):
+        for request in running:
+            request.start_async(smallest)
+        for request in running:
+            request.wait()
 
 
 def _one_round(compiled: Any, feeds: Arrays) -> Told:
@@ -107,13 +137,13 @@ def _mean_between(before: float, after: float) -> float:
 class OpenVinoSession:
     replays = False
 
-    def __init__(self, compiled: Any) -> None:
+    def __init__(self, compiled: Any, outputs: Sequence[str]) -> None:
         self._request = compiled.create_infer_request()
-        self._compiled = compiled
+        self._compiled, self._outputs = compiled, outputs
 
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         results = self._request.infer({name: np.ascontiguousarray(array) for name, array in feeds.items()})
-        return {port.any_name: results[port] for port in self._compiled.outputs}
+        return {name: results[name] for name in self._outputs}
 
     def bind(self, feeds: Arrays) -> Callable[[], object]:
         import openvino
@@ -149,15 +179,11 @@ def _settings(threads: int) -> dict[str, Any]:
     return settings | ({"INFERENCE_NUM_THREADS": threads} if threads else {})
 
 
-def _bounded(shape: Any, profile: Profile) -> Any:
+def _bounded(spec: TensorSpec, profile: Profile) -> Any:
     import openvino
 
-    return [openvino.Dimension(profile.min, profile.max) if dimension.is_dynamic else dimension for dimension in shape]
-
-
-def _spec(port: Any) -> TensorSpec:
-    shape = (-1 if dimension.is_dynamic else dimension.get_length() for dimension in port.partial_shape)
-    return TensorSpec(name=port.any_name, dtype=np.dtype(port.element_type.to_dtype()).name, shape=tuple(shape))
+    low, high = spec.at(profile.at("min")), spec.at(profile.at("max"))
+    return openvino.PartialShape([openvino.Dimension(*limits) for limits in zip(low, high, strict=True)])
 
 
 def _executed(compiled: Any) -> Iterable[Any]:

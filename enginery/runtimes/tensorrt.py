@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import BuildParams, InferenceParams
-from enginery.core.records import Layer, LayerTime, TensorSpec
+from enginery.core.params import Bound, BuildParams, InferenceParams
+from enginery.core.records import Interface, Layer, LayerTime
 from enginery.gpu import cuda
 from enginery.gpu.inspector import layers_of
 from enginery.gpu.nvml import find_gpu
 from enginery.gpu.session import DeviceSession, Shape
 from enginery.gpu.timing_cache import locked, read_timing_cache, set_aside, timing_cache_path, write_timing_cache
-from enginery.runtimes import WARM_UP, Arrays, Compiled, Told, timed
+from enginery.runtimes import WARM_UP, Arrays, Told, timed
 
 PLAN = "engine.plan"
 
@@ -32,11 +32,8 @@ LIBRARIES = {
     "tensorrt": Library("TensorRT", (10, 9), "pip install -e '.[tensorrt]'"),
     "tensorrt_rtx": Library("TensorRT for RTX", (1, 2), "pip install -e '.[tensorrt-rtx]'"),
 }
-DTYPES = {
-    "FLOAT": "float32", "HALF": "float16", "INT8": "int8", "INT32": "int32", "INT64": "int64", "UINT8": "uint8",
-    "BOOL": "bool",
-}  # fmt: skip
-MORE_MEMORY = "lower build.profile.max, or end other programs that use the GPU"
+BOUNDS: tuple[Bound, ...] = ("min", "opt", "max")
+MORE_MEMORY = "lower build.profile.batch.max, or end other programs that use the GPU"
 ADVICE = {  # by what TensorRT says
     r"out of memory|insufficient memory": f"The GPU's memory does not suffice: {MORE_MEMORY}",
     r"insufficient workspace|Could not find any implementation": (
@@ -78,52 +75,50 @@ class TensorRT:
     def device(self) -> str:
         return "cuda"
 
-    def compile(self, onnx: Path, folder: Path, build: BuildParams) -> Compiled:
+    def compile(self, onnx: Path, interface: Interface, folder: Path, build: BuildParams) -> Sequence[Layer]:
         """A strongly typed network: what runs in which type is what the graph says."""
         trt, log = self._trt(), self._log()
         log.lines.clear()
         builder = self._started(trt.Builder)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self._parse(network, onnx)
-        config = self._configure(builder, network, build)
+        config = self._configure(builder, interface, build)
         (folder / PLAN).write_bytes(self._build(builder, network, config, build, onnx))
         del parser  # not before: it holds the network's weights
-        inputs = [network.get_input(index) for index in range(network.num_inputs)]
-        outputs = [network.get_output(index) for index in range(network.num_outputs)]
-        return Compiled(
-            inputs=[_spec(tensor.name, tensor.dtype, tensor.shape) for tensor in inputs],
-            outputs=[_spec(tensor.name, tensor.dtype, tensor.shape) for tensor in outputs],
-            layers=self._layers(folder, build) if self._runs_here(build) else [],
-        )
+        return self._layers(folder, interface, build) if self._runs_here(build) else []
 
     def load(
-        self, folder: Path, build: BuildParams, inference: InferenceParams, requests: int
+        self, folder: Path, interface: Interface, build: BuildParams, inference: InferenceParams, requests: int
     ) -> Sequence[DeviceSession]:
         """One engine; each request has a context and a stream."""
         engine = self._deserialize(folder / PLAN, build)
-        inputs, outputs = _specs_in(self._trt(), engine)
         captures_itself = inference.cuda_graph and self._library == "tensorrt_rtx"
         replay = inference.cuda_graph and not captures_itself
 
         def session() -> DeviceSession:
             context = self._context(engine, inference.cuda_graph)
             executor = _Executor(self._title, engine, context, self._log(), captures_itself)
-            return DeviceSession(cuda.Stream(), executor, inputs, outputs, build.profile.max, replay)
+            return DeviceSession(cuda.Stream(), executor, interface, build.profile.at("max"), replay)
 
         return [session() for _ in range(requests)]
 
     def trace(
-        self, folder: Path, build: BuildParams, inference: InferenceParams, feeds: Arrays, calls: int
+        self,
+        folder: Path,
+        interface: Interface,
+        build: BuildParams,
+        inference: InferenceParams,
+        feeds: Arrays,
+        calls: int,
     ) -> list[LayerTime]:
         """Never replayed: with a profiler, a call launches its kernels one by one, waits, and tells their times."""
-        layers = self._layers(folder, build)
+        layers = self._layers(folder, interface, build)
         engine = self._deserialize(folder / PLAN, build)
         context, profiler = self._context(engine), _new_profiler(self._trt())
         context.profiler = profiler
         executor = _Executor(self._title, engine, context, self._log(), replays=False)
-        inputs, outputs = _specs_in(self._trt(), engine)
         del context, engine  # the executor lets go of them in the right order
-        session = DeviceSession(cuda.Stream(), executor, inputs, outputs, build.profile.max, replay=False)
+        session = DeviceSession(cuda.Stream(), executor, interface, build.profile.at("max"), replay=False)
         with closing(session):
             call = session.bind(feeds)
             return timed(layers, [profiler.told_by(call) for _ in range(WARM_UP + calls)][WARM_UP:])
@@ -144,7 +139,7 @@ class TensorRT:
             raise EngineryError(f"{self._title} cannot read {onnx}: {'; '.join(map(_told, errors)) or self._why()}")
         return parser
 
-    def _configure(self, builder: Any, network: Any, build: BuildParams) -> Any:
+    def _configure(self, builder: Any, interface: Interface, build: BuildParams) -> Any:
         trt, options = self._trt(), build.tensorrt
         config = builder.create_builder_config()
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # so that the layers can be inspected
@@ -163,13 +158,10 @@ class TensorRT:
             if options.version_compatible:
                 config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
         profile = builder.create_optimization_profile()
-        for index in range(network.num_inputs):
-            tensor = network.get_input(index)
-            spec = _spec(tensor.name, tensor.dtype, tensor.shape)
-            limits = (build.profile.min, build.profile.opt, build.profile.max)
-            profile.set_shape(tensor.name, *(spec.at_batch(batch) for batch in limits))
+        for spec in interface.inputs:
+            profile.set_shape(spec.name, *(spec.at(build.profile.at(bound)) for bound in BOUNDS))
         if config.add_optimization_profile(profile) < 0:
-            raise EngineryError(f"{self._title} refuses build.profile {_limits(build)}: {self._why()}")
+            raise EngineryError(f"{self._title} refuses build.profile {build.profile}: {self._why()}")
         return config
 
     def _build(self, builder: Any, network: Any, config: Any, build: BuildParams, onnx: Path) -> Any:
@@ -261,12 +253,12 @@ class TensorRT:
         portable = self._library == "tensorrt_rtx"
         return gpu is not None and (not portable or gpu.capability in build.tensorrt.compute_capabilities)
 
-    def _layers(self, folder: Path, build: BuildParams) -> list[Layer]:
-        """At the batch that the engine is tuned for: without shapes, the inspector hides every type."""
+    def _layers(self, folder: Path, interface: Interface, build: BuildParams) -> list[Layer]:
+        """At the sizes that the engine is tuned for: without shapes, the inspector hides every type."""
         trt, engine = self._trt(), self._deserialize(folder / PLAN, build)
         context, inspector = self._context(engine), engine.create_engine_inspector()
-        for spec in _specs_in(trt, engine)[0]:
-            context.set_input_shape(spec.name, spec.at_batch(build.profile.opt))
+        for spec in interface.inputs:
+            context.set_input_shape(spec.name, spec.at(build.profile.at("opt")))
         inspector.execution_context = context  # which must outlive the question
         return layers_of(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
@@ -375,27 +367,6 @@ def _reader(trt: Any, file: BinaryIO) -> Any:
             return True
 
     return Reader()
-
-
-def _specs_in(trt: Any, engine: Any) -> tuple[list[TensorSpec], list[TensorSpec]]:
-    inputs: list[TensorSpec] = []
-    outputs: list[TensorSpec] = []
-    for index in range(engine.num_io_tensors):
-        name = engine.get_tensor_name(index)
-        spec = _spec(name, engine.get_tensor_dtype(name), engine.get_tensor_shape(name))
-        (inputs if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT else outputs).append(spec)
-    return inputs, outputs
-
-
-def _spec(name: str, dtype: Any, shape: Any) -> TensorSpec:
-    known = DTYPES.get(dtype.name)
-    if known is None:
-        raise EngineryError(f"tensor {name} is {dtype.name}: inputs and outputs must be {', '.join(DTYPES.values())}")
-    return TensorSpec(name=name, dtype=known, shape=tuple(shape))
-
-
-def _limits(build: BuildParams) -> str:
-    return f"{build.profile.min}, {build.profile.opt}, {build.profile.max}"
 
 
 def _told(error: Any) -> str:

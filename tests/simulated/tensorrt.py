@@ -509,9 +509,16 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
     def get_tensor_shape(self, name):
         if name in self._shapes:
             return trt.Dims(self._shapes[name])
-        batch = next((shape[0] for shape in self._shapes.values()), -1)
-        surplus = failing("wrong_shape") and self._engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT
-        return trt.Dims([batch + surplus if size == -1 else size for size in self._engine.get_tensor_shape(name)])
+        tensors = self._engine._tensors()
+        known = {
+            axis.dim_param: size
+            for given, shape in self._shapes.items()
+            for axis, size in zip(_axes(tensors[given]), shape, strict=True)
+        }
+        sizes = [axis.dim_value or known.get(axis.dim_param, -1) for axis in _axes(tensors[name])]
+        if failing("wrong_shape") and self._engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT:
+            sizes[0] += 1
+        return trt.Dims(sizes)
 
     def set_tensor_address(self, name, memory):
         if name not in self._engine._tensors():
@@ -558,6 +565,11 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
     def _refuse(self, why):
         self._logger.log(ERROR, why)
         return False
+
+
+def _axes(tensor):
+    """Those that vary have names, by which outputs get the sizes of inputs."""
+    return tensor._proto.type.tensor_type.shape.dim
 
 
 def _compute(engine, shapes, addresses) -> None:

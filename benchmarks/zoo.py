@@ -1,0 +1,382 @@
+"""Many torchvision classifiers, each through the pipeline's own stages: what works, what is lost, and by whose fault.
+
+    python benchmarks/zoo.py                      # the 36 of MODELS
+    python benchmarks/zoo.py resnet50 swin_t      # some
+
+Each model has a process and a project folder of its own, with the project's params.yaml but for SETTINGS, and the
+smallest of SIZES that it takes. NVIDIA's parser and builder (TensorRT for RTX) get every typed graph as well, int8 with
+the float16 rest that TensorRT gets. Rows are appended to `--rows`, a JSON line each: a sweep that was stopped goes on
+where it was, and a model whose row is of an older commit is run again with `--again`. `--table` prints the rows, of
+which the last of a model counts.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[1]
+MODELS = (
+    "alexnet", "vgg11", "vgg16_bn", "resnet18", "resnet50", "resnext50_32x4d", "wide_resnet50_2", "squeezenet1_0",
+    "squeezenet1_1", "densenet121", "densenet169", "googlenet", "inception_v3", "mobilenet_v2", "mobilenet_v3_small",
+    "mobilenet_v3_large", "mnasnet0_5", "mnasnet1_0", "shufflenet_v2_x0_5", "shufflenet_v2_x1_0", "efficientnet_b0",
+    "efficientnet_b3", "efficientnet_v2_s", "regnet_x_400mf", "regnet_x_1_6gf", "regnet_y_400mf", "regnet_y_1_6gf",
+    "convnext_tiny", "convnext_small", "vit_b_16", "vit_b_32", "swin_t", "swin_s", "swin_v2_t", "swin_v2_s", "maxvit_t",
+)  # fmt: skip
+SIZES = (64, 96, 224)
+SETTINGS: dict[str, Any] = {
+    "samples": {"training": 256, "calibration": 32, "validation": 128},
+    "weights": {"source": "data/weights/settled.pt", "training": {"epochs": 0}},
+    # Entropy clips the thin strokes of enlarged digits: see recipes/resnet50.yaml.
+    "calibration": {"method": "max", "batch": 4},
+    "build": {"profile": {"batch": {"min": 1, "opt": 8, "max": 16}}},
+    "validation": {"spot_samples": 16},
+    "benchmark": {"batches": [8], "seconds": 0.3},
+}
+NVIDIA = "tensorrt_rtx"
+THREADS = 1  # of the race: with more, PyTorch loses many times over where other programs run beside it
+GIGABYTES = 12
+Row = dict[str, Any]
+
+
+def run_model(name: str, row_file: Path) -> None:
+    """In a folder of its own; the row is written after each step, so that a crash leaves what came before it."""
+    from enginery.core.params import load_params
+
+    row: Row = {"model": name, "precisions": {}, "nvidia": {}, "seconds": {}}
+
+    def step(what: str, call: Callable[[], object]) -> object:
+        started = time.perf_counter()
+        row["doing"] = what
+        row_file.write_text(json.dumps(row))
+        result = call()
+        row["seconds"][what] = round(time.perf_counter() - started, 1)
+        return result
+
+    def attempt(what: str, call: Callable[[], object], found: Row, key: str) -> bool:
+        try:
+            found[key] = step(what, call)
+        except Exception as error:  # whatever it is, it is a row's reason, and the next precision's turn
+            found[key] = {"failed": f"{what}: {' '.join(str(error).split())[:400] or type(error).__name__}"}
+            return False
+        return True
+
+    row["size"] = write_params(name)
+    if not attempt("prepare", partial(prepare, name, step), row, "accuracy"):
+        row["failed"] = row["accuracy"]["failed"]
+    else:
+        precisions = list(load_params().precisions)
+        made = [name for name in precisions if attempt(f"{name}", partial(take, name, step), row["precisions"], name)]
+        for precision in made:
+            attempt(f"nvidia {precision}", partial(nvidia_verdict, precision), row["nvidia"], precision)
+        attempt("race", partial(race_engines, made), row, "ratios")
+    del row["doing"]
+    row_file.write_text(json.dumps(row))
+
+
+def write_params(name: str) -> int:
+    """params.yaml of the project with SETTINGS, for the smallest image that the model takes."""
+    import torch
+
+    from enginery.core.params import ModelParams
+    from enginery.models import make_model
+    from enginery.recipes import apply_recipe
+
+    model = make_model(ModelParams(source=name, arguments={}), 10)
+    for size in SIZES:
+        try:
+            model(torch.zeros(2, 3, size, size))
+            break
+        except Exception:  # whatever a network says of images that are too small
+            if size == SIZES[-1]:
+                raise
+    changes = json.loads(json.dumps(SETTINGS))
+    changes["model"] = {"source": name}
+    changes["samples"]["preprocessing"] = {"resize": size, "crop": size}
+    changes["weights"]["training"]["size"] = size
+    shutil.copyfile(ROOT / "params.yaml", "params.yaml")
+    with Path("zoo.yaml").open("w") as file:
+        YAML().dump(changes, file)
+    apply_recipe(Path("zoo.yaml"))
+    return size
+
+
+def settle(name: str, training: Path) -> None:
+    """Random weights that behave: of those that a model starts with, BatchNorm's statistics and last layer are fitted.
+
+    That alone leaves a deep network chaotic: float16's rounding changes the answer. That noise does not grow from layer
+    to layer, as in a trained one, a BatchNorm's bias of one brings about as well: most activations then pass their
+    ReLU. A last layer that starts from zero adds no offset of its own to the logits.
+    """
+    import torch
+    from torch import nn
+
+    from enginery.core.params import ModelParams, load_params
+    from enginery.models import make_model
+    from enginery.samples import SampleSet
+    from enginery.training import last_layer, train
+
+    samples = SampleSet.open(training)
+    torch.manual_seed(0)
+    classes = len(samples.manifest.class_names)
+    model = make_model(ModelParams(source=name, arguments={}), classes)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.bias)
+    nn.init.zeros_(last_layer(model).weight)
+    train(model, samples, load_params().weights.training)
+    torch.save(model.state_dict(), "data/weights/settled.pt")
+
+
+def prepare(model: str, step: Callable[[str, Callable[[], object]], object]) -> float:
+    """All that comes before a precision; returns PyTorch's accuracy."""
+    from enginery.core.records import Reference
+    from stages.calibrate import calibrate
+    from stages.export import export
+    from stages.machine import machine
+    from stages.reference import reference
+    from stages.samples import samples
+    from stages.simplify import simplify
+    from stages.weights import weights
+
+    for folder in (
+        "data/images",
+        "data/weights",
+        "data/models",
+        "data/calibration",
+        "artifacts/samples",
+        "reports/validation",
+    ):
+        Path(folder).mkdir(parents=True)
+    made, sets = Path("artifacts"), {n: made_at(f"samples/{n}") for n in ("training", "calibration", "validation")}
+    validation = sets["validation"]
+    records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "code")}
+    step("machine", partial(machine, **records))
+    step("samples", partial(samples, Path("data/images"), **sets))
+    step("settle", partial(settle, model, sets["training"]))
+    step("weights", partial(weights, Path("data/weights"), Path("data/models"), sets["training"], made / "weights"))
+    step("export", partial(export, made / "weights", validation, made / "exported"))
+    step("simplify", partial(simplify, made / "exported", validation, made / "simplified"))
+    step("reference", partial(reference, made / "weights", validation, made / "reference"))
+    step(
+        "calibrate",
+        partial(calibrate, Path("data/calibration"), made / "simplified", sets["calibration"], made / "calibrated"),
+    )
+    return Reference.read(made / "reference" / "reference.json").accuracy or 0.0
+
+
+def made_at(place: str) -> Path:
+    return Path("artifacts") / place
+
+
+def take(precision: str, step: Callable[[str, Callable[[], object]], object]) -> Row:
+    from enginery.core.params import load_params
+    from enginery.core.records import EngineRecord, Validation
+    from stages.build import build
+    from stages.convert import convert
+    from stages.validate import validate
+
+    converted, engine = made_at(f"converted/{precision}"), made_at(f"engines/{precision}")
+    converted.parent.mkdir(exist_ok=True)
+    engine.parent.mkdir(exist_ok=True)
+    validation, machine = made_at("samples/validation"), made_at("machine.json")
+    report = Path("reports/validation") / f"{precision}.json"
+    made_from = made_at(load_params().precisions[precision].made_from)
+    calibration, dialect = made_at("samples/calibration"), made_at("dialect.json")
+    step(
+        f"{precision} convert",
+        lambda: convert(precision, made_at("simplified"), made_from, calibration, dialect, converted),
+    )
+    step(f"{precision} build", lambda: build(precision, converted, made_at("target.json"), validation, engine))
+    step(
+        f"{precision} validate",
+        lambda: validate(precision, engine, converted, validation, made_at("reference"), machine, report),
+    )
+    found = Validation.read(report)
+    return {
+        "cosine": found.engine_against_pytorch.cosine,
+        "relative": found.engine_against_pytorch.relative,
+        "graph": found.graph_against_pytorch.relative,
+        "compiler": found.engine_against_graph.relative,
+        "agreement": found.engine_against_pytorch.top1_agreement,
+        "accuracy": found.engine_accuracy,
+        "broken": list(found.broken),
+        "fault": found.loss_comes_from,
+        "executed": EngineRecord.read(engine / "engine.json").executed,
+    }
+
+
+def nvidia_verdict(precision: str) -> str:
+    """Does it parse, and does it build; of a quantized graph, the one that TensorRT gets."""
+    from enginery.calibration.cache import read_cache
+    from enginery.convert import quantize
+    from enginery.core.params import load_params
+    from enginery.graphs import read_interface, save_graph
+    from enginery.runtimes import load_runtime
+
+    params = load_params()
+    graph, how = made_at(f"converted/{precision}/model.onnx"), params.precisions[precision]
+    if how.made_from == "calibrated":
+        ranges = read_cache(made_at("calibrated/calibration.cache"))
+        quantized = quantize(made_at("simplified/model.onnx"), precision, ranges, how.keep, rest="fp16")
+        graph = made_at(f"{precision}.nvidia.onnx")
+        save_graph(quantized, graph)
+    with tempfile.TemporaryDirectory() as scratch:
+        interface = read_interface(graph, params.build.profile)
+        load_runtime(NVIDIA).compile(graph, interface, Path(scratch), params.build)
+    return "ok"
+
+
+def race_engines(precisions: list[str]) -> dict[str, float]:
+    """How many times as fast as PyTorch eager; all in one race, which is short: a rough number."""
+    import torch
+
+    from enginery.benchmark import race_contenders
+    from enginery.contenders import pytorch_contender
+    from enginery.core.params import load_params
+    from enginery.core.records import Machine
+    from enginery.engines import Engine
+    from enginery.models import load_model
+    from enginery.pace import pace_of
+    from enginery.samples import SampleSet
+
+    params, here = load_params(), Machine.read(made_at("machine.json"))
+    inference = params.inference.model_copy(update={"threads": THREADS})
+    torch.set_num_threads(THREADS)
+    model = load_model(made_at("weights"))
+    engines = {name: Engine.open(made_at(f"engines/{name}"), here, inference) for name in precisions}
+    eager, *_ = params.benchmark.baselines
+    (batch,) = params.benchmark.batches
+    contenders: dict[str, Any] = {name: engine.bind for name, engine in engines.items()}
+    contenders |= {eager: partial(pytorch_contender, model, eager, here.device, True), "engine": contenders["fp32"]}
+    race = race_contenders(
+        contenders,
+        SampleSet.open(made_at("samples/validation")),
+        params.benchmark,
+        pace_of(here.device, THREADS),
+        "race",
+    )
+    return {name: median(race.timings[batch].ratios(eager, name)) for name in engines}
+
+
+def sweep(models: list[str], rows: Path, again: bool, minutes: int) -> None:
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
+    done = {row["model"]: row for row in read(rows)}
+    for model in models:
+        if model in done and not (again and done[model]["commit"] != commit):
+            continue
+        row = in_own_process(model, minutes) | {"commit": commit}
+        with rows.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
+
+
+def in_own_process(model: str, minutes: int) -> Row:
+    with tempfile.TemporaryDirectory(prefix="zoo.") as scratch:
+        row_file, log = Path(scratch) / "row.json", Path(scratch) / "log"
+        command = [sys.executable, __file__, model, "--one", str(row_file)]
+        started = time.perf_counter()
+        try:
+            with log.open("w") as output:
+                code = subprocess.run(
+                    command,
+                    cwd=scratch,
+                    env=os.environ | {"PYTHONPATH": str(ROOT)},
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    timeout=60 * minutes,
+                    preexec_fn=bound_memory,
+                ).returncode
+        except subprocess.TimeoutExpired:
+            code = None
+        row: Row = json.loads(row_file.read_text()) if row_file.exists() else {"model": model}
+        if code != 0:
+            last = (log.read_text().strip().splitlines() or [""])[-1][:300]
+            row["failed"] = f"{row.get('doing')}: " + (f"over {minutes} minutes" if code is None else f"{code}, {last}")
+        return row | {"minutes": round((time.perf_counter() - started) / 60, 1)}
+
+
+def bound_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTES << 30, GIGABYTES << 30))
+
+
+def read(rows: Path) -> list[Row]:
+    return [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else []
+
+
+def table(rows: list[Row]) -> str:
+    """In Markdown: a line for each model, and below it a line for each threshold that broke."""
+    latest = {row["model"]: row for row in rows}
+    precisions = list(dict.fromkeys(name for row in rows for name in row["precisions"]))
+    lines = [
+        f"| model | pixels | PyTorch | {' | '.join(precisions)} | NVIDIA's parser and builder |",
+        "|---" * (len(precisions) + 4) + "|",
+    ]
+    for row in latest.values():
+        cells = [cell(row, precision) for precision in precisions]
+        accuracy = f"{row['accuracy']:.1%}" if isinstance(row.get("accuracy"), float) else "-"
+        lines.append(f"| {row['model']} | {row.get('size', '-')} | {accuracy} | {' | '.join(cells)} | {nvidia(row)} |")
+    broken = [
+        f"- {row['model']}, {precision}: {'; '.join(found['broken'])}. The larger part of the error is the "
+        f"{found['fault']}'s: the graph as written is {found['graph']:.1e} from PyTorch, the engine "
+        f"{found['compiler']:.1e} from the graph."
+        for row in latest.values()
+        for precision, found in row["precisions"].items()
+        if found.get("broken")
+    ]
+    failed = [f"- {row['model']}: {row['failed']}" for row in latest.values() if "failed" in row]
+    commits = sorted({row["commit"] for row in latest.values()})
+    return "\n".join([*lines, "", f"Rows of {', '.join(commits)}.", "", *broken, *failed])
+
+
+def cell(row: Row, precision: str) -> str:
+    found = row["precisions"].get(precision)
+    if found is None:
+        return "-"
+    if "failed" in found:
+        return f"failed: {found['failed']}"
+    executed = max(found["executed"], key=found["executed"].get)
+    ratio = row.get("ratios", {}).get(precision)
+    speed = f", {ratio:.1f} times" if isinstance(ratio, float) else ""
+    run_as = "" if executed == precision else f", run as {executed}"
+    verdict = "**broken**" if found["broken"] else "ok"
+    return f"{verdict} {found['cosine']:.5f}, {found['agreement']:.1%}{speed}{run_as}"
+
+
+def nvidia(row: Row) -> str:
+    refused = [f"{name}: {verdict['failed']}" for name, verdict in row["nvidia"].items() if verdict != "ok"]
+    accepted = [name for name, verdict in row["nvidia"].items() if verdict == "ok"]
+    return "; ".join([", ".join(accepted) or "-", *refused])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("--rows", type=Path, default=Path("zoo.jsonl"))
+    parser.add_argument("--minutes", type=int, default=15, help="that one model may take")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--one", type=Path)
+    options = parser.parse_args()
+    if options.table:
+        print(table(read(options.rows)))
+    elif options.one:
+        run_model(options.models[0], options.one)
+    else:
+        sweep(options.models, options.rows, options.again, options.minutes)
+
+
+if __name__ == "__main__":
+    main()

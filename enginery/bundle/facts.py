@@ -1,0 +1,109 @@
+"""What the pages of a bundle say, gathered from the engine's record and the report."""
+
+import importlib.metadata
+from collections.abc import Mapping
+
+from enginery.bundle.gate import Passed
+from enginery.bundle.licences import DISTRIBUTIONS, about_data, about_model, about_weights, licence_of, runtime_licence
+from enginery.bundle.triton import BACKENDS
+from enginery.core.params import Params
+from enginery.core.records import ENGINE, EngineRecord
+from enginery.feeds import BATCH
+from enginery.inspection import where
+from enginery.reproduce import TRTEXEC
+
+TITLES = {
+    "openvino": "OpenVINO",
+    "onnxruntime": "ONNX Runtime",
+    "tensorrt": "TensorRT",
+    "tensorrt_rtx": "TensorRT for RTX",
+}
+CPP_LIBRARIES = {"tensorrt": "nvinfer", "tensorrt_rtx": "tensorrt_rtx"}
+
+
+def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
+    record, measured = passed.record, passed.measured
+    target, sizes, benchmark = record.target, record.profile.batch, measured.benchmark
+    ranges = {axis: f"{one.min}..{one.max}" for axis, one in record.profile.ranges.items()}
+    return {
+        "model": model,
+        "precision": record.precision,
+        "title": TITLES[target.runtime],
+        "library": target.runtime,
+        "version": target.runtime_version,
+        "or_newer": target.or_newer,
+        "device": target.device,
+        "runs_on": where(target),
+        "fewest": sizes.min,
+        "tuned": sizes.opt,
+        "most": sizes.max,
+        "bytes": record.bytes,
+        "executed": ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "not known",
+        "validation": measured.validation,
+        "latencies": [latency for latency in benchmark.latencies if latency.contender == ENGINE],
+        "ratios": benchmark.ratios,
+        "measured_on": f"{passed.machine.device_name}, {benchmark.threads} threads on {passed.machine.cores} cores",
+        "labeled": bool(record.class_names),
+        "example": has_example(record),
+        "cpp": has_example(record) and target.runtime in TRTEXEC,
+        "cpp_library": CPP_LIBRARIES.get(target.runtime),
+        "served": target.runtime in BACKENDS,
+        "reproduces": target.runtime in TRTEXEC or target.runtime == "openvino",
+        "bounded": _shapes(record, ranges),
+        "one_shape": _shapes(record, record.profile.at("opt") | {BATCH: "$batch"}),
+        "requirements": requirements(record),
+        **(example_facts(record) if has_example(record) else {}),
+        **licences(record, params),
+    }
+
+
+def has_example(record: EngineRecord) -> bool:
+    """The examples are of classifiers: an image in, a score per class out."""
+    inputs, outputs = record.interface.inputs, record.interface.outputs
+    return record.preprocessing is not None and len(inputs) == len(outputs) == 1 and len(outputs[0].shape) == 2
+
+
+def example_facts(record: EngineRecord) -> dict[str, object]:
+    (source,), (target,) = record.interface.inputs, record.interface.outputs
+    assert record.preprocessing is not None, "has_example looked"
+    return {
+        "input": source.name,
+        "output": target.name,
+        "image": record.preprocessing.shape,
+        "classes": target.shape[1],
+    }
+
+
+def _shapes(record: EngineRecord, sizes: Mapping[str, object]) -> str:
+    """As benchmark_app writes them."""
+    shapes = {spec.name: [sizes.get(str(size), size) for size in spec.shape] for spec in record.interface.inputs}
+    return ",".join(f"{name}[{','.join(map(str, shape))}]" for name, shape in shapes.items())
+
+
+def requirements(record: EngineRecord) -> list[str]:
+    """The runtime in the version that the engine is bound to, the others as they were tried."""
+    target = record.target
+    name = next((name for name in DISTRIBUTIONS[target.runtime] if _version(name)), DISTRIBUTIONS[target.runtime][0])
+    others = ["numpy", "pillow", *(["cuda-bindings"] if target.runtime in TRTEXEC else [])]
+    tried = [f"{other}=={_version(other)}" if _version(other) else other for other in others]
+    return [f"{name}=={target.runtime_version}", *tried]
+
+
+def licences(record: EngineRecord, params: Params) -> dict[str, object]:
+    return {
+        "about_model": about_model(params),
+        "about_weights": about_weights(params),
+        "about_data": about_data(params),
+        "runtime_licence": runtime_licence(record.target.runtime),
+        "cuda_licence": licence_of("cuda-bindings"),
+        "numpy_licence": licence_of("numpy"),
+        "pillow_licence": licence_of("pillow"),
+        "enginery_licence": licence_of("enginery"),
+    }
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,58 @@
+"""What may be bundled: an engine that is whole, passed the gate, and is the very one that was judged."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from enginery.core.errors import EngineryError
+from enginery.core.records import EngineRecord, Machine, Measured, Measurements, Verdict
+from enginery.core.suggestions import suggestion
+from enginery.engines import require_made_of
+from enginery.lookup import read_engine
+
+AGAIN = "run `dvc repro` to judge it"
+
+
+class Passed(NamedTuple):
+    """An engine, the graph that it was made of, and the evidence for it."""
+
+    folder: Path
+    onnx: Path
+    record: EngineRecord
+    measured: Measured
+    machine: Machine
+
+
+def require_passed(precision: str, artifacts: Path, reports: Path) -> Passed:
+    verdict = Verdict.read(reports / "verdict.json")
+    if precision not in verdict.failures:
+        raise EngineryError(
+            f"{reports / 'verdict.json'} judges no precision '{precision}'{suggestion(precision, verdict.failures)}"
+        )
+    if why := verdict.failures[precision]:
+        raise EngineryError(f"{precision} did not pass the gate and is not bundled: {', '.join(why)}")
+    folder, onnx = artifacts / "engines" / precision, artifacts / "converted" / precision / "model.onnx"
+    record = read_engine(folder)
+    if not onnx.is_file():
+        raise EngineryError(f"{onnx} is missing: run `dvc repro` to make it, or `dvc checkout` to restore it")
+    require_made_of(record, precision, onnx)
+    measurements = Measurements.read(reports / "measurements.json")
+    measured = _of(precision, measurements, reports)
+    require_judged(record, measured, folder)
+    return Passed(folder, onnx, record, measured, measurements.machine)
+
+
+def _of(precision: str, measurements: Measurements, reports: Path) -> Measured:
+    for measured in measurements.precisions:
+        if measured.precision == precision:
+            return measured
+    raise EngineryError(f"{reports / 'measurements.json'} knows no {precision}: {AGAIN}")
+
+
+def require_judged(record: EngineRecord, measured: Measured, folder: Path) -> None:
+    """A report of yesterday must not let today's engine through."""
+    if measured.validation.engine is None:
+        raise EngineryError(f"the report does not tell which engine of {record.precision} it judges: {AGAIN}")
+    if measured.validation.engine != record.identity:
+        raise EngineryError(f"{folder} is not the engine that the report judges: {AGAIN}")
+    if measured.validation.broken:  # the verdict is younger or older than the measurements
+        raise EngineryError(f"{record.precision} broke its thresholds: {', '.join(measured.validation.broken)}")

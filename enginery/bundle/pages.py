@@ -1,0 +1,27 @@
+"""The files of a bundle that are written from templates, which are beside this file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import jinja2
+
+from enginery.reporting.evidence import title_of
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def render(template: str, facts: Mapping[str, object]) -> str:
+    """A name that the facts lack is an error, never an empty place."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"percent": _percent, "title_of": title_of}
+    return environment.get_template(template).render(facts)
+
+
+def _percent(share: float | None) -> str:
+    return "not known" if share is None else f"{share:.2%}"

@@ -1,0 +1,67 @@
+"""A model repository for Triton Inference Server."""
+
+import shutil
+from pathlib import Path
+
+from enginery.bundle.gate import Passed
+from enginery.bundle.pages import render
+from enginery.core.errors import EngineryError
+from enginery.core.records import TensorSpec
+from enginery.runtimes import load_runtime, openvino
+
+BACKENDS = {"tensorrt": "tensorrt", "onnxruntime": "onnxruntime", "openvino": "openvino"}  # RTX has none
+DEFAULT_NAMES = {"engine.plan": "model.plan", "engine.onnx": "model.onnx"}
+TYPES = {
+    "float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16", "int8": "TYPE_INT8", "int32": "TYPE_INT32",
+    "int64": "TYPE_INT64", "uint8": "TYPE_UINT8", "bool": "TYPE_BOOL",
+}  # fmt: skip
+
+
+def write_repository(passed: Passed, model: str, labels: str, folder: Path) -> None:
+    """FOLDER/MODEL/config.pbtxt, the labels, and the model as version 1."""
+    version = folder / model / "1"
+    version.mkdir(parents=True)
+    runtime = passed.record.target.runtime
+    if runtime == "openvino":
+        _write_ir(passed.onnx, version)
+    else:
+        for name in passed.record.files:
+            shutil.copyfile(passed.folder / name, version / DEFAULT_NAMES.get(name, name))
+    (folder / model / "labels.txt").write_text(labels)
+    (folder / model / "config.pbtxt").write_text(configuration(passed, model))
+
+
+def configuration(passed: Passed, model: str) -> str:
+    record = passed.record
+    runtime, sizes = record.target.runtime, record.profile.batch
+    most = sizes.opt if runtime == "openvino" else sizes.max
+    return render(
+        "config.pbtxt.j2",
+        {
+            "model": model,
+            "backend": BACKENDS[runtime],
+            "version": record.target.runtime_version,
+            "or_newer": record.target.or_newer,
+            "device": record.target.device,
+            "fewest": sizes.min,
+            "most": sizes.max,
+            "max_batch": most,
+            "preferred": sorted({sizes.opt, most}),
+            "inputs": record.interface.inputs,
+            "outputs": record.interface.outputs,
+            "labeled": bool(record.class_names),
+            "types": TYPES,
+            "dims": _dims,
+        },
+    )
+
+
+def _dims(spec: TensorSpec) -> list[int]:
+    """Triton leaves out the batch, and writes -1 for a size that varies."""
+    return [size if isinstance(size, int) else -1 for size in spec.shape[1:]]
+
+
+def _write_ir(onnx: Path, folder: Path) -> None:
+    if missing := load_runtime("openvino").missing():
+        raise EngineryError(f"Triton gets the model in OpenVINO's own form, but {missing}")
+    openvino.write_ir(onnx, folder)

@@ -1,0 +1,106 @@
+"""The folder to deploy: an engine and all that it takes to use it, to serve it, and to see where it comes from."""
+
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from enginery.bundle.facts import facts_of, has_example
+from enginery.bundle.gate import Passed, require_passed
+from enginery.bundle.pages import render
+from enginery.bundle.standalone import preprocessing_for_bundle, standalone_preprocessing
+from enginery.bundle.triton import BACKENDS, write_repository
+from enginery.core.errors import EngineryError
+from enginery.core.files import new_folder, sha256
+from enginery.core.params import Params, load_params
+from enginery.core.records import EngineRecord, Record
+from enginery.engines import RECORD, REPRODUCE
+from enginery.reproduce import TRTEXEC, reproduce_script
+
+MANIFEST, BUNDLES = "bundle.json", Path("bundles")
+PAGES = ("README.md", "NOTICE", "requirements.txt")
+
+
+class Bundle(Record):
+    """What a bundle holds, and of which engine. It is also what marks a folder as a bundle."""
+
+    precision: str
+    engine: str
+    files: dict[str, str]
+
+
+def write_bundle(precision: str, out: Path | None, artifacts: Path, reports: Path) -> Path:
+    """Make the folder, and say where it is."""
+    passed, params = require_passed(precision, artifacts, reports), load_params()
+    model = f"{name_of(params)}-{precision}"
+    folder = out or BUNDLES / model
+    require_replaceable(folder)
+    with new_folder(folder.resolve()) as unfinished:
+        fill(passed, params, model, unfinished)
+        files = {path.relative_to(unfinished).as_posix(): sha256(path) for path in files_in(unfinished)}
+        Bundle(precision=precision, engine=passed.record.identity, files=files).write(unfinished / MANIFEST)
+    return folder
+
+
+def name_of(params: Params) -> str:
+    """The model's name, as the name of a folder."""
+    source = params.model.source
+    name = Path(source).stem if params.model.is_onnx else source.rpartition(":")[2]
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
+
+
+def fill(passed: Passed, params: Params, model: str, folder: Path) -> None:
+    record, facts = passed.record, facts_of(passed, params, model)
+    runtime, labels = record.target.runtime, "".join(f"{name}\n" for name in record.class_names)
+    (folder / "engine").mkdir()
+    for name in (*record.files, RECORD):
+        shutil.copyfile(passed.folder / name, folder / "engine" / name)
+    shutil.copyfile(passed.onnx, folder / "model.onnx")
+    (folder / "labels.txt").write_text(labels)
+    for name in PAGES:
+        (folder / name).write_text(render(f"{name}.j2", facts))
+    if has_example(record):
+        write_example(record, facts, folder)
+    if runtime in TRTEXEC:
+        (folder / "engine" / REPRODUCE).write_text(reproduce_script(record, "../model.onnx"))
+    if runtime == "openvino":
+        (folder / REPRODUCE).write_text(render("reproduce-openvino.sh.j2", facts))
+    if runtime in BACKENDS:
+        write_repository(passed, model, labels, folder / "triton")
+
+
+def write_example(record: EngineRecord, facts: Mapping[str, object], folder: Path) -> None:
+    how, runtime = record.preprocessing, record.target.runtime
+    assert how is not None, "has_example looked"
+    (folder / "preprocessing.json").write_text(preprocessing_for_bundle(how))
+    (folder / "preprocessing.py").write_text(standalone_preprocessing())
+    (folder / "infer.py").write_text(render("infer.py.j2", facts))
+    (folder / "runtime.py").write_text(render(f"runtime/{runtime.removesuffix('_rtx')}.py.j2", facts))
+    if runtime in TRTEXEC:
+        (folder / "cpp").mkdir()
+        for name in ("main.cpp", "CMakeLists.txt"):
+            (folder / "cpp" / name).write_text(render(f"{name}.j2", facts))
+
+
+def require_replaceable(folder: Path) -> None:
+    """Only a bundle that holds nothing of anybody else's is replaced."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise EngineryError(f"{folder} is a file: give a folder with --out")
+    if not any(folder.iterdir()):
+        return
+    if not (folder / MANIFEST).is_file():
+        raise EngineryError(f"{folder} is no bundle and stays as it is: give another folder with --out")
+    known = Bundle.read(folder / MANIFEST).files
+    for path in files_in(folder):
+        name = path.relative_to(folder).as_posix()
+        if name != MANIFEST and known.get(name) != sha256(path):
+            what = "was changed" if name in known else "is none of its files"
+            raise EngineryError(f"{folder} would be replaced, but {name} {what}: save it, or give another --out")
+
+
+def files_in(folder: Path) -> list[Path]:
+    """All but what running the example leaves behind."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
+    return sorted(found)

@@ -1,0 +1,116 @@
+"""What the machine can run: runtimes, hardware, memory, and what precisions will be executed in."""
+
+import os
+from pathlib import Path
+from typing import get_args
+
+from enginery.core.errors import EngineryError
+from enginery.core.params import BuildParams, Params, RuntimeName, load_params
+from enginery.core.records import Machine
+from enginery.doctor import Finding, State
+from enginery.gpu.nvml import NO_GPU, find_gpu, why_no_gpu
+from enginery.machine import describe_machine, find_cpu
+from enginery.probe import NOT_AT_ALL, executed_as
+from enginery.runtimes import TENSORRT, load_runtime
+
+AS_ASKED = {"fp32": ("fp32", "tf32")}
+UNKNOWN = "not known without a GPU"
+SINCE = {"fp32": (7, 5), "fp16": (7, 5), "int8": (7, 5), "bf16": (8, 0), "fp8": (8, 9)}  # compute capability
+LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def examine_machine() -> list[Finding]:
+    params = _params()
+    found = [examine_cpu(), examine_gpu(), examine_memory()]
+    found += [examine_runtime(name) for name in get_args(RuntimeName)]
+    if isinstance(params, Finding):
+        return [*found, params]
+    chosen = _chosen(params)
+    if isinstance(chosen, Finding):
+        return [*found, chosen]
+    place = "GPU" if chosen.device == "cuda" else "CPU"
+    taken = f"runtime: {params.runtime} takes {chosen.runtime}, on the {place}"
+    return [*found, Finding("params.yaml", State.FINE, taken), examine_precisions(params, chosen)]
+
+
+def _params() -> Params | Finding:
+    try:
+        return load_params()
+    except EngineryError as error:
+        return Finding("params.yaml", State.WRONG, str(error), "mend that line")
+
+
+def _chosen(params: Params) -> Machine | Finding:
+    try:
+        return describe_machine(params.runtime)
+    except EngineryError as error:
+        return Finding("params.yaml", State.WRONG, str(error), "install it, or set runtime: auto")
+
+
+def examine_cpu() -> Finding:
+    cpu = find_cpu()
+    return Finding("CPU", State.FINE, f"{cpu.name}, {len(os.sched_getaffinity(0))} cores, {cpu.capability}")
+
+
+def examine_gpu() -> Finding:
+    gpu = find_gpu()
+    if gpu:
+        return Finding(
+            "GPU",
+            State.FINE,
+            f"{gpu.name}, compute capability {gpu.capability}, driver {gpu.driver} for CUDA up to {gpu.cuda}",
+        )
+    reason = why_no_gpu() or NO_GPU
+    return Finding("GPU", State.FINE if reason == NO_GPU else State.NOTE, reason)
+
+
+def examine_memory() -> Finding:
+    """In gigabytes; a container's limit counts where it is lower."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    kilobytes = {name.rstrip(":"): int(value) for name, value, *_ in lines}
+    limits = [int(text) for path in LIMITS if path.exists() and (text := path.read_text().strip()).isdigit()]
+    total = min([kilobytes["MemTotal"] * 1024, *limits])
+    free = min(kilobytes["MemAvailable"] * 1024, total)
+    return Finding("memory", State.FINE, f"{total / 1e9:.1f} GB, {free / 1e9:.1f} GB of it available")
+
+
+def examine_runtime(name: str) -> Finding:
+    runtime = load_runtime(name)
+    if missing := runtime.missing():
+        why, _, remedy = missing.rpartition(": ")
+        return Finding(name, State.NOTE, why, remedy)
+    try:
+        machine = describe_machine(name)
+    except EngineryError as error:
+        return Finding(name, State.NOTE, f"{runtime.version()}, but {error}")
+    if machine.device == "cuda" and not machine.capability:
+        return Finding(name, State.FINE, f"{machine.runtime_version}, builds engines for GPUs; none can run here")
+    return Finding(name, State.FINE, f"{machine.runtime_version}, on the {machine.device_name}")
+
+
+def examine_precisions(params: Params, machine: Machine) -> Finding:
+    """That a precision is executed as another one is no mistake, but its speed is then no reason to ship it."""
+    executed = native_precisions(machine, params.build)
+    natively = [name for name, kind in executed.items() if kind in AS_ASKED.get(name, (name,))]
+    others = [f"{name} {_instead(kind)}" for name, kind in executed.items() if name not in natively]
+    text = f"{machine.runtime} executes {'; '.join([', '.join(natively) + ' natively'] * bool(natively) + others)}"
+    asked = [name for name in params.precisions if name not in natively]
+    if not asked:
+        return Finding("precisions", State.FINE, text)
+    return Finding(
+        "precisions", State.NOTE, text, f"params.yaml lists {', '.join(asked)}: to see, not to ship from here"
+    )
+
+
+def native_precisions(machine: Machine, build: BuildParams) -> dict[str, str]:
+    """By precision what is executed instead. TensorRT takes long to build: there, the GPU's generation tells."""
+    if machine.runtime not in TENSORRT:
+        return executed_as(machine.runtime, build)
+    if not machine.capability:
+        return dict.fromkeys(SINCE, UNKNOWN)
+    here = tuple(int(part) for part in machine.capability.split("."))
+    return {name: name if here >= since else NOT_AT_ALL for name, since in SINCE.items()}
+
+
+def _instead(kind: str) -> str:
+    return kind if kind in (NOT_AT_ALL, UNKNOWN) else f"as {kind}"

@@ -1,0 +1,108 @@
+"""Whether a night is good: measured, held against the good run, and what has changed measured once more."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from enginery.comparison import Change, Outcome, compare_runs
+from enginery.core.records import Measurements
+
+CHANGED = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
+
+
+class Status(IntEnum):
+    """What a night ends with, also as the exit status; those of `enginery compare` where it has them."""
+
+    GOOD = 0
+    REGRESSION = 3
+    NOT_COMPARABLE = 4
+    GATE = 5
+
+
+class Found(NamedTuple):
+    """What was measured, and by precision what the gate has against it."""
+
+    measurements: Measurements
+    broken: Mapping[str, tuple[str, ...]]
+
+
+Measure = Callable[[Collection[str]], Found]  # measures these precisions anew, or all if it is given none
+
+
+class Judgement(NamedTuple):
+    """`changes` are against the good run; there are none of a precision that it lacks, unless the machine was slow."""
+
+    found: Found
+    changes: Sequence[Change]
+
+    @property
+    def status(self) -> Status:
+        if any(self.found.broken.values()):
+            return Status.GATE
+        if any(change.outcome == Outcome.REGRESSION for change in self.changes):
+            return Status.REGRESSION
+        return Status.NOT_COMPARABLE if any(change.again for change in self.changes) else Status.GOOD
+
+    @property
+    def becomes_good_run(self) -> bool:
+        """Only if it is better, or has what cannot be held against the present one.
+
+        Not every good night: with each held against the one before, a loss of 2% a night would never be seen.
+        """
+        outcomes = [change.outcome for change in self.changes]
+        new = {entry.precision for entry in self.found.measurements.precisions} - precisions_of(self.changes)
+        better = Outcome.IMPROVEMENT in outcomes or Outcome.NOT_COMPARABLE in outcomes or bool(new)
+        return self.status == Status.GOOD and better
+
+
+def judge(measure: Measure, good: Measurements | None, confidence: float, attempts: int) -> Judgement:
+    """Measures again, at most `attempts` times, what was timed on a slower machine; and once what has changed."""
+    found = _settled(measure, (), good, confidence, attempts)
+    changes = held_against(good, found.measurements, confidence)
+    if changed := {change.precision for change in changes if change.outcome in CHANGED}:
+        found = _settled(measure, changed, good, confidence, attempts)
+        changes = seen_twice(changes, held_against(good, found.measurements, confidence))
+    return Judgement(found, changes)
+
+
+def held_against(good: Measurements | None, now: Measurements, confidence: float) -> list[Change]:
+    """What the good run lacks has only to be timed at the machine's best pace: then it can be a good run."""
+    known = {entry.precision for entry in good.precisions} if good else set()
+    alone = [change for change in compare_runs(now, now, confidence) if change.again and change.precision not in known]
+    shared = known & {entry.precision for entry in now.precisions}
+    return alone + (compare_runs(good, now, confidence) if good and shared else [])
+
+
+def seen_twice(first: Sequence[Change], second: Sequence[Change]) -> list[Change]:
+    """The second, in which only what the first says too counts as a change."""
+    called = {(change.precision, change.figure): change.outcome for change in first}
+    measured_twice = {precision for precision, _ in called} - {change.precision for change in first if change.again}
+    return [
+        _confirmed(change, called.get((change.precision, change.figure)), change.precision in measured_twice)
+        for change in second
+    ]
+
+
+def precisions_of(changes: Iterable[Change]) -> set[str]:
+    return {change.precision for change in changes}
+
+
+def _settled(
+    measure: Measure, precisions: Collection[str], good: Measurements | None, confidence: float, attempts: int
+) -> Found:
+    found = measure(precisions)
+    for _ in range(attempts):
+        slow = {change.precision for change in held_against(good, found.measurements, confidence) if change.again}
+        if not slow:
+            break
+        found = measure(slow)
+    return found
+
+
+def _confirmed(change: Change, before: Outcome | None, twice: bool) -> Change:
+    if change.outcome == before or change.outcome not in CHANGED:
+        return change
+    if before is None and not twice:
+        why = "seen once, and timed on a slower machine the other time: measure again"
+        return change.model_copy(update={"outcome": Outcome.NOT_COMPARABLE, "why": why, "again": True})
+    return change.model_copy(update={"outcome": Outcome.NO_CHANGE, "why": "seen in one of two measurements"})

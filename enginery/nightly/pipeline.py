@@ -1,0 +1,51 @@
+"""The pipeline as a night runs it: what is stale, then every measurement anew, then the page with this night in it."""
+
+import subprocess
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from enginery.comparison import MEASUREMENTS
+from enginery.core.errors import EngineryError
+from enginery.core.records import Measurements, Verdict
+from enginery.nightly.judgement import Found
+
+VERDICT = Path("reports/verdict.json")
+WRITTEN_BY_A_RUN = (":!reports", ":!history", ":!dvc.lock")
+MEASURED = ("validate", "benchmark")  # the stages that find out anew, from the same files, what this machine delivers
+
+
+def bring_up_to_date() -> None:
+    """All but the gate: a red one is a finding of the night, not its end."""
+    dvc("repro", "report")
+
+
+def measure(precisions: Collection[str]) -> Found:
+    """Even if nothing changed, for the question is whether this machine still delivers; of all, if none is named."""
+    print(f"measuring {', '.join(sorted(precisions)) or 'all precisions'}", file=sys.stderr, flush=True)
+    stages = [f"{stage}@{name}" for stage in MEASURED for name in sorted(precisions)] or MEASURED
+    dvc("repro", "--force", "--single-item", *stages)
+    dvc("repro", "report")
+    return Found(Measurements.read(MEASUREMENTS), Verdict.read(VERDICT).failures)
+
+
+def finish(found: Found) -> None:
+    """The report draws the history; then the gate has its say, which must be what was found."""
+    red = any(found.broken.values())
+    dvc("repro", allowed_to_fail=red)
+
+
+def revision() -> str:
+    """Of the code that runs; `-dirty` if files differ from it, other than those that a run writes."""
+    found = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+    if found.returncode:
+        raise EngineryError(f"a night is recorded with its git revision, but git has none: {found.stderr.strip()}")
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ".", *WRITTEN_BY_A_RUN]).returncode
+    return found.stdout.strip() + ("-dirty" if changed else "")
+
+
+def dvc(*arguments: str, allowed_to_fail: bool = False) -> None:
+    """What it says goes to standard error: standard output is for the summary."""
+    done = subprocess.run([sys.executable, "-m", "dvc", *arguments], stdout=sys.stderr)
+    if done.returncode and not allowed_to_fail:
+        raise EngineryError(f"`dvc {' '.join(arguments)}` failed, as said above; the night is not recorded")

@@ -1,0 +1,59 @@
+"""The model as the user brought it, which every graph and engine made of it is held against."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from enginery.core.errors import EngineryError
+from enginery.feeds import Feeds, Outputs, Run
+from enginery.graphs import arbiter, run_graph
+from enginery.models import call_model, load_model
+from enginery.user_code import users_part
+
+GIVEN_GRAPH = "model.onnx"  # in the weights' folder, if the model came as an ONNX file
+
+
+def open_original(weights: Path) -> Run:
+    """PyTorch's model, or the user's ONNX file as it is written."""
+    given = weights / GIVEN_GRAPH
+    return partial(run_graph, arbiter(given)) if given.exists() else partial(run_model, load_model(weights))
+
+
+def made_by(weights: Path) -> str:
+    return "ONNX Runtime" if (weights / GIVEN_GRAPH).exists() else "PyTorch"
+
+
+def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
+    with torch.inference_mode():
+        outputs = call_model(model, {name: torch.from_numpy(array) for name, array in feeds.items()})
+        return {name: output.float().numpy() for name, output in outputs.items()}
+
+
+def require_runs(run: Run, feeds: Feeds, classes: int) -> None:
+    """One pass over few samples: what the model cannot take or does not return is said before hours of work."""
+    try:
+        outputs = run(feeds)
+    except EngineryError:
+        raise
+    except Exception as error:  # whatever the user's network raises
+        raise EngineryError(f"model.source: the model fails on {_shapes(feeds)}: {users_part(error)}") from None
+    samples = len(next(iter(feeds.values())))
+    for name, output in outputs.items():
+        if output.ndim == 0 or len(output) != samples or not np.issubdtype(output.dtype, np.floating):
+            raise EngineryError(
+                f"model.source: output {name} is {output.dtype} of shape {output.shape}; "
+                f"it must be floats with the batch, here {samples}, as first axis"
+            )
+    if classes and not any(output.shape == (samples, classes) for output in outputs.values()):
+        raise EngineryError(
+            f"samples.source has {classes} classes, and no output of the model has as many: it returns "
+            f"{_shapes(outputs)}. Are these the images that the model was trained on?"
+        )
+
+
+def _shapes(arrays: Mapping[str, np.ndarray]) -> str:
+    return ", ".join(f"{name} {array.shape}" for name, array in arrays.items())

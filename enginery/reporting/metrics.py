@@ -1,0 +1,68 @@
+"""The findings as numbers, for `dvc metrics diff`: named with their units, rounded to what is known."""
+
+from typing import Any
+
+from enginery.core.records import ENGINE
+from enginery.reporting.evidence import Evidence, Findings
+from enginery.reporting.noise import reasons
+from enginery.reporting.verdict import recommend
+
+
+def metrics(findings: Findings) -> dict[str, Any]:
+    chosen = recommend(findings)
+    return {
+        "recommended": chosen.precision if chosen else "none",
+        **_known({"pytorch": _known({"accuracy_%": _percent(findings.precisions[0].validation.reference_accuracy)})}),
+        **{entry.precision: _of_precision(entry, findings) for entry in findings.precisions},
+    }
+
+
+def batch_key(findings: Findings, batch: int) -> str:
+    """DVC sorts keys as text: zeros keep batch 4 before batch 16."""
+    return f"batch_{batch:0{max(2, len(str(max(findings.batches))))}d}"
+
+
+def _of_precision(entry: Evidence, findings: Findings) -> dict[str, Any]:
+    validation, errors = entry.validation, entry.validation.engine_against_pytorch
+    peak = entry.benchmark.peak_memory[ENGINE]
+    return _known(
+        {
+            "passed": validation.passed,
+            "accuracy_%": _percent(validation.engine_accuracy),
+            "accuracy_drop_%": _percent(validation.accuracy_drop),
+            "same_answer_%": _percent(errors.top1_agreement),
+            "cosine": round(errors.cosine, 6),
+            "relative_error": _digits(errors.relative),
+            "executed_as_asked_%": _percent(entry.engine.share_as_asked),
+            "engine_MB": round(entry.engine.bytes / 1e6, 1),
+            "peak_MB": round(peak.host),
+            "peak_GPU_MB": round(peak.device) if peak.device else None,
+            **{
+                batch_key(findings, batch): _of_batch(entry, batch, findings.baselines[0]) for batch in findings.batches
+            },
+        }
+    )
+
+
+def _of_batch(entry: Evidence, batch: int, baseline: str) -> dict[str, Any]:
+    latency = entry.latency(batch)
+    return {
+        "p50_ms": _digits(latency.p50),
+        "p99_ms": _digits(latency.p99),
+        "images_per_s": round(latency.images_per_second),
+        "speedup": _digits(entry.ratio(batch, baseline).median),
+        "noisy": bool(reasons(entry, entry.ratio(batch, baseline))),
+    }
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else round(100 * share, 2)
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def _known(figures: dict[str, Any]) -> dict[str, Any]:
+    """What was not measured is left out, not zero."""
+    return {name: value for name, value in figures.items() if value not in (None, {})}

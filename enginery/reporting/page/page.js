@@ -1,0 +1,68 @@
+"use strict";
+
+// Light or dark: as the system is set, until the button says otherwise.
+const root = document.documentElement;
+const theme = document.getElementById("theme");
+const system = matchMedia("(prefers-color-scheme: dark)");
+
+function remembered() {
+  try { return localStorage.getItem("enginery-theme"); } catch { return null; } // some browsers keep nothing for files
+}
+
+function isDark() {
+  return (root.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
+}
+
+function showTheme() {
+  theme.textContent = isDark() ? "Light" : "Dark";
+  theme.setAttribute("aria-label", `Switch to ${isDark() ? "light" : "dark"} colours`);
+}
+
+theme.addEventListener("click", () => {
+  root.dataset.theme = isDark() ? "light" : "dark";
+  try { localStorage.setItem("enginery-theme", root.dataset.theme); } catch { /* it holds until the page is closed */ }
+  showTheme();
+});
+system.addEventListener("change", showTheme);
+if (["light", "dark"].includes(remembered())) root.dataset.theme = remembered();
+theme.hidden = false;
+showTheme();
+
+// Tables: a cell counts as the figure that it begins with, if all cells of the column do. What is missing comes last.
+function figureOf(text) {
+  return parseFloat(text.replaceAll(",", ""));
+}
+
+function sortBy(header) {
+  const column = header.cellIndex;
+  const body = header.closest("table").tBodies[0];
+  const ascending = header.getAttribute("aria-sort") !== "ascending";
+  const rows = [...body.rows].map((row) => ({ row, text: row.cells[column].textContent.trim() }));
+  const told = rows.filter(({ text }) => text !== "-");
+  const byFigure = told.every(({ text }) => !Number.isNaN(figureOf(text)));
+  told.sort((a, b) => {
+    const order = byFigure ? figureOf(a.text) - figureOf(b.text) : a.text.localeCompare(b.text, "en", { numeric: true });
+    return ascending ? order : -order;
+  });
+  for (const other of header.parentElement.cells) other.setAttribute("aria-sort", "none");
+  header.setAttribute("aria-sort", ascending ? "ascending" : "descending");
+  body.append(...[...told, ...rows.filter(({ text }) => text === "-")].map(({ row }) => row));
+}
+
+for (const button of document.querySelectorAll("th button")) {
+  button.addEventListener("click", () => sortBy(button.closest("th")));
+}
+
+// One more histogram at a time.
+const chosen = document.getElementById("histogram");
+const histograms = document.getElementById("histograms");
+if (chosen) {
+  chosen.addEventListener("change", () => {
+    [...histograms.children].forEach((figure, number) => { figure.hidden = number !== Number(chosen.value); });
+  });
+}
+
+// On paper, all that is folded is seen.
+addEventListener("beforeprint", () => {
+  for (const folded of document.querySelectorAll("details")) folded.open = true;
+});

@@ -1,0 +1,168 @@
+"""The report as one page that needs nothing but a browser."""
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from enginery.reporting import tables
+from enginery.reporting.background import Background
+from enginery.reporting.evidence import Findings, title_of
+from enginery.reporting.metrics import batch_key
+from enginery.reporting.notes import notes_on
+from enginery.reporting.page import causes, pictures
+from enginery.reporting.page.listing import facts, latencies, of_frame, overview, throughputs
+from enginery.reporting.verdict import doubts, recommend, why
+from enginery.reporting.where_time_goes import QUANTIZED, Parts, cost, slowest
+from enginery.reporting.wording import device, percent
+
+HERE = Path(__file__).parent
+MOST_LAYERS = 60  # the slowest of each engine
+FIRST_HISTOGRAMS = 6  # are seen at once, the others when they are chosen
+MOST_CLASSES = 50
+MOST_NIGHTS = 60  # a row for each precision
+
+
+class Nights(NamedTuple):
+    """What became of speed and error over the nights."""
+
+    picture: bytes
+    rows: pd.DataFrame
+
+
+def render_page(
+    findings: Findings, background: Background, failures: Mapping[str, tuple[str, ...]], nights: Nights | None = None
+) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"code": with_code, "title_of": title_of}
+    script = (HERE / "page.js").read_text()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("page.html").render(
+        style=Markup((HERE / "page.css").read_text()),
+        script=Markup(script),
+        script_digest=digest,
+        findings=findings,
+        background=background,
+        machine=device(findings.machine),
+        **_verdict(findings, failures),
+        **_measured(findings, failures),
+        **_explained(findings, background),
+        trend=nights and base64.b64encode(nights.picture).decode(),
+        nights=nights and of_frame("The latest nights", _readable_nights(nights.rows)),
+    )
+
+
+def _readable_nights(rows: pd.DataFrame) -> pd.DataFrame:
+    """The last first."""
+    last = rows.tail(MOST_NIGHTS).iloc[::-1]
+    frame = pd.DataFrame(
+        {
+            "precision": last["precision"],
+            "times PyTorch": last["speedup"].map("{:.2f}".format),
+            "accuracy": last["accuracy"].map(percent, na_action=None),
+            "relative error": last["relative_error"].map("{:.1e}".format),
+            "verdict": last["verdict"].map(str),
+            "of": last["setting"],
+        }
+    )
+    return frame.set_axis(last["date"].map("{:%Y-%m-%d %H:%M}".format).rename("night"))
+
+
+def with_code(text: str) -> Markup:
+    """What stands between backticks is code."""
+    parts = [
+        Markup("<code>{}</code>").format(part) if odd % 2 else escape(part) for odd, part in enumerate(text.split("`"))
+    ]
+    return Markup("").join(parts)
+
+
+def _verdict(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    chosen = recommend(findings)
+    return {
+        "chosen": chosen,
+        "why": why(findings, chosen) if chosen else "",
+        "doubts": doubts(findings, chosen) if chosen else [],
+        "batch": findings.tuned_batch,
+        "batch_key": batch_key(findings, findings.tuned_batch),
+        "baseline": findings.baselines[0],
+        "notes": notes_on(findings, failures),
+        "overview": overview(findings, failures),
+    }
+
+
+def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    looks = pictures.looks_of(findings, failures)
+    costs, gpu = tables.cost_table(findings), tables.gpu_table(findings)
+    return {
+        "tradeoff": causes.tradeoff_pictures(findings, looks),
+        "accuracy": of_frame("Against PyTorch, on the full validation set", tables.accuracy_table(findings)),
+        "blame": of_frame("Where the error arises, as relative error", tables.blame_table(findings)),
+        "spots": of_frame(
+            "At single batch sizes: accuracy, and relative error to its own logits on the full set",
+            tables.spot_table(findings),
+        ),
+        "latency": pictures.latency_pictures(findings, looks),
+        "latencies": latencies(findings),
+        "costs": of_frame("What a batch costs: a fixed part, and each image", costs) if len(costs) else None,
+        "compute": of_frame("Compute alone, median ms by the GPU's clock", tables.compute_table(findings))
+        if findings.machine.device == "cuda"
+        else None,
+        "gpu": of_frame("The GPU meanwhile", gpu) if len(gpu) else None,
+        "throughput": pictures.throughput_pictures(findings, looks),
+        "throughputs": throughputs(findings),
+        "memory": pictures.memory_pictures(findings, looks),
+        "memories": of_frame("Memory and size", tables.memory_table(findings)),
+        "executed": pictures.executed_pictures(findings),
+        "executions": of_frame("Executed precision of the compute layers", tables.executed_table(findings)),
+        "errors": causes.error_pictures(findings, looks),
+    }
+
+
+def _explained(findings: Findings, background: Background) -> dict[str, Any]:
+    histograms = causes.histogram_pictures(background)
+    before, after = background.simplification.nodes_before, background.simplification.nodes_after
+    return {
+        "histograms": histograms,
+        "first_histograms": FIRST_HISTOGRAMS,
+        "operators": causes.operator_picture(background),
+        "nodes_before": sum(before.values()),
+        "nodes_after": sum(after.values()),
+        "slowest": {
+            entry.precision: _readable(slowest(entry, findings, MOST_LAYERS), f"Slowest layers of {entry.precision}")
+            for entry in findings.precisions
+        },
+        "costs_of_quantizing": {
+            entry.precision: _readable(cost(entry, findings), f"Layers that lost in {entry.precision}")
+            for entry in findings.precisions
+            if entry.precision in QUANTIZED
+        },
+        "params": facts("Parameters", background.params.model_dump(mode="json", by_alias=True)),
+        "machine_facts": facts("Machine", findings.machine.model_dump()),
+        "tools": facts("Tools that shape the graphs", background.tools.versions),
+        "files": facts("Files, by SHA-256", _hashes(findings, background)),
+        "classes": findings.precisions[0].engine.class_names[:MOST_CLASSES],
+        "class_count": len(findings.precisions[0].engine.class_names),
+    }
+
+
+def _readable(parts: Parts, caption: str) -> list[Any]:
+    return [part if isinstance(part, str) else of_frame(caption, part) for part in parts]
+
+
+def _hashes(findings: Findings, background: Background) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "simplified model.onnx": background.calibration.model_sha256,
+        "calibration samples": background.calibration.samples_sha256,
+        "calibration.cache": background.calibration.cache_sha256,
+    }
+    for entry in findings.precisions:
+        found[f"{entry.precision} model.onnx"] = entry.engine.onnx_sha256
+        found |= {f"{entry.precision} {name}": digest for name, digest in entry.engine.files.items()}
+    return found

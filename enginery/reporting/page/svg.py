@@ -1,0 +1,94 @@
+"""Pictures as trees of SVG elements: whatever a name holds, it cannot become markup.
+
+Places across are shares of the width, and heights are pixels. So a picture takes the width that it is given, and its
+text keeps its size: on a phone, too.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement
+
+from markupsafe import Markup
+
+TEXT_HEIGHT = 15
+LETTER = 7.4  # pixels that one takes, about
+MOST_LETTERS = 16  # of one line of a label
+
+
+class Figure(NamedTuple):
+    caption: str
+    picture: Markup
+
+
+class Picture:
+    """The inner area is drawn in; around it are pixels for labels: top, right, bottom, left."""
+
+    def __init__(self, key: str, title: str, description: str, height: float, around: Sequence[float]) -> None:
+        self.height = height
+        top, right, bottom, left = around
+        self.root = Element(
+            "svg",
+            {
+                "class": "chart",
+                "role": "img",
+                "aria-labelledby": f"{key}-title {key}-description",
+                "style": f"height:{height + top + bottom:g}px;padding:{top:g}px {right:g}px {bottom:g}px {left:g}px",
+            },
+        )
+        self._add("title", id=f"{key}-title").text = title
+        self._add("desc", id=f"{key}-description").text = description
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, look: str) -> None:
+        self._add("line", look, x1=_share(x1), y1=_pixels(y1), x2=_share(x2), y2=_pixels(y2))
+
+    def bar(self, start: float, end: float, y: float, height: float, look: str, says: str = "") -> None:
+        bar = self._add("rect", look, x=_share(start), y=_pixels(y), height=_pixels(height))
+        bar.set("width", _share(max(0.0, end - start)))
+        _explain(bar, says)
+
+    def dot(self, x: float, y: float, look: str, says: str = "", radius: float = 5) -> None:
+        _explain(self._add("circle", look, cx=_share(x), cy=_pixels(y), r=_pixels(radius)), says)
+
+    def text(self, x: float, y: float, words: str, look: str, shift: float = 0) -> None:
+        """`shift` is in pixels, to stand beside a mark."""
+        self._add("text", look, x=_share(x), y=_pixels(y), dx=_pixels(shift)).text = words
+
+    def shape(self, path: str, columns: float, look: str) -> None:
+        """A path over so many columns, 100 high, stretched over the area."""
+        frame = self._add("svg", viewBox=f"0 0 {columns:g} 100", preserveAspectRatio="none", width="100%")
+        frame.set("height", _pixels(self.height))
+        SubElement(frame, "path", {"d": path, "class": look})
+
+    def markup(self) -> Markup:
+        return Markup(ElementTree.tostring(self.root, encoding="unicode"))
+
+    def _add(self, tag: str, look: str = "", **attributes: str) -> Element:
+        return SubElement(self.root, tag, attributes | ({"class": look} if look else {}))
+
+
+def wrapped(label: str) -> list[str]:
+    """Lines that fit beside a picture; what is far too long is cut."""
+    lines = [""]
+    for word in label.replace("+", " +").split():
+        if lines[-1] and len(lines[-1]) + len(word) >= MOST_LETTERS:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip() if not word.startswith("+") else lines[-1] + word
+    return [line if len(line) <= MOST_LETTERS + 2 else f"{line[:MOST_LETTERS]}…" for line in lines[:3]]
+
+
+def room_for(labels: Sequence[str]) -> float:
+    return max((len(line) * LETTER for label in labels for line in wrapped(label)), default=0) + 12
+
+
+def _explain(element: Element, says: str) -> None:
+    if says:
+        SubElement(element, "title").text = says
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.2f}%"
+
+
+def _pixels(value: float) -> str:
+    return f"{value:g}"

@@ -1,0 +1,98 @@
+"""Dividing the images among training, calibration and validation, and writing each split to disk."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import new_folder
+from enginery.core.params import Preprocessing, SamplesParams
+from enginery.core.progress import progress
+from enginery.core.records import Manifest, Sample
+from enginery.samples import MANIFEST, file_of
+from enginery.sources.source import Source
+from enginery.sources.tensors import Tensors
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+AHEAD = 4  # images under way or waiting for the disk, for each core
+
+
+def split(total: int, params: SamplesParams) -> dict[str, list[int]]:
+    """Disjoint and seeded. Calibration comes last, so that its size changes nothing in the other two."""
+    asked = {"validation": params.validation, "training": params.training, "calibration": params.calibration}
+    if sum(asked.values()) > total:
+        wanted = ", ".join(f"{name} {count}" for name, count in asked.items())
+        raise EngineryError(
+            f"samples: {params.source} has {total} images, but params.yaml asks for {sum(asked.values())} ({wanted})"
+        )
+    order = np.random.default_rng(params.seed).permutation(total).tolist()
+    splits: dict[str, list[int]] = {}
+    start = 0
+    for name, count in asked.items():
+        splits[name] = order[start : start + count]
+        start += count
+    return splits
+
+
+def write_split(source: Source | Tensors, indices: Sequence[int], params: SamplesParams, folder: Path) -> Manifest:
+    """Decode in parallel, straight to disk: memory does not grow with the number of images."""
+    with new_folder(folder) as unfinished:
+        if isinstance(source, Tensors):
+            inputs, samples = source.inputs, source.write(indices, unfinished)
+        elif params.preprocessing:
+            inputs, samples = (params.input,), _write_pixels(source, indices, params.preprocessing, unfinished)
+        else:
+            raise EngineryError(f"samples.preprocessing: {params.source} holds images, which need it")
+        manifest = Manifest(
+            source=params.source,
+            inputs=inputs,
+            preprocessing=params.preprocessing,
+            class_names=source.class_names,
+            samples=tuple(samples),
+        )
+        manifest.write(unfinished / MANIFEST)
+    return manifest
+
+
+def _write_pixels(source: Source, indices: Sequence[int], how: Preprocessing, folder: Path) -> list[Sample]:
+    header = {"descr": "|u1", "fortran_order": False, "shape": (len(indices), *how.shape)}
+    samples: list[Sample] = []
+    with (folder / file_of(0)).open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        prepared = in_parallel(lambda index: source.prepare(index, how), indices)
+        for item in progress(prepared, "samples", len(indices)):
+            samples.append(item.sample)
+            file.write(item.pixels.data)
+    return samples
+
+
+def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """In order, and only a few ahead: Executor.map keeps every result that the disk has not taken yet."""
+    cores = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(cores) as pool:
+        waiting: deque[Future[Result]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > AHEAD * cores:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def shared_images(manifests: Mapping[str, Manifest]) -> str | None:
+    """Which images, byte for byte, are in more than one split: an engine is then judged on what it was made with."""
+    places: dict[str, dict[str, str]] = {}
+    for split_name, manifest in manifests.items():
+        for sample in manifest.samples:
+            places.setdefault(sample.sha256, {})[split_name] = sample.name
+    shared = [found for found in places.values() if len(found) > 1]
+    if not shared:
+        return None
+    example = " and ".join(f"{name} ({split_name})" for split_name, name in shared[0].items())
+    return f"{len(shared)} images are in several splits under different names, byte for byte the same: {example}"

@@ -1,0 +1,60 @@
+// A stand-in for TensorRT's header: what a bundle's main.cpp calls, with the signatures that TensorRT 10.0 to 11.1
+// share. pip's packages bring no headers. It cannot show that those of another version still fit.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace nvinfer1
+{
+
+class Dims64
+{
+public:
+    int32_t nbDims;
+    int64_t d[8];
+};
+using Dims = Dims64;
+
+enum class TensorIOMode : int32_t { kNONE = 0, kINPUT = 1, kOUTPUT = 2 };
+
+class ILogger
+{
+public:
+    enum class Severity : int32_t { kINTERNAL_ERROR = 0, kERROR = 1, kWARNING = 2, kINFO = 3, kVERBOSE = 4 };
+    virtual void log(Severity severity, char const* message) noexcept = 0;
+    virtual ~ILogger() = default;
+};
+
+class IExecutionContext
+{
+public:
+    virtual ~IExecutionContext() noexcept = default;
+    bool setInputShape(char const* name, Dims const& shape) noexcept;
+    Dims getTensorShape(char const* name) const noexcept;
+    bool setTensorAddress(char const* name, void* address) noexcept;
+    bool enqueueV3(cudaStream_t stream) noexcept;
+};
+
+class ICudaEngine
+{
+public:
+    virtual ~ICudaEngine() noexcept = default;
+    int32_t getNbIOTensors() const noexcept;
+    char const* getIOTensorName(int32_t index) const noexcept;
+    TensorIOMode getTensorIOMode(char const* name) const noexcept;
+    Dims getTensorShape(char const* name) const noexcept;
+    IExecutionContext* createExecutionContext() noexcept;
+};
+
+class IRuntime
+{
+public:
+    virtual ~IRuntime() noexcept = default;
+    ICudaEngine* deserializeCudaEngine(void const* plan, std::size_t size) noexcept;
+};
+
+IRuntime* createInferRuntime(ILogger& logger) noexcept;
+
+} // namespace nvinfer1

@@ -1,0 +1,16 @@
+// A stand-in for CUDA's header: what a bundle's main.cpp calls, so that a compiler can check it where there is no CUDA.
+#pragma once
+#include <cstddef>
+
+enum cudaError_t { cudaSuccess = 0 };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
+using cudaStream_t = struct CUstream_st*;
+constexpr unsigned int cudaStreamNonBlocking = 1;
+
+char const* cudaGetErrorString(cudaError_t error);
+cudaError_t cudaMalloc(void** address, std::size_t size);
+cudaError_t cudaFree(void* address);
+cudaError_t cudaMemcpyAsync(void* to, void const* from, std::size_t count, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);

@@ -1,0 +1,97 @@
+"""A folder as `dvc repro` leaves it, around one tiny engine: artifacts, reports and params.yaml."""
+
+import shutil
+from pathlib import Path
+
+from command import ROOT
+
+from enginery.core.records import (
+    Benchmark,
+    Contention,
+    EngineRecord,
+    Errors,
+    Latency,
+    Machine,
+    Measured,
+    Measurements,
+    Pace,
+    Ratio,
+    Validation,
+    Verdict,
+)
+
+CLOSE = Errors(
+    max_abs=1e-5, mean_abs=1e-6, relative=1e-6, cosine=1.0, worst_cosine=1.0, top1_agreement=1.0, nonfinite=0
+)
+
+
+def make_project(root: Path, engine: Path, onnx: Path, machine: Machine) -> Path:
+    record = EngineRecord.read(engine / "engine.json")
+    precision = record.precision
+    shutil.copytree(engine, root / "artifacts" / "engines" / precision)
+    converted = root / "artifacts" / "converted" / precision
+    converted.mkdir(parents=True)
+    shutil.copyfile(onnx, converted / "model.onnx")
+    shutil.copyfile(ROOT / "params.yaml", root / "params.yaml")
+    Verdict(recommended=precision, failures={precision: ()}).write(root / "reports" / "verdict.json")
+    judge(root, record, machine)
+    return root
+
+
+def judge(root: Path, record: EngineRecord, machine: Machine, identity: str | None = "its own", **more: object) -> None:
+    """A report on the engine; what it measured is made up."""
+    validation = Validation(
+        precision=record.precision,
+        engine=record.identity if identity == "its own" else identity,
+        samples=512,
+        reference_accuracy=0.986,
+        graph_accuracy=0.985,
+        engine_accuracy=0.984,
+        accuracy_drop=0.002,
+        engine_against_pytorch=CLOSE,
+        graph_against_pytorch=CLOSE,
+        engine_against_graph=CLOSE,
+        spots=(),
+        resized=(),
+        loss_comes_from="precision",
+        broken=(),
+    )
+    measured = Measured(
+        precision=record.precision,
+        engine_bytes=record.bytes,
+        executed_as_asked=1.0,
+        validation=validation.model_copy(update=more),
+        benchmark=made_up_benchmark(record.precision),
+    )
+    Measurements(machine=machine, precisions=(measured,)).write(root / "reports" / "measurements.json")
+
+
+def made_up_benchmark(precision: str) -> Benchmark:
+    times = {"engine": 2.5, "eager": 10.0}
+    return Benchmark(
+        precision=precision,
+        threads=2,
+        cuda_graph=False,
+        confidence=0.95,
+        latencies=tuple(
+            Latency(
+                contender=contender,
+                batch=4,
+                runs=100,
+                p50=milliseconds,
+                p90=milliseconds,
+                p99=milliseconds + 1,
+                compute=None,
+                spread=0.02,
+                outliers=0.0,
+                images_per_second=4000 / milliseconds,
+            )
+            for contender, milliseconds in times.items()
+        ),
+        ratios=(Ratio(baseline="eager", batch=4, rounds=20, median=4.0, low=3.9, high=4.1),),
+        pace=Pace(microseconds=5.0, rounds=40, set_aside=0),
+        throughput=(),
+        contention=Contention(cores=2, others=0.0, stolen=0.0),
+        peak_memory={},
+        gpu=None,
+    )

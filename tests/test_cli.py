@@ -1,0 +1,139 @@
+"""The command as a whole: help that teaches, completion, colours, exit codes, and mistakes in typing."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from command import ROOT, enginery, on_a_terminal
+
+from enginery.core.records import EngineRecord
+
+COMMANDS = ("doctor", "inspect", "infer", "compare", "bundle")
+COLOUR = "\033["
+
+
+def test_alone_it_teaches():
+    done = enginery()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == enginery("--help").stdout
+    listed = re.findall(r"(?m)^    (\w+) ", done.stdout)
+    assert tuple(listed) == COMMANDS, "the order in which one meets them"
+    shown = re.findall(r"(?m)^  (?:enginery|dvc) (\w+)", done.stdout)
+    assert shown == ["doctor", "repro", "inspect", "infer", "compare", "bundle"]
+    assert [line.split()[0] for line in done.stdout.split("exit codes:\n")[1].splitlines()] == list("012345")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_shows_examples_and_exit_codes(command):
+    done = enginery(command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    examples = done.stdout.split("examples:\n")[1]
+    assert f"  enginery {command}" in examples
+    assert re.search(r"[Ee]xits \d", examples)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_examples_in_the_help_can_be_parsed(command):
+    from enginery.cli import build_parser
+
+    parser, _ = build_parser()
+    examples = enginery(command, "--help").stdout.split("examples:\n")[1]
+    lines = re.findall(r"(?m)^  enginery (.*?)(?: \| .*|   .*)?$", examples)
+    assert lines
+    for line in lines:
+        assert parser.parse_args(line.split()).run.__name__ == f"run_{command}"
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("inspct", "inspect"), ("infere", "infer"), ("docter", "doctor")])
+def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(typed, meant):
+    done = enginery(typed, "x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"enginery: error: '{typed}' is no command; did you mean '{meant}'?" in done.stderr
+
+
+def test_an_unlike_command_is_answered_with_all():
+    assert "known here: doctor, inspect, infer, compare, bundle" in enginery("quux").stderr
+
+
+def test_a_precision_in_place_of_a_folder_is_answered_with_the_folder(built, tmp_path):
+    shutil.copytree(built, tmp_path / "artifacts" / "engines" / "fp32")
+    done = enginery("inspect", "fp32", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.endswith("did you mean artifacts/engines/fp32?\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_is_a_script_of_the_shell(shell):
+    done = enginery("--print-completion", shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(command in done.stdout for command in COMMANDS)
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n"], input=done.stdout, text=True).returncode == 0
+
+
+def test_bash_completes_commands_and_options():
+    """As bash does when the tab key is pressed."""
+    program = (
+        'source /dev/stdin <<< "$SCRIPT"\n'
+        "complete -p enginery | grep -o -- '-F [a-z_]*'\n"
+        'press() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_enginery; echo "${COMPREPLY[@]}"; }\n'
+        "press enginery in\n"
+        "press enginery infer --t\n"
+    )
+    script = enginery("--print-completion", "bash").stdout
+    done = subprocess.run(
+        ["bash", "-c", program], env=os.environ | {"SCRIPT": script}, capture_output=True, text=True, timeout=60
+    )
+    function, commands, options = done.stdout.splitlines()
+    assert function == "-F _shtab_enginery"
+    assert commands.split() == ["inspect", "infer"]
+    assert options.split() == ["--top", "--threads"]
+
+
+def test_json_of_an_engine_is_its_record_and_what_follows(built):
+    done = enginery("inspect", built, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    record, told = EngineRecord.read(built / "engine.json"), json.loads(done.stdout)
+    derived = {"executed": {"fp32": 3}, "share_as_asked": 1.0, "identity": record.identity}
+    assert told == json.loads((built / "engine.json").read_text()) | derived
+
+
+def test_colours_are_for_terminals_alone(tmp_path):
+    error = ("inspect", tmp_path)
+    assert COLOUR in on_a_terminal(*error, NO_COLOR="")
+    assert COLOUR not in on_a_terminal(*error, NO_COLOR="1")
+    assert COLOUR not in on_a_terminal(*error, TERM="dumb")
+    assert COLOUR not in enginery(*error).stderr
+    assert COLOUR in on_a_terminal("doctor", cwd=ROOT)
+    assert COLOUR not in enginery("doctor").stdout
+
+
+def test_a_reader_that_has_had_enough_is_no_error(built):
+    command = f"{sys.executable} -m enginery.cli inspect {built} --json | head -c 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("{0\n", "")
+
+
+def test_the_command_alone_is_quick_to_load():
+    """Help and completion need none of what the commands need."""
+    program = "import sys, enginery.cli as cli; cli.build_parser(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"numpy", "pandas", "onnx", "pydantic", "torch", "jinja2", "openvino"}
+
+
+def test_an_interrupt_is_a_sentence():
+    program = (
+        "import sys, enginery.doctor\n"
+        "def interrupted(): raise KeyboardInterrupt\n"
+        "enginery.doctor.examine = interrupted\n"
+        "sys.argv = ['enginery', 'doctor']\n"
+        "from enginery.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "enginery: interrupted; nothing half-written was kept\n"

@@ -1,0 +1,195 @@
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch import nn
+
+from enginery.core.errors import EngineryError
+from enginery.core.params import Profile, Range
+from enginery.export import adopt_graph, checked_feeds, export_model
+from enginery.graphs import arbiter, read_interface, run_graph, save_graph
+from enginery.original import run_model
+
+OPSET = 20
+BATCH = Profile(batch=Range(min=1, opt=2, max=8))
+SIZED = Profile(
+    batch=Range(min=1, opt=2, max=8), height=Range(min=16, opt=32, max=64), width=Range(min=16, opt=32, max=64)
+)
+IMAGES = {0: "batch", 2: "height", 3: "width"}
+
+
+def noise(*shape):
+    return np.random.default_rng(0).normal(0, 1, shape).astype(np.float32)
+
+
+def sizes_of(tensors):
+    return {
+        tensor.name: [size.dim_param or size.dim_value for size in tensor.type.tensor_type.shape.dim]
+        for tensor in tensors
+    }
+
+
+def assert_computes_the_same(model, graph, feeds):
+    wanted, got = run_model(model, feeds), run_graph(arbiter(graph), feeds)
+    assert got.keys() == wanted.keys()
+    for name, values in wanted.items():
+        assert got[name] == pytest.approx(values, abs=1e-4), name
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.classifier = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8 + 4, 5)
+
+    def forward(self, extra, image):
+        seen = self.conv(image)
+        return {"scores": self.classifier(torch.cat([seen.mean((2, 3)), extra], 1)), "none": None, "map": seen}
+
+
+def test_several_inputs_and_outputs_keep_their_names_and_the_batch_stays_dynamic(tmp_path):
+    model = Pair().eval()
+    example = {"image": noise(2, 3, 8, 8), "extra": noise(2, 4)}
+    graph = export_model(model, example, {0: "batch"}, BATCH, OPSET)
+    assert sizes_of(graph.graph.input) == {"image": ["batch", 3, 8, 8], "extra": ["batch", 4]}
+    assert sizes_of(graph.graph.output) == {"scores": ["batch", 5], "map": ["batch", 8, 8, 8]}
+    for batch in (1, 7):
+        assert_computes_the_same(model, graph, {"image": noise(batch, 3, 8, 8), "extra": noise(batch, 4)})
+    save_graph(graph, tmp_path / "model.onnx")
+    assert [spec.name for spec in read_interface(tmp_path / "model.onnx", BATCH).inputs] == ["image", "extra"]
+
+
+class Segments(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, image):
+        return self.conv(image), self.conv(image).mean((2, 3))
+
+
+def test_height_and_width_stay_dynamic_where_the_profile_has_ranges(tmp_path):
+    """And how large a batch or an image is tuned for changes nothing: that is for the engines."""
+    model, example = Segments().eval(), {"input": noise(2, 3, 32, 32)}
+    graph = export_model(model, example, IMAGES, SIZED, OPSET)
+    assert sizes_of(graph.graph.input) == {"input": ["batch", 3, "height", "width"]}
+    assert sizes_of(graph.graph.output) == {"output_0": ["batch", 4, "height", "width"], "output_1": ["batch", 4]}
+    for shape in ((1, 3, 16, 64), (5, 3, 49, 17)):
+        assert_computes_the_same(model, graph, {"input": noise(*shape)})
+    save_graph(graph, tmp_path / "model.onnx")
+    assert read_interface(tmp_path / "model.onnx", SIZED)
+    tuned = SIZED.model_copy(update={"batch": Range(min=1, opt=8, max=8), "width": Range(min=16, opt=64, max=64)})
+    assert export_model(model, example, IMAGES, tuned, OPSET) == graph
+
+
+def test_without_ranges_the_size_is_that_of_the_images_and_a_fixed_batch_is_its_own(tmp_path):
+    class Fixed(nn.Module):
+        """Reshapes to four samples, whatever it is given."""
+
+        def forward(self, image):
+            return image.reshape(4, -1)[:, :12]
+
+    model, example = Fixed().eval(), {"input": noise(4, 3, 8, 8)}
+    graph = export_model(model, example, IMAGES, Profile(batch=Range(min=4, opt=4, max=4)), OPSET)
+    assert sizes_of([*graph.graph.input, *graph.graph.output]) == {"input": [4, 3, 8, 8], "logits": [4, 12]}
+    assert_computes_the_same(model, graph, example)
+    save_graph(export_model(model, example, IMAGES, BATCH, OPSET), tmp_path / "model.onnx")
+    with pytest.raises(EngineryError, match="a batch size is frozen into the graph"):
+        read_interface(tmp_path / "model.onnx", BATCH)
+
+
+def test_what_is_exported_names_no_place_of_this_machine():
+    graph = export_model(nn.Flatten().eval(), {"input": noise(2, 3, 8, 8)}, {0: "batch"}, BATCH, OPSET)
+    assert __file__.encode() not in graph.SerializeToString()
+    assert b"site-packages" not in graph.SerializeToString()
+
+
+class Branches(nn.Module):
+    def forward(self, image):
+        if image.sum() > 0:
+            return image * 2
+        return image
+
+
+class Untranslated(nn.Module):
+    def forward(self, image):
+        return torch.linalg.eigvals(image[:, 0]).real
+
+
+@pytest.mark.parametrize(
+    ("model", "reason", "line"),
+    [
+        (Branches(), "data-dependent", "        if image.sum() > 0:"),
+        (Untranslated(), "aten.linalg_eig", "        return torch.linalg.eigvals(image[:, 0]).real"),
+    ],
+)
+def test_what_cannot_be_exported_is_told_with_its_operator_and_the_users_line(model, reason, line):
+    with pytest.raises(EngineryError) as caught:
+        export_model(model.eval(), {"input": noise(2, 3, 8, 8)}, {0: "batch"}, BATCH, OPSET)
+    told = str(caught.value)
+    assert told.startswith("the model cannot be exported to ONNX: ")
+    assert reason in told
+    with open(__file__) as file:
+        number = file.read().splitlines().index(line) + 1
+    assert told.endswith(f"({__file__}, line {number}, in forward)")
+    assert "\n" not in told
+
+
+# The user's own ONNX file.
+
+
+def given_graph(*shape, output=("N", 4), hidden=("N", 4)):
+    floats = {"input": shape, "scores": output, "hidden": hidden}
+    tensors = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes) for name, sizes in floats.items()}
+    nodes = [helper.make_node("Relu", ["input"], ["hidden"]), helper.make_node("Abs", ["hidden"], ["scores"])]
+    graph = helper.make_graph(nodes, "given", [tensors["input"]], [tensors["scores"]], value_info=[tensors["hidden"]])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+
+
+def test_what_varies_in_a_given_file_gets_the_names_of_the_profile():
+    shape = ("N", 3, "H", "W")
+    adopted = adopt_graph(
+        given_graph(*shape, output=shape, hidden=shape), {"input": noise(2, 3, 8, 8)}, IMAGES, "x.onnx"
+    )
+    ours = ["batch", 3, "height", "width"]
+    assert sizes_of([*adopted.graph.input, *adopted.graph.output, *adopted.graph.value_info]) == {
+        "input": ours,
+        "scores": ours,
+        "hidden": ours,
+    }
+
+
+def test_sizes_that_a_given_file_fixes_stay_as_they_are():
+    shape = (4, 3, 8, 8)
+    given = given_graph(*shape, output=shape, hidden=shape)
+    before = given.SerializeToString()
+    assert adopt_graph(given, {"input": noise(*shape)}, IMAGES, "x.onnx").SerializeToString() == before
+
+
+def test_a_given_file_must_take_what_the_samples_give():
+    for example in ({"image": noise(2, 4)}, {"input": noise(2, 4), "mask": noise(2, 4)}):
+        with pytest.raises(EngineryError) as caught:
+            adopt_graph(given_graph("N", 4), example, {0: "batch"}, "data/models/x.onnx")
+        assert str(caught.value) == (
+            f"data/models/x.onnx takes input, and the samples give {', '.join(example)}: "
+            "name them alike, images by samples.input"
+        )
+
+
+def test_constants_of_a_given_file_are_not_asked_of_the_samples():
+    given = given_graph("N", 4)
+    given.graph.initializer.append(onnx.numpy_helper.from_array(noise(4), "bias"))
+    given.graph.input.append(helper.make_tensor_value_info("bias", TensorProto.FLOAT, [4]))
+    assert adopt_graph(given, {"input": noise(2, 4)}, {0: "batch"}, "x.onnx").graph.input[0].name == "input"
+
+
+# What is checked.
+
+
+def test_a_graph_is_checked_at_its_own_size_and_at_the_ends_of_its_ranges(samples):
+    small = {"height": Range(min=6, opt=8, max=9), "width": Range(min=8, opt=8, max=10)}
+    shapes = [feeds["input"].shape for feeds in checked_feeds(samples, BATCH.model_copy(update=small))]
+    assert shapes == [(7, 3, 8, 8), (7, 3, 6, 8), (7, 3, 9, 10)]
+    assert [feeds["input"].shape for feeds in checked_feeds(samples, BATCH)] == [(7, 3, 8, 8)]
+    fixed = Profile(batch=Range(min=4, opt=4, max=4))
+    assert [feeds["input"].shape for feeds in checked_feeds(samples, fixed)] == [(4, 3, 8, 8)]

@@ -1,0 +1,55 @@
+"""What OpenVINO gets wrong, held against the graph as written."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from enginery.core.params import Profile, Range
+from enginery.graphs import arbiter, read_interface
+from enginery.runtimes import load_runtime
+
+IMAGES = np.random.default_rng(1).normal(size=(16, 24, 1, 1)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def squeezed(tmp_path_factory):
+    """An int8 convolution of one place, as in squeeze-and-excitation: the batch decides which kernel it goes to."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "w": rng.integers(-127, 128, (96, 24, 1, 1)).astype(np.int8),
+        "w_scale": np.full(96, 0.01, np.float32),
+        "w_zero": np.zeros(96, np.int8),
+        "bias": rng.normal(size=96).astype(np.float32),
+        "scale": np.float32(0.02),
+        "zero": np.int8(0),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("QuantizeLinear", ["input", "scale", "zero"], ["q"]),
+            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["x"]),
+            helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["weights"], axis=0),
+            helper.make_node("Conv", ["x", "weights", "bias"], ["logits"]),
+        ],
+        "squeezed",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 24, 1, 1])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 96, 1, 1])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    path = tmp_path_factory.mktemp("squeezed") / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    return path
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_a_small_batch_after_a_large_one_is_right(squeezed, build, inference, requests, tmp_path):
+    openvino = load_runtime("openvino")
+    widest = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=8, max=16))})
+    interface = read_interface(squeezed, widest.profile)
+    openvino.compile(squeezed, interface, tmp_path, widest)
+    sessions = openvino.load(tmp_path, interface, widest, inference, requests)
+    assert len(sessions) == requests
+    for session in sessions * 3:
+        for batch in (16, 8, 2, 1, 16, 3):
+            wanted = arbiter(squeezed).run(None, {"input": IMAGES[:batch]})[0]
+            assert session.run({"input": IMAGES[:batch]})["logits"] == pytest.approx(wanted, abs=1e-3)

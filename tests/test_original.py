@@ -1,0 +1,104 @@
+from functools import partial
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from enginery.core.errors import EngineryError
+from enginery.core.records import Weights
+from enginery.graphs import arbiter, run_graph
+from enginery.original import open_original, require_runs, run_model
+
+FEEDS = {"input": np.random.default_rng(0).normal(0, 1, (2, 6)).astype(np.float32)}
+
+
+class Net(nn.Module):
+    """Returns what it is told to."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, pixels):
+        return self.answer(pixels)
+
+
+def run_of(answer):
+    return partial(run_model, Net(answer))
+
+
+def refusal_of(answer, classes=0):
+    with pytest.raises(EngineryError) as caught:
+        require_runs(run_of(answer), FEEDS, classes)
+    return str(caught.value)
+
+
+def test_the_model_of_the_weights_is_run(tmp_path):
+    model = nn.Linear(6, 3)
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    arguments = {"in_features": 6, "out_features": 3}
+    Weights(model="torch.nn:Linear", arguments=arguments, source="given", classes=None, sha256="0" * 64).write(
+        tmp_path / "weights.json"
+    )
+    (logits,) = open_original(tmp_path)(FEEDS).values()
+    wanted = FEEDS["input"] @ model.weight.detach().numpy().T + model.bias.detach().numpy()
+    assert logits == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_given_graph_is_run_as_it_is_written(tmp_path, pair_onnx, pair_feeds):
+    (tmp_path / "model.onnx").write_bytes(pair_onnx.read_bytes())
+    feeds = pair_feeds(2, 8, 8)
+    got, wanted = open_original(tmp_path)(feeds), run_graph(arbiter(onnx.load(pair_onnx)), feeds)
+    assert got.keys() == {"scores", "map"}
+    assert all(np.array_equal(got[name], wanted[name]) for name in wanted)
+
+
+def test_outputs_are_float32_whatever_the_model_computes_in():
+    assert run_of(lambda pixels: pixels.half())(FEEDS)["logits"].dtype == np.float32
+
+
+def test_a_model_that_takes_the_samples_is_let_through():
+    require_runs(run_of(lambda pixels: pixels[:, :3]), FEEDS, 3)
+    require_runs(run_of(lambda pixels: {"map": pixels.reshape(2, 2, 3), "scores": pixels[:, :3]}), FEEDS, 3)
+    require_runs(run_of(lambda pixels: pixels.reshape(2, 2, 3)), FEEDS, 0)  # nothing says how many classes there are
+
+
+def test_a_model_that_fails_is_told_with_the_users_line_and_the_shapes():
+    def answer(pixels):
+        return pixels @ torch.ones(5, 3)
+
+    told = refusal_of(answer)
+    first, *places = told.split("\n  ")
+    assert first.startswith("model.source: the model fails on input (2, 6): RuntimeError: ")
+    assert [place.rpartition(": ")[2] for place in places] == [
+        "return self.answer(pixels)",
+        "return pixels @ torch.ones(5, 3)",
+    ]
+    assert all(place.startswith(f"{__file__}, line ") for place in places)
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (lambda pixels: pixels.sum(), "logits is float32 of shape ()"),
+        (lambda pixels: pixels[:1], "logits is float32 of shape (1, 6)"),
+        (lambda pixels: {"scores": pixels, "boxes": pixels.reshape(3, 4)}, "boxes is float32 of shape (3, 4)"),
+    ],
+)
+def test_an_output_without_the_batch_is_refused_by_name(answer, found):
+    assert refusal_of(answer) == (
+        f"model.source: output {found}; it must be floats with the batch, here 2, as first axis"
+    )
+
+
+def test_another_number_of_classes_is_told_with_what_the_model_returns():
+    assert refusal_of(lambda pixels: pixels[:, :3], classes=10) == (
+        "samples.source has 10 classes, and no output of the model has as many: it returns logits (2, 3). "
+        "Are these the images that the model was trained on?"
+    )
+
+
+def test_what_we_say_ourselves_is_not_wrapped():
+    assert refusal_of(lambda pixels: "done") == "model.source: the model returns str, not tensors"

@@ -1,0 +1,219 @@
+"""The page in a real browser, opened from disk: drawn, usable by keyboard, at home on a phone."""
+
+import os
+import shutil
+
+import pytest
+import test_report_page
+import test_reporting
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.select import Select
+from test_report_page import page_of, require_same_figures
+
+evidence, findings = test_reporting.evidence, test_reporting.findings  # their fixtures
+usual = test_report_page.usual
+DESK, PHONE = (1200, 900), (380, 800)
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-dev-shm-usage",
+)
+
+
+def installed(*names):
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    chromium, driver = installed("chromium", "chromium-browser", "google-chrome"), installed("chromedriver")
+    if not (chromium and driver):
+        lacking = "the page is not tested in a browser: `apt-get install chromium chromium-driver` as root"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(lacking)
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in FLAGS:
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield started
+    started.quit()
+
+
+@pytest.fixture
+def visit(browser, usual, tmp_path):
+    """Open the page on a screen of this size, in a system that is set to light or dark."""
+
+    def visit(size=DESK, scheme="light", found=None):
+        file = tmp_path / "report.html"
+        file.write_text(page_of(found or usual), encoding="utf-8")
+        screen = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == PHONE}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        setting = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": setting})
+        browser.get(file.as_uri())
+        browser.execute_script("localStorage.clear()")
+        browser.refresh()
+        return browser
+
+    yield visit
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
+
+
+def open_all(page):
+    page.execute_script("for (const folded of document.querySelectorAll('details')) folded.open = true")
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_every_picture_is_drawn_within_the_page(visit, size):
+    page = visit(size)
+    pictures = [picture for picture in page.find_elements(By.CSS_SELECTOR, ".chart") if picture.is_displayed()]
+    assert len(pictures) > 20
+    for picture in pictures:
+        assert picture.size["width"] > 200
+        assert picture.size["height"] > 80
+        name = picture.accessible_name
+        assert name
+        marks = page.execute_script(
+            "return [...arguments[0].querySelectorAll('rect, circle, path, line.curve')].filter((mark) => {"
+            "  const box = mark.getBoundingClientRect(); return box.width + box.height > 1; }).length",
+            picture,
+        )
+        assert marks > 0, name
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_no_text_of_a_picture_leaves_the_screen_or_shrinks(visit, size):
+    page = visit(size)
+    texts = page.execute_script(
+        "return [...document.querySelectorAll('.chart text')].filter((text) => text.checkVisibility()).map((text) => {"
+        "  const box = text.getBoundingClientRect();"
+        "  return [text.textContent, box.left, box.right, parseFloat(getComputedStyle(text).fontSize)]; })"
+    )
+    assert len(texts) > 100
+    assert [text for text in texts if text[1] < 0 or text[2] > size[0] or text[3] < 11] == []
+
+
+@pytest.mark.parametrize("width", [320, 380, 768, 1200])
+def test_the_page_never_scrolls_sideways(visit, width):
+    page = visit((width, 800))
+    open_all(page)
+    beyond = "const page = document.documentElement; return page.scrollWidth - page.clientWidth"
+    assert page.execute_script(beyond) == 0
+
+
+def test_figures_in_the_browser_are_those_of_the_metrics(visit, usual):
+    page = visit()
+    open_all(page)
+    shown = [
+        (element.get_attribute("data-metric"), element.text)
+        for element in page.find_elements(By.CSS_SELECTOR, "[data-metric]")
+    ]
+    assert len(require_same_figures(shown, usual)) > 30
+
+
+def column(page, number):
+    rows = page.find_elements(By.CSS_SELECTOR, "#summary table tbody tr")
+    return [row.find_elements(By.CSS_SELECTOR, "th, td")[number].text for row in rows]
+
+
+def test_a_table_is_sorted_by_keyboard(visit):
+    page = visit()
+    headers = page.find_elements(By.CSS_SELECTOR, "#summary thead th")
+    speed, verdict = headers[2], headers[1]
+    button = speed.find_element(By.TAG_NAME, "button")
+    button.send_keys(Keys.ENTER)
+    assert column(page, 2) == ["1.00", "1.00", "4.00"]
+    button.send_keys(Keys.ENTER)
+    assert (column(page, 2), speed.get_attribute("aria-sort")) == (["4.00", "1.00", "1.00"], "descending")
+    verdict.find_element(By.TAG_NAME, "button").send_keys(Keys.SPACE)
+    assert column(page, 1) == ["passed", "passed", "ran as fp32"]
+    assert (verdict.get_attribute("aria-sort"), speed.get_attribute("aria-sort")) == ("ascending", "none")
+
+
+def test_powers_of_ten_are_sorted_as_numbers(visit):
+    page = visit()
+    error = page.find_elements(By.CSS_SELECTOR, "#summary thead th")[6]
+    error.find_element(By.TAG_NAME, "button").click()
+    assert column(page, 6) == ["3.0e-07", "1.0e-04", "5.0e-03"]
+
+
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(visit):
+    page = visit()
+    reached = []
+    for _ in range(12):
+        page.switch_to.active_element.send_keys(Keys.TAB)
+        focused = page.switch_to.active_element
+        reached.append(focused.text.replace("\N{NO-BREAK SPACE}", " ").split("\n")[0])
+        assert focused.value_of_css_property("outline-style") == "solid", reached
+    assert reached[:2] == ["Skip to the verdict", "Dark"]
+    assert any(text.startswith("precision") for text in reached)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark_follow_the_system_until_the_button_is_pressed(visit, scheme):
+    page = visit(scheme=scheme)
+
+    def is_dark():
+        return sum(map(int, colour(page, "body", "background-color"))) < 300
+
+    assert is_dark() == (scheme == "dark")
+    toggle = page.find_element(By.ID, "theme")
+    assert toggle.text == ("Light" if scheme == "dark" else "Dark")
+    toggle.send_keys(Keys.ENTER)
+    assert is_dark() == (scheme == "light")
+    page.refresh()
+    assert is_dark() == (scheme == "light")
+
+
+def colour(page, selector, name):
+    value = page.find_element(By.CSS_SELECTOR, selector).value_of_css_property(name)
+    return value[value.index("(") + 1 : value.index(")")].split(",")[:3]
+
+
+def luminance(rgb):
+    shares = [int(part) / 255 for part in rgb]
+    linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("selector", "name"),
+    [("body", "color"), (".reading", "color"), ("h1", "color"), (".chart .tick.middle", "fill"), ("nav a", "color")],
+)
+def test_text_stands_out_from_the_page(visit, scheme, selector, name):
+    """By as much as WCAG asks of small text."""
+    page = visit(scheme=scheme)
+    pair = sorted((luminance(colour(page, selector, name)), luminance(colour(page, "body", "background-color"))))
+    assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5
+
+
+def test_another_histogram_is_shown_when_it_is_chosen(visit):
+    page = visit()
+
+    def shown():
+        figures = page.find_elements(By.CSS_SELECTOR, "#histograms figure")
+        return [figure.text.split("\n")[0] for figure in figures if figure.is_displayed()]
+
+    select = Select(page.find_element(By.ID, "histogram"))
+    assert shown() == [select.options[0].text]
+    select.select_by_index(5)
+    assert shown() == [select.options[5].text]
+
+
+def test_on_paper_nothing_is_folded_away(visit):
+    page = visit()
+    page.execute_script("dispatchEvent(new Event('beforeprint'))")
+    assert page.execute_script("return [...document.querySelectorAll('details')].every((folded) => folded.open)")
+
+
+def test_hostile_names_run_nothing(visit, findings, evidence):
+    broken = (test_report_page.HOSTILE, "<img src=x onerror=document.title='run'>")
+    page = visit(found=findings(evidence("int8", (4.0, 3.9, 4.1), broken=broken)))
+    assert page.title == "Ship none of them · Enginery"
+    assert test_report_page.HOSTILE in page.find_element(By.CSS_SELECTOR, "#failures").text

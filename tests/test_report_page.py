@@ -1,0 +1,442 @@
+"""The page as text: what it says, of all that a pipeline may have found. test_report_browser.py opens it."""
+
+import base64
+import hashlib
+import re
+from collections import Counter
+from dataclasses import replace
+from datetime import datetime
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import test_reporting
+from test_reporting import noisy, on_gpu, unlabelled
+
+from enginery.agreement import spread
+from enginery.core.params import load_params
+from enginery.core.records import Calibration, GraphCheck, Histograms, Layer, LayerTime, Simplification, Sketch, Tools
+from enginery.reporting.background import Background
+from enginery.reporting.evidence import Findings
+from enginery.reporting.metrics import metrics
+from enginery.reporting.page.charts import apart, frontier
+from enginery.reporting.page.render import Nights, render_page, with_code
+from enginery.reporting.page.scales import TIMES, Scale, around, decades, from_zero, short
+from enginery.reporting.page.svg import wrapped
+from enginery.reporting.verdict import failures_of
+
+ROOT = Path(__file__).parents[1]
+HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
+VOID = {"meta", "br", "img", "input", "link", "hr"}
+evidence, findings, gpu = test_reporting.evidence, test_reporting.findings, test_reporting.gpu  # its fixtures
+
+
+class Reader(HTMLParser):
+    """What a page holds, and whether every element is closed."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.tags, self.figures, self.words = [], Counter(), [], []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags[tag] += 1
+        found = dict(attributes)
+        if tag not in VOID:
+            self.open.append((tag, found.get("data-metric")))
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags[tag] += 1
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1][1]:
+            self.figures.append((self.open[-1][1], data))
+        if not any(tag in ("script", "style") for tag, _ in self.open):
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def looked_at(entry, seed=0):
+    """The evidence with errors of single images, somewhat as they are."""
+    rng = np.random.default_rng(seed)
+    wanted = rng.normal(0, 3, (200, 10)).astype(np.float32)
+    error = entry.validation.engine_against_pytorch.relative
+    got = wanted * (1 + error * rng.normal(size=wanted.shape)).astype(np.float32)
+    return replace(
+        entry, validation=entry.validation.model_copy(update={"spread": spread({"logits": wanted}, {"logits": got})})
+    )
+
+
+def of_tensors(names):
+    counts = tuple(1000 // (number + 1) for number in range(64))
+    seen = {
+        name: Sketch(width=0.05, counts=counts, largest=3.2, clipped=number / 1e4) for number, name in enumerate(names)
+    }
+    return seen, dict.fromkeys(names, 2.0)
+
+
+def background_of(names=tuple(f"activation_{number}" for number in range(20)), **changes):
+    seen, amax = of_tensors(names)
+    return Background(
+        **{
+            "params": load_params(ROOT / "params.yaml"),
+            "simplification": Simplification(
+                nodes_before={"Conv": 20, "Relu": 17, "Shape": 4},
+                nodes_after={"Conv": 20, "Relu": 17},
+                bytes_before=45_000_000,
+                bytes_after=44_000_000,
+                against_exported=GraphCheck(samples=7, max_abs_error=1e-6, relative_error=1.5e-7),
+            ),
+            "calibration": Calibration(
+                model_sha256="a" * 64,
+                samples_sha256="b" * 64,
+                preprocessing_sha256="c" * 64,
+                samples=256,
+                source="measured",
+                method="entropy",
+                bins=2048,
+                percentile=99.99,
+                tools={},
+                cache_sha256="d" * 64,
+                amax=amax,
+            ),
+            "histograms": Histograms(tensors=seen),
+            "tools": Tools(versions={"onnx": "1.23.2"}),
+        }
+        | changes
+    )
+
+
+def page_of(found, background=None, **must_pay):
+    return render_page(found, background or background_of(), failures_of(found, must_pay))
+
+
+@pytest.fixture
+def usual(findings, evidence):
+    """fp16 runs as fp32, as on most CPUs."""
+    return findings(
+        looked_at(evidence("fp32", (1.0, 0.98, 1.02), relative=3e-7)),
+        looked_at(evidence("fp16", (1.0, 0.98, 1.02), relative=1e-4, executed="fp32")),
+        looked_at(evidence("int8", (4.0, 3.9, 4.1), relative=5e-3)),
+    )
+
+
+def flat(figures, place=""):
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{place}{name}.")
+        else:
+            yield f"{place}{name}", value
+
+
+def require_same_figures(shown, found):
+    """Every figure that names its metric is that metric, to the digits that it shows."""
+    known, seen = dict(flat(metrics(found))), set()
+    for metric, text in shown:
+        digits = re.match(r"-?[\d.,]+(e[-+]\d+)?", text)[0].replace(",", "")
+        mantissa, _, power = digits.partition("e")
+        unit = 10.0 ** (int(power or 0) - len(mantissa.partition(".")[2]))
+        # metrics.json is rounded as well, to three digits or two decimals
+        assert float(digits) == pytest.approx(known[metric], abs=0.51 * unit, rel=0.006), metric
+        seen.add(metric)
+    return seen
+
+
+def test_the_first_screen_says_what_to_ship_and_why(usual):
+    page = Reader(page_of(usual))
+    assert "Ship int8 It is 4.00 times as fast as PyTorch eager at batch 8, its accuracy is 97.53% where" in page.text
+    assert "It is the fastest of the 2 that may be shipped, 4.00 times as fast as fp32, the next." in page.text
+    assert f"Measured on {usual.machine.device_name}" in page.text
+    assert "fp16 ran as fp32: openvino executed none of it in fp16 here." in page.text
+
+
+def test_figures_are_those_of_the_metrics(usual):
+    seen = require_same_figures(Reader(page_of(usual)).figures, usual)
+    for precision in ("fp32", "fp16", "int8"):
+        for figure in ("accuracy_%", "same_answer_%", "relative_error", "engine_MB", "peak_MB"):
+            assert f"{precision}.{figure}" in seen
+        for batch in ("batch_01", "batch_08"):
+            assert {f"{precision}.{batch}.{figure}" for figure in ("p50_ms", "p99_ms", "speedup")} <= seen
+
+
+def test_the_page_needs_nothing_but_itself_and_does_not_change_by_itself(usual):
+    page = page_of(usual)
+    assert page == page_of(usual)
+    assert "://" not in page
+    assert not re.search(r'<(?:img|link|iframe|object)\b|\bsrc=|href="(?!#)|@import|url\(', page)
+    assert len(page) < 1_000_000
+    assert page.count("<script") == 1
+
+
+def test_the_script_is_the_one_that_the_policy_lets_run(usual):
+    page = page_of(usual)
+    assert "default-src 'none'" in page
+    script = page.partition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+
+
+def test_every_picture_says_what_it_shows(usual):
+    page = page_of(usual)
+    drawn = re.findall(r"<svg class=\"chart\"(.*?)>", page)
+    assert len(drawn) > 30
+    for attributes in drawn:
+        assert 'role="img"' in attributes
+        title, description = re.search(r'aria-labelledby="(\S+) (\S+)"', attributes).groups()
+        assert re.search(rf'<title id="{title}">[^<]+</title><desc id="{description}">[^<]+</desc>', page)
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_nights_are_drawn_and_told_the_last_first(findings, evidence):
+    found = findings(looked_at(evidence("fp32")))
+    dates = [datetime(2026, 11, day, 2, 17) for day in (20, 21)]
+    rows = pd.DataFrame(
+        {
+            "setting": HOSTILE, "date": dates, "precision": "int8", "speedup": [4.4, 3.7], "accuracy": [None, 0.95],
+            "relative_error": 0.01, "verdict": ["first", "regression"],
+        }
+    )  # fmt: skip
+    page = render_page(found, background_of(), failures_of(found, {}), Nights(b"a picture", rows))
+    assert f"data:image/png;base64,{base64.b64encode(b'a picture').decode()}" in page
+    assert "img-src data:" in page
+    last, first = (Reader(page).text.index(f"2026-11-{day} 02:17") for day in (21, 20))
+    assert last < first
+    assert "3.70" in Reader(page).text[last:first]
+    assert "regression" in Reader(page).text[last:first]
+    assert HOSTILE not in page
+
+
+def test_without_nights_the_page_has_no_such_section_and_loads_no_image(usual):
+    page = page_of(usual)
+    assert "Over the nights" not in page
+    assert "img-src" not in page
+
+
+def test_names_never_become_markup(machine, findings, evidence):
+    entry = evidence("int8", (4.0, 3.9, 4.1), broken=(f"cosine of {HOSTILE}",))
+    layers = tuple(
+        Layer(name=HOSTILE, kind=HOSTILE, precision=HOSTILE, computes=computes) for computes in (True, False)
+    )
+    times = tuple(LayerTime(**layer.model_dump(), milliseconds=1) for layer in layers)
+    engine = entry.engine.model_copy(
+        update={"class_names": (HOSTILE, "b"), "layers": layers, "files": {HOSTILE: "0" * 64}}
+    )
+    entry = replace(entry, engine=engine, trace=entry.trace.model_copy(update={"layers": times}))
+    disguised = Findings(machine.model_copy(update={"device_name": HOSTILE}), (entry,))
+    params = load_params(ROOT / "params.yaml")
+    samples = params.samples.model_copy(update={"source": HOSTILE})
+    base = background_of((HOSTILE, "b"))
+    background = replace(
+        base,
+        params=params.model_copy(update={"samples": samples}),
+        calibration=base.calibration.model_copy(update={"method": HOSTILE}),
+        tools=Tools(versions={HOSTILE: HOSTILE}),
+        simplification=base.simplification.model_copy(update={"nodes_before": {HOSTILE: 3}}),
+    )
+    page = page_of(disguised, background)
+    read = Reader(page)
+    assert read.tags["script"] == 1
+    assert read.tags["img"] == 0
+    assert "<script>alert" not in page
+    assert read.text.count("<script>alert(1)</script>") > 10
+
+
+def test_without_labels_accuracy_is_not_measured(findings, evidence):
+    found = findings(
+        *(unlabelled(evidence(name, (ratio, 0.99 * ratio, 1.01 * ratio))) for name, ratio in (("fp32", 1), ("int8", 4)))
+    )
+    page = Reader(page_of(found))
+    assert "its accuracy is not measured (no labels)," in page.text
+    assert "same answer as PyTorch, % of images" in page.text
+    assert "None" not in page.text
+    assert "0.00%" not in page.text
+    assert not [metric for metric, _ in page.figures if "accuracy" in metric]
+
+
+def test_what_failed_is_said_with_its_reason(findings, evidence):
+    found = findings(evidence("fp32", (1.0, 0.98, 1.02)), evidence("int8", broken=("cosine 0.9 is below 0.99",)))
+    page = Reader(page_of(found))
+    assert "Ship fp32" in page.text
+    assert "It is the only one that stayed within its thresholds and ran as what it is called." in page.text
+    assert page.text.count("int8 failed: cosine 0.9 is below 0.99; the precision is to blame.") == 2
+    assert "Nothing: all" not in page.text
+
+
+def test_where_all_failed_none_is_shipped(findings, evidence):
+    page = Reader(page_of(findings(evidence("fp32", broken=("a",)), evidence("int8", broken=("b",)))))
+    assert "Ship none of them No precision stayed within its thresholds" in page.text
+    assert "Ship none of them · Enginery" in page.text
+    assert "int8 failed: b" in page.text
+
+
+def test_what_is_doubted_is_to_be_measured_again(findings, evidence):
+    disturbed = noisy(evidence("int8", (4.0, 3.9, 4.1)), contention={"others": 0.8})
+    page = Reader(page_of(findings(evidence("fp32", (1.0, 0.98, 1.02)), disturbed)))
+    assert (
+        "Measure again int8 would be the one to ship, but the timings cannot be relied on: other programs" in page.text
+    )
+    assert "Ship int8" not in page.text
+    assert "2 timings are noisy (*)" in page.text
+
+
+def test_the_most_accurate_of_those_as_fast_says_so(findings, evidence):
+    exact = evidence("bf16", (4.1, 4.0, 4.2), relative=0.004)
+    page = Reader(page_of(findings(exact, evidence("int8", (4.2, 4.1, 4.3), relative=0.02))))
+    assert "int8 is as fast, and bf16 is closer to PyTorch." in page.text
+
+
+def test_on_a_gpu_its_state_is_told_and_without_one_it_is_not_mentioned(gpu, findings, evidence):
+    there = Reader(page_of(Findings(gpu, (on_gpu(evidence("fp32", (1.0, 0.9, 1.1))), on_gpu(evidence("int8"))))))
+    assert "NVIDIA H200 (compute capability 9.0, driver 580.65, CUDA 13.0)" in there.text
+    for told in (
+        "The GPU meanwhile",
+        "Compute alone, median ms by the GPU's clock",
+        "Peak memory of the host + of the GPU",
+        "450 + 612 MB",
+    ):
+        assert told in there.text
+    here = Reader(page_of(findings(evidence("int8"))))
+    for word in ("The GPU meanwhile", "Compute alone", "on the GPU"):
+        assert word not in here.text
+
+
+def test_one_precision_at_one_batch_size_is_enough(findings, evidence):
+    page = Reader(page_of(findings(looked_at(evidence("fp32", (2.0, 1.98, 2.02), batches=(8,)))), background_of(())))
+    assert "Ship fp32" in page.text
+    assert "What a batch costs" not in page.text
+    assert page.tags["select"] == 0
+
+
+def test_many_precisions_and_batch_sizes_fit(findings, evidence):
+    batches = (1, 2, 4, 8, 16, 32, 64, 128)
+    entries = []
+    for number, name in enumerate(("fp32", "fp16", "bf16", "int8", "fp8")):
+        entry = looked_at(evidence(name, (1.0 + number, 0.99 + number, 1.01 + number), batches=batches))
+        layers = [Layer(name=f"{name} {n}", kind=f"Kind{n % 9}", precision=name, computes=True) for n in range(300)]
+        times = [LayerTime(**layer.model_dump(), milliseconds=n + 1) for n, layer in enumerate(layers)]
+        engine = entry.engine.model_copy(update={"layers": tuple(layers)})
+        entries.append(replace(entry, engine=engine, trace=entry.trace.model_copy(update={"layers": tuple(times)})))
+    background = background_of(tuple(f"activation number {number}" for number in range(500)))
+    page = page_of(findings(*entries), background)
+    assert len(page) < 1_000_000
+    read = Reader(page)
+    assert "120 of 500 activations shown" in read.text
+    assert len(re.findall(r'id="latency-\d+-title"', page)) == len(batches)
+
+
+def test_ranges_that_were_given_have_no_histograms(findings, evidence):
+    base = background_of(())
+    given = replace(base, calibration=base.calibration.model_copy(update={"source": "data/calibration/mine.cache"}))
+    page = Reader(page_of(findings(evidence("int8")), given))
+    assert "The ranges were given (data/calibration/mine.cache), so no activation was watched." in page.text
+
+
+def test_an_answer_that_pytorch_hardly_preferred_takes_no_more_room(findings, evidence):
+    """Its lead was next to nothing, so what is left of it is a huge share."""
+    entry = looked_at(evidence("int8"))
+    lost = entry.validation.spread.model_copy(update={"margin_kept": (-1e9, *entry.validation.spread.margin_kept[1:])})
+    entry = replace(entry, validation=entry.validation.model_copy(update={"spread": lost}))
+    assert "under -100%" in Reader(page_of(findings(entry))).text
+
+
+def test_older_validations_lack_single_images(findings, evidence):
+    assert "from before the errors of single images were recorded" in Reader(page_of(findings(evidence("int8")))).text
+
+
+def test_an_engine_that_could_not_be_inspected_is_drawn_without_its_layers(findings, evidence):
+    entry = evidence("int8")
+    unknown = replace(entry, engine=entry.engine.model_copy(update={"layers": ()}))
+    assert "Not known: the engines were built where they cannot run." in Reader(page_of(findings(unknown))).text
+
+
+def test_all_that_is_needed_to_reproduce_is_there(usual):
+    text = Reader(page_of(usual)).text
+    for told in ("calibration.method entropy", "samples.preprocessing.mean 0.5, 0.5, 0.5", "onnx 1.23.2", "a" * 64):
+        assert told in text
+    assert f"capability {usual.machine.capability or '-'}" in text
+
+
+def test_bars_are_as_long_as_what_they_stand_for(usual):
+    big = usual.precisions[0]
+    small = replace(usual.precisions[2], engine=usual.precisions[2].engine.model_copy(update={"bytes": 3_085_000}))
+    page = page_of(Findings(usual.machine, (big, small)))
+    drawn = page.partition('id="size-title"')[2].partition("</svg>")[0]
+    assert re.findall(r'<rect [^>]*width="([\d.]+)%"', drawn) == ["100.00", "25.00"]
+
+
+def test_the_activations_that_lose_most_come_first():
+    outlier = Sketch(width=1, counts=(1000, *[0] * 62, 1), largest=64, clipped=0)
+    full = Sketch(width=1, counts=(100,) * 64, largest=64, clipped=0)
+    clipped = Sketch(width=1, counts=(100,) * 64, largest=64, clipped=0.1)
+    background = background_of(
+        (), histograms=Histograms(tensors={"full": full, "outlier": outlier, "clipped": clipped})
+    )
+    assert background.tensors == ["clipped", "outlier", "full"]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0, "0"),
+        (0.571, "0.571"),
+        (12.345, "12.3"),
+        (1234.5, "1,234"),
+        (1.23e-5, f"1.2{TIMES}10⁻⁵"),
+        (2e6, f"2{TIMES}10⁶"),
+    ],
+)
+def test_figures_are_short(value, said):
+    assert short(value) == said
+
+
+def test_scales_hold_what_they_are_made_for():
+    assert from_zero([3.0, 7.0]).place(7.0) == 1
+    assert from_zero([]).place(0) == 0
+    logarithmic = decades([0.0, 3e-3], least=1e-8)
+    assert (logarithmic.low, logarithmic.high) == (1e-8, 1e-2)
+    assert logarithmic.place(1e-5) == pytest.approx(0.5)
+    same = around([98.05, 98.05], most=100)
+    assert same.low < 98.05 < same.high
+    assert around([99.8, 100.0], most=100).high == 100
+    for scale in (Scale(0, 13.2), same, logarithmic, decades([1e-3], least=1e-8)):
+        assert 2 <= len(scale.ticks) <= 7
+        assert all(-1e-6 <= scale.place(tick) <= 1 for tick in scale.ticks)
+
+
+def test_ticks_are_told_apart():
+    assert [Scale(99.4, 100).said(tick) for tick in Scale(99.4, 100).ticks] == ["99.4", "99.6", "99.8", "100.0"]
+    assert [Scale(0, 9).said(tick) for tick in Scale(0, 9).ticks] == ["0.0", "2.5", "5.0", "7.5"]
+    assert Scale(0, 5000).said(5000) == "5,000"
+    assert decades([1e-3, 1e-1], least=1e-8).said(0.01) == "10⁻²"
+
+
+def test_labels_that_would_meet_move_apart():
+    first, second, far = apart([(0.1, 50), (0.12, 52), (0.9, 51)])
+    assert (first, far) == (50, 51)
+    assert second >= first + 15
+
+
+def test_the_frontier_is_of_those_that_none_beats():
+    """Heights count downwards: 10 is the better where less error is better."""
+    places = [(0.9, 2.0), (0.5, 5.0), (0.4, 4.0), (0.1, 10.0)]
+    assert frontier(places, lower_is_better=True) == [(0.9, 2.0), (0.5, 5.0), (0.1, 10.0)]
+    assert frontier(places, lower_is_better=False) == [(0.9, 2.0)]
+
+
+def test_long_labels_are_wrapped_and_cut():
+    assert wrapped("PyTorch eager+channels_last+fp16") == ["PyTorch eager", "+channels_last", "+fp16"]
+    assert all(len(line) <= 18 for line in wrapped("x" * 300))
+
+
+def test_code_in_notes_is_escaped():
+    assert with_code("run `a <b>` & go") == "run <code>a &lt;b&gt;</code> &amp; go"

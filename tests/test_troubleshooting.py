@@ -1,0 +1,85 @@
+"""docs/troubleshooting.md and the sources: each error message of ours is in it, and it tells of no other."""
+
+import ast
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted([*ROOT.glob("enginery/**/*.py"), *ROOT.glob("stages/*.py")])
+DOCUMENT = (ROOT / "docs/troubleshooting.md").read_text()
+RAISED = ("EngineryError", "ValueError", "_mistake")  # what becomes the sentence that a user reads
+VARIES = "…"
+
+
+def template(node: ast.expr) -> str:
+    """The text of a string in the source, with … for what is put in."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else VARIES for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else VARIES
+
+
+def normal(text: str) -> str:
+    return " ".join(text.replace("`", "").replace("\\|", "|").split())
+
+
+def strings(wanted):
+    return {
+        normal(template(node)): f"{path.relative_to(ROOT)}, line {node.lineno}"
+        for path in SOURCES
+        for parent in ast.walk(ast.parse(path.read_text()))
+        for node in wanted(parent)
+    }
+
+
+def messages_of(parent):
+    """The last argument of what makes an error is its text."""
+    made = isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id in RAISED
+    return parent.args[-1:] if made else []
+
+
+def any_string(parent):
+    return [parent] if isinstance(parent, ast.JoinedStr | ast.Constant) else []
+
+
+def words(text: str) -> list[str]:
+    return [part.strip() for part in text.split(VARIES) if re.search(r"\w", part)]
+
+
+MESSAGES = {message: where for message, where in strings(messages_of).items() if words(message)}
+ROWS = [normal(row) for row in re.findall(r"(?m)^\| (?!message \|)(.+?) \| .*\|$", DOCUMENT)]
+
+
+def tells(row: str, message: str) -> bool:
+    """The words of the message stand in the row in their order, and nothing else does but …"""
+    return words(row) == words(message)
+
+
+def test_there_are_messages_and_rows():
+    assert len(MESSAGES) > 150
+    assert len(ROWS) > 150
+    assert tells("… holds no parameters", "… holds no parameters")
+    assert not tells("… holds no parameters", "… holds no images")
+
+
+@pytest.mark.parametrize("message", sorted(MESSAGES), ids=lambda message: message[:60])
+def test_each_message_is_explained(message):
+    assert any(tells(row, message) for row in ROWS), f"{MESSAGES[message]}: add a row to docs/troubleshooting.md"
+
+
+def test_no_row_tells_of_a_message_that_is_gone():
+    known = {tuple(words(text)) for text in strings(any_string)}
+    assert [row for row in ROWS if tuple(words(row)) not in known] == []
+
+
+def test_each_message_is_told_once():
+    told = sorted(tuple(words(row)) for row in ROWS)
+    assert [row for row, following in pairwise(told) if row == following] == []
+
+
+def test_causes_are_given_where_the_message_is_not_enough():
+    """A message that ends in a reason which varies needs a cure of its own."""
+    rows = re.findall(r"(?m)^\| (?!message \|)(.+?) \|(.*)\|$", DOCUMENT)
+    assert [message for message, cure in rows if message.endswith(": …") and not cure.strip()] == []

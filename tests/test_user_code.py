@@ -1,0 +1,103 @@
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import sha256
+from enginery.user_code import fingerprint, users_part
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """The folder that the user works in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_a_module_is_known_by_its_file(project):
+    (project / "users_file.py").write_text("def build(): ...\n")
+    assert fingerprint("users_file:build") == {"users_file.py": sha256(project / "users_file.py")}
+
+
+@pytest.mark.parametrize("initialized", [True, False], ids=["package", "namespace"])
+def test_a_package_is_known_by_all_its_files(project, initialized):
+    """The factory's module imports others of them."""
+    names = ["users_package/deeper/nets.py", "users_package/layers.py"]
+    names += ["users_package/__init__.py"] if initialized else []
+    for name in names:
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(f"# {name}\n")
+    (project / "users_package" / "notes.txt").write_text("no code")
+    found = fingerprint("users_package.deeper.nets:build")
+    assert found == {name: sha256(project / name) for name in names}
+    assert list(found) == sorted(names)
+
+
+def test_other_code_has_another_fingerprint(project):
+    file = project / "users_changing.py"
+    file.write_text("depth = 1\n")
+    before = fingerprint("users_changing:build")
+    file.write_text("depth = 2\n")
+    assert fingerprint("users_changing:build").keys() == before.keys()
+    assert fingerprint("users_changing:build") != before
+
+
+@pytest.mark.parametrize("source", ["users_nothing:build", "users_nothing.nets:build"])
+def test_a_module_that_does_not_exist_is_named_with_where_it_was_sought(project, source):
+    with pytest.raises(EngineryError) as caught:
+        fingerprint(source)
+    assert str(caught.value) == (
+        f"model.source: there is no module 'users_nothing' in {Path.cwd()} nor among the installed packages"
+    )
+
+
+def test_finding_the_code_does_not_run_it(project):
+    (project / "users_loud.py").write_text("raise SystemExit('imported')\n")
+    assert fingerprint("users_loud:build")
+    assert "users_loud" not in sys.modules
+
+
+def raised_by(call, *arguments):
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        call(*arguments)
+    return caught.value
+
+
+def test_of_a_failure_the_last_places_in_the_users_code_are_told():
+    def fail(depth):
+        if depth == 0:
+            raise ValueError("no depth left\nand more that nobody reads")
+        fail(depth - 1)
+
+    first, *places = users_part(raised_by(fail, 5)).split("\n  ")
+    assert first == "ValueError: no depth left"
+    assert len(places) == 3
+    assert [place.rpartition(": ")[2] for place in places] == [
+        "fail(depth - 1)",
+        "fail(depth - 1)",
+        'raise ValueError("no depth left\\nand more that nobody reads")',
+    ]
+    assert all(place.startswith(f"{__file__}, line ") and ", in fail: " in place for place in places)
+
+
+def test_places_in_libraries_are_left_out():
+    told = users_part(raised_by(np.linalg.inv, np.zeros((2, 2))))
+    first, place = told.split("\n  ")
+    assert first == "LinAlgError: Singular matrix"
+    assert place.startswith(__file__)
+
+
+def test_an_error_without_words_is_its_kind():
+    def fail():
+        raise NotImplementedError
+
+    assert users_part(raised_by(fail)).startswith("NotImplementedError\n")
+
+
+def test_code_that_cannot_be_read_is_told_by_its_line():
+    assert users_part(raised_by(compile, "x = 1\ny = (", "/home/user/nets.py", "exec")) == (
+        "SyntaxError: '(' was never closed (nets.py, line 2) (/home/user/nets.py, line 2)"
+    )
