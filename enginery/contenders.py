@@ -120,7 +120,8 @@ def _captured(work: Callable[[], Tensors]) -> Callable[[], Tensors]:
     with torch.inference_mode(), torch.cuda.graph(graph):
         result = work()
 
-    def replay() -> Tensors:
+    # The graph reads the model's weights where they lie, and does not keep them: else the next capture would free them.
+    def replay(held: Callable[[], Tensors] = work) -> Tensors:
         graph.replay()
         return result
 

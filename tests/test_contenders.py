@@ -1,9 +1,14 @@
+import gc
+import weakref
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from enginery.contenders import onnxruntime_session, pytorch_contender, require_possible
+from enginery.contenders import _captured, onnxruntime_session, pytorch_contender, require_possible
 from enginery.core.errors import EngineryError
 from enginery.graphs import read_interface
 
@@ -116,3 +121,26 @@ def test_of_several_inputs_only_images_are_laid_out_and_only_floats_cast():
     assert given["image"].dtype == torch.bfloat16
     assert given["numbers"].dtype == torch.int64
     assert given["numbers"].tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_captured_graph_keeps_the_model_whose_weights_it_reads(monkeypatch):
+    """CUDA knows addresses only: weights that nobody else holds would be freed by the next capture."""
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    fakes = {
+        "Stream": lambda: stream,
+        "current_stream": lambda: stream,
+        "stream": lambda chosen: nullcontext(),
+        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None),
+        "graph": lambda captured: nullcontext(),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+
+    def captured():
+        model = nn.Linear(2, 2)
+        return _captured(lambda: {"logits": model(torch.zeros(1, 2))}), weakref.ref(model)
+
+    replay, model = captured()
+    gc.collect()
+    assert model() is not None
+    assert replay()["logits"].shape == (1, 2)
