@@ -10,6 +10,7 @@ from statistics import NormalDist, mean
 from enginery.contention import disturbances
 from enginery.core.errors import EngineryError
 from enginery.core.records import SAME_PACE, Benchmark, Machine, Measured, Measurements, Ratio, Record, Validation
+from enginery.scatter import scatters
 
 MEASUREMENTS = Path("reports/measurements.json")
 # How far the ratio of one engine to PyTorch moves between two runs beyond what their intervals tell: the standard
@@ -83,8 +84,24 @@ def compare_runs(before: Measurements, after: Measurements, confidence: float) -
 
 
 def compare_speed(old: Measured, new: Measured, deviations: float) -> list[Change]:
-    """At each batch size, and at all of them together, which tells a smaller change from chance."""
-    pairs = _pairs(old.benchmark, new.benchmark)
+    """At each batch size, and at all of them together, which tells a smaller change from chance.
+
+    What scattered in either run is not held against the other: its interval says less than it should.
+    """
+    every = _pairs(old.benchmark, new.benchmark)
+    pairs = [(a, b) for a, b in every if not scatters(a, old.benchmark) and not scatters(b, new.benchmark)]
+    unsteady = [
+        _not_comparable(
+            new.precision,
+            f"times {b.baseline}, batch {b.batch}",
+            f"timings scattered in the {'later' if scatters(b, new.benchmark) else 'earlier'} run: measure again",
+            again=scatters(b, new.benchmark),
+        )
+        for a, b in every
+        if (a, b) not in pairs
+    ]
+    if not pairs:
+        return unsteady
     logs = [math.log(b.median / a.median) for a, b in pairs]
     errors = [math.hypot(_error(a, old.benchmark), _error(b, new.benchmark)) for a, b in pairs]
     together = math.sqrt(sum(error**2 for error in errors)) / len(errors)
@@ -94,6 +111,7 @@ def compare_speed(old: Measured, new: Measured, deviations: float) -> list[Chang
             _judged(new.precision, f"times {b.baseline}, batch {b.batch}", log, deviations * error, a.median, b.median)
             for (a, b), log, error in zip(pairs, logs, errors, strict=True)
         ),
+        *unsteady,
     ]
 
 

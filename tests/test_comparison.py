@@ -8,6 +8,7 @@ import pytest
 
 from enginery.comparison import BETWEEN_RUNS, Outcome, compare_runs, conclusion, read_measurements
 from enginery.core.errors import EngineryError
+from enginery.core.records import Latency
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,7 +47,7 @@ def test_a_loss_at_one_batch_size_is_not_outweighed_by_a_gain_at_another(run):
 
 def test_what_is_measured_coarsely_needs_a_larger_change(run):
     sharp, coarse = (
-        compare_runs(run(13.0, 4.4, interval=width), run(12.0, 4.06, interval=width), 0.99) for width in (0.01, 0.2)
+        compare_runs(run(13.0, 4.4, interval=width), run(12.0, 4.06, interval=width), 0.99) for width in (0.01, 0.049)
     )
     assert (conclusion(sharp), conclusion(coarse)) == (Outcome.REGRESSION, Outcome.NO_CHANGE)
 
@@ -219,3 +220,28 @@ def test_a_confidence_must_be_one(project):
     done = enginery("compare", "HEAD", "reports", "--confidence", "99", folder=project)
     assert done.returncode == 2
     assert "must lie between 0.5 and 1" in done.stderr
+
+
+def test_what_scattered_in_either_run_is_not_held_against_the_other(run):
+    for runs, again in (
+        ((run(13, 4.4), run(9, 3.0, interval=0.06)), True),
+        ((run(13, 4.4, interval=0.06), run(9, 3)), False),
+    ):
+        changes = [change for change in compare_runs(*runs, 0.99) if "times" in change.figure]
+        assert [change.outcome for change in changes] == [Outcome.NOT_COMPARABLE] * 2
+        assert {change.again for change in changes} == {again}
+        assert all("timings scattered" in change.why for change in changes)
+
+
+def test_calls_that_scatter_make_their_batch_size_incomparable_and_leave_the_others(run):
+    after = run(9.0, 4.4)
+    (measured,) = after.precisions
+    latency = Latency(
+        contender="eager", batch=1, runs=50, p50=1.0, p90=1.5, p99=2.0, compute=None, spread=0.26, outliers=0.0,
+        images_per_second=1000.0,
+    )  # fmt: skip
+    benchmark = measured.benchmark.model_copy(update={"latencies": (latency,)})
+    noisy = after.model_copy(update={"precisions": (measured.model_copy(update={"benchmark": benchmark}),)})
+    found = {change.figure: change.outcome for change in compare_runs(run(13.0, 4.4), noisy, 0.99)}
+    assert found["times eager, batch 1"] == Outcome.NOT_COMPARABLE
+    assert found["times eager, batch 8"] == found["speed, all together"] == Outcome.NO_CHANGE

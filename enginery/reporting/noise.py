@@ -5,9 +5,8 @@ from itertools import chain
 from enginery.contention import disturbances
 from enginery.core.records import ENGINE, SAME_PACE, Ratio
 from enginery.reporting.evidence import Evidence, Findings, title_of
+from enginery.scatter import MOST_OUTLIERS, WIDEST_INTERVAL, WIDEST_SPREAD
 
-# What these leave alone was seen on a machine that nothing else used, a virtual one with two cores.
-WIDEST_INTERVAL, WIDEST_SPREAD, MOST_OUTLIERS = 0.1, 0.15, 0.05
 STEADY_CLOCK = 0.95
 
 
