@@ -71,8 +71,12 @@ def test_whatever_goes_wrong_with_tensorrt_is_a_sentence(version):
 
 @pytest.mark.parametrize("version", simulated.VERSIONS)
 def test_what_users_verify_on_their_gpu_holds_on_the_simulated_one(version):
-    verified = run(version, "-m", "pytest", "-x", "-p", "no:cacheprovider", "tests/verify_gpu.py")
+    """All but one: the simulation replays a graph by doing its work again, so its seconds say nothing of launches."""
+    timed = "tests/verify_gpu.py::test_replaying_a_graph_is_no_slower_than_launching_its_kernels"
+    options = ("-x", "-p", "no:cacheprovider", "--deselect", timed)
+    verified = run(version, "-m", "pytest", *options, "tests/verify_gpu.py")
     assert verified.returncode == 0, told(verified)
+    assert "1 deselected" in verified.stdout  # the one named above still exists
 
 
 def test_no_two_simulated_machines_share_temporary_files():
