@@ -23,9 +23,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
+
+if TYPE_CHECKING:
+    from torch import nn
 
 ROOT = Path(__file__).parents[1]
 MODELS = (
@@ -37,8 +40,7 @@ MODELS = (
 )  # fmt: skip
 SIZES = (64, 96, 224)
 SETTINGS: dict[str, Any] = {
-    "samples": {"training": 256, "calibration": 32, "validation": 128},
-    "weights": {"source": "data/weights/settled.pt", "training": {"epochs": 0}},
+    "samples": {"calibration": 64, "validation": 256},
     # Entropy clips the thin strokes of enlarged digits: see recipes/resnet50.yaml.
     "calibration": {"method": "max", "batch": 4},
     "build": {"profile": {"batch": {"min": 1, "opt": 8, "max": 16}}},
@@ -74,7 +76,7 @@ def run_model(name: str, row_file: Path) -> None:
         return True
 
     row["size"] = write_params(name)
-    if not attempt("prepare", partial(prepare, name, step), row, "accuracy"):
+    if not attempt("prepare", partial(prepare, step), row, "accuracy"):
         row["failed"] = row["accuracy"]["failed"]
     else:
         precisions = list(load_params().precisions)
@@ -105,7 +107,7 @@ def write_params(name: str) -> int:
     changes = json.loads(json.dumps(SETTINGS))
     changes["model"] = {"source": name}
     changes["samples"]["preprocessing"] = {"resize": size, "crop": size}
-    changes["weights"]["training"]["size"] = size
+    changes["weights"] = {"training": training(model, size)}
     shutil.copyfile(ROOT / "params.yaml", "params.yaml")
     with Path("zoo.yaml").open("w") as file:
         YAML().dump(changes, file)
@@ -113,34 +115,15 @@ def write_params(name: str) -> int:
     return size
 
 
-def settle(name: str, training: Path) -> None:
-    """Random weights that behave: of those that a model starts with, BatchNorm's statistics and last layer are fitted.
-
-    That alone leaves a deep network chaotic: float16's rounding changes the answer. That noise does not grow from layer
-    to layer, as in a trained one, a BatchNorm's bias of one brings about as well: most activations then pass their
-    ReLU. A last layer that starts from zero adds no offset of its own to the logits.
-    """
-    import torch
+def training(model: "nn.Module", size: int) -> Row:
+    """A few steps, by one rule for all: networks that normalize no batch diverge at the rate that suits the others."""
     from torch import nn
 
-    from enginery.core.params import ModelParams, load_params
-    from enginery.models import make_model
-    from enginery.samples import SampleSet
-    from enginery.training import last_layer, train
-
-    samples = SampleSet.open(training)
-    torch.manual_seed(0)
-    classes = len(samples.manifest.class_names)
-    model = make_model(ModelParams(source=name, arguments={}), classes)
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.ones_(module.bias)
-    nn.init.zeros_(last_layer(model).weight)
-    train(model, samples, load_params().weights.training)
-    torch.save(model.state_dict(), "data/weights/settled.pt")
+    normalizes = any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+    return {"size": size, "epochs": 4 if size < 224 else 1, "learning_rate": 0.003 if normalizes else 0.0005}
 
 
-def prepare(model: str, step: Callable[[str, Callable[[], object]], object]) -> float:
+def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
     """All that comes before a precision; returns PyTorch's accuracy."""
     from enginery.core.records import Reference
     from stages.calibrate import calibrate
@@ -165,7 +148,6 @@ def prepare(model: str, step: Callable[[str, Callable[[], object]], object]) -> 
     records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "code")}
     step("machine", partial(machine, **records))
     step("samples", partial(samples, Path("data/images"), **sets))
-    step("settle", partial(settle, model, sets["training"]))
     step("weights", partial(weights, Path("data/weights"), Path("data/models"), sets["training"], made / "weights"))
     step("export", partial(export, made / "weights", validation, made / "exported"))
     step("simplify", partial(simplify, made / "exported", validation, made / "simplified"))
