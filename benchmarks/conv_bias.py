@@ -1,0 +1,78 @@
+"""What convolutions' biases cost on a GPU: a graph as it is and without them, and with ONNX Runtime told to fuse them.
+
+    python benchmarks/conv_bias.py artifacts/converted/fp16/model.onnx
+
+PyTorch's exporter leaves out biases that are zero, and those of BatchNorm are, in a network of random weights: a bare
+loop over such a network times another graph than that of a trained one. Bare loops that replay a CUDA graph over
+inputs on the device, milliseconds, medians of CALLS calls.
+"""
+
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import onnx
+import onnxruntime
+
+BATCHES, WARM_UP, CALLS = (1, 8, 32, 128), 10, 60
+
+
+def without_biases(graph: onnx.ModelProto) -> onnx.ModelProto:
+    """Computes something else, at the same shapes."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(graph)
+    for node in changed.graph.node:
+        if node.op_type == "Conv":
+            del node.input[2:]
+    return changed
+
+
+def open_session(graph: onnx.ModelProto, fused: bool) -> onnxruntime.InferenceSession:
+    onnxruntime.preload_dlls()
+    settings = {"enable_cuda_graph": "1", "use_tf32": "1", "prefer_nhwc": "1", "fuse_conv_bias": str(int(fused))}
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        graph.SerializeToString(), options, providers=[("CUDAExecutionProvider", settings)]
+    )
+    if "CUDAExecutionProvider" not in session.get_providers():
+        sys.exit("needs a GPU, and ONNX Runtime's CUDA provider did not load")
+    return session
+
+
+def milliseconds(session: onnxruntime.InferenceSession, batch: int) -> float:
+    (taken,), (returned,) = session.get_inputs(), session.get_outputs()
+    images = np.random.default_rng(0).normal(size=(batch, *taken.shape[1:])).astype(np.float32)
+    binding, run = session.io_binding(), onnxruntime.RunOptions()
+    run.add_run_config_entry("gpu_graph_id", str(batch))
+    kept = onnxruntime.OrtValue.ortvalue_from_numpy(images, "cuda", 0)
+    answer = onnxruntime.OrtValue.ortvalue_from_shape_and_type((batch, *returned.shape[1:]), np.float32, "cuda", 0)
+    binding.bind_ortvalue_input(taken.name, kept)
+    binding.bind_ortvalue_output(returned.name, answer)
+    seconds = []
+    for _ in range(WARM_UP + CALLS):
+        started = time.perf_counter()
+        session.run_with_iobinding(binding, run)
+        seconds.append(time.perf_counter() - started)
+    return 1000 * median(seconds[WARM_UP:])
+
+
+def main() -> None:
+    graph = onnx.load(Path(sys.argv[1]))
+    biases = sum(node.op_type == "Conv" and len(node.input) == 3 for node in graph.graph.node)
+    print(f"{biases} convolutions with a bias\n\n| | {' | '.join(f'batch {b}' for b in BATCHES)} |")
+    print("|---" * (len(BATCHES) + 1) + "|")
+    variants = {
+        "as it is": (graph, False),
+        "without biases": (without_biases(graph), False),
+        "as it is, fused": (graph, True),
+    }
+    for name, (variant, fused) in variants.items():
+        session = open_session(variant, fused)
+        print(f"| {name} | {' | '.join(f'{milliseconds(session, batch):.3f}' for batch in BATCHES)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
