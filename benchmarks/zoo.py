@@ -205,7 +205,7 @@ def nvidia_verdict(precision: str) -> str:
     from enginery.calibration.cache import read_cache
     from enginery.convert import quantize
     from enginery.core.params import load_params
-    from enginery.graphs import read_interface, save_graph
+    from enginery.graphs import read_blueprint, save_graph
     from enginery.runtimes import load_runtime
 
     params = load_params()
@@ -216,8 +216,7 @@ def nvidia_verdict(precision: str) -> str:
         graph = made_at(f"{precision}.nvidia.onnx")
         save_graph(quantized, graph)
     with tempfile.TemporaryDirectory() as scratch:
-        interface = read_interface(graph, params.build.profile)
-        load_runtime(NVIDIA).compile(graph, interface, Path(scratch), params.build)
+        load_runtime(NVIDIA).compile(graph, read_blueprint(graph, params.build), Path(scratch))
     return "ok"
 
 

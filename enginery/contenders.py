@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import ONNXRUNTIME, Baseline, BuildParams, InferenceParams
-from enginery.core.records import Interface
+from enginery.core.params import ONNXRUNTIME, Baseline, InferenceParams
+from enginery.core.records import Blueprint
 from enginery.feeds import Feeds
 from enginery.models import Tensors, call_model
 from enginery.runtimes import Session, load_runtime
@@ -37,14 +37,12 @@ def require_possible(baselines: Sequence[Baseline], device: str) -> None:
 
 
 @contextmanager
-def onnxruntime_session(
-    onnx: Path, interface: Interface, build: BuildParams, inference: InferenceParams
-) -> Iterator[Session]:
+def onnxruntime_session(onnx: Path, blueprint: Blueprint, inference: InferenceParams) -> Iterator[Session]:
     """The float32 graph in ONNX Runtime, optimized as if it were an engine; on the GPU where there is one."""
     runtime = load_runtime(ONNXRUNTIME)
     with tempfile.TemporaryDirectory() as folder:
-        runtime.compile(onnx, interface, Path(folder), build)
-        (session,) = runtime.load(Path(folder), interface, build, inference, requests=1)
+        runtime.compile(onnx, blueprint, Path(folder))
+        (session,) = runtime.load(Path(folder), blueprint, inference, requests=1)
         with closing(session):
             yield session
 

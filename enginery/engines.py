@@ -13,7 +13,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.files import new_folder, sha256
 from enginery.core.params import BuildParams, InferenceParams
 from enginery.core.records import EngineRecord, Machine, Manifest, Target
-from enginery.graphs import read_interface
+from enginery.graphs import read_blueprint
 from enginery.reproduce import TRTEXEC, reproduce_script
 from enginery.runtimes import Arrays, Session, load_runtime
 from enginery.targets import require_fits
@@ -25,10 +25,10 @@ def build_engine(
     precision: str, onnx: Path, target: Target, build: BuildParams, manifest: Manifest, folder: Path
 ) -> EngineRecord:
     """Compile for the target; the folder holds all that inference needs."""
-    interface = read_interface(onnx, build.profile)
+    blueprint = read_blueprint(onnx, build)
     with new_folder(folder) as unfinished:
         started = time.perf_counter()
-        layers = load_runtime(target.runtime).compile(onnx, interface, unfinished, build)
+        layers = load_runtime(target.runtime).compile(onnx, blueprint, unfinished)
         seconds = time.perf_counter() - started
         files = sorted(unfinished.iterdir())
         record = EngineRecord(
@@ -39,7 +39,7 @@ def build_engine(
             bytes=sum(file.stat().st_size for file in files),
             onnx_sha256=sha256(onnx),
             onnx_bytes=onnx.stat().st_size,
-            interface=interface,
+            interface=blueprint.interface,
             layers=tuple(layers),
             build_seconds=round(seconds, 3),
             preprocessing=manifest.preprocessing,
@@ -67,7 +67,7 @@ class Engine:
         """They run side by side, on one copy of the weights where the runtime allows it."""
         record = checked_record(folder, machine)
         runtime = load_runtime(machine.runtime)
-        sessions = runtime.load(folder, record.interface, record.build, inference, requests)
+        sessions = runtime.load(folder, record.blueprint, inference, requests)
         return [cls(record, session) for session in sessions]
 
     @property

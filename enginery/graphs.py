@@ -11,8 +11,8 @@ from google.protobuf.message import DecodeError
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file
-from enginery.core.params import Profile, Range
-from enginery.core.records import GraphCheck, Interface, TensorSpec
+from enginery.core.params import BuildParams, Profile, Range
+from enginery.core.records import Blueprint, GraphCheck, Interface, TensorSpec
 from enginery.feeds import BATCH, Feeds, Outputs
 
 FLOATS = ("float32", "float16", "float64")
@@ -36,6 +36,10 @@ def is_plan(path: Path) -> bool:
     """TensorRT's engines begin with ftrt, those for RTX with vtrt."""
     with path.open("rb") as file:
         return file.read(4)[1:] == b"trt"
+
+
+def read_blueprint(path: Path, build: BuildParams) -> Blueprint:
+    return Blueprint(read_interface(path, build.profile), build)
 
 
 def read_interface(path: Path, profile: Profile) -> Interface:

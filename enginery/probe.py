@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import BuildParams, Profile, Range
-from enginery.graphs import read_interface
+from enginery.graphs import read_blueprint
 from enginery.runtimes import load_runtime
 
 CHANNELS, SIZE = 16, 8
@@ -34,7 +34,7 @@ def _executed(runtime: str, precision: str, build: BuildParams) -> str:
         path = Path(scratch) / "model.onnx"
         onnx.save(convolution(precision), path)
         try:
-            layers = load_runtime(runtime).compile(path, read_interface(path, ONE), Path(scratch), build)
+            layers = load_runtime(runtime).compile(path, read_blueprint(path, build), Path(scratch))
         except EngineryError:
             return NOT_AT_ALL
     return next((layer.precision for layer in layers if layer.computes), NOT_AT_ALL)

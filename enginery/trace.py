@@ -15,6 +15,6 @@ def trace_engine(folder: Path, machine: Machine, inference: InferenceParams, sam
     """At the batch that the engine is tuned for. It has no layers if the runtime tells no times."""
     record = checked_record(folder, machine)
     batch, runtime = record.profile.batch.opt, load_runtime(machine.runtime)
-    layers = runtime.trace(folder, record.interface, record.build, inference, samples.cycled(batch), CALLS)
+    layers = runtime.trace(folder, record.blueprint, inference, samples.cycled(batch), CALLS)
     told = any(layer.milliseconds for layer in layers)
     return Trace(precision=record.precision, batch=batch, calls=CALLS, layers=tuple(layers) if told else ())

@@ -88,14 +88,14 @@ def _contenders(
     if loaded.replays:
         plain = inference.model_copy(update={"cuda_graph": False})
         found[LAUNCHED] = opened.enter_context(Engine.open(engine, here, plain)).bind
-    build = loaded.record.build
+    blueprint = loaded.record.blueprint
     model = None if baselines == (ONNXRUNTIME,) else load_model(weights)
     for baseline in baselines:
         if baseline == ONNXRUNTIME:
-            session = onnxruntime_session(simplified / "model.onnx", loaded.record.interface, build, inference)
+            session = onnxruntime_session(simplified / "model.onnx", blueprint, inference)
             found[baseline] = opened.enter_context(session).bind
         elif model:
-            found[baseline] = partial(pytorch_contender, model, baseline, here.device, build.tf32)
+            found[baseline] = partial(pytorch_contender, model, baseline, here.device, blueprint.build.tf32)
     return found
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from enginery.contenders import _captured, onnxruntime_session, pytorch_contender, require_possible
 from enginery.core.errors import EngineryError
-from enginery.graphs import read_interface
+from enginery.graphs import read_blueprint
 
 IMAGES = {"input": np.random.default_rng(0).normal(0, 1, (2, 3, 8, 8)).astype(np.float32)}
 seen = []
@@ -82,8 +82,7 @@ def test_a_compiled_baseline_really_is_compiled(baseline):
 
 
 def test_onnx_runtime_runs_the_graph_as_it_is(tiny_onnx, build, inference):
-    interface = read_interface(tiny_onnx, build.profile)
-    with onnxruntime_session(tiny_onnx, interface, build, inference) as session:
+    with onnxruntime_session(tiny_onnx, read_blueprint(tiny_onnx, build), inference) as session:
         images = np.zeros((2, 3, 8, 8), np.float32)
         session.bind({"input": images})()
         assert session.run({"input": images})["logits"].shape == (2, 16)

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from enginery.core.params import Profile, Range
-from enginery.graphs import arbiter, read_interface
+from enginery.graphs import arbiter, read_blueprint
 from enginery.runtimes import load_runtime
 
 IMAGES = np.random.default_rng(1).normal(size=(16, 24, 1, 1)).astype(np.float32)
@@ -45,9 +45,9 @@ def squeezed(tmp_path_factory):
 def test_a_small_batch_after_a_large_one_is_right(squeezed, build, inference, requests, tmp_path):
     openvino = load_runtime("openvino")
     widest = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=8, max=16))})
-    interface = read_interface(squeezed, widest.profile)
-    openvino.compile(squeezed, interface, tmp_path, widest)
-    sessions = openvino.load(tmp_path, interface, widest, inference, requests)
+    blueprint = read_blueprint(squeezed, widest)
+    openvino.compile(squeezed, blueprint, tmp_path)
+    sessions = openvino.load(tmp_path, blueprint, inference, requests)
     assert len(sessions) == requests
     for session in sessions * 3:
         for batch in (16, 8, 2, 1, 16, 3):

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from enginery.convert import cast, quantize
 from enginery.core.errors import EngineryError
 from enginery.core.params import Keep
-from enginery.graphs import arbiter, count_nodes, load_graph, read_interface, save_graph
+from enginery.graphs import arbiter, count_nodes, load_graph, read_blueprint, save_graph
 from enginery.rewrites import rewrite_graph
 from enginery.runtimes import load_runtime
 
@@ -141,7 +141,7 @@ def test_hard_swish_is_spelt_out_and_nvidia_reads_it_in_bf16(tmp_path, build):
         save_graph(model, tmp_path / f"{name}.onnx")
         save_graph(cast(tmp_path / f"{name}.onnx", "bf16", EVERYTHING), tmp_path / f"{name}.bf16.onnx")
         typed = tmp_path / f"{name}.bf16.onnx"
-        nvidia.compile(typed, read_interface(typed, build.profile), tmp_path, build)
+        nvidia.compile(typed, read_blueprint(typed, build), tmp_path)
 
     compile_bf16(after, "after")
     with pytest.raises(EngineryError, match="HardSwish"):  # once it is taken, the rewrite can go

@@ -61,9 +61,9 @@ def test_real_samples_are_traced_at_the_batch_that_the_engine_is_tuned_for(
     built, machine, inference, samples, build, asked
 ):
     trace = trace_engine(built, machine, inference, samples)
-    ((folder, interface, told, how, feeds, calls),) = asked
-    assert (folder, told, how, calls) == (built, build, inference, CALLS)
-    assert interface == EngineRecord.read(built / "engine.json").interface
+    ((folder, blueprint, how, feeds, calls),) = asked
+    assert (folder, blueprint.build, how, calls) == (built, build, inference, CALLS)
+    assert blueprint.interface == EngineRecord.read(built / "engine.json").interface
     assert np.array_equal(feeds["input"], samples.cycled(4)["input"])
     assert (trace.precision, trace.batch, trace.calls) == ("fp32", 4, CALLS)
 

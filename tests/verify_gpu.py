@@ -20,7 +20,7 @@ from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.convert import cast, quantize
 from enginery.core.errors import EngineryError
 from enginery.core.params import InferenceParams, Keep, Profile, Range
-from enginery.core.records import EngineRecord, Interface, TensorSpec, Trace
+from enginery.core.records import Blueprint, EngineRecord, Interface, TensorSpec, Trace
 from enginery.engines import Engine, build_engine
 from enginery.gpu import cuda
 from enginery.gpu.nvml import GpuSampler, process_megabytes
@@ -128,7 +128,7 @@ def test_what_was_executed_is_known(engines, machine, precision):
         assert record.share_as_asked > 0.5
 
 
-def test_an_element_that_is_not_written_is_seen():
+def test_an_element_that_is_not_written_is_seen(build):
     class Idle:
         replays = False
 
@@ -145,7 +145,7 @@ def test_an_element_that_is_not_written_is_seen():
         inputs=(TensorSpec(name="input", dtype="float32", shape=("batch", 3)),),
         outputs=(TensorSpec(name="logits", dtype="float32", shape=("batch", 4)),),
     )
-    session = DeviceSession(cuda.Stream(), Idle(), interface, largest={"batch": 8}, replay=False)
+    session = DeviceSession(cuda.Stream(), Idle(), Blueprint(interface, build), replay=False)
     try:
         assert np.isnan(session.run({"input": np.ones((5, 3), np.float32)})["logits"]).all()
     finally:

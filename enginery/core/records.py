@@ -1,6 +1,7 @@
 """The JSON documents that stages hand on."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -209,6 +210,14 @@ class Interface(Record):
         }
 
 
+@dataclass(frozen=True)
+class Blueprint:
+    """What a runtime makes an engine to be, and has to be told again to open it."""
+
+    interface: Interface
+    build: BuildParams
+
+
 class Layer(Record):
     """One operation as the runtime executes it, after fusion."""
 
@@ -233,6 +242,10 @@ class EngineRecord(Record):
     build_seconds: float
     preprocessing: Preprocessing | None
     class_names: tuple[str, ...]
+
+    @property
+    def blueprint(self) -> Blueprint:
+        return Blueprint(self.interface, self.build)
 
     @property
     def profile(self) -> Profile:

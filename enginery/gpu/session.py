@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
-from enginery.core.records import Interface, TensorSpec
+from enginery.core.records import Blueprint, TensorSpec
 from enginery.gpu.cuda import Buffer, Graph, Pinned, Stream
 
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -33,17 +33,11 @@ class Executor(Protocol):
 
 
 class DeviceSession:
-    def __init__(
-        self,
-        stream: Stream,
-        executor: Executor,
-        interface: Interface,
-        largest: Mapping[str, int],
-        replay: bool,
-    ) -> None:
-        """`largest` are the sizes that memory is taken for; `replay` captures each shape into a graph to launch."""
+    def __init__(self, stream: Stream, executor: Executor, blueprint: Blueprint, replay: bool) -> None:
+        """Memory is taken for the largest sizes; `replay` captures each shape into a graph to launch."""
         self.replays = replay or executor.replays
         self._stream, self._executor, self._replay = stream, executor, replay
+        interface, largest = blueprint.interface, blueprint.build.profile.at("max")
         self._interface = interface
         self._shapes: Mapping[str, Shape] = {}
         self._graph: Graph | None = None

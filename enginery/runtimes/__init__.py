@@ -10,8 +10,8 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from enginery.core.params import BuildParams, InferenceParams
-from enginery.core.records import Interface, Layer, LayerTime
+from enginery.core.params import InferenceParams
+from enginery.core.records import Blueprint, Layer, LayerTime
 
 Arrays = Mapping[str, NDArray[np.generic]]
 Told = Sequence[tuple[str, float]]  # of one call: each layer's name and milliseconds, in the order of execution
@@ -48,24 +48,16 @@ class Runtime(Protocol):
         """'cuda' or 'cpu'."""
         ...
 
-    def compile(self, onnx: Path, interface: Interface, folder: Path, build: BuildParams) -> Sequence[Layer]:
+    def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
         """Leave the engine's files in the folder; returns what it will execute, if that can be known here."""
         ...
 
-    def load(
-        self, folder: Path, interface: Interface, build: BuildParams, inference: InferenceParams, requests: int
-    ) -> Sequence[Session]:
-        """Open what `compile` left, which was told `build`, for so many inferences side by side."""
+    def load(self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int) -> Sequence[Session]:
+        """Open what `compile` left of the same blueprint, for so many inferences side by side."""
         ...
 
     def trace(
-        self,
-        folder: Path,
-        interface: Interface,
-        build: BuildParams,
-        inference: InferenceParams,
-        feeds: Arrays,
-        calls: int,
+        self, folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int
     ) -> list[LayerTime]:
         """What each layer takes, over so many calls. It opens the engine by itself, in a way that `load` never does."""
         ...

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.core.errors import EngineryError
 from enginery.core.params import BuildParams, InferenceParams
-from enginery.core.records import Interface, Layer, LayerTime
+from enginery.core.records import Blueprint, Interface, Layer, LayerTime
 from enginery.gpu.cuda import Stream
 from enginery.gpu.session import DeviceSession, Shape
 from enginery.graphs import load_graph
@@ -63,63 +63,57 @@ def device() -> str:
     return "cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu"
 
 
-def compile(onnx: Path, interface: Interface, folder: Path, build: BuildParams) -> Sequence[Layer]:
+def compile(onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
     """What varies stays dynamic; the profile is enforced when an engine is fed."""
     try:
         try:
-            _optimize(onnx.read_bytes(), folder, build)
+            _optimize(onnx.read_bytes(), folder, blueprint.build)
         except Exception:
             model = load_graph(onnx)
             if not uses_bf16(model):
                 raise
             # Neither provider has bfloat16 kernels for all: the CPU's has none for Conv, CUDA's none for MaxPool.
             # Execute in float32 what the graph means; the layers will say fp32.
-            _optimize(float32_twin(model).SerializeToString(), folder, build)
+            _optimize(float32_twin(model).SerializeToString(), folder, blueprint.build)
     except Exception as error:  # ONNX Runtime's own exceptions share no base class
         raise EngineryError(f"ONNX Runtime cannot compile {onnx}: {str(error).strip().splitlines()[0]}") from None
-    return _executed(folder, interface, build)
+    return _executed(folder, blueprint)
 
 
-def load(
-    folder: Path, interface: Interface, build: BuildParams, inference: InferenceParams, requests: int
-) -> Sequence[Session]:
+def load(folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int) -> Sequence[Session]:
     import onnxruntime
 
     options = _options(inference.threads)
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # that was `compile`
     if device() == "cpu":
-        session = _session(str(folder / GRAPH), options, build)
+        session = _session(str(folder / GRAPH), options, blueprint.build)
         return [CpuSession(session) for _ in range(requests)]
-    return [_on_gpu(folder, interface, options, build, inference) for _ in range(requests)]
+    return [_on_gpu(folder, blueprint, inference, options) for _ in range(requests)]
 
 
-def _on_gpu(
-    folder: Path, interface: Interface, options: Any, build: BuildParams, inference: InferenceParams
-) -> DeviceSession:
+def _on_gpu(folder: Path, blueprint: Blueprint, inference: InferenceParams, options: Any) -> DeviceSession:
     """Replayed by ONNX Runtime itself, which knows whether it can: not if it places a node on the CPU."""
     stream, replays = Stream(), inference.cuda_graph
     try:
-        session = _session(str(folder / GRAPH), options, build, stream, replays)
+        session = _session(str(folder / GRAPH), options, blueprint.build, stream, replays)
     except Exception as error:  # ONNX Runtime's own exceptions share no base class
         if NOT_ALL_ON_GPU not in str(error):
             raise
         replays = False
-        session = _session(str(folder / GRAPH), options, build, stream)
-    executor = Executor(session, interface, replays)
-    return DeviceSession(stream, executor, interface, build.profile.at("max"), replay=False)
+        session = _session(str(folder / GRAPH), options, blueprint.build, stream)
+    executor = Executor(session, blueprint.interface, replays)
+    return DeviceSession(stream, executor, blueprint, replay=False)
 
 
-def trace(
-    folder: Path, interface: Interface, build: BuildParams, inference: InferenceParams, feeds: Arrays, calls: int
-) -> list[LayerTime]:
+def trace(folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int) -> list[LayerTime]:
     """On a GPU, the profile tells how long the launch of a kernel takes: here that includes its execution."""
     os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # read when the process first uses CUDA
-    with _profiled(folder, build, inference.threads) as session:
+    with _profiled(folder, blueprint.build, inference.threads) as session:
         for _ in range(WARM_UP + calls):
             session.run(None, dict(feeds))
         ran = _nodes_by_call(session)[WARM_UP:]
     told = [[(_name(node), node["dur"] / 1000) for node in nodes] for nodes in ran]
-    return timed([_layer(node, build.tf32) for node in ran[0]], told)
+    return timed([_layer(node, blueprint.build.tf32) for node in ran[0]], told)
 
 
 class CpuSession:
@@ -225,11 +219,12 @@ def _session(
     return session
 
 
-def _executed(folder: Path, interface: Interface, build: BuildParams) -> list[Layer]:
+def _executed(folder: Path, blueprint: Blueprint) -> list[Layer]:
     """What a profiled inference says was run: the operator, its types and the provider."""
+    inputs, build = blueprint.interface.inputs, blueprint.build
     smallest = build.profile.at("min")
     with _profiled(folder, build, threads=0) as session:
-        session.run(None, {spec.name: np.zeros(spec.at(smallest), spec.dtype) for spec in interface.inputs})
+        session.run(None, {spec.name: np.zeros(spec.at(smallest), spec.dtype) for spec in inputs})
         (ran,) = _nodes_by_call(session)
     return [_layer(node, build.tf32) for node in ran]
 

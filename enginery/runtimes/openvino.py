@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import BuildParams, InferenceParams, Profile
-from enginery.core.records import Interface, Layer, LayerTime, TensorSpec
+from enginery.core.params import InferenceParams, Profile
+from enginery.core.records import Blueprint, Layer, LayerTime, TensorSpec
 from enginery.runtimes import WARM_UP, Arrays, Told, timed
 
 BLOB = "engine.blob"
@@ -41,14 +41,14 @@ def device() -> str:
     return "cpu"
 
 
-def compile(onnx: Path, interface: Interface, folder: Path, build: BuildParams) -> Sequence[Layer]:
+def compile(onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
     import openvino
 
     # Through convert_model, never straight from the path: compiling some int8 graphs (Concat before Q/DQ and Conv)
     # from the path gives silently wrong results.
     try:
         model = openvino.convert_model(onnx)
-        model.reshape({spec.name: _bounded(spec, build.profile) for spec in interface.inputs})
+        model.reshape({spec.name: _bounded(spec, blueprint.build.profile) for spec in blueprint.interface.inputs})
         compiled = openvino.Core().compile_model(model, "CPU", _settings(threads=0))
     except Exception as error:  # OpenVINO's own exceptions share no base class
         raise EngineryError(f"OpenVINO cannot compile {onnx}: {' '.join(str(error).split())}") from None
@@ -63,18 +63,14 @@ def write_ir(onnx: Path, folder: Path) -> None:
     openvino.save_model(openvino.convert_model(onnx), folder / "model.xml", compress_to_fp16=False)
 
 
-def load(
-    folder: Path, interface: Interface, build: BuildParams, inference: InferenceParams, requests: int
-) -> Sequence["OpenVinoSession"]:
+def load(folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int) -> Sequence["OpenVinoSession"]:
     """Each request has a stream, OpenVINO's word for its share of the threads."""
     compiled = _imported(folder, _settings(inference.threads) | {"NUM_STREAMS": requests})
     _begin_small(compiled, requests)
-    return [OpenVinoSession(compiled, [spec.name for spec in interface.outputs]) for _ in range(requests)]
+    return [OpenVinoSession(compiled, [spec.name for spec in blueprint.interface.outputs]) for _ in range(requests)]
 
 
-def trace(
-    folder: Path, interface: Interface, build: BuildParams, inference: InferenceParams, feeds: Arrays, calls: int
-) -> list[LayerTime]:
+def trace(folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int) -> list[LayerTime]:
     """OpenVINO counts for as long as a model is open, and tells averages: it is opened anew for every few calls."""
     settings = _settings(inference.threads) | {"PERF_COUNT": True}
     rounds = math.ceil(calls / CALLS_PER_ROUND)

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import Bound, BuildParams, InferenceParams
-from enginery.core.records import Interface, Layer, LayerTime
+from enginery.core.records import Blueprint, Layer, LayerTime
 from enginery.gpu import cuda
 from enginery.gpu.inspector import layers_of
 from enginery.gpu.nvml import find_gpu
@@ -75,50 +75,44 @@ class TensorRT:
     def device(self) -> str:
         return "cuda"
 
-    def compile(self, onnx: Path, interface: Interface, folder: Path, build: BuildParams) -> Sequence[Layer]:
+    def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
         """A strongly typed network: what runs in which type is what the graph says."""
         trt, log = self._trt(), self._log()
         log.lines.clear()
         builder = self._started(trt.Builder)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self._parse(network, onnx)
-        config = self._configure(builder, interface, build)
-        (folder / PLAN).write_bytes(self._build(builder, network, config, build, onnx))
+        config = self._configure(builder, blueprint)
+        (folder / PLAN).write_bytes(self._build(builder, network, config, blueprint.build, onnx))
         del parser  # not before: it holds the network's weights
-        return self._layers(folder, interface, build) if self._runs_here(build) else []
+        return self._layers(folder, blueprint) if self._runs_here(blueprint.build) else []
 
     def load(
-        self, folder: Path, interface: Interface, build: BuildParams, inference: InferenceParams, requests: int
+        self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int
     ) -> Sequence[DeviceSession]:
         """One engine; each request has a context and a stream."""
-        engine = self._deserialize(folder / PLAN, build)
+        engine = self._deserialize(folder / PLAN, blueprint.build)
         captures_itself = inference.cuda_graph and self._library == "tensorrt_rtx"
         replay = inference.cuda_graph and not captures_itself
 
         def session() -> DeviceSession:
             context = self._context(engine, inference.cuda_graph)
             executor = _Executor(self._title, engine, context, self._log(), captures_itself)
-            return DeviceSession(cuda.Stream(), executor, interface, build.profile.at("max"), replay)
+            return DeviceSession(cuda.Stream(), executor, blueprint, replay)
 
         return [session() for _ in range(requests)]
 
     def trace(
-        self,
-        folder: Path,
-        interface: Interface,
-        build: BuildParams,
-        inference: InferenceParams,
-        feeds: Arrays,
-        calls: int,
+        self, folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int
     ) -> list[LayerTime]:
         """Never replayed: with a profiler, a call launches its kernels one by one, waits, and tells their times."""
-        layers = self._layers(folder, interface, build)
-        engine = self._deserialize(folder / PLAN, build)
+        layers = self._layers(folder, blueprint)
+        engine = self._deserialize(folder / PLAN, blueprint.build)
         context, profiler = self._context(engine), _new_profiler(self._trt())
         context.profiler = profiler
         executor = _Executor(self._title, engine, context, self._log(), replays=False)
         del context, engine  # the executor lets go of them in the right order
-        session = DeviceSession(cuda.Stream(), executor, interface, build.profile.at("max"), replay=False)
+        session = DeviceSession(cuda.Stream(), executor, blueprint, replay=False)
         with closing(session):
             call = session.bind(feeds)
             return timed(layers, [profiler.told_by(call) for _ in range(WARM_UP + calls)][WARM_UP:])
@@ -139,8 +133,9 @@ class TensorRT:
             raise EngineryError(f"{self._title} cannot read {onnx}: {'; '.join(map(_told, errors)) or self._why()}")
         return parser
 
-    def _configure(self, builder: Any, interface: Interface, build: BuildParams) -> Any:
-        trt, options = self._trt(), build.tensorrt
+    def _configure(self, builder: Any, blueprint: Blueprint) -> Any:
+        trt, build = self._trt(), blueprint.build
+        options = build.tensorrt
         config = builder.create_builder_config()
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # so that the layers can be inspected
         config.builder_optimization_level = options.optimization_level
@@ -158,7 +153,7 @@ class TensorRT:
             if options.version_compatible:
                 config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
         profile = builder.create_optimization_profile()
-        for spec in interface.inputs:
+        for spec in blueprint.interface.inputs:
             profile.set_shape(spec.name, *(spec.at(build.profile.at(bound)) for bound in BOUNDS))
         if config.add_optimization_profile(profile) < 0:
             raise EngineryError(f"{self._title} refuses build.profile {build.profile}: {self._why()}")
@@ -253,12 +248,12 @@ class TensorRT:
         portable = self._library == "tensorrt_rtx"
         return gpu is not None and (not portable or gpu.capability in build.tensorrt.compute_capabilities)
 
-    def _layers(self, folder: Path, interface: Interface, build: BuildParams) -> list[Layer]:
+    def _layers(self, folder: Path, blueprint: Blueprint) -> list[Layer]:
         """At the sizes that the engine is tuned for: without shapes, the inspector hides every type."""
-        trt, engine = self._trt(), self._deserialize(folder / PLAN, build)
+        trt, engine = self._trt(), self._deserialize(folder / PLAN, blueprint.build)
         context, inspector = self._context(engine), engine.create_engine_inspector()
-        for spec in interface.inputs:
-            context.set_input_shape(spec.name, spec.at(build.profile.at("opt")))
+        for spec in blueprint.interface.inputs:
+            context.set_input_shape(spec.name, spec.at(blueprint.build.profile.at("opt")))
         inspector.execution_context = context  # which must outlive the question
         return layers_of(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 

@@ -68,10 +68,10 @@ def images():
     return np.random.default_rng(1).normal(0, 1, (8, 3, 8, 8)).astype(np.float32)
 
 
-def load(folder, build):
+def load(folder):
     """Past our own check of the plan's hash."""
-    interface = EngineRecord.read(folder / "engine.json").interface
-    return load_runtime("tensorrt").load(folder, interface, build, PLAIN, 1)
+    blueprint = EngineRecord.read(folder / "engine.json").blueprint
+    return load_runtime("tensorrt").load(folder, blueprint, PLAIN, 1)
 
 
 def told(action):
@@ -112,20 +112,20 @@ def test_an_engine_that_cannot_be_deserialized_tells_why(make, gpu, fail):
     assert "Run `dvc repro` to build it again" in sentence
 
 
-def test_a_plan_of_another_tensorrt_is_refused_in_its_words(make, build):
+def test_a_plan_of_another_tensorrt_is_refused_in_its_words(make):
     folder = make()
     plan = folder / "engine.plan"
     version = load_runtime("tensorrt").version()
     plan.write_bytes(plan.read_bytes().replace(version.encode(), version.replace("1", "0").encode()))
-    assert "ersion tag does not match" in told(lambda: load(folder, build))
+    assert "ersion tag does not match" in told(lambda: load(folder))
 
 
 @pytest.mark.parametrize("damage", [lambda plan: b"", lambda plan: plan[:-100], lambda plan: b"\x08" + plan])
-def test_what_is_no_plan_is_refused(make, build, damage):
+def test_what_is_no_plan_is_refused(make, damage):
     folder = make()
     plan = folder / "engine.plan"
     plan.write_bytes(damage(plan.read_bytes()))
-    assert told(lambda: load(folder, build)).startswith("TensorRT cannot load ")
+    assert told(lambda: load(folder)).startswith("TensorRT cannot load ")
 
 
 def test_an_engine_of_another_gpu_is_refused_before_tensorrt_sees_it(make, gpu):
@@ -204,11 +204,11 @@ def test_too_little_memory_is_a_sentence_wherever_it_ends(make, gpu, monkeypatch
     assert list(dict.fromkeys(told)) == ["TensorRT cannot load", "TensorRT cannot make", "the GPU is out of memory"]
 
 
-def test_layers_are_timed_under_the_names_that_the_engine_has_for_them(make, gpu, images, build):
+def test_layers_are_timed_under_the_names_that_the_engine_has_for_them(make, gpu, images):
     """In the simulation the second layer takes twice as long as the first, and all together what the call takes."""
     folder = make()
     record = EngineRecord.read(folder / "engine.json")
-    layers = load_runtime("tensorrt").trace(folder, record.interface, build, REPLAYED, {"input": images[:4]}, calls=5)
+    layers = load_runtime("tensorrt").trace(folder, record.blueprint, REPLAYED, {"input": images[:4]}, calls=5)
     assert [layer.name for layer in layers] == [layer.name for layer in record.layers]
     assert {layer.precision for layer in layers if layer.computes} == {"tf32"}
     first = layers[0].milliseconds
@@ -225,12 +225,12 @@ def test_layers_are_timed_under_the_names_that_the_engine_has_for_them(make, gpu
         ("wrong_shape", "output logits would have shape"),
     ],
 )
-def test_timing_layers_that_fails_is_a_sentence(make, build, images, fail, failure, words):
+def test_timing_layers_that_fails_is_a_sentence(make, images, fail, failure, words):
     folder = make()
-    interface = EngineRecord.read(folder / "engine.json").interface
+    blueprint = EngineRecord.read(folder / "engine.json").blueprint
     fail(failure)
     runtime = load_runtime("tensorrt")
-    assert words in told(lambda: runtime.trace(folder, interface, build, PLAIN, {"input": images[:4]}, calls=2))
+    assert words in told(lambda: runtime.trace(folder, blueprint, PLAIN, {"input": images[:4]}, calls=2))
 
 
 def test_a_tensorrt_that_tells_no_times_leaves_an_empty_trace(make, gpu, samples, monkeypatch):
@@ -248,8 +248,8 @@ def test_an_element_that_the_engine_does_not_write_is_nan(make, gpu, fail, image
         assert np.isfinite(logits.flat[:-1]).all()
 
 
-def test_a_shape_outside_the_profile_is_refused_by_tensorrt_as_well(make, build, images):
-    (session,) = load(make(), build)
+def test_a_shape_outside_the_profile_is_refused_by_tensorrt_as_well(make, images):
+    (session,) = load(make())
     try:
         sentence = told(lambda: session.run({"input": images[:1]}))
         assert "TensorRT refuses shape (1, 3, 8, 8) for input input: " in sentence
