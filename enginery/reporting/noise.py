@@ -3,9 +3,9 @@
 from itertools import chain
 
 from enginery.contention import disturbances
-from enginery.core.records import ENGINE, SAME_PACE, Ratio
-from enginery.reporting.evidence import Evidence, Findings, title_of
-from enginery.scatter import MOST_OUTLIERS, WIDEST_INTERVAL, WIDEST_SPREAD
+from enginery.core.records import SAME_PACE, Ratio
+from enginery.reporting.evidence import Evidence, Findings
+from enginery.scatter import scattering
 
 STEADY_CLOCK = 0.95
 
@@ -29,19 +29,8 @@ def slowed(findings: Findings) -> dict[str, float]:
 
 def reasons(entry: Evidence, ratio: Ratio) -> list[str]:
     """Why this ratio is noisy; none if it is not."""
-    found = []
-    if ratio.high - ratio.low > WIDEST_INTERVAL * ratio.median:
-        found.append(
-            f"the interval over {title_of(ratio.baseline)} is {(ratio.high - ratio.low) / ratio.median:.0%} of it"
-        )
-    for contender in (ENGINE, ratio.baseline):
-        latency = entry.latency(ratio.batch, contender)
-        whose = "the engine's" if contender == ENGINE else f"{title_of(contender)}'s"
-        if latency.spread > WIDEST_SPREAD:
-            found.append(f"the middle half of {whose} calls spreads over {latency.spread:.0%}")
-        if latency.outliers > MOST_OUTLIERS:
-            found.append(f"{latency.outliers:.0%} of {whose} calls took over twice as long as most")
-    return found + disturbances(entry.benchmark.contention, entry.benchmark.threads) + _unsteady(entry)
+    timed = entry.benchmark
+    return scattering(ratio, timed) + disturbances(timed.contention, timed.threads) + _unsteady(entry)
 
 
 def _unsteady(entry: Evidence) -> list[str]:
