@@ -17,7 +17,7 @@ from onnx import numpy_helper
 from enginery.calibration.cache import read_cache, write_cache
 from enginery.core.errors import EngineryError
 from enginery.core.params import Keep, Rest
-from enginery.graphs import load_graph
+from enginery.graphs import graph_inputs, load_graph
 
 LARGEST_INT8 = 127
 LARGEST_FP8 = 448  # of E4M3
@@ -141,17 +141,13 @@ def tensors_to_quantize(source: Path, precision: str, keep: Keep) -> list[str]:
 
 def _one_batch(source: Path) -> dict[str, NDArray[np.generic]]:
     """Zeros for each input; what varies beside the batch is as large as it takes to come through any network."""
-    graph = onnx.load(source, load_external_data=False).graph
-    constants = {tensor.name for tensor in graph.initializer}
     zeros = {}
-    for tensor in graph.input:
-        if tensor.name not in constants:
-            kind = tensor.type.tensor_type
-            sizes = [
-                size.dim_value or (LARGE_IMAGE if axis else CALIBRATION_BATCH)
-                for axis, size in enumerate(kind.shape.dim)
-            ]
-            zeros[tensor.name] = np.zeros(sizes, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    for tensor in graph_inputs(onnx.load(source, load_external_data=False).graph):
+        kind = tensor.type.tensor_type
+        sizes = [
+            size.dim_value or (LARGE_IMAGE if axis else CALIBRATION_BATCH) for axis, size in enumerate(kind.shape.dim)
+        ]
+        zeros[tensor.name] = np.zeros(sizes, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
     return zeros
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.params import ENDS, Profile
 from enginery.feeds import BATCH, Axes, Feeds, resized
-from enginery.graphs import CHECKED_SAMPLES
+from enginery.graphs import CHECKED_SAMPLES, graph_inputs
 from enginery.models import call_model
 from enginery.original import run_model
 from enginery.samples import SampleSet
@@ -69,17 +69,17 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
 
 def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -> onnx.ModelProto:
     """The user's own file as it is, but that what varies is called batch, height and width, as in build.profile."""
-    constants = {tensor.name for tensor in model.graph.initializer}
-    names = [tensor.name for tensor in model.graph.input if tensor.name not in constants]
+    inputs = graph_inputs(model.graph)
+    names = [tensor.name for tensor in inputs]
     if sorted(names) != sorted(example):
         raise EngineryError(
             f"{what} takes {', '.join(names)}, and the samples give {', '.join(example)}: "
             "name them alike, images by samples.input"
         )
     renamed: dict[str, str] = {}
-    for tensor in model.graph.input:
+    for tensor in inputs:
         for number, size in enumerate(tensor.type.tensor_type.shape.dim):
-            if tensor.name in example and number in axes and not size.HasField("dim_value"):
+            if number in axes and not size.HasField("dim_value"):
                 renamed[size.dim_param] = axes[number]
                 size.dim_param = axes[number]
     for tensor in (*model.graph.output, *model.graph.value_info):

@@ -45,8 +45,7 @@ def read_blueprint(path: Path, build: BuildParams) -> Blueprint:
 def read_interface(path: Path, profile: Profile) -> Interface:
     """The graph's inputs and outputs. Runtimes differ in what they say of graphs that cannot be built for `profile`."""
     graph = onnx.shape_inference.infer_shapes(load_graph(path)).graph
-    fixed = {constant.name for constant in graph.initializer}  # old files list their weights as inputs too
-    inputs = tuple(_spec(tensor, profile, f"{path}: input") for tensor in graph.input if tensor.name not in fixed)
+    inputs = tuple(_spec(tensor, profile, f"{path}: input") for tensor in graph_inputs(graph))
     outputs = tuple(_spec(tensor, profile, f"{path}: output") for tensor in graph.output)
     for spec in inputs:
         if spec.dtype == "object":
@@ -65,6 +64,12 @@ def read_interface(path: Path, profile: Profile) -> Interface:
                 "a batch size is frozen into the graph"
             )
     return Interface(inputs=inputs, outputs=outputs)
+
+
+def graph_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """What it is fed: old files list their weights as inputs too."""
+    constants = {tensor.name for tensor in graph.initializer}
+    return [tensor for tensor in graph.input if tensor.name not in constants]
 
 
 def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str) -> TensorSpec:
@@ -94,8 +99,8 @@ def _require_batch(spec: TensorSpec, sizes: Range, what: str) -> None:
 
 
 def fixed_batch(model: onnx.ModelProto) -> int | None:
-    sizes = [tensor.type.tensor_type.shape.dim[0] for tensor in model.graph.input if tensor.type.tensor_type.shape.dim]
-    return next((int(size.dim_value) for size in sizes if size.HasField("dim_value")), None)
+    shapes = [tensor.type.tensor_type.shape.dim for tensor in graph_inputs(model.graph)]
+    return next((int(shape[0].dim_value) for shape in shapes if shape and shape[0].HasField("dim_value")), None)
 
 
 def save_graph(model: onnx.ModelProto, path: Path) -> None:

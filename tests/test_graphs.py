@@ -5,7 +5,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import Profile, Range
-from enginery.graphs import arbiter, check_graph, count_nodes, load_graph, read_interface, run_graph, save_graph
+from enginery.graphs import (
+    arbiter,
+    check_graph,
+    count_nodes,
+    fixed_batch,
+    load_graph,
+    read_interface,
+    run_graph,
+    save_graph,
+)
 
 
 def logits(*values):
@@ -120,6 +129,7 @@ def test_constants_are_no_inputs_though_old_files_list_them_as_such(written):
         [kernel],
     )
     assert shapes(read_interface(path, PROFILE).inputs) == {"image": ("float32", ("batch", 3, 8, 8))}
+    assert fixed_batch(load_graph(path)) is None
 
 
 def test_a_size_that_varies_needs_a_range_in_the_profile(written):
