@@ -112,6 +112,11 @@ def count_nodes(model: onnx.ModelProto) -> dict[str, int]:
     return dict(sorted(Counter(node.op_type for node in model.graph.node).items()))
 
 
+def opset_of(model: onnx.ModelProto) -> int:
+    """ONNX's own; a graph may use others beside it."""
+    return max(int(entry.version) for entry in model.opset_import if not entry.domain)
+
+
 def arbiter(model: onnx.ModelProto | Path) -> onnxruntime.InferenceSession:
     """ONNX Runtime on the CPU with its optimizer off: what the graph says, not what a compiler made of it."""
     options = onnxruntime.SessionOptions()

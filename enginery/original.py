@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from enginery.core.errors import EngineryError
+from enginery.core.records import PYTORCH
 from enginery.feeds import Feeds, Outputs, Run
 from enginery.graphs import arbiter, run_graph
 from enginery.models import call_model, load_model
@@ -24,7 +25,7 @@ def open_original(weights: Path) -> Run:
 
 
 def made_by(weights: Path) -> str:
-    return "ONNX Runtime" if (weights / GIVEN_GRAPH).exists() else "PyTorch"
+    return "ONNX Runtime" if (weights / GIVEN_GRAPH).exists() else PYTORCH
 
 
 def run_model(model: nn.Module, feeds: Feeds) -> Outputs:

@@ -13,7 +13,7 @@ from enginery.agreement import accuracy_of, broken_thresholds, compare, origin_o
 from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.core.params import ENDS, Range, Thresholds
 from enginery.core.progress import progress
-from enginery.core.records import Resized, Spot, Validation
+from enginery.core.records import PYTORCH, Resized, Spot, Validation
 from enginery.engines import Engine
 from enginery.feeds import Feeds, Outputs, Run, resized
 from enginery.graphs import arbiter, load_graph, run_graph
@@ -27,7 +27,7 @@ def validate_engine(
     reference: Outputs,
     limits: Thresholds,
     spot_samples: int,
-    made_by: str = "PyTorch",
+    made_by: str = PYTORCH,
 ) -> Validation:
     """`made_by` says whose the reference is."""
     precision, sizes = engine.record.precision, engine.record.profile.batch

@@ -10,7 +10,7 @@ from enginery.core.files import new_folder
 from enginery.core.params import Keep, load_params, precision_params
 from enginery.core.records import Calibration, Conversion, Dialect
 from enginery.core.stage import run_stage
-from enginery.graphs import count_nodes, load_graph, save_graph
+from enginery.graphs import count_nodes, load_graph, opset_of, save_graph
 from enginery.samples import SampleSet
 
 
@@ -34,11 +34,7 @@ def convert(
             for name in nodes_of_tiny_inputs(source, precision, amax, rest):
                 print(f"{precision}: {name} stays in {rest}, which cannot hold the scale of what it reads")
         graph = load_graph(target)
-        record = Conversion(
-            precision=precision,
-            opset=max(entry.version for entry in graph.opset_import if not entry.domain),
-            nodes=count_nodes(graph),
-        )
+        record = Conversion(precision=precision, opset=opset_of(graph), nodes=count_nodes(graph))
         record.write(unfinished / "convert.json")
     print(f"{precision}: {sum(record.nodes.values())} nodes, opset {record.opset}")
 

@@ -7,7 +7,16 @@ from enginery.core.params import load_params
 from enginery.core.records import Export, Weights
 from enginery.core.stage import run_stage
 from enginery.export import EXPORT_LIMIT, adopt_graph, checked_feeds, export_model
-from enginery.graphs import arbiter, check_graph, count_nodes, load_graph, read_interface, run_graph, save_graph
+from enginery.graphs import (
+    arbiter,
+    check_graph,
+    count_nodes,
+    load_graph,
+    opset_of,
+    read_interface,
+    run_graph,
+    save_graph,
+)
 from enginery.models import RECORD, load_model
 from enginery.original import GIVEN_GRAPH, open_original, require_runs
 from enginery.samples import SampleSet
@@ -40,9 +49,9 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
             for feeds in checked_feeds(samples, profile)
         ]
         worst = max(checks, key=lambda check: check.relative_error)
-        opset = max(entry.version for entry in graph.opset_import if not entry.domain)
-        Export(opset=opset, nodes=count_nodes(graph), against_pytorch=worst).write(unfinished / "export.json")
-    print(f"{len(graph.graph.node)} nodes, opset {opset}, error to PyTorch {worst.relative_error:.1e}")
+        record = Export(opset=opset_of(graph), nodes=count_nodes(graph), against_pytorch=worst)
+        record.write(unfinished / "export.json")
+    print(f"{len(graph.graph.node)} nodes, opset {record.opset}, error to PyTorch {worst.relative_error:.1e}")
 
 
 if __name__ == "__main__":

@@ -138,6 +138,9 @@ class Simplification(Record):
     against_exported: GraphCheck
 
 
+PYTORCH = "PyTorch"  # who answers in a Reference, but for a model that came as an ONNX file
+
+
 class Reference(Record):
     """What the model as it came answers. `accuracy` is None here and below where the samples have no labels."""
 
@@ -319,7 +322,7 @@ class Spread(Record):
 
 class Validation(Record):
     precision: str
-    reference: str = "PyTorch"  # or ONNX Runtime, which runs the file that the model came as
+    reference: str = PYTORCH  # or ONNX Runtime, which runs the file that the model came as
     engine: str | None = None  # the identity of the engine that was judged; early records do not tell
     samples: int
     reference_accuracy: float | None

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from enginery.core.records import PYTORCH
 from enginery.reporting.evidence import Evidence, Findings
 from enginery.reporting.noise import noisy_races, slowed
 
@@ -34,7 +35,7 @@ def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> lis
 
 
 def _on_the_reference(made_by: str) -> list[Note]:
-    if made_by == "PyTorch":
+    if made_by == PYTORCH:
         return []
     text = f"the model came as an ONNX file: wherever PyTorch is named, it is {made_by} running that file as written."
     return [Note("No PyTorch", text)]
