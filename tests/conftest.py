@@ -29,9 +29,11 @@ from enginery.core.records import (
     Sample,
     Validation,
 )
-from enginery.engines import build_engine
+from enginery.engines import Engine, build_engine
 from enginery.machine import describe_machine
 from enginery.samples import MANIFEST, SampleSet, file_of
+from enginery.sources.folder import open_folder
+from enginery.splits import write_split
 from enginery.targets import target_of
 
 CLASSES = 16
@@ -217,6 +219,26 @@ def built(tiny_onnx, machine, build, manifest, tmp_path_factory):
     folder = tmp_path_factory.mktemp("engines") / "fp32"
     build_engine("fp32", tiny_onnx, target_of(machine, build.tensorrt), build, manifest, folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def validated(photos, preprocessing, tmp_path_factory):
+    """A module's own photos, as the pipeline reads them for validation."""
+    source, folder = open_folder(photos, photos.parent, None), tmp_path_factory.mktemp("validated") / "validation"
+    params = SamplesParams(
+        source=str(photos), seed=0, validation=len(source), training=0, calibration=1, preprocessing=preprocessing
+    )
+    write_split(source, range(len(source)), params, folder)
+    return SampleSet.open(folder)
+
+
+@pytest.fixture(scope="module")
+def expected(built, machine, inference, validated):
+    """The engine's logits for each of the photos."""
+    names = [sample.name for sample in validated.manifest.samples]
+    with Engine.open(built, machine, inference) as engine:
+        logits = engine.run(validated.cycled(len(names)))["logits"]
+    return dict(zip(names, logits, strict=True))
 
 
 @pytest.fixture

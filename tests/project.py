@@ -5,6 +5,7 @@ from pathlib import Path
 
 from command import ROOT
 
+from enginery.core.params import BuildParams
 from enginery.core.records import (
     Benchmark,
     Contention,
@@ -12,6 +13,7 @@ from enginery.core.records import (
     Errors,
     Latency,
     Machine,
+    Manifest,
     Measured,
     Measurements,
     Pace,
@@ -19,6 +21,9 @@ from enginery.core.records import (
     Validation,
     Verdict,
 )
+from enginery.engines import build_engine
+from enginery.machine import describe_machine
+from enginery.targets import target_of
 
 CLOSE = Errors(
     max_abs=1e-5, mean_abs=1e-6, relative=1e-6, cosine=1.0, worst_cosine=1.0, top1_agreement=1.0, nonfinite=0
@@ -36,6 +41,13 @@ def make_project(root: Path, engine: Path, onnx: Path, machine: Machine) -> Path
     Verdict(recommended=precision, failures={precision: ()}).write(root / "reports" / "verdict.json")
     judge(root, record, machine)
     return root
+
+
+def build_project(root: Path, runtime: str, onnx: Path, build: BuildParams, manifest: Manifest) -> Path:
+    """The same, around an engine that this machine builds for the runtime."""
+    machine, engine = describe_machine(runtime), root / "engine"
+    build_engine("fp32", onnx, target_of(machine, build.tensorrt), build, manifest, engine)
+    return make_project(root / "project", engine, onnx, machine)
 
 
 def judge(root: Path, record: EngineRecord, machine: Machine, identity: str | None = "its own", **more: object) -> None:

@@ -14,12 +14,8 @@ from command import ROOT, enginery, on_a_terminal
 from PIL import Image
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import SamplesParams
 from enginery.engines import Engine
 from enginery.infer import Classifier, batch_size, best, open_engine, require_classifier, required_preprocessing
-from enginery.samples import SampleSet
-from enginery.sources.folder import open_folder
-from enginery.splits import write_split
 
 NOBODY = 65534
 
@@ -42,25 +38,6 @@ def photos(tmp_path_factory):
 @pytest.fixture(scope="module")
 def images(photos):
     return sorted(path for path in photos.rglob("*") if path.is_file())
-
-
-@pytest.fixture(scope="module")
-def validated(photos, preprocessing, tmp_path_factory):
-    """The same pictures as the pipeline reads them for validation."""
-    params = SamplesParams(
-        source=str(photos), seed=0, validation=7, training=0, calibration=1, preprocessing=preprocessing
-    )
-    folder = tmp_path_factory.mktemp("validated") / "validation"
-    write_split(open_folder(photos, photos.parent, None), list(range(7)), params, folder)
-    return SampleSet.open(folder)
-
-
-@pytest.fixture(scope="module")
-def expected(built, machine, inference, validated):
-    """The engine's logits over the validation set, by image."""
-    with Engine.open(built, machine, inference) as engine:
-        logits = engine.run(validated.cycled(7))["logits"]
-    return {sample.name: row for sample, row in zip(validated.manifest.samples, logits, strict=True)}
 
 
 class Recorder:
