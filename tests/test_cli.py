@@ -40,12 +40,12 @@ def test_each_command_shows_examples_and_exit_codes(command):
 def test_the_examples_in_the_help_can_be_parsed(command):
     from enginery.cli import build_parser
 
-    parser, _ = build_parser()
+    parser = build_parser()
     examples = enginery(command, "--help").stdout.split("examples:\n")[1]
     lines = re.findall(r"(?m)^  enginery (.*?)(?: \| .*|   .*)?$", examples)
     assert lines
     for line in lines:
-        assert parser.parse_args(line.split()).run.__name__ == f"run_{command}"
+        assert parser.parse_args(line.split()).run.__module__ == f"enginery.cli.{command}"
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("inspct", "inspect"), ("infere", "infer"), ("docter", "doctor")])

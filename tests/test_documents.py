@@ -67,7 +67,7 @@ def require_parameter(name):
 
 
 def check_mention(program, words):
-    parser = get_main_parser() if program == "dvc" else build_parser()[0]
+    parser = get_main_parser() if program == "dvc" else build_parser()
     with pytest.raises(SystemExit) as ended:
         parser.parse_args([*words, "--help"])
     assert ended.value.code == 0, words
@@ -109,7 +109,7 @@ def test_every_command_is_one_that_exists(command, tmp_path, monkeypatch):
     elif program == "dvc":
         check_dvc(words, tmp_path)
     elif program == "enginery":
-        build_parser()[0].parse_args(words)
+        build_parser().parse_args(words)
     elif program == "python":
         check_python(words)
     elif program == "pip":

@@ -1,0 +1,105 @@
+"""What one asks of the pipeline's products. The pipeline itself is run by `dvc repro`."""
+
+import importlib.util
+import os
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from typing import NoReturn, Protocol
+
+from enginery.cli import bundle, compare, doctor, infer, inspect
+from enginery.core.errors import EngineryError
+from enginery.core.suggestions import suggestion
+from enginery.core.terminal import painted
+
+INTERRUPTED = 130
+FIRST_STEPS = """\
+in the order one meets them:
+  enginery doctor                                   can this machine run the pipeline?
+  dvc repro                                         run it
+  enginery inspect artifacts/engines/int8           what was built
+  enginery infer artifacts/engines/int8 cat.jpg     what it says of a picture
+  enginery compare HEAD~1 reports                   is it slower or less accurate than before?
+  enginery bundle int8                              a folder to deploy
+
+exit codes:
+  0  fine
+  1  an error, one sentence on stderr; doctor: `dvc repro` cannot run here
+  2  the command line is not understood
+  3  compare: a regression
+  4  compare: none, but something is not comparable
+  5  infer: an image could not be read, the others are answered
+"""
+
+
+class Command(Protocol):
+    """The file of its name. It imports what it needs when it is run: where packages are missing, doctor must start."""
+
+    SUMMARY: str
+    EXAMPLES: str
+
+    def add_arguments(self, command: ArgumentParser) -> None: ...
+
+    def run(self, chosen: Namespace) -> int:
+        """Returns the exit code."""
+        ...
+
+
+COMMANDS: dict[str, Command] = {
+    "doctor": doctor,
+    "inspect": inspect,
+    "infer": infer,
+    "compare": compare,
+    "bundle": bundle,
+}
+
+
+def main() -> None:
+    """Run one command. Whatever a user can cause ends in one sentence on stderr, and nothing is lost."""
+    parser, given = build_parser(), sys.argv[1:]
+    if given and not given[0].startswith("-") and given[0] not in COMMANDS:
+        parser.error(f"'{given[0]}' is no command{suggestion(given[0], COMMANDS)}")
+    chosen = parser.parse_args(given or ["--help"])
+    try:
+        status = chosen.run(chosen)
+        sys.stdout.flush()  # here, where a reader that has gone can still be told from an error
+        sys.exit(status)
+    except EngineryError as error:
+        fail(str(error))
+    except BrokenPipeError:  # the reader, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        fail(f"{error.filename or 'the operating system'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        fail("interrupted; nothing half-written was kept", INTERRUPTED)
+
+
+def fail(sentence: str, status: int = 1) -> NoReturn:
+    print(f"{painted('enginery:', 'red', sys.stderr)} {sentence}", file=sys.stderr)
+    sys.exit(status)
+
+
+def build_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="enginery", description=__doc__, epilog=FIRST_STEPS, formatter_class=RawDescriptionHelpFormatter
+    )
+    if importlib.util.find_spec("shtab"):
+        _add_completion(parser)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        its_parser = commands.add_parser(
+            name,
+            help=command.SUMMARY,
+            description=f"{command.SUMMARY[0].upper()}{command.SUMMARY[1:]}.",
+            epilog=command.EXAMPLES,
+            formatter_class=RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(its_parser)
+        its_parser.set_defaults(run=command.run)
+    return parser
+
+
+def _add_completion(parser: ArgumentParser) -> None:
+    import shtab
+
+    shtab.add_argument_to(parser, "--print-completion", help="the script that completes commands in your shell")

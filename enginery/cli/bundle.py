@@ -1,0 +1,30 @@
+"""`enginery bundle`."""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from enginery.cli.paths import FOLDER, add_path
+
+SUMMARY = "a folder to deploy: the engine, its ONNX, examples, and a Triton model repository"
+EXAMPLES = """\
+examples:
+  enginery bundle int8
+  enginery bundle int8 --out /srv/models/digits
+
+Only what passed the gate is bundled: exits 1, and says why, if the precision broke a threshold, or if the engine is
+not the one that was validated."""
+
+
+def add_arguments(command: ArgumentParser) -> None:
+    command.add_argument("precision", help="one that `dvc repro` made, such as int8")
+    add_path(command, "--out", FOLDER, metavar="FOLDER", help="bundles/MODEL-PRECISION if not given")
+    for name, what in (("artifacts", "what the pipeline made"), ("reports", "its verdict")):
+        where = f"where {what} is, {name} if not given"
+        add_path(command, f"--{name}", FOLDER, default=Path(name), metavar="FOLDER", help=where)
+
+
+def run(chosen: Namespace) -> int:
+    from enginery.bundle.write import write_bundle
+
+    print(write_bundle(chosen.precision, chosen.out, chosen.artifacts, chosen.reports))
+    return 0

@@ -1,0 +1,40 @@
+"""`enginery compare`."""
+
+import json
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+
+REGRESSION, NOT_COMPARABLE = 3, 4
+SUMMARY = "whether a later run is slower or less accurate than an earlier one"
+EXAMPLES = """\
+examples:
+  enginery compare HEAD~1 reports
+  enginery compare main reports --json | jq -r '.[] | select(.outcome == "regression") | .figure'
+
+Exits 3 on a regression, 4 if there is none but something is not comparable, 1 on an error."""
+
+
+def add_arguments(command: ArgumentParser) -> None:
+    for name in ("before", "after"):
+        command.add_argument(name, help="a reports folder, a measurements.json, or a git revision")
+    command.add_argument("--confidence", type=_confidence, default=0.99, help="of the verdict, 0.99 if not given")
+    command.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(chosen: Namespace) -> int:
+    from enginery.comparison import Outcome, compare_runs, conclusion, describe, read_measurements
+
+    before, after = read_measurements(chosen.before), read_measurements(chosen.after)
+    changes = compare_runs(before, after, chosen.confidence)
+    print(
+        json.dumps([change.model_dump() for change in changes], indent=2)
+        if chosen.json
+        else describe(changes, chosen.confidence)
+    )
+    return {Outcome.REGRESSION: REGRESSION, Outcome.NOT_COMPARABLE: NOT_COMPARABLE}.get(conclusion(changes), 0)
+
+
+def _confidence(given: str) -> float:
+    value = float(given)
+    if not 0.5 < value < 1:
+        raise ArgumentTypeError("must lie between 0.5 and 1")
+    return value

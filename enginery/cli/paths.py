@@ -1,0 +1,16 @@
+"""Arguments that are paths: the shell completes them."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+FOLDER = {"bash": "_shtab_compgen_dirs", "zsh": "_files -/", "tcsh": "d"}
+FILE = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
+
+
+def add_path(command: ArgumentParser, name: str, kind: dict[str, str], **more: Any) -> None:
+    command.add_argument(name, type=Path, **more).complete = kind  # type: ignore[attr-defined]
+
+
+def add_engine(command: ArgumentParser) -> None:
+    add_path(command, "engine", FOLDER, help="an engine's folder, such as artifacts/engines/int8")
