@@ -1,8 +1,9 @@
-"""What one asks of the pipeline's products. The pipeline itself is run by `dvc repro`."""
+"""What one asks of the pipeline's products; `dvc repro` runs the pipeline."""
 
 import argparse
 import importlib.util
 import json
+import math
 import os
 import sys
 from argparse import ArgumentParser, Namespace
@@ -17,19 +18,19 @@ from enginery.core.terminal import painted
 REGRESSION, NOT_COMPARABLE, UNREADABLE, INTERRUPTED = 3, 4, 5, 130
 FIRST_STEPS = """\
 in the order one meets them:
-  enginery doctor                                   can this machine run the pipeline?
-  dvc repro                                         run it
-  enginery inspect artifacts/engines/int8           what was built
-  enginery infer artifacts/engines/int8 cat.jpg     what it says of a picture
-  enginery compare HEAD~1 reports                   is it slower or less accurate than before?
-  enginery bundle int8                              a folder to deploy
+  enginery doctor                                can this machine run it?
+  dvc repro                                      run it
+  enginery inspect artifacts/engines/int8        what was built
+  enginery infer artifacts/engines/int8 cat.jpg  what it says of a picture
+  enginery compare HEAD~1 reports                is it worse than before?
+  enginery bundle int8                           a folder to deploy
 
 exit codes:
   0  fine
   1  an error, one sentence on stderr; doctor: `dvc repro` cannot run here
   2  the command line is not understood
   3  compare: a regression
-  4  compare: none, but something is not comparable
+  4  compare: no regression, but something is not comparable
   5  infer: an image could not be read, the others are answered
 """
 ENGINE = "an engine's folder, such as artifacts/engines/int8"
@@ -71,7 +72,7 @@ def build_parser() -> tuple[ArgumentParser, Sequence[str]]:
     )
     if importlib.util.find_spec("shtab"):
         _add_completion(parser)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
     _add_doctor(commands)
     _add_inspect(commands)
     _add_infer(commands)
@@ -111,7 +112,7 @@ def _add_doctor(commands: "argparse._SubParsersAction[ArgumentParser]") -> None:
         """\
 examples:
   enginery doctor
-  enginery doctor --json | jq -r '.findings[] | select(.state == "wrong") | .remedy'
+  enginery doctor --json | jq -r '.findings[] | select(.remedy) | .remedy'
 
 Exits 0 if `dvc repro` can run here, else 1.""",
     )
@@ -142,12 +143,14 @@ def _add_infer(commands: "argparse._SubParsersAction[ArgumentParser]") -> None:
         """\
 examples:
   enginery infer artifacts/engines/int8 cat.jpg dog.png
-  enginery infer artifacts/engines/int8 photos --top 1           all images below a folder
-  enginery infer artifacts/engines/int8 photos --json | jq -r '[.image, .top[0].class] | @tsv'
+  enginery infer artifacts/engines/int8 photos --top 1   all images in a folder
+  enginery infer artifacts/engines/int8 photos --json | jq -r '.top[0].class'
 
-Images are prepared as those that the engine was validated on. With --json, a line for each image:
-{"image": ..., "top": [{"class": ..., "index": ..., "probability": ...}]}, or {"image": ..., "error": ...}.
-Exits 5 if an image could not be read, after answering for the others; 1 if the engine cannot be used.""",
+Images are prepared as those that the engine was validated on. With --json, a
+line for each image, {"image": ..., "error": ...} or
+{"image": ..., "top": [{"class": ..., "index": ..., "probability": ...}]}.
+Exits 5 if an image could not be read, after answering for the others; 1 if the
+engine cannot be used.""",
     )
     command.add_argument("engine", type=Path, help=ENGINE).complete = FOLDER  # type: ignore[attr-defined]
     images = command.add_argument(
@@ -172,13 +175,18 @@ def _add_compare(commands: "argparse._SubParsersAction[ArgumentParser]") -> None
         """\
 examples:
   enginery compare HEAD~1 reports
-  enginery compare main reports --json | jq -r '.[] | select(.outcome == "regression") | .figure'
+  enginery compare main reports --json | jq '.[] | [.figure, .outcome]'
 
-Exits 3 on a regression, 4 if there is none but something is not comparable, 1 on an error.""",
+A share above 0 is better; within what chance explains, it is no change.
+Exits 3 on a regression, 4 if there is none but something is not comparable, 1
+on an error.""",
     )
     for name in ("before", "after"):
-        command.add_argument(name, help="a reports folder, a measurements.json, or a git revision")
-    command.add_argument("--confidence", type=_confidence, default=0.99, help="of the verdict, 0.99 if not given")
+        run = command.add_argument(name, help="a reports folder, a measurements.json, or a git revision")
+        run.complete = FILE  # type: ignore[attr-defined]
+    command.add_argument(
+        "--confidence", type=_confidence, default=0.99, metavar="C", help="of the verdict, 0.99 if not given"
+    )
     command.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -186,14 +194,14 @@ def _add_bundle(commands: "argparse._SubParsersAction[ArgumentParser]") -> None:
     command = _command(
         commands,
         run_bundle,
-        "a folder to deploy: the engine, its ONNX, examples, and a Triton model repository",
+        "a folder to deploy: engine, ONNX, examples, and a Triton model repository",
         """\
 examples:
   enginery bundle int8
   enginery bundle int8 --out /srv/models/digits
 
-Only what passed the gate is bundled: exits 1, and says why, if the precision broke a threshold, or if the engine is
-not the one that was validated.""",
+Only what passed the gate is bundled: exits 1, and says why, if the precision
+broke a threshold, or if the engine is not the one that was validated.""",
     )
     command.add_argument("precision", help="one that `dvc repro` made, such as int8")
     out = command.add_argument("--out", type=Path, metavar="FOLDER", help="bundles/MODEL-PRECISION if not given")
@@ -251,16 +259,18 @@ def run_bundle(chosen: Namespace) -> int:
 
 
 def _positive(given: str) -> int:
-    value = int(given)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
+    if not given.isdecimal() or int(given) < 1:
+        raise argparse.ArgumentTypeError(f"{given} is no whole number from 1 on")
+    return int(given)
 
 
 def _confidence(given: str) -> float:
-    value = float(given)
+    try:
+        value = float(given)
+    except ValueError:
+        value = math.nan
     if not 0.5 < value < 1:
-        raise argparse.ArgumentTypeError("must lie between 0.5 and 1")
+        raise argparse.ArgumentTypeError(f"{given} is no number between 0.5 and 1")
     return value
 
 
