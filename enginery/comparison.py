@@ -18,6 +18,7 @@ MEASUREMENTS = Path("reports/measurements.json")
 BETWEEN_RUNS = 0.01
 MORE_ERROR = 0.1  # what a relative error may grow by and count as unchanged
 NO_ERROR = 1e-7  # below the resolution of float32
+HEADER = f"{'':29} {'before':>9}    {'after':9} {'better':>7} {'chance':>6}  verdict"  # above 0 is better
 
 
 class Outcome(StrEnum):
@@ -219,13 +220,21 @@ def conclusion(changes: Sequence[Change]) -> Outcome:
 
 
 def describe(changes: Sequence[Change], confidence: float) -> str:
-    lines = [_line(change) for change in changes]
-    return "\n".join([*lines, "", f"{conclusion(changes)}, at a confidence of {confidence:.0%}"])
+    """A row for each figure that could be compared, then what could not be, and why."""
+    compared = [change for change in changes if change.change is not None]
+    others = [change for change in changes if change.change is None]
+    parts = [[HEADER, *map(_row, compared)], ["not comparable:", *map(_reason, others)]]
+    told = ["\n".join(lines) for lines in parts if len(lines) > 1]
+    counted = f", but {len(others)} of {len(changes)} figures are not comparable" if others and compared else ""
+    said = "no regression" if conclusion(changes) is Outcome.NOT_COMPARABLE and compared else str(conclusion(changes))
+    return "\n\n".join([*told, f"{said}{counted}, at a confidence of {confidence:.0%}"])
 
 
-def _line(change: Change) -> str:
-    name = f"{change.precision + ':':6} {change.figure}"
-    if change.change is None or change.slack is None:
-        return f"{name:38} {change.outcome}: {change.why}"
-    values = "" if change.before is None else f"{change.before:.4g} -> {change.after:.4g}"
-    return f"{name:38} {values:22} {change.change:+.1%} (chance: {change.slack:.1%})   {change.outcome}"
+def _row(change: Change) -> str:
+    values = f"{'':22}" if change.before is None else f"{change.before:>9.4g} -> {change.after:<9.4g}"
+    named = f"{change.precision:5} {change.figure:23}"
+    return f"{named} {values} {change.change:>+7.1%} {change.slack:>6.1%}  {change.outcome}".rstrip()
+
+
+def _reason(change: Change) -> str:
+    return f"{change.precision:5} {change.figure:23} {change.why}"

@@ -37,7 +37,8 @@ def _params() -> Params | Finding:
     try:
         return load_params()
     except EngineryError as error:
-        return Finding("params.yaml", State.WRONG, str(error), "mend that line")
+        remedy = "mend that line" if Path("params.yaml").exists() else "go to the root of the project"
+        return Finding("params.yaml", State.WRONG, str(error), remedy)
 
 
 def _chosen(params: Params) -> Machine | Finding:

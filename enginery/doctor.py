@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Sequence
 from enum import StrEnum
 from importlib.util import find_spec
@@ -135,13 +136,17 @@ def examine_disk() -> Finding:
 
 
 def as_text(findings: Sequence[Finding], stream: TextIO) -> str:
+    """On a terminal, what was found is wrapped; a remedy is not, for it may be a command to copy."""
     width = max(len(finding.topic) for finding in findings)
+    room = max(20, shutil.get_terminal_size().columns - width - 9) if stream.isatty() else sys.maxsize
     lines = []
     for finding in findings:
         state = painted(f"{finding.state:5}", COLOURS[finding.state], stream)
-        lines.append(f"{state}  {finding.topic:<{width}}  {finding.found}")
+        first, *rest = textwrap.wrap(finding.found, room, break_long_words=False)
+        lines.append(f"{state}  {finding.topic:<{width}}  {first}")
+        lines += [f"{'':{width + 9}}{line}" for line in rest]
         if finding.remedy:
-            lines.append(f"{'':5}  {'':<{width}}  -> {finding.remedy}")
+            lines.append(f"{'':{width + 9}}-> {finding.remedy}")
     return "\n".join([*lines, "", painted(verdict(findings), "bold", stream)])
 
 

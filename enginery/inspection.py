@@ -7,6 +7,7 @@ import pandas as pd
 
 from enginery.core.records import EngineRecord, Target, TensorSpec
 from enginery.lookup import read_engine
+from enginery.reporting.layers import short_kind, short_name
 from enginery.targets import alternatives
 
 
@@ -53,5 +54,8 @@ def _tensor(spec: TensorSpec, record: EngineRecord) -> str:
 
 
 def _layers(record: EngineRecord) -> str:
-    rows = [{"precision": layer.precision, "layer": layer.kind, "of": layer.name} for layer in record.layers]
+    """By their main node: all that were fused into a layer are in engine.json."""
+    rows = [
+        {"precision": layer.precision, "layer": short_kind(layer), "of": short_name(layer)} for layer in record.layers
+    ]
     return str(pd.DataFrame(rows).to_markdown(index=False, tablefmt="plain", disable_numparse=True))

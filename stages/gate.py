@@ -13,7 +13,7 @@ def gate(verdict: Path, summary: Path) -> None:
     failures = [f"{name}: {', '.join(why)}" for name, why in found.items() if why]
     if failures:
         raise EngineryError(f"{'; '.join(failures)}. The report is complete: see {summary}")
-    print(f"all {len(found)} precisions stayed within their thresholds")
+    print(f"within their thresholds: {', '.join(found)}")
 
 
 if __name__ == "__main__":

@@ -221,6 +221,20 @@ def test_the_example_is_a_command(openvino_bundle, photos, top1):
     assert done.stdout.split("\t")[1] == top1[image.relative_to(photos).as_posix()]
 
 
+def test_the_example_says_how_it_is_used_and_what_it_cannot_read(openvino_bundle, tmp_path):
+    def run(*images):
+        return subprocess.run(
+            [sys.executable, "infer.py", *images], cwd=openvino_bundle, capture_output=True, text=True
+        )
+
+    alone, absent = run(), run(tmp_path / "absent.png")
+    assert (alone.returncode, alone.stdout) == (1, "")
+    assert alone.stderr.startswith("Classify images: python infer.py IMAGE...")
+    assert (absent.returncode, absent.stdout) == (1, "")
+    assert absent.stderr.startswith(f"{tmp_path / 'absent.png'} is not an image that can be decoded")
+    assert len(absent.stderr.splitlines()) == 1
+
+
 def test_the_example_for_tensorrt_runs_on_a_simulated_gpu(tensorrt_bundle, photos, top1):
     """The calls, their order and the memory they are given are checked; an engine's arithmetic is ONNX Runtime's.
 

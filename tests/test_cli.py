@@ -48,6 +48,19 @@ def test_the_examples_in_the_help_can_be_parsed(command):
         assert parser.parse_args(line.split()).run.__module__ == f"enginery.cli.{command}"
 
 
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_the_help_fits_a_terminal_of_80_columns(command):
+    shown = enginery(*command.split(), "--help", COLUMNS="80").stdout
+    assert max(map(len, shown.splitlines())) < 80
+
+
+@pytest.mark.parametrize("given", ["0", "few"])
+def test_a_count_must_be_one(given):
+    done = enginery("infer", "engine", "image.png", "--top", given)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"argument --top: {given} is no whole number from 1 on\n")
+
+
 @pytest.mark.parametrize(("typed", "meant"), [("inspct", "inspect"), ("infere", "infer"), ("docter", "doctor")])
 def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(typed, meant):
     done = enginery(typed, "x")

@@ -173,7 +173,8 @@ def test_a_revision_is_compared_with_a_folder(project):
     done = enginery("compare", "HEAD", "reports", folder=project)
     assert done.returncode == 3, done.stderr
     assert "times eager, batch 8" in done.stdout
-    assert "4.4 -> 4" in done.stdout
+    assert "      4.4 -> 4 " in done.stdout
+    assert max(map(len, done.stdout.splitlines())) < 80
     assert done.stdout.endswith("regression, at a confidence of 99%\n")
     assert enginery("compare", "reports", "reports/measurements.json", folder=project).returncode == 0
     assert enginery("compare", "reports", "HEAD", folder=project).returncode == 0
@@ -191,7 +192,11 @@ def test_what_cannot_be_compared_has_a_status_of_its_own(project, run):
     run(13.0, 4.4, pace=7.4).write(project / "reports" / "measurements.json")
     done = enginery("compare", "HEAD", "reports", folder=project)
     assert done.returncode == 4
-    assert "measure again" in done.stdout
+    compared, others, said = done.stdout.split("\n\n")
+    assert "relative error" in compared
+    assert others.startswith("not comparable:\nint8  speed")
+    assert "measure again" in others
+    assert said == "no regression, but 1 of 4 figures are not comparable, at a confidence of 99%\n"
 
 
 @pytest.mark.parametrize(
@@ -216,10 +221,11 @@ def test_measurements_are_read_as_they_were_written(run, tmp_path):
     assert read_measurements(str(tmp_path)) == run(13.0, 4.4)
 
 
-def test_a_confidence_must_be_one(project):
-    done = enginery("compare", "HEAD", "reports", "--confidence", "99", folder=project)
+@pytest.mark.parametrize("given", ["99", "high"])
+def test_a_confidence_must_be_one(project, given):
+    done = enginery("compare", "HEAD", "reports", "--confidence", given, folder=project)
     assert done.returncode == 2
-    assert "must lie between 0.5 and 1" in done.stderr
+    assert f"argument --confidence: {given} is no number between 0.5 and 1" in done.stderr
 
 
 def test_what_scattered_in_either_run_is_not_held_against_the_other(run):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -103,6 +104,7 @@ def test_a_runtime_that_cannot_be_used_is_wrong_only_if_it_is_asked_for(project)
 def test_outside_a_project_it_says_where_to_go(tmp_path):
     found = findings(tmp_path, GIT_CEILING_DIRECTORIES=str(tmp_path.parent))
     assert found["project"]["found"] == f"{tmp_path} has no dvc.yaml, params.yaml, .dvc"
+    assert found["params.yaml"]["remedy"] == "go to the root of the project"
     assert found["project"]["remedy"] == "go to the root of the project, a git clone"
     assert found["git"]["state"] == "wrong"
     assert found["git"]["remedy"] == "clone the project, or: git init"
@@ -195,3 +197,23 @@ def test_a_containers_limit_counts(tmp_path, monkeypatch):
     assert diagnosis.examine_memory().found.startswith("1.0 GB, ")
     (tmp_path / "memory.max").write_text("max\n")
     assert not diagnosis.examine_memory().found.startswith("1.0 GB, ")
+
+
+def test_on_a_terminal_lines_are_wrapped_and_commands_are_not():
+    long = Finding("CPU", State.FINE, "avx2 " * 40, "pip" + " install" * 40)
+    first, *rest = enginery_lines(long)
+    assert first == "fine   CPU  " + "avx2 " * 16 + "avx2"
+    assert all(line == " " * 12 + line.strip() for line in rest)
+    assert rest[-1] == " " * 12 + "-> pip" + " install" * 40
+    assert max(map(len, [first, *rest[:-1]])) <= 100
+
+
+def enginery_lines(finding):
+    """As a terminal of 100 columns without colours shows it."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "100")
+        patch.setenv("NO_COLOR", "1")
+        shown = doctor.as_text([finding], terminal)
+    os.close(ours)
+    return shown.split("\n\n")[0].split("\n")

@@ -81,6 +81,8 @@ def test_every_layer_is_listed_with_its_precision(openvino):
     header, *rows = describe_engine(openvino).split("\n\n")[1].splitlines()
     assert header.split() == ["precision", "layer", "of"]
     assert [row.split()[:2] for row in rows] == [[layer.precision, layer.kind] for layer in record.layers]
+    assert any(" fused" in row for row in rows)
+    assert max(map(len, rows)) < 80
 
 
 def test_an_engine_for_gpus_is_described_where_there_is_none(rtx):

@@ -156,7 +156,7 @@ def test_the_first_screen_says_what_to_ship_and_why(usual):
     assert "Ship int8 It is 4.00 times as fast as PyTorch eager at batch 8, its accuracy is 97.53% where" in page.text
     assert "It is the fastest of the 2 that may be shipped, 4.00 times as fast as fp32, the next." in page.text
     assert f"Measured on {usual.machine.device_name}" in page.text
-    assert "fp16 ran as fp32: openvino executed none of it in fp16 here." in page.text
+    assert "fp16 ran as fp32: OpenVINO executed none of it in fp16 here." in page.text
 
 
 def test_figures_are_those_of_the_metrics(usual):
@@ -269,7 +269,7 @@ def test_what_failed_is_said_with_its_reason(findings, evidence):
     assert "Ship fp32" in page.text
     assert "It is the only one that stayed within its thresholds and ran as what it is called." in page.text
     assert page.text.count("int8 failed: cosine 0.9 is below 0.99; the precision is to blame.") == 2
-    assert "Nothing: all" not in page.text
+    assert "Nothing: every" not in page.text
 
 
 def test_where_all_failed_none_is_shipped(findings, evidence):
@@ -286,7 +286,7 @@ def test_what_is_doubted_is_to_be_measured_again(findings, evidence):
         "Measure again int8 would be the one to ship, but the timings cannot be relied on: other programs" in page.text
     )
     assert "Ship int8" not in page.text
-    assert "2 timings are noisy (*)" in page.text
+    assert "2 timings are noisy, and marked with *" in page.text
 
 
 def test_the_most_accurate_of_those_as_fast_says_so(findings, evidence):
@@ -389,6 +389,7 @@ def test_the_activations_that_lose_most_come_first():
     [
         (0, "0"),
         (0.571, "0.571"),
+        (15.04, "15.0"),
         (12.345, "12.3"),
         (1234.5, "1,234"),
         (1.23e-5, f"1.2{TIMES}10⁻⁵"),
@@ -403,8 +404,9 @@ def test_scales_hold_what_they_are_made_for():
     assert from_zero([3.0, 7.0]).place(7.0) == 1
     assert from_zero([]).place(0) == 0
     logarithmic = decades([0.0, 3e-3], least=1e-8)
-    assert (logarithmic.low, logarithmic.high) == (1e-8, 1e-2)
-    assert logarithmic.place(1e-5) == pytest.approx(0.5)
+    assert (logarithmic.low, logarithmic.high) == (1e-9, 1e-2)
+    assert logarithmic.place(10**-5.5) == pytest.approx(0.5)
+    assert 0 < logarithmic.place(1e-8) < logarithmic.place(1e-7)
     same = around([98.05, 98.05], most=100)
     assert same.low < 98.05 < same.high
     assert around([99.8, 100.0], most=100).high == 100

@@ -10,14 +10,9 @@ from enginery.core.params import Params
 from enginery.core.records import ENGINE, EngineRecord
 from enginery.feeds import BATCH
 from enginery.inspection import where
+from enginery.reporting.wording import RUNTIME_TITLES
 from enginery.reproduce import TRTEXEC
 
-TITLES = {
-    "openvino": "OpenVINO",
-    "onnxruntime": "ONNX Runtime",
-    "tensorrt": "TensorRT",
-    "tensorrt_rtx": "TensorRT for RTX",
-}
 CPP_LIBRARIES = {"tensorrt": "nvinfer", "tensorrt_rtx": "tensorrt_rtx"}
 
 
@@ -28,7 +23,7 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
     return {
         "model": model,
         "precision": record.precision,
-        "title": TITLES[target.runtime],
+        "title": RUNTIME_TITLES[target.runtime],
         "library": target.runtime,
         "version": target.runtime_version,
         "or_newer": target.or_newer,

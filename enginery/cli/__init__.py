@@ -1,4 +1,4 @@
-"""What one asks of the pipeline's products. The pipeline itself is run by `dvc repro`."""
+"""What one asks of the pipeline's products; `dvc repro` runs the pipeline."""
 
 import importlib.util
 import os
@@ -14,19 +14,19 @@ from enginery.core.terminal import painted
 INTERRUPTED = 130
 FIRST_STEPS = """\
 in the order one meets them:
-  enginery doctor                                   can this machine run the pipeline?
-  dvc repro                                         run it
-  enginery inspect artifacts/engines/int8           what was built
-  enginery infer artifacts/engines/int8 cat.jpg     what it says of a picture
-  enginery compare HEAD~1 reports                   is it slower or less accurate than before?
-  enginery bundle int8                              a folder to deploy
+  enginery doctor                                can this machine run it?
+  dvc repro                                      run it
+  enginery inspect artifacts/engines/int8        what was built
+  enginery infer artifacts/engines/int8 cat.jpg  what it says of a picture
+  enginery compare HEAD~1 reports                is it worse than before?
+  enginery bundle int8                           a folder to deploy
 
 exit codes:
   0  fine
   1  an error, one sentence on stderr; doctor: `dvc repro` cannot run here
   2  the command line is not understood
   3  compare: a regression
-  4  compare: none, but something is not comparable
+  4  compare: no regression, but something is not comparable
   5  infer: an image could not be read, the others are answered
 """
 
@@ -85,7 +85,7 @@ def build_parser() -> ArgumentParser:
     )
     if importlib.util.find_spec("shtab"):
         _add_completion(parser)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for name, command in COMMANDS.items():
         its_parser = commands.add_parser(
             name,

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from enginery.cli.paths import FOLDER, add_path
 
-SUMMARY = "a folder to deploy: the engine, its ONNX, examples, and a Triton model repository"
+SUMMARY = "a folder to deploy: engine, ONNX, examples, and a Triton model repository"
 EXAMPLES = """\
 examples:
   enginery bundle int8
   enginery bundle int8 --out /srv/models/digits
 
-Only what passed the gate is bundled: exits 1, and says why, if the precision broke a threshold, or if the engine is
-not the one that was validated."""
+Only what passed the gate is bundled: exits 1, and says why, if the precision
+broke a threshold, or if the engine is not the one that was validated."""
 
 
 def add_arguments(command: ArgumentParser) -> None:

@@ -1,22 +1,30 @@
 """`enginery compare`."""
 
 import json
+import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+
+from enginery.cli.paths import FILE
 
 REGRESSION, NOT_COMPARABLE = 3, 4
 SUMMARY = "whether a later run is slower or less accurate than an earlier one"
 EXAMPLES = """\
 examples:
   enginery compare HEAD~1 reports
-  enginery compare main reports --json | jq -r '.[] | select(.outcome == "regression") | .figure'
+  enginery compare main reports --json | jq '.[] | [.figure, .outcome]'
 
-Exits 3 on a regression, 4 if there is none but something is not comparable, 1 on an error."""
+A share above 0 is better; within what chance explains, it is no change.
+Exits 3 on a regression, 4 if there is none but something is not comparable, 1
+on an error."""
 
 
 def add_arguments(command: ArgumentParser) -> None:
     for name in ("before", "after"):
-        command.add_argument(name, help="a reports folder, a measurements.json, or a git revision")
-    command.add_argument("--confidence", type=_confidence, default=0.99, help="of the verdict, 0.99 if not given")
+        run_of = command.add_argument(name, help="a reports folder, a measurements.json, or a git revision")
+        run_of.complete = FILE  # type: ignore[attr-defined]
+    command.add_argument(
+        "--confidence", type=_confidence, default=0.99, metavar="C", help="of the verdict, 0.99 if not given"
+    )
     command.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -34,7 +42,10 @@ def run(chosen: Namespace) -> int:
 
 
 def _confidence(given: str) -> float:
-    value = float(given)
+    try:
+        value = float(given)
+    except ValueError:
+        value = math.nan
     if not 0.5 < value < 1:
-        raise ArgumentTypeError("must lie between 0.5 and 1")
+        raise ArgumentTypeError(f"{given} is no number between 0.5 and 1")
     return value

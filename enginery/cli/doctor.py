@@ -7,7 +7,7 @@ SUMMARY = "what this machine can run, what is missing, and how to install it"
 EXAMPLES = """\
 examples:
   enginery doctor
-  enginery doctor --json | jq -r '.findings[] | select(.state == "wrong") | .remedy'
+  enginery doctor --json | jq -r '.findings[] | select(.remedy) | .remedy'
 
 Exits 0 if `dvc repro` can run here, else 1."""
 

@@ -9,12 +9,14 @@ SUMMARY = "what an engine says of images: the likeliest classes and their probab
 EXAMPLES = """\
 examples:
   enginery infer artifacts/engines/int8 cat.jpg dog.png
-  enginery infer artifacts/engines/int8 photos --top 1           all images below a folder
-  enginery infer artifacts/engines/int8 photos --json | jq -r '[.image, .top[0].class] | @tsv'
+  enginery infer artifacts/engines/int8 photos --top 1   all images in a folder
+  enginery infer artifacts/engines/int8 photos --json | jq -r '.top[0].class'
 
-Images are prepared as those that the engine was validated on. With --json, a line for each image:
-{"image": ..., "top": [{"class": ..., "index": ..., "probability": ...}]}, or {"image": ..., "error": ...}.
-Exits 5 if an image could not be read, after answering for the others; 1 if the engine cannot be used."""
+Images are prepared as those that the engine was validated on. With --json, a
+line for each image, {"image": ..., "error": ...} or
+{"image": ..., "top": [{"class": ..., "index": ..., "probability": ...}]}.
+Exits 5 if an image could not be read, after answering for the others; 1 if the
+engine cannot be used."""
 
 
 def add_arguments(command: ArgumentParser) -> None:
@@ -38,7 +40,6 @@ def run(chosen: Namespace) -> int:
 
 
 def _positive(given: str) -> int:
-    value = int(given)
-    if value < 1:
-        raise ArgumentTypeError("must be at least 1")
-    return value
+    if not given.isdecimal() or int(given) < 1:
+        raise ArgumentTypeError(f"{given} is no whole number from 1 on")
+    return int(given)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from enginery.core.records import LayerTime
+from enginery.core.records import Layer, LayerTime
 
 SLOWER, WORTH_TELLING = 1.1, 0.005  # times the other layer, and a share of the whole: noise makes less
 MOST_CHARACTERS = 48
@@ -62,12 +62,12 @@ def losses(found: Comparison, whole: float) -> list[Pair]:
     return sorted(slower, key=lambda pair: pair.lost, reverse=True)
 
 
-def node_names(layer: LayerTime) -> list[str]:
+def node_names(layer: Layer) -> list[str]:
     names = (name.removesuffix("/WithoutBiases") for name in BETWEEN_NAMES.split(layer.name))  # OpenVINO's ending
     return list(dict.fromkeys(name for name in names if name)) or [layer.kind]
 
 
-def short_name(layer: LayerTime) -> str:
+def short_name(layer: Layer) -> str:
     """The main node, and how many were fused with it."""
     main, *fused = node_names(layer)
     if len(main) > MOST_CHARACTERS:
@@ -75,7 +75,7 @@ def short_name(layer: LayerTime) -> str:
     return main + (f" and {len(fused)} fused" if fused else "")
 
 
-def short_kind(layer: LayerTime) -> str:
+def short_kind(layer: Layer) -> str:
     """Without the kernel's name, which TensorRT's layers have."""
     return layer.kind.partition(" ")[0]
 

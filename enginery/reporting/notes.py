@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 from enginery.core.records import PYTORCH
 from enginery.reporting.evidence import Evidence, Findings
 from enginery.reporting.noise import noisy_races, slowed
+from enginery.reporting.wording import RUNTIME_TITLES
 
 
 class Note(NamedTuple):
@@ -15,7 +16,7 @@ class Note(NamedTuple):
 
 
 def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> list[Note]:
-    runtime = findings.machine.runtime
+    runtime = RUNTIME_TITLES[findings.machine.runtime]
     notes = _on_the_reference(findings.precisions[0].validation.reference)
     for entry in findings.precisions:
         notes += _on_execution(entry, runtime) + _on_failures(entry, failures.get(entry.precision, ()))
@@ -46,7 +47,7 @@ def _on_execution(entry: Evidence, runtime: str) -> list[Note]:
     if not entry.is_known:
         text = (
             "the engine was built where it cannot run. "
-            f"Build it here to see its layers: `dvc repro --force build@{precision}`."
+            f"Build it here to see its layers: `dvc repro --force --single-item build@{precision}`, then `dvc repro`."
         )
         notes.append(Note(f"What {precision} executes is not known", text))
     if not entry.is_what_it_says:

@@ -10,7 +10,7 @@ from enginery.reporting.evidence import Evidence, Findings
 from enginery.reporting.notes import notes_on
 from enginery.reporting.verdict import sentence
 from enginery.reporting.where_time_goes import layer_sections
-from enginery.reporting.wording import device
+from enginery.reporting.wording import RUNTIME_TITLES, device
 
 
 def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> str:
@@ -19,7 +19,7 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
     parts = [
         "# Which precision to ship",
         sentence(findings),
-        f"Measured on {device(machine)}, {machine.runtime} {machine.runtime_version}, "
+        f"Measured on {device(machine)}, {RUNTIME_TITLES[machine.runtime]} {machine.runtime_version}, "
         f"{first.benchmark.threads} threads, {first.validation.samples} validation images.",
         *_warnings(findings, failures),
         "![Accuracy and speed](figures/tradeoff.png)",

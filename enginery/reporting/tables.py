@@ -53,7 +53,7 @@ def spot_table(findings: Findings) -> pd.DataFrame:
     """Each engine at single batch sizes: accuracy, and how far its logits lie from its own on the full set."""
     rows = {
         entry.precision: {
-            f"batch {spot.batch}": f"{percent(spot.accuracy)}, {spot.drift:.1e}" for spot in entry.validation.spots
+            f"batch {spot.batch}": f"{percent(spot.accuracy)}, {_error(spot.drift)}" for spot in entry.validation.spots
         }
         for entry in findings.precisions
     }
@@ -220,6 +220,10 @@ def _by_contender(findings: Findings, row: Callable[[Evidence, str], dict[str, s
 
 def _memory(peak: PeakMemory) -> str:
     return f"{peak.host:.0f}" + (f" + {peak.device:.0f} on the GPU" if peak.device else "")
+
+
+def _error(value: float) -> str:
+    return f"{value:.1e}" if value else "0"
 
 
 def _listed(counts: Mapping[str, int]) -> str:

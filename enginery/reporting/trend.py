@@ -82,7 +82,7 @@ def _draw_setting(speed: Axes, error: Axes, rows: pd.DataFrame) -> None:
         axes.tick_params(which="both", labelsize=7)
         shown = sorted({round(place) for place in np.linspace(0, len(dates) - 1, MOST_DATES)})
         axes.set_xticks(shown, [f"{dates[place]:%Y-%m-%d}" for place in shown])
-        axes.set_ylabel(label)
+        axes.set_ylabel(label, fontsize=8)
         axes.grid(alpha=0.25)
     speed.legend(frameon=False, fontsize=8, ncols=len(COLORS), loc="upper left", bbox_to_anchor=(0, -0.1))
 

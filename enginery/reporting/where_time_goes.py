@@ -1,12 +1,14 @@
 """The report on layers: the slowest of each engine, and what quantizing cost."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from enginery.core.records import LayerTime
 from enginery.reporting.evidence import Evidence, Findings, some_of
 from enginery.reporting.layers import Comparison, Pair, compare, losses, short_kind, short_name
+from enginery.reporting.wording import RUNTIME_TITLES
 
 QUANTIZED = ("int8", "fp8")
 MOST_LAYERS = 10
@@ -38,9 +40,9 @@ def fastest_unquantized(findings: Findings) -> Evidence | None:
 def slowest(entry: Evidence, findings: Findings, most: int = MOST_LAYERS) -> Parts:
     trace = entry.trace
     if not trace.layers:
-        return [f"{findings.machine.runtime} told no times of its layers."]
+        return [f"{RUNTIME_TITLES[findings.machine.runtime]} told no times of its layers."]
     ran = sorted((layer for layer in trace.layers if layer.milliseconds), key=_milliseconds, reverse=True)
-    rows = [_row(layer) | {"share": f"{layer.milliseconds / trace.milliseconds:.1%}"} for layer in ran[:most]]
+    rows = [_row(layer, {"share": f"{layer.milliseconds / trace.milliseconds:.1%}"}) for layer in ran[:most]]
     return [f"{trace.milliseconds:.2f} ms in {len(ran)} layers{_beside_latency(entry)} The slowest:", _table(rows)]
 
 
@@ -63,9 +65,9 @@ def cost(entry: Evidence, findings: Findings) -> Parts:
         return [f"No layer of it has a name that {other.precision} has as well: they cannot be compared."]
     slower, alone = losses(found, entry.trace.milliseconds), _told_alone(found, entry, other)
     if not slower:
-        return [f"{_shared(found, other)} No layer lost.", *alone]
+        return [f"{_shared(found, other)} No layer became slower.", *alone]
     most = f", the {MOST_LAYERS} that lost most:" if len(slower) > MOST_LAYERS else ":"
-    told = f"{_shared(found, other)} Layers that lost: {len(slower)}{most}"
+    told = f"{_shared(found, other)} Slower here: {len(slower)}{most}"
     return [told, _loss_table(slower, other.precision), *alone]
 
 
@@ -74,8 +76,8 @@ def _shared(found: Comparison, other: Evidence) -> str:
     pairs, what = (found.computing, "Compute layers") if found.computing else (found.pairs, "Layers")
     ours, theirs = (sum(pair[side].milliseconds for pair in pairs) for side in (0, 1))
     return (
-        f"{what} shared with {other.precision}, the fastest that is not quantized: {len(pairs)}. They take "
-        f"{ours:.2f} ms, and {theirs:.2f} ms there."
+        f"{what} that {other.precision} has too, the fastest that is not quantized: {len(pairs)}. They take "
+        f"{ours:.2f} ms here and {theirs:.2f} ms there."
     )
 
 
@@ -84,10 +86,11 @@ def _told_alone(found: Comparison, entry: Evidence, other: Evidence) -> list[str
     told = []
     if found.ours_alone:
         took, there = (sum(map(_milliseconds, layers)) for layers in (found.ours_alone, found.theirs_alone))
-        named = some_of([f"{short_kind(layer)} {short_name(layer)}" for layer in found.ours_alone])
+        kinds = Counter(short_kind(layer) for layer in found.ours_alone).most_common()
+        counted = some_of([f"{count} {kind}" for kind, count in kinds])
         told.append(
             f"Layers that only {entry.precision} has take {took:.2f} ms, {took / entry.trace.milliseconds:.1%} of it: "
-            f"{named}. Those that only {other.precision} has take {there:.2f} ms there."
+            f"{counted}. Those that only {other.precision} has take {there:.2f} ms there."
         )
     if found.unmatched:
         named = some_of([short_name(layer) for layer in found.unmatched])
@@ -98,18 +101,20 @@ def _told_alone(found: Comparison, entry: Evidence, other: Evidence) -> list[str
 def _loss_table(slower: Sequence[Pair], other: str) -> pd.DataFrame:
     return _table(
         [
-            _row(pair.ours) | {f"ms in {other}": f"{pair.theirs.milliseconds:.3f}", "lost, ms": f"{pair.lost:.3f}"}
+            _row(pair.ours, {f"ms in {other}": f"{pair.theirs.milliseconds:.3f}", "lost, ms": f"{pair.lost:.3f}"})
             for pair in slower[:MOST_LAYERS]
         ]
     )
 
 
-def _row(layer: LayerTime) -> dict[str, str]:
+def _row(layer: LayerTime, figures: Mapping[str, str]) -> dict[str, str]:
+    """Figures first: a phone shows what stands at the left."""
     return {
         "layer": short_name(layer),
+        "ms": f"{layer.milliseconds:.3f}",
+        **figures,
         "kind": short_kind(layer),
         "executed as": layer.precision,
-        "ms": f"{layer.milliseconds:.3f}",
     }
 
 

@@ -3,6 +3,12 @@
 from enginery.core.records import Machine, Validation
 
 NO_LABELS = "not measured (no labels)"
+RUNTIME_TITLES = {
+    "openvino": "OpenVINO",
+    "onnxruntime": "ONNX Runtime",
+    "tensorrt": "TensorRT",
+    "tensorrt_rtx": "TensorRT for RTX",
+}
 
 
 def percent(share: float | None) -> str:

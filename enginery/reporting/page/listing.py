@@ -41,7 +41,7 @@ def of_frame(caption: str, frame: pd.DataFrame) -> Table:
 def overview(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Table:
     batch, baseline = findings.tuned_batch, findings.baselines[0]
     columns = (
-        "precision", "verdict", f"times {title_of(baseline)}", f"ms per batch of {batch}, p50", "accuracy",
+        "precision", "verdict", f"times {title_of(baseline)}", f"ms per batch of\N{NO-BREAK SPACE}{batch}", "accuracy",
         "same answer", "relative error", "engine, MB", "peak memory, MB",
     )  # fmt: skip
     return table(
@@ -113,7 +113,7 @@ def _times(latency: Latency, key: str | None = None) -> list[Cell]:
         cell(f"{latency.p50:.2f}", "p50_ms"),
         Cell(f"{latency.p90:.2f}"),
         cell(f"{latency.p99:.2f}", "p99_ms") if latency.runs >= RUNS_FOR_P99 else Cell("-"),
-        cell(f"{latency.images_per_second:.0f}", "images_per_s"),
+        cell(f"{latency.images_per_second:,.0f}", "images_per_s"),
     ]
 
 
@@ -123,7 +123,7 @@ def throughputs(findings: Findings) -> Table:
             entry.precision,
             str(one.batch),
             str(one.requests),
-            f"{one.images_per_second:.0f}",
+            f"{one.images_per_second:,.0f}",
             f"{one.p50:.2f}",
             f"{one.p99:.2f}",
         ]

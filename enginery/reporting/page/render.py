@@ -19,7 +19,7 @@ from enginery.reporting.page import causes, pictures
 from enginery.reporting.page.listing import facts, latencies, of_frame, overview, throughputs
 from enginery.reporting.verdict import doubts, recommend, why
 from enginery.reporting.where_time_goes import QUANTIZED, Parts, cost, slowest
-from enginery.reporting.wording import device, percent
+from enginery.reporting.wording import RUNTIME_TITLES, device, percent
 
 HERE = Path(__file__).parent
 MOST_LAYERS = 60  # the slowest of each engine
@@ -51,6 +51,7 @@ def render_page(
         findings=findings,
         background=background,
         machine=device(findings.machine),
+        runtime=f"{RUNTIME_TITLES[findings.machine.runtime]} {findings.machine.runtime_version}",
         **_verdict(findings, failures),
         **_measured(findings, failures),
         **_explained(findings, background),
@@ -86,6 +87,7 @@ def with_code(text: str) -> Markup:
 def _verdict(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
     chosen = recommend(findings)
     return {
+        "disguised": any(not entry.is_what_it_says for entry in findings.precisions),
         "chosen": chosen,
         "why": why(findings, chosen) if chosen else "",
         "doubts": doubts(findings, chosen) if chosen else [],
@@ -105,7 +107,8 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
         "accuracy": of_frame("Against PyTorch, on the full validation set", tables.accuracy_table(findings)),
         "blame": of_frame("Where the error arises, as relative error", tables.blame_table(findings)),
         "spots": of_frame(
-            "At single batch sizes: accuracy, and relative error to its own logits on the full set",
+            f"At single batch sizes, over {findings.precisions[0].validation.spots[0].samples} images or one batch: "
+            "accuracy, and relative error to its own logits on the full set",
             tables.spot_table(findings),
         ),
         "latency": pictures.latency_pictures(findings, looks),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 NICE_STEPS = (1, 2, 2.5, 5, 10)
 MOST_TICKS, MOST_POWERS = 4, 6
+ROOM = 0.1  # of a power of ten: a mark on the very edge hides its label
 TIMES = "\N{MULTIPLICATION SIGN}"
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -61,18 +62,20 @@ def around(values: Iterable[float], most: float) -> Scale:
 
 
 def decades(values: Iterable[float], least: float) -> Scale:
-    """Whole powers of ten; what is smaller than `least`, as zero is, is drawn there."""
-    found = [max(value, least) for value in values]
-    low, high = math.floor(math.log10(min(found))), math.ceil(math.log10(max(found)))
-    return Scale(10.0**low, 10.0 ** max(high, low + 1), logarithmic=True)
+    """Whole powers of ten, with room on both sides; what is smaller than `least`, as zero is, is drawn there."""
+    found = [math.log10(max(value, least)) for value in values]
+    low, high = math.floor(min(found) - ROOM), math.ceil(max(found) + ROOM)
+    return Scale(10.0**low, 10.0**high, logarithmic=True)
 
 
 def short(value: float) -> str:
     """Three digits, which is what is known."""
-    if value and (abs(value) < 1e-3 or abs(value) >= 1e6):
+    if value == 0:
+        return "0"
+    if abs(value) < 1e-3 or abs(value) >= 1e6:
         digits, power = f"{value:.1e}".split("e")
         return f"{digits.removesuffix('.0')}{TIMES}10{_superscript(int(power))}"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}"
 
 
 def _superscript(power: int) -> str:
