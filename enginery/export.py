@@ -5,6 +5,7 @@ import io
 import logging
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Callable
 
 import onnx
@@ -76,17 +77,25 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -
             f"{what} takes {', '.join(names)}, and the samples give {', '.join(example)}: "
             "name them alike, images by samples.input"
         )
-    renamed: dict[str, str] = {}
+    meant: defaultdict[str, set[str]] = defaultdict(set)  # by each name of the file
     for tensor in model.graph.input:
         for number, size in enumerate(tensor.type.tensor_type.shape.dim):
             if tensor.name in example and number in axes and not size.HasField("dim_value"):
-                renamed[size.dim_param] = axes[number]
+                meant[size.dim_param].add(axes[number])
                 size.dim_param = axes[number]
     for tensor in (*model.graph.output, *model.graph.value_info):
         for size in tensor.type.tensor_type.shape.dim:
-            if size.dim_param in renamed:
-                size.dim_param = renamed[size.dim_param]
+            if size.dim_param:
+                _rename(size, meant[size.dim_param], set(axes.values()))
     return model
+
+
+def _rename(size: onnx.TensorShapeProto.Dimension, meant: set[str], ours: set[str]) -> None:
+    """What may be one of several, or has a name of ours for something else, gets none: it would pass for that size."""
+    if len(meant) == 1:
+        (size.dim_param,) = meant
+    elif meant or size.dim_param in ours:
+        size.ClearField("dim_param")
 
 
 def _cause(error: BaseException, place: str) -> str:

@@ -16,6 +16,8 @@ from enginery.core.records import GraphCheck, Interface, TensorSpec
 from enginery.feeds import BATCH, Feeds, Outputs
 
 FLOATS = ("float32", "float16", "float64")
+UNNAMED = "?"  # an output's size of which the graph says only that it varies
+MADE_UP = "unk__"  # how ONNX's shape inference begins the names that it gives to those
 CHECKED_SAMPLES = 7  # not the batch of two that the exporter sees: a batch frozen into the graph fails here
 
 
@@ -42,8 +44,9 @@ def read_interface(path: Path, profile: Profile) -> Interface:
     """The graph's inputs and outputs. Runtimes differ in what they say of graphs that cannot be built for `profile`."""
     graph = onnx.shape_inference.infer_shapes(load_graph(path)).graph
     fixed = {constant.name for constant in graph.initializer}  # old files list their weights as inputs too
-    inputs = tuple(_spec(tensor, profile, f"{path}: input") for tensor in graph.input if tensor.name not in fixed)
-    outputs = tuple(_spec(tensor, profile, f"{path}: output") for tensor in graph.output)
+    given = [tensor for tensor in graph.input if tensor.name not in fixed]
+    inputs = tuple(_spec(tensor, profile, f"{path}: input", follows=False) for tensor in given)
+    outputs = tuple(_spec(tensor, profile, f"{path}: output", follows=profile.resizes) for tensor in graph.output)
     for spec in inputs:
         if spec.dtype == "object":
             raise EngineryError(f"{path}: input {spec.name} holds no numbers")
@@ -63,7 +66,8 @@ def read_interface(path: Path, profile: Profile) -> Interface:
     return Interface(inputs=inputs, outputs=outputs)
 
 
-def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str) -> TensorSpec:
+def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, follows: bool) -> TensorSpec:
+    """`follows`: what varies may have another size than the profile's, for it comes of one of those."""
     kind = tensor.type.tensor_type
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
     shape = [size.dim_value if size.HasField("dim_value") else size.dim_param for size in kind.shape.dim]
@@ -71,10 +75,12 @@ def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str) -> TensorSpe
         shape[0] = BATCH
     for axis, size in enumerate(shape):
         if isinstance(size, str) and size not in profile.ranges:
-            raise EngineryError(
-                f"{what} {tensor.name} has a dynamic size '{size or 'without a name'}' at axis {axis}: "
-                f"only {', '.join(profile.ranges)} may vary, as build.profile has it"
-            )
+            if not follows:
+                raise EngineryError(
+                    f"{what} {tensor.name} has a dynamic size '{size or 'without a name'}' at axis {axis}: "
+                    f"only {', '.join(profile.ranges)} may vary, as build.profile has it"
+                )
+            shape[axis] = UNNAMED if not size or size.startswith(MADE_UP) else size
     return TensorSpec(name=tensor.name, dtype=dtype, shape=tuple(shape))
 
 
@@ -119,6 +125,9 @@ def run_graph(session: onnxruntime.InferenceSession, feeds: Feeds) -> Outputs:
 
 def check_graph(wanted: Outputs, got: Outputs, limit: float, what: str) -> GraphCheck:
     """Compare outputs; a graph that strays past the limit stops the pipeline here, where the cause is known."""
+    for name, values in wanted.items():
+        if got[name].shape != values.shape:
+            raise EngineryError(f"{what}: {name} has shape {got[name].shape} and should have {values.shape}")
     errors = {name: np.abs(wanted[name].astype(np.float64) - got[name]) for name in wanted}
     relative = {
         name: float(np.linalg.norm(error) / max(float(np.linalg.norm(wanted[name])), 1e-12))

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from enginery.core.errors import EngineryError
 from enginery.core.files import sha256_of
 from enginery.core.progress import progress
 from enginery.core.records import Manifest
@@ -87,6 +88,13 @@ def run_all(run: Run, samples: SampleSet, batch: int, whole: bool, label: str) -
     for feeds in progress(samples.batches(batch, whole), label, -(-len(samples) // batch)):
         for name, values in run(feeds).items():
             found.setdefault(name, []).append(values)
+    for name, parts in found.items():
+        sizes = {values.shape[1:] for values in parts}
+        if len(sizes) > 1:
+            raise EngineryError(
+                f"output {name} has the shape {sizes.pop()} for some samples and {sizes.pop()} for others of the same "
+                "size: what depends on their values cannot be compared; return it before it is selected"
+            )
     return {name: np.concatenate(parts)[: len(samples)] for name, parts in found.items()}
 
 

@@ -159,6 +159,24 @@ def test_what_varies_in_a_given_file_gets_the_names_of_the_profile():
     }
 
 
+@pytest.mark.parametrize(
+    ("shape", "output", "wanted"),
+    [
+        ((None, 3, None, None), (None, 4, 7, None), ["", 4, 7, ""]),  # without names: nothing says which is which
+        (("N", 3, "S", "S"), ("N", 4, "S", "S"), ["batch", 4, "", ""]),
+        (("N", 3, "H", "W"), ("N", 4, "height", "H//8"), ["batch", 4, "", "H//8"]),
+        (("N", 3, "height", "width"), ("N", 4, "height", "H"), ["batch", 4, "height", "H"]),
+    ],
+    ids=["nameless", "one for both", "ours for another", "ours"],
+)
+def test_only_what_surely_is_as_large_as_the_images_gets_their_names(shape, output, wanted):
+    given = given_graph(*shape, output=output, hidden=output)
+    graph = adopt_graph(given, {"input": noise(2, 3, 8, 8)}, IMAGES, "x.onnx").graph
+    assert sizes_of(graph.input) == {"input": ["batch", 3, "height", "width"]}
+    sizes = [size or 0 for size in wanted]  # without a name and a number it reads as zero
+    assert sizes_of([*graph.output, *graph.value_info]) == {"scores": sizes, "hidden": sizes}
+
+
 def test_sizes_that_a_given_file_fixes_stay_as_they_are():
     shape = (4, 3, 8, 8)
     given = given_graph(*shape, output=shape, hidden=shape)

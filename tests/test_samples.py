@@ -1,10 +1,12 @@
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from enginery.core.errors import EngineryError
 from enginery.preprocessing import normalize
-from enginery.samples import SampleSet, file_of
+from enginery.samples import SampleSet, file_of, run_all
 
 
 @pytest.mark.parametrize(("size", "wanted"), [(5, [5, 5, 5, 5, 1]), (21, [21]), (30, [21])])
@@ -44,6 +46,19 @@ def test_arrays_without_preprocessing_are_fed_as_they_came(tmp_path, manifest):
     assert feeds["ids"].dtype == np.int64
     assert feeds["mask"].shape == (2, 3)
     assert raw.axes == {0: "batch"}
+
+
+def test_outputs_whose_size_depends_on_values_are_refused(samples):
+    def found(feeds):
+        return {"boxes": np.zeros((len(feeds["input"]), 1 + int(feeds["input"].argmax()) % 2))}
+
+    with pytest.raises(EngineryError) as caught:
+        run_all(found, samples, 1, False, "test")
+    assert re.fullmatch(
+        r"output boxes has the shape \([12],\) for some samples and \([12],\) for others of the same size: "
+        "what depends on their values cannot be compared; return it before it is selected",
+        str(caught.value),
+    )
 
 
 def test_of_an_empty_set_there_are_zeros_of_the_right_shape(tmp_path, manifest):
