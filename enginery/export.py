@@ -13,12 +13,10 @@ import torch
 from torch import nn
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import ENDS, Profile
-from enginery.feeds import BATCH, Axes, Feeds, resized
-from enginery.graphs import CHECKED_SAMPLES
+from enginery.core.params import Profile
+from enginery.feeds import BATCH, Axes, Feeds
 from enginery.models import call_model
 from enginery.original import run_model
-from enginery.samples import SampleSet
 
 EXPORT_LIMIT = 1e-4  # float32 sums in another order differ by about 1e-6; a wrong graph by 1e-2 and more
 PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
@@ -127,10 +125,3 @@ def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
         del holder.metadata_props[:]
         holder.doc_string = ""
     return model
-
-
-def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:
-    """At the samples' own size, and at the smallest and largest that the graph must take."""
-    feeds = samples.cycled(profile.batch.max if profile.batch.fixed else CHECKED_SAMPLES)
-    ends = [resized(feeds, samples.axes, profile.at(bound)) for bound in ENDS] if profile.resizes else []
-    return [feeds, *ends]

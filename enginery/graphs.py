@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,6 @@ from enginery.feeds import BATCH, Feeds, Outputs
 FLOATS = ("float32", "float16", "float64")
 UNNAMED = "?"  # an output's size of which the graph says only that it varies
 MADE_UP = "unk__"  # how ONNX's shape inference begins the names that it gives to those
-CHECKED_SAMPLES = 7  # not the batch of two that the exporter sees: a batch frozen into the graph fails here
 
 
 def load_graph(path: Path) -> onnx.ModelProto:
@@ -121,6 +121,12 @@ def arbiter(model: onnx.ModelProto | Path) -> onnxruntime.InferenceSession:
 def run_graph(session: onnxruntime.InferenceSession, feeds: Feeds) -> Outputs:
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+def check_at_each_size(wanted: Sequence[Outputs], got: Sequence[Outputs], limit: float, what: str) -> GraphCheck:
+    """The worst of them."""
+    checks = [check_graph(one, other, limit, what) for one, other in zip(wanted, got, strict=True)]
+    return max(checks, key=lambda check: check.relative_error)
 
 
 def check_graph(wanted: Outputs, got: Outputs, limit: float, what: str) -> GraphCheck:

@@ -33,7 +33,7 @@ def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
         return {name: output.float().numpy() for name, output in outputs.items()}
 
 
-def require_runs(run: Run, feeds: Feeds, classes: int) -> None:
+def require_runs(run: Run, feeds: Feeds, classes: int) -> Outputs:
     """One pass over few samples: what the model cannot take or does not return is said before hours of work."""
     try:
         outputs = run(feeds)
@@ -53,6 +53,7 @@ def require_runs(run: Run, feeds: Feeds, classes: int) -> None:
             f"samples.source has {classes} classes, and no output of the model has as many: it returns "
             f"{_shapes(outputs)}. Are these the images that the model was trained on?"
         )
+    return outputs
 
 
 def _shapes(arrays: Mapping[str, np.ndarray]) -> str:

@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256_of
+from enginery.core.params import ENDS, Profile
 from enginery.core.progress import progress
 from enginery.core.records import Manifest
-from enginery.feeds import Feeds, Outputs, Run
+from enginery.feeds import Feeds, Outputs, Run, resized
 from enginery.preprocessing import normalize
 
 MANIFEST = "manifest.json"
+CHECKED = 7  # not the batch of two that the exporter sees: a batch frozen into the graph fails here
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,13 @@ class SampleSet:
     @property
     def _files(self) -> dict[str, str]:
         return {name: file_of(index) for index, name in enumerate(self.manifest.inputs)}
+
+
+def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:
+    """What graphs are checked on: at the samples' own size, and at the smallest and largest that they must take."""
+    feeds = samples.cycled(profile.batch.max if profile.batch.fixed else CHECKED)
+    ends = [resized(feeds, samples.axes, profile.at(bound)) for bound in ENDS] if profile.resizes else []
+    return [feeds, *ends]
 
 
 def run_all(run: Run, samples: SampleSet, batch: int, whole: bool, label: str) -> Outputs:

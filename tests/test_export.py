@@ -7,7 +7,7 @@ from torch import nn
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import Profile, Range
-from enginery.export import adopt_graph, checked_feeds, export_model
+from enginery.export import adopt_graph, export_model
 from enginery.graphs import arbiter, read_interface, run_graph, save_graph
 from enginery.original import run_model
 
@@ -199,15 +199,3 @@ def test_constants_of_a_given_file_are_not_asked_of_the_samples():
     given.graph.initializer.append(onnx.numpy_helper.from_array(noise(4), "bias"))
     given.graph.input.append(helper.make_tensor_value_info("bias", TensorProto.FLOAT, [4]))
     assert adopt_graph(given, {"input": noise(2, 4)}, {0: "batch"}, "x.onnx").graph.input[0].name == "input"
-
-
-# What is checked.
-
-
-def test_a_graph_is_checked_at_its_own_size_and_at_the_ends_of_its_ranges(samples):
-    small = {"height": Range(min=6, opt=8, max=9), "width": Range(min=8, opt=8, max=10)}
-    shapes = [feeds["input"].shape for feeds in checked_feeds(samples, BATCH.model_copy(update=small))]
-    assert shapes == [(7, 3, 8, 8), (7, 3, 6, 8), (7, 3, 9, 10)]
-    assert [feeds["input"].shape for feeds in checked_feeds(samples, BATCH)] == [(7, 3, 8, 8)]
-    fixed = Profile(batch=Range(min=4, opt=4, max=4))
-    assert [feeds["input"].shape for feeds in checked_feeds(samples, fixed)] == [(4, 3, 8, 8)]

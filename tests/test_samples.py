@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from enginery.core.errors import EngineryError
+from enginery.core.params import Profile, Range
 from enginery.preprocessing import normalize
-from enginery.samples import SampleSet, file_of, run_all
+from enginery.samples import SampleSet, checked_feeds, file_of, run_all
 
 
 @pytest.mark.parametrize(("size", "wanted"), [(5, [5, 5, 5, 5, 1]), (21, [21]), (30, [21])])
@@ -88,3 +89,14 @@ def test_labels_are_none_if_the_images_have_none(samples, manifest):
     bare = tuple(sample.model_copy(update={"label": None}) for sample in manifest.samples)
     assert SampleSet(samples.folder, manifest.model_copy(update={"samples": bare})).labels is None
     assert samples.labels.tolist() == [sample.label for sample in manifest.samples]
+
+
+def test_a_graph_is_checked_at_its_own_size_and_at_the_ends_of_its_ranges(samples):
+    def shapes(**ranges):
+        return [feeds["input"].shape for feeds in checked_feeds(samples, Profile(**ranges))]
+
+    batch, fixed = Range(min=1, opt=2, max=8), Range(min=4, opt=4, max=4)
+    height, width = Range(min=6, opt=8, max=9), Range(min=8, opt=8, max=10)
+    assert shapes(batch=batch, height=height, width=width) == [(7, 3, 8, 8), (7, 3, 6, 8), (7, 3, 9, 10)]
+    assert shapes(batch=batch) == [(7, 3, 8, 8)]
+    assert shapes(batch=fixed) == [(4, 3, 8, 8)]
