@@ -6,7 +6,7 @@ import logging
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import onnx
 import torch
@@ -43,10 +43,8 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
         if (sizes := profile.ranges.get(axis)) and not sizes.fixed
     }
     flat, shapes = _Flat(model, list(given)).eval(), {"feeds": dict.fromkeys(given, dynamic)}
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():  # the exporter prints its progress
-            warnings.filterwarnings("ignore", "# The axis name")  # that several inputs share one batch is meant so
+        with _quiet_exporter():
             program = torch.onnx.export(
                 flat,
                 (),
@@ -59,7 +57,8 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
-        place = _place_of(error, lambda: torch.export.export(flat, (), given, dynamic_shapes=shapes, strict=False))
+        with _quiet_exporter():
+            place = _place_of(error, lambda: torch.export.export(flat, (), given, dynamic_shapes=shapes, strict=False))
         raise EngineryError(f"the model cannot be exported to ONNX: {_cause(error, place)}") from None
     if program is None:
         raise EngineryError("the model cannot be exported to ONNX: PyTorch returned no program")
@@ -94,6 +93,16 @@ def _rename(size: onnx.TensorShapeProto.Dimension, meant: set[str], ours: set[st
         (size.dim_param,) = meant
     elif meant or size.dim_param in ours:
         size.ClearField("dim_param")
+
+
+@contextlib.contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """It prints its progress; and once it fails, all that it has traced, over the line that we tell."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    nowhere = io.StringIO()
+    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "# The axis name")  # that several inputs share one batch is meant so
+        yield
 
 
 def _cause(error: BaseException, place: str) -> str:

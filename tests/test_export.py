@@ -123,7 +123,7 @@ class Untranslated(nn.Module):
         (Untranslated(), "aten.linalg_eig", "        return torch.linalg.eigvals(image[:, 0]).real"),
     ],
 )
-def test_what_cannot_be_exported_is_told_with_its_operator_and_the_users_line(model, reason, line):
+def test_what_cannot_be_exported_is_told_with_its_operator_and_the_users_line(model, reason, line, capfd):
     with pytest.raises(EngineryError) as caught:
         export_model(model.eval(), {"input": noise(2, 3, 8, 8)}, {0: "batch"}, BATCH, OPSET)
     told = str(caught.value)
@@ -133,6 +133,7 @@ def test_what_cannot_be_exported_is_told_with_its_operator_and_the_users_line(mo
         number = file.read().splitlines().index(line) + 1
     assert told.endswith(f"({__file__}, line {number}, in forward)")
     assert "\n" not in told
+    assert capfd.readouterr() == ("", "")  # PyTorch prints all that it has traced so far
 
 
 # The user's own ONNX file.
