@@ -5,7 +5,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import Profile, Range
-from enginery.graphs import arbiter, check_graph, count_nodes, load_graph, read_interface, run_graph, save_graph
+from enginery.gpu.cuda import POISON
+from enginery.graphs import FLOATS, arbiter, check_graph, count_nodes, load_graph, read_interface, run_graph, save_graph
 
 
 def logits(*values):
@@ -161,6 +162,23 @@ def test_an_output_whose_size_follows_from_the_images_is_described_in_the_graphs
     assert spec.fits((2, 4, 9, 4), {"batch": 2, "height": 17})
     for wrong in ((3, 4, 9, 4), (2, 4, 9, 5), (2, 4, -1, 4), (2, 4, 9)):
         assert not spec.fits(wrong, {"batch": 2, "height": 17})
+
+
+def test_in_whatever_an_output_may_be_an_element_left_unwritten_is_nan():
+    """Integers have no such value: an engine that skips one of them would go unnoticed, so they are refused."""
+    for kind in FLOATS:
+        assert np.isnan(np.frombuffer(bytes([POISON] * 8), kind)).all()
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT64, TensorProto.UINT8, TensorProto.BOOL])
+def test_an_output_of_no_floats_is_refused(written, kind):
+    path = written(
+        [("image", TensorProto.FLOAT, ["batch", 3])],
+        [("found", kind, ["batch", 3])],
+        [helper.make_node("Cast", ["image"], ["found"], to=kind)],
+    )
+    with pytest.raises(EngineryError, match=r"output found is \w+ and must be one of float32, float16, float64"):
+        read_interface(path, PROFILE)
 
 
 def test_an_output_varies_only_where_the_images_do(written):
