@@ -12,7 +12,7 @@ from enginery.core.errors import EngineryError
 from enginery.feeds import Feeds, Outputs, Run
 from enginery.graphs import arbiter, run_graph
 from enginery.models import call_model, load_model
-from enginery.user_code import users_part
+from enginery.user_code import RAISED, users_part
 
 GIVEN_GRAPH = "model.onnx"  # in the weights' folder, if the model came as an ONNX file
 
@@ -42,7 +42,7 @@ def require_runs(run: Run, feeds: Feeds, classes: int) -> Outputs:
         outputs = run(feeds)
     except EngineryError:
         raise
-    except Exception as error:  # whatever the user's network raises
+    except RAISED as error:
         raise EngineryError(f"model.source: the model fails on {_shapes(feeds)}: {users_part(error)}") from None
     samples = len(next(iter(feeds.values())))
     for name, output in outputs.items():

@@ -12,6 +12,7 @@ from enginery.core.files import sha256
 
 INSTALLED = ("site-packages", "dist-packages")
 SHOWN = 3  # frames of a traceback
+RAISED = (Exception, SystemExit)  # by the user's code, which may also leave by sys.exit
 
 
 def fingerprint(source: str) -> dict[str, str]:
@@ -74,10 +75,10 @@ def _imports(file: Path) -> set[str]:
 
 def users_part(error: BaseException) -> str:
     """The error, and the places in the user's own files that led there; of ours and of libraries none."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
     first_line = str(error).strip().partition("\n")[0]
     said = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{said} ({error.filename}, line {error.lineno})"
     here = Path(__file__).parent
     frames = [
         frame

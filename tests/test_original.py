@@ -65,6 +65,13 @@ def test_a_model_that_takes_the_samples_is_let_through():
     require_runs(run_of(lambda pixels: pixels.reshape(2, 2, 3)), FEEDS, 0)  # nothing says how many classes there are
 
 
+def test_a_model_that_leaves_by_itself_is_told_like_one_that_fails():
+    def answer(pixels):
+        raise SystemExit("enough")
+
+    assert refusal_of(answer).startswith("model.source: the model fails on input (2, 6): SystemExit: enough\n")
+
+
 def test_a_model_that_fails_is_told_with_the_users_line_and_the_shapes():
     def answer(pixels):
         return pixels @ torch.ones(5, 3)

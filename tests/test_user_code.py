@@ -129,5 +129,5 @@ def test_an_error_without_words_is_its_kind():
 
 def test_code_that_cannot_be_read_is_told_by_its_line():
     assert users_part(raised_by(compile, "x = 1\ny = (", "/home/user/nets.py", "exec")) == (
-        "SyntaxError: '(' was never closed (nets.py, line 2) (/home/user/nets.py, line 2)"
+        "SyntaxError: '(' was never closed (/home/user/nets.py, line 2)"
     )
