@@ -5,19 +5,19 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 
 import onnx
 import torch
 from torch import nn
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import ENDS, Profile
-from enginery.feeds import BATCH, Axes, Feeds, resized
-from enginery.graphs import CHECKED_SAMPLES, graph_inputs
+from enginery.core.params import Profile
+from enginery.feeds import BATCH, Axes, Feeds
+from enginery.graphs import graph_inputs
 from enginery.models import call_model
 from enginery.original import run_model
-from enginery.samples import SampleSet
 
 EXPORT_LIMIT = 1e-4  # float32 sums in another order differ by about 1e-6; a wrong graph by 1e-2 and more
 PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
@@ -44,10 +44,8 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
         if (sizes := profile.ranges.get(axis)) and not sizes.fixed
     }
     flat, shapes = _Flat(model, list(given)).eval(), {"feeds": dict.fromkeys(given, dynamic)}
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():  # the exporter prints its progress
-            warnings.filterwarnings("ignore", "# The axis name")  # that several inputs share one batch is meant so
+        with _quiet_exporter():
             program = torch.onnx.export(
                 flat,
                 (),
@@ -60,7 +58,8 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
-        place = _place_of(error, lambda: torch.export.export(flat, (), given, dynamic_shapes=shapes, strict=False))
+        with _quiet_exporter():
+            place = _place_of(error, lambda: torch.export.export(flat, (), given, dynamic_shapes=shapes, strict=False))
         raise EngineryError(f"the model cannot be exported to ONNX: {_cause(error, place)}") from None
     if program is None:
         raise EngineryError("the model cannot be exported to ONNX: PyTorch returned no program")
@@ -76,17 +75,35 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -
             f"{what} takes {', '.join(names)}, and the samples give {', '.join(example)}: "
             "name them alike, images by samples.input"
         )
-    renamed: dict[str, str] = {}
+    meant: defaultdict[str, set[str]] = defaultdict(set)  # by each name of the file
     for tensor in inputs:
         for number, size in enumerate(tensor.type.tensor_type.shape.dim):
             if number in axes and not size.HasField("dim_value"):
-                renamed[size.dim_param] = axes[number]
+                meant[size.dim_param].add(axes[number])
                 size.dim_param = axes[number]
     for tensor in (*model.graph.output, *model.graph.value_info):
         for size in tensor.type.tensor_type.shape.dim:
-            if size.dim_param in renamed:
-                size.dim_param = renamed[size.dim_param]
+            if size.dim_param:
+                _rename(size, meant[size.dim_param], set(axes.values()))
     return model
+
+
+def _rename(size: onnx.TensorShapeProto.Dimension, meant: set[str], ours: set[str]) -> None:
+    """What may be one of several, or has a name of ours for something else, gets none: it would pass for that size."""
+    if len(meant) == 1:
+        (size.dim_param,) = meant
+    elif meant or size.dim_param in ours:
+        size.ClearField("dim_param")
+
+
+@contextlib.contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """It prints its progress; and once it fails, all that it has traced, over the line that we tell."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    nowhere = io.StringIO()
+    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "# The axis name")  # that several inputs share one batch is meant so
+        yield
 
 
 def _cause(error: BaseException, place: str) -> str:
@@ -118,10 +135,3 @@ def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
         del holder.metadata_props[:]
         holder.doc_string = ""
     return model
-
-
-def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:
-    """At the samples' own size, and at the smallest and largest that the graph must take."""
-    feeds = samples.cycled(profile.batch.max if profile.batch.fixed else CHECKED_SAMPLES)
-    ends = [resized(feeds, samples.axes, profile.at(bound)) for bound in ENDS] if profile.resizes else []
-    return [feeds, *ends]

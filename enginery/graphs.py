@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from enginery.core.records import Blueprint, GraphCheck, Interface, TensorSpec
 from enginery.feeds import BATCH, Feeds, Outputs
 
 FLOATS = ("float32", "float16", "float64")
-CHECKED_SAMPLES = 7  # not the batch of two that the exporter sees: a batch frozen into the graph fails here
+UNNAMED = "?"  # an output's size of which the graph says only that it varies
+MADE_UP = "unk__"  # how ONNX's shape inference begins the names that it gives to those
 
 
 def load_graph(path: Path) -> onnx.ModelProto:
@@ -45,8 +47,8 @@ def read_blueprint(path: Path, build: BuildParams) -> Blueprint:
 def read_interface(path: Path, profile: Profile) -> Interface:
     """The graph's inputs and outputs. Runtimes differ in what they say of graphs that cannot be built for `profile`."""
     graph = onnx.shape_inference.infer_shapes(load_graph(path)).graph
-    inputs = tuple(_spec(tensor, profile, f"{path}: input") for tensor in graph_inputs(graph))
-    outputs = tuple(_spec(tensor, profile, f"{path}: output") for tensor in graph.output)
+    inputs = tuple(_spec(tensor, profile, f"{path}: input", follows=False) for tensor in graph_inputs(graph))
+    outputs = tuple(_spec(tensor, profile, f"{path}: output", follows=profile.resizes) for tensor in graph.output)
     for spec in inputs:
         if spec.dtype == "object":
             raise EngineryError(f"{path}: input {spec.name} holds no numbers")
@@ -72,7 +74,8 @@ def graph_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
     return [tensor for tensor in graph.input if tensor.name not in constants]
 
 
-def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str) -> TensorSpec:
+def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, follows: bool) -> TensorSpec:
+    """`follows`: what varies may have another size than the profile's, for it comes of one of those."""
     kind = tensor.type.tensor_type
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
     shape = [size.dim_value if size.HasField("dim_value") else size.dim_param for size in kind.shape.dim]
@@ -80,10 +83,12 @@ def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str) -> TensorSpe
         shape[0] = BATCH
     for axis, size in enumerate(shape):
         if isinstance(size, str) and size not in profile.ranges:
-            raise EngineryError(
-                f"{what} {tensor.name} has a dynamic size '{size or 'without a name'}' at axis {axis}: "
-                f"only {', '.join(profile.ranges)} may vary, as build.profile has it"
-            )
+            if not follows:
+                raise EngineryError(
+                    f"{what} {tensor.name} has a dynamic size '{size or 'without a name'}' at axis {axis}: "
+                    f"only {', '.join(profile.ranges)} may vary, as build.profile has it"
+                )
+            shape[axis] = UNNAMED if not size or size.startswith(MADE_UP) else size
     return TensorSpec(name=tensor.name, dtype=dtype, shape=tuple(shape))
 
 
@@ -131,8 +136,17 @@ def run_graph(session: onnxruntime.InferenceSession, feeds: Feeds) -> Outputs:
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
 
+def check_at_each_size(wanted: Sequence[Outputs], got: Sequence[Outputs], limit: float, what: str) -> GraphCheck:
+    """The worst of them."""
+    checks = [check_graph(one, other, limit, what) for one, other in zip(wanted, got, strict=True)]
+    return max(checks, key=lambda check: check.relative_error)
+
+
 def check_graph(wanted: Outputs, got: Outputs, limit: float, what: str) -> GraphCheck:
     """Compare outputs; a graph that strays past the limit stops the pipeline here, where the cause is known."""
+    for name, values in wanted.items():
+        if got[name].shape != values.shape:
+            raise EngineryError(f"{what}: {name} has shape {got[name].shape} and should have {values.shape}")
     errors = {name: np.abs(wanted[name].astype(np.float64) - got[name]) for name in wanted}
     relative = {
         name: float(np.linalg.norm(error) / max(float(np.linalg.norm(wanted[name])), 1e-12))

@@ -14,7 +14,7 @@ from enginery.agreement import logits_of
 from enginery.core.errors import EngineryError
 from enginery.core.params import InferenceParams, Preprocessing
 from enginery.core.progress import progress
-from enginery.core.records import EngineRecord
+from enginery.core.records import EngineRecord, TensorSpec
 from enginery.engines import RECORD, Engine
 from enginery.lookup import require_engine
 from enginery.machine import describe_machine
@@ -120,9 +120,14 @@ def required_preprocessing(record: EngineRecord, folder: Path) -> Preprocessing:
 
 def require_classifier(record: EngineRecord, folder: Path) -> None:
     inputs, outputs = record.interface.inputs, record.interface.outputs
-    if len(inputs) != 1 or not any(len(spec.shape) == 2 and spec.shape[1] != 1 for spec in outputs):
+    if len(inputs) != 1 or not any(map(_holds_scores, outputs)):
         tensors = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in (*inputs, *outputs))
         raise EngineryError(f"{folder} is no classifier of images, one input and a score per class: it has {tensors}")
+
+
+def _holds_scores(spec: TensorSpec) -> bool:
+    """As many for each image, however large that is."""
+    return len(spec.shape) == 2 and isinstance(spec.shape[1], int) and spec.shape[1] != 1
 
 
 def batch_size(record: EngineRecord, asked: int | None) -> int:

@@ -15,7 +15,7 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.params import ModelParams
 from enginery.core.records import Weights
-from enginery.user_code import users_part
+from enginery.user_code import RAISED, users_part
 
 State = dict[str, torch.Tensor]
 Tensors = dict[str, torch.Tensor]
@@ -58,7 +58,7 @@ def _from_factory(params: ModelParams) -> nn.Module:
     module_name, _, name = params.source.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # whatever the user's code raises
+    except RAISED as error:
         raise EngineryError(f"model.source: {module_name} cannot be imported: {users_part(error)}") from None
     factory = getattr(module, name, None)
     if not callable(factory):
@@ -67,7 +67,7 @@ def _from_factory(params: ModelParams) -> nn.Module:
         raise EngineryError(f"model.source: {module_name} has no function or class '{name}'{hint}")
     try:
         model = factory(**params.arguments)
-    except Exception as error:
+    except RAISED as error:
         raise EngineryError(f"model.source: {params.source} fails: {users_part(error)}") from None
     if not isinstance(model, nn.Module):
         raise EngineryError(f"model.source: {params.source} returns {type(model).__name__}, not a torch.nn.Module")
@@ -95,6 +95,8 @@ def name_outputs(result: Any) -> Tensors:
     for name, value in found.items():
         if not isinstance(value, torch.Tensor):
             raise EngineryError(f"model.source: output {name} is {type(value).__name__}, not a tensor")
+    if not found:
+        raise EngineryError(f"model.source: the model returns {type(result).__name__} without a tensor")
     return found
 
 

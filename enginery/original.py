@@ -13,7 +13,7 @@ from enginery.core.records import PYTORCH
 from enginery.feeds import Feeds, Outputs, Run
 from enginery.graphs import arbiter, run_graph
 from enginery.models import call_model, load_model
-from enginery.user_code import users_part
+from enginery.user_code import RAISED, users_part
 
 GIVEN_GRAPH = "model.onnx"  # in the weights' folder, if the model came as an ONNX file
 
@@ -29,18 +29,21 @@ def made_by(weights: Path) -> str:
 
 
 def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
+    """Floats of any size as float32; what is no float stays what it is, so that it is seen and refused."""
     with torch.inference_mode():
         outputs = call_model(model, {name: torch.from_numpy(array) for name, array in feeds.items()})
-        return {name: output.float().numpy() for name, output in outputs.items()}
+        return {
+            name: (output.float() if output.is_floating_point() else output).numpy() for name, output in outputs.items()
+        }
 
 
-def require_runs(run: Run, feeds: Feeds, classes: int) -> None:
+def require_runs(run: Run, feeds: Feeds, classes: int) -> Outputs:
     """One pass over few samples: what the model cannot take or does not return is said before hours of work."""
     try:
         outputs = run(feeds)
     except EngineryError:
         raise
-    except Exception as error:  # whatever the user's network raises
+    except RAISED as error:
         raise EngineryError(f"model.source: the model fails on {_shapes(feeds)}: {users_part(error)}") from None
     samples = len(next(iter(feeds.values())))
     for name, output in outputs.items():
@@ -54,6 +57,7 @@ def require_runs(run: Run, feeds: Feeds, classes: int) -> None:
             f"samples.source has {classes} classes, and no output of the model has as many: it returns "
             f"{_shapes(outputs)}. Are these the images that the model was trained on?"
         )
+    return outputs
 
 
 def _shapes(arrays: Mapping[str, np.ndarray]) -> str:

@@ -7,13 +7,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from enginery.core.errors import EngineryError
 from enginery.core.files import sha256_of
+from enginery.core.params import ENDS, Profile
 from enginery.core.progress import progress
 from enginery.core.records import Manifest
-from enginery.feeds import Feeds, Outputs, Run
+from enginery.feeds import Feeds, Outputs, Run, resized
 from enginery.preprocessing import normalize
 
 MANIFEST = "manifest.json"
+CHECKED = 7  # not the batch of two that the exporter sees: a batch frozen into the graph fails here
 
 
 @dataclass(frozen=True)
@@ -81,12 +84,26 @@ class SampleSet:
         return {name: file_of(index) for index, name in enumerate(self.manifest.inputs)}
 
 
+def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:
+    """What graphs are checked on: at the samples' own size, and at the smallest and largest that they must take."""
+    feeds = samples.cycled(profile.batch.max if profile.batch.fixed else CHECKED)
+    ends = [resized(feeds, samples.axes, profile.at(bound)) for bound in ENDS] if profile.resizes else []
+    return [feeds, *ends]
+
+
 def run_all(run: Run, samples: SampleSet, batch: int, whole: bool, label: str) -> Outputs:
     """The outputs for all samples; those of copies that filled up the last batch are dropped."""
     found: dict[str, list[NDArray[np.generic]]] = {}
     for feeds in progress(samples.batches(batch, whole), label, -(-len(samples) // batch)):
         for name, values in run(feeds).items():
             found.setdefault(name, []).append(values)
+    for name, parts in found.items():
+        sizes = {values.shape[1:] for values in parts}
+        if len(sizes) > 1:
+            raise EngineryError(
+                f"output {name} has the shape {sizes.pop()} for some samples and {sizes.pop()} for others of the same "
+                "size: what depends on their values cannot be compared; return it before it is selected"
+            )
     return {name: np.concatenate(parts)[: len(samples)] for name, parts in found.items()}
 
 

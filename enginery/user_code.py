@@ -1,6 +1,9 @@
 """The user's own code: what it is made of, and what it says when it fails."""
 
+import ast
 import importlib.util
+import re
+import sys
 import traceback
 from pathlib import Path
 
@@ -9,39 +12,80 @@ from enginery.core.files import sha256
 
 INSTALLED = ("site-packages", "dist-packages")
 SHOWN = 3  # frames of a traceback
+RAISED = (Exception, SystemExit)  # by the user's code, which may also leave by sys.exit
 
 
 def fingerprint(source: str) -> dict[str, str]:
-    """The hashes of all Python files that `package.module:factory` may come from: new code, new run."""
+    """The hashes of all Python files that `package.module:factory` may come from: new code, new run.
+
+    Those of its package, and of what the user wrote besides and these import. None of it is run.
+    """
     package = source.partition(":")[0].partition(".")[0]
-    try:
-        found = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        found = None
-    if found is None or not (found.origin or found.submodule_search_locations):
+    files = _files_of(package)
+    if not files:
         raise EngineryError(
             f"model.source: there is no module '{package}' in {Path.cwd()} nor among the installed packages"
         )
-    folders = [Path(folder) for folder in found.submodule_search_locations or []]
-    if not folders:
-        return {Path(str(found.origin)).name: sha256(Path(str(found.origin)))}
-    files = {file.relative_to(folder.parent).as_posix(): file for folder in folders for file in folder.rglob("*.py")}
+    known, waiting = {package}, [files]
+    while waiting:
+        for name in {name for file in waiting.pop().values() for name in _imports(file)} - known:
+            known.add(name)
+            if name not in sys.stdlib_module_names and (imported := _users(_files_of(name))):
+                files = files | imported
+                waiting.append(imported)
     return {name: sha256(files[name]) for name in sorted(files)}
+
+
+def _files_of(package: str) -> dict[str, Path]:
+    """Of a module its file, of a package all of its; by their names from where it was found."""
+    try:
+        found = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return {}
+    if found is None:
+        return {}
+    if found.submodule_search_locations is None:
+        files = [Path(str(found.origin))]
+        return {file.name: file for file in files if file.is_file()}
+    folders = [Path(folder) for folder in found.submodule_search_locations]
+    return {file.relative_to(folder.parent).as_posix(): file for folder in folders for file in folder.rglob("*.py")}
+
+
+def _users(files: dict[str, Path]) -> dict[str, Path]:
+    """Nothing, if others wrote them."""
+    return {} if any(_is_installed(file) for file in files.values()) else files
+
+
+def _is_installed(file: Path) -> bool:
+    return any(part in INSTALLED or re.fullmatch(r"python3\.\d+", part) for part in file.parts)
+
+
+def _imports(file: Path) -> set[str]:
+    """The packages that a file imports at any place of its code; what is within its own package is known."""
+    if _is_installed(file):
+        return set()
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except (SyntaxError, ValueError):  # who imports it will say so
+        return set()
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0]
+    return {name.partition(".")[0] for name in names}
 
 
 def users_part(error: BaseException) -> str:
     """The error, and the places in the user's own files that led there; of ours and of libraries none."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
     first_line = str(error).strip().partition("\n")[0]
     said = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{said} ({error.filename}, line {error.lineno})"
     here = Path(__file__).parent
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if here not in Path(frame.filename).parents
         and not frame.filename.startswith("<")
-        and not any(part in INSTALLED or part.startswith("python3") for part in Path(frame.filename).parts)
+        and not _is_installed(Path(frame.filename))
     ]
     places = [f"\n  {frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}" for frame in frames[-SHOWN:]]
     return said + "".join(places)

@@ -6,10 +6,10 @@ from enginery.core.files import new_folder
 from enginery.core.params import load_params
 from enginery.core.records import Export, Weights
 from enginery.core.stage import run_stage
-from enginery.export import EXPORT_LIMIT, adopt_graph, checked_feeds, export_model
+from enginery.export import EXPORT_LIMIT, adopt_graph, export_model
 from enginery.graphs import (
     arbiter,
-    check_graph,
+    check_at_each_size,
     count_nodes,
     load_graph,
     opset_of,
@@ -19,7 +19,7 @@ from enginery.graphs import (
 )
 from enginery.models import RECORD, load_model
 from enginery.original import GIVEN_GRAPH, open_original, require_runs
-from enginery.samples import SampleSet
+from enginery.samples import SampleSet, checked_feeds
 
 
 def export(weights: Path, validation: Path, exported: Path) -> None:
@@ -27,8 +27,9 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
     params, samples, original = load_params(), SampleSet.open(validation), open_original(weights)
     name = Weights.read(weights / RECORD).model
     profile = params.build.profile
+    checked = checked_feeds(samples, profile)
+    wanted = [require_runs(original, feeds, len(samples.manifest.class_names)) for feeds in checked]
     example = samples.cycled(profile.batch.max if profile.batch.fixed else 2)
-    require_runs(original, example, len(samples.manifest.class_names))
     given = weights / GIVEN_GRAPH
     if given.exists():
         graph = adopt_graph(load_graph(given), example, samples.axes, name)
@@ -39,19 +40,12 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
         save_graph(graph, path)
         read_interface(path, profile)
         session = arbiter(path)
-        checks = [
-            check_graph(
-                original(feeds),
-                run_graph(session, feeds),
-                EXPORT_LIMIT,
-                f"export: the ONNX graph of {name} does not compute what PyTorch computes",
-            )
-            for feeds in checked_feeds(samples, profile)
-        ]
-        worst = max(checks, key=lambda check: check.relative_error)
-        record = Export(opset=opset_of(graph), nodes=count_nodes(graph), against_pytorch=worst)
-        record.write(unfinished / "export.json")
-    print(f"{len(graph.graph.node)} nodes, opset {record.opset}, error to PyTorch {worst.relative_error:.1e}")
+        got = [run_graph(session, feeds) for feeds in checked]
+        failure = f"export: the ONNX graph of {name} does not compute what PyTorch computes"
+        worst = check_at_each_size(wanted, got, EXPORT_LIMIT, failure)
+        opset = opset_of(graph)
+        Export(opset=opset, nodes=count_nodes(graph), against_pytorch=worst).write(unfinished / "export.json")
+    print(f"{len(graph.graph.node)} nodes, opset {opset}, error to PyTorch {worst.relative_error:.1e}")
 
 
 if __name__ == "__main__":

@@ -3,20 +3,12 @@
 from pathlib import Path
 
 from enginery.core.files import new_folder
+from enginery.core.params import load_params
 from enginery.core.records import Simplification
 from enginery.core.stage import run_stage
-from enginery.graphs import (
-    CHECKED_SAMPLES,
-    arbiter,
-    check_graph,
-    count_nodes,
-    fixed_batch,
-    load_graph,
-    run_graph,
-    save_graph,
-)
+from enginery.graphs import arbiter, check_at_each_size, count_nodes, load_graph, run_graph, save_graph
 from enginery.rewrites import rewrite_graph
-from enginery.samples import SampleSet
+from enginery.samples import SampleSet, checked_feeds
 from enginery.simplify import SIMPLIFY_LIMIT, fold_constants, simplify_graph
 
 
@@ -25,18 +17,19 @@ def simplify(exported: Path, validation: Path, simplified: Path) -> None:
     source = exported / "model.onnx"
     before = load_graph(source)
     after = rewrite_graph(fold_constants(simplify_graph(before)))
-    feeds = SampleSet.open(validation).cycled(fixed_batch(before) or CHECKED_SAMPLES)
+    checked = checked_feeds(SampleSet.open(validation), load_params().build.profile)
     with new_folder(simplified) as unfinished:
         target = unfinished / "model.onnx"
         save_graph(after, target)
+        given, made = arbiter(source), arbiter(target)
         record = Simplification(
             nodes_before=count_nodes(before),
             nodes_after=count_nodes(after),
             bytes_before=source.stat().st_size,
             bytes_after=target.stat().st_size,
-            against_exported=check_graph(
-                run_graph(arbiter(source), feeds),
-                run_graph(arbiter(target), feeds),
+            against_exported=check_at_each_size(
+                [run_graph(given, feeds) for feeds in checked],
+                [run_graph(made, feeds) for feeds in checked],
                 SIMPLIFY_LIMIT,
                 "simplify: the simplified graph does not compute what the exported one computes",
             ),

@@ -119,6 +119,22 @@ def pair_onnx(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def coarse_onnx(tmp_path_factory):
+    """An image of any size; a map of half of it, of whose width the graph does not say how it follows."""
+    kernel = numpy_helper.from_array(np.random.default_rng(6).normal(0, 0.5, (8, 3, 3, 3)).astype(np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["image", "w"], ["map"], "conv", strides=[2, 2], pads=[1, 1, 1, 1])],
+        "coarse",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 3, "height", "width"])],
+        [helper.make_tensor_value_info("map", TensorProto.FLOAT, ["batch", 8, "(height + 1)//2", None])],
+        [kernel],
+    )
+    path = tmp_path_factory.mktemp("coarse") / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    return path
+
+
+@pytest.fixture(scope="session")
 def pair_feeds():
     def feeds(batch, height, width):
         rng = np.random.default_rng(batch)

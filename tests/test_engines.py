@@ -12,6 +12,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.records import EngineRecord
 from enginery.engines import Engine, build_engine, require_made_of
+from enginery.graphs import arbiter, read_blueprint
 from enginery.machine import describe_machine
 from enginery.runtimes import load_runtime
 from enginery.targets import target_of
@@ -235,6 +236,14 @@ def pair(pair_onnx, pair_build, machine, manifest, inference, tmp_path_factory):
         yield opened
 
 
+@pytest.fixture(scope="module")
+def coarse(coarse_onnx, pair_build, machine, manifest, inference, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("engines") / "fp32"
+    build_engine("fp32", coarse_onnx, target_of(machine, pair_build.tensorrt), pair_build, manifest, folder)
+    with Engine.open(folder, machine, inference) as opened:
+        yield opened
+
+
 def test_several_inputs_and_outputs_and_their_sizes_are_recorded(pair):
     interface = pair.record.interface
     assert [(spec.name, spec.dtype, spec.shape) for spec in interface.inputs] == [
@@ -288,3 +297,28 @@ def test_sizes_that_do_not_fit_are_refused_by_input_and_limit(pair, image, numbe
 def test_an_input_that_is_missing_is_told_beside_those_that_are_there(pair, pair_feeds):
     with pytest.raises(EngineryError, match="the engine takes image, numbers, but was given image"):
         pair.run({"image": pair_feeds(2, 8, 8)["image"]})
+
+
+@pytest.mark.parametrize("sizes", [(2, 8, 8), (1, 9, 8), (3, 13, 11), (4, 16, 12)], ids=str)
+def test_an_output_whose_size_follows_from_the_images_is_as_large_as_it_comes(coarse, coarse_onnx, pair_feeds, sizes):
+    (spec,) = coarse.record.interface.outputs
+    assert spec.shape == ("batch", 8, "(height + 1)//2", "?")
+    feeds = {"image": pair_feeds(*sizes)["image"]}
+    (wanted,) = arbiter(coarse_onnx).run(None, feeds)
+    call = coarse.bind(feeds)
+    call()
+    for got in (coarse.run(feeds)["map"], left_by(call)):
+        assert got.shape == wanted.shape
+        assert got == pytest.approx(wanted, abs=1e-4)
+
+
+def test_onnx_runtime_on_a_gpu_refuses_an_output_of_unknown_size(coarse_onnx, pair_build, tmp_path, monkeypatch):
+    runtime = load_runtime("onnxruntime")
+    monkeypatch.setattr(runtime, "device", lambda: "cuda")
+    with pytest.raises(EngineryError) as caught:
+        runtime.compile(coarse_onnx, read_blueprint(coarse_onnx, pair_build), tmp_path)
+    assert str(caught.value) == (
+        "ONNX Runtime on a GPU must be told how large output map is, and its size '(height + 1)//2' at axis 2 is known "
+        "from a run alone: set build.profile.height and width to null, or take TensorRT"
+    )
+    assert list(tmp_path.iterdir()) == []

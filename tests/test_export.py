@@ -7,7 +7,7 @@ from torch import nn
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import Profile, Range
-from enginery.export import adopt_graph, checked_feeds, export_model
+from enginery.export import adopt_graph, export_model
 from enginery.graphs import arbiter, read_interface, run_graph, save_graph
 from enginery.original import run_model
 
@@ -123,7 +123,7 @@ class Untranslated(nn.Module):
         (Untranslated(), "aten.linalg_eig", "        return torch.linalg.eigvals(image[:, 0]).real"),
     ],
 )
-def test_what_cannot_be_exported_is_told_with_its_operator_and_the_users_line(model, reason, line):
+def test_what_cannot_be_exported_is_told_with_its_operator_and_the_users_line(model, reason, line, capfd):
     with pytest.raises(EngineryError) as caught:
         export_model(model.eval(), {"input": noise(2, 3, 8, 8)}, {0: "batch"}, BATCH, OPSET)
     told = str(caught.value)
@@ -133,6 +133,7 @@ def test_what_cannot_be_exported_is_told_with_its_operator_and_the_users_line(mo
         number = file.read().splitlines().index(line) + 1
     assert told.endswith(f"({__file__}, line {number}, in forward)")
     assert "\n" not in told
+    assert capfd.readouterr() == ("", "")  # PyTorch prints all that it has traced so far
 
 
 # The user's own ONNX file.
@@ -159,6 +160,24 @@ def test_what_varies_in_a_given_file_gets_the_names_of_the_profile():
     }
 
 
+@pytest.mark.parametrize(
+    ("shape", "output", "wanted"),
+    [
+        ((None, 3, None, None), (None, 4, 7, None), ["", 4, 7, ""]),  # without names: nothing says which is which
+        (("N", 3, "S", "S"), ("N", 4, "S", "S"), ["batch", 4, "", ""]),
+        (("N", 3, "H", "W"), ("N", 4, "height", "H//8"), ["batch", 4, "", "H//8"]),
+        (("N", 3, "height", "width"), ("N", 4, "height", "H"), ["batch", 4, "height", "H"]),
+    ],
+    ids=["nameless", "one for both", "ours for another", "ours"],
+)
+def test_only_what_surely_is_as_large_as_the_images_gets_their_names(shape, output, wanted):
+    given = given_graph(*shape, output=output, hidden=output)
+    graph = adopt_graph(given, {"input": noise(2, 3, 8, 8)}, IMAGES, "x.onnx").graph
+    assert sizes_of(graph.input) == {"input": ["batch", 3, "height", "width"]}
+    sizes = [size or 0 for size in wanted]  # without a name and a number it reads as zero
+    assert sizes_of([*graph.output, *graph.value_info]) == {"scores": sizes, "hidden": sizes}
+
+
 def test_sizes_that_a_given_file_fixes_stay_as_they_are():
     shape = (4, 3, 8, 8)
     given = given_graph(*shape, output=shape, hidden=shape)
@@ -181,15 +200,3 @@ def test_constants_of_a_given_file_are_not_asked_of_the_samples():
     given.graph.initializer.append(onnx.numpy_helper.from_array(noise(4), "bias"))
     given.graph.input.append(helper.make_tensor_value_info("bias", TensorProto.FLOAT, [4]))
     assert adopt_graph(given, {"input": noise(2, 4)}, {0: "batch"}, "x.onnx").graph.input[0].name == "input"
-
-
-# What is checked.
-
-
-def test_a_graph_is_checked_at_its_own_size_and_at_the_ends_of_its_ranges(samples):
-    small = {"height": Range(min=6, opt=8, max=9), "width": Range(min=8, opt=8, max=10)}
-    shapes = [feeds["input"].shape for feeds in checked_feeds(samples, BATCH.model_copy(update=small))]
-    assert shapes == [(7, 3, 8, 8), (7, 3, 6, 8), (7, 3, 9, 10)]
-    assert [feeds["input"].shape for feeds in checked_feeds(samples, BATCH)] == [(7, 3, 8, 8)]
-    fixed = Profile(batch=Range(min=4, opt=4, max=4))
-    assert [feeds["input"].shape for feeds in checked_feeds(samples, fixed)] == [(4, 3, 8, 8)]

@@ -15,6 +15,7 @@ UNWATCHED = {("convert", "artifacts/samples/calibration")}  # dvc.yaml says why
 BATCH_ENDS = {"build.profile.batch.min", "build.profile.batch.max"}
 PARTS = {  # of a section that a stage hands on, what matters to it: not the batch that engines are tuned for
     ("export", "build.profile"): BATCH_ENDS | {"build.profile.height", "build.profile.width"},
+    ("simplify", "build.profile"): BATCH_ENDS | {"build.profile.height", "build.profile.width"},
     ("reference", "build.profile.batch"): BATCH_ENDS,
 }
 

@@ -5,7 +5,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import Profile, Range
+from enginery.gpu.cuda import POISON
 from enginery.graphs import (
+    FLOATS,
     arbiter,
     check_graph,
     count_nodes,
@@ -80,6 +82,12 @@ def test_of_several_outputs_the_worst_is_checked_and_named():
             check_graph(wanted, close | {"map": np.full((2, 4, 4), broken)}, 0.1, "test")
 
 
+def test_a_graph_whose_output_has_another_shape_stops_the_pipeline():
+    with pytest.raises(EngineryError) as caught:
+        check_graph({"map": np.ones((2, 4, 1))}, {"map": np.ones((2, 1, 4))}, 9.0, "export: wrong")  # would broadcast
+    assert str(caught.value) == "export: wrong: map has shape (2, 1, 4) and should have (2, 4, 1)"
+
+
 PROFILE = Profile(batch=Range(min=1, opt=2, max=4))
 SIZED = Profile(batch=Range(min=1, opt=2, max=4), height=Range(min=8, opt=8, max=16))
 
@@ -151,9 +159,8 @@ def test_a_size_without_a_name_is_refused(written):
         read_interface(path, SIZED)
 
 
-@pytest.mark.parametrize("stated", ["half", None])
-def test_an_output_whose_size_only_follows_from_the_images_is_refused(written, stated):
-    """Buffers of a GPU are made for what the profile says."""
+@pytest.mark.parametrize(("stated", "told"), [("half", "half"), (None, "?")])
+def test_an_output_whose_size_follows_from_the_images_is_described_in_the_graphs_words(written, stated, told):
     kernel = numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
     path = written(
         [("image", TensorProto.FLOAT, ["batch", 3, "height", 8])],
@@ -161,8 +168,40 @@ def test_an_output_whose_size_only_follows_from_the_images_is_refused(written, s
         [helper.make_node("Conv", ["image", "w"], ["map"], strides=[2, 2], pads=[1, 1, 1, 1])],
         [kernel],
     )
-    with pytest.raises(EngineryError, match=r"output map has a dynamic size .* at axis 2: only batch, height may vary"):
-        read_interface(path, SIZED)
+    (spec,) = read_interface(path, SIZED).outputs
+    assert spec.shape == ("batch", 4, told, 4)
+    assert spec.fits((2, 4, 9, 4), {"batch": 2, "height": 17})
+    for wrong in ((3, 4, 9, 4), (2, 4, 9, 5), (2, 4, -1, 4), (2, 4, 9)):
+        assert not spec.fits(wrong, {"batch": 2, "height": 17})
+
+
+def test_in_whatever_an_output_may_be_an_element_left_unwritten_is_nan():
+    """Integers have no such value: an engine that skips one of them would go unnoticed, so they are refused."""
+    for kind in FLOATS:
+        assert np.isnan(np.frombuffer(bytes([POISON] * 8), kind)).all()
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT64, TensorProto.UINT8, TensorProto.BOOL])
+def test_an_output_of_no_floats_is_refused(written, kind):
+    path = written(
+        [("image", TensorProto.FLOAT, ["batch", 3])],
+        [("found", kind, ["batch", 3])],
+        [helper.make_node("Cast", ["image"], ["found"], to=kind)],
+    )
+    with pytest.raises(EngineryError, match=r"output found is \w+ and must be one of float32, float16, float64"):
+        read_interface(path, PROFILE)
+
+
+def test_an_output_varies_only_where_the_images_do(written):
+    """What is left are sizes that depend on values."""
+    path = written(
+        [("image", TensorProto.FLOAT, ["batch", 3])],
+        [("found", TensorProto.FLOAT, ["batch", "some"])],
+        [helper.make_node("Compress", ["image", "chosen"], ["found"], axis=1)],
+        [numpy_helper.from_array(np.array([True, False, True]), "chosen")],
+    )
+    with pytest.raises(EngineryError, match=r"output found has a dynamic size 'some' at axis 1: only batch may vary"):
+        read_interface(path, PROFILE)
 
 
 def test_a_fixed_batch_needs_a_profile_of_just_it(written):

@@ -264,6 +264,16 @@ def test_a_factory_that_fails_is_told_with_its_line_and_not_with_ours(users, tmp
     assert "TypeError" in sentence_of(users, depth=3)
 
 
+def test_code_that_leaves_by_itself_is_told_like_code_that_fails(users, tmp_path):
+    leaving = "import sys\nfrom torch import nn\ndef build():\n    sys.exit('no licence')\n"
+    assert sentence_of(users, code=leaving) == (
+        "model.source: users_net:build fails: SystemExit: no licence\n"
+        f"  {tmp_path / 'users_net.py'}, line 4, in build: sys.exit('no licence')"
+    )
+    sys.modules.pop("users_net")
+    assert "users_net cannot be imported: SystemExit: 0\n" in sentence_of(users, code="raise SystemExit(0)  # leaves\n")
+
+
 def test_a_factory_that_makes_no_model_is_refused(users):
     assert sentence_of(users, "sizes", width=3) == "model.source: users_net:sizes returns dict, not a torch.nn.Module"
 
@@ -301,6 +311,12 @@ def test_outputs_have_names_whatever_shape_they_come_in(result, names):
     named = name_outputs(result)
     assert list(named) == names
     assert all(value is ONE or value is OTHER for value in named.values())
+
+
+@pytest.mark.parametrize("result", [{}, (), (None, None), {"loss": None}], ids=repr)
+def test_a_model_that_returns_nothing_is_refused(result):
+    kind = type(result).__name__
+    assert sentence_of(name_outputs, result) == f"model.source: the model returns {kind} without a tensor"
 
 
 def test_what_is_no_tensor_is_refused_by_name():

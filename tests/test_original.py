@@ -65,6 +65,13 @@ def test_a_model_that_takes_the_samples_is_let_through():
     require_runs(run_of(lambda pixels: pixels.reshape(2, 2, 3)), FEEDS, 0)  # nothing says how many classes there are
 
 
+def test_a_model_that_leaves_by_itself_is_told_like_one_that_fails():
+    def answer(pixels):
+        raise SystemExit("enough")
+
+    assert refusal_of(answer).startswith("model.source: the model fails on input (2, 6): SystemExit: enough\n")
+
+
 def test_a_model_that_fails_is_told_with_the_users_line_and_the_shapes():
     def answer(pixels):
         return pixels @ torch.ones(5, 3)
@@ -83,11 +90,14 @@ def test_a_model_that_fails_is_told_with_the_users_line_and_the_shapes():
     ("answer", "found"),
     [
         (lambda pixels: pixels.sum(), "logits is float32 of shape ()"),
+        (lambda pixels: pixels.argmax(1), "logits is int64 of shape (2,)"),
+        (lambda pixels: {"scores": pixels, "found": pixels > 0}, "found is bool of shape (2, 6)"),
+        (lambda pixels: torch.complex(pixels, pixels), "logits is complex64 of shape (2, 6)"),
         (lambda pixels: pixels[:1], "logits is float32 of shape (1, 6)"),
         (lambda pixels: {"scores": pixels, "boxes": pixels.reshape(3, 4)}, "boxes is float32 of shape (3, 4)"),
     ],
 )
-def test_an_output_without_the_batch_is_refused_by_name(answer, found):
+def test_an_output_without_the_batch_or_of_no_floats_is_refused_by_name(answer, found):
     assert refusal_of(answer) == (
         f"model.source: output {found}; it must be floats with the batch, here 2, as first axis"
     )

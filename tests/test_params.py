@@ -58,6 +58,36 @@ def test_the_repositorys_own_parameters_load():
         ),
         ({"precisions.fp16.keep.node": []}, "precisions.fp16.keep.node is not a parameter; did you mean 'nodes'?"),
         ({"export.zzz": 1}, "export.zzz is not a parameter; known here: opset"),
+        (
+            {"model.source": "nets.Net"},
+            "model.source: 'nets.Net' is neither a torchvision classifier, nor package.module:factory, "
+            "nor data/models/FILE.onnx",
+        ),
+        (
+            {"model.source": "nets:"},
+            "model.source: 'nets:' is neither a torchvision classifier, nor package.module:factory, "
+            "nor data/models/FILE.onnx",
+        ),
+        (
+            {"model.source": ":Net"},
+            "model.source: ':Net' is neither a torchvision classifier, nor package.module:factory, "
+            "nor data/models/FILE.onnx",
+        ),
+        (
+            {"model.source": ".nets:Net"},
+            "model.source: '.nets:Net' is neither a torchvision classifier, nor package.module:factory, "
+            "nor data/models/FILE.onnx",
+        ),
+        (
+            {"model.source": "nets.py:Net"},
+            "model.source: 'nets.py:Net' is neither a torchvision classifier, nor package.module:factory, "
+            "nor data/models/FILE.onnx",
+        ),
+        (
+            {"model.source": "code/nets:Net"},
+            "model.source: 'code/nets:Net' is neither a torchvision classifier, nor package.module:factory, "
+            "nor data/models/FILE.onnx",
+        ),
         # Precisions.
         ({"precisions.in8": {}}, "precisions.in8: unknown precision; did you mean 'int8'?"),
         ({"precisions.int4": {}}, "precisions.int4: unknown precision; did you mean 'int8'?"),

@@ -1,10 +1,13 @@
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from enginery.core.errors import EngineryError
+from enginery.core.params import Profile, Range
 from enginery.preprocessing import normalize
-from enginery.samples import SampleSet, file_of
+from enginery.samples import SampleSet, checked_feeds, file_of, run_all
 
 
 @pytest.mark.parametrize(("size", "wanted"), [(5, [5, 5, 5, 5, 1]), (21, [21]), (30, [21])])
@@ -46,6 +49,19 @@ def test_arrays_without_preprocessing_are_fed_as_they_came(tmp_path, manifest):
     assert raw.axes == {0: "batch"}
 
 
+def test_outputs_whose_size_depends_on_values_are_refused(samples):
+    def found(feeds):
+        return {"boxes": np.zeros((len(feeds["input"]), 1 + int(feeds["input"].argmax()) % 2))}
+
+    with pytest.raises(EngineryError) as caught:
+        run_all(found, samples, 1, False, "test")
+    assert re.fullmatch(
+        r"output boxes has the shape \([12],\) for some samples and \([12],\) for others of the same size: "
+        "what depends on their values cannot be compared; return it before it is selected",
+        str(caught.value),
+    )
+
+
 def test_of_an_empty_set_there_are_zeros_of_the_right_shape(tmp_path, manifest):
     np.save(tmp_path / file_of(0), np.zeros((0, 3, 8, 8), np.uint8))
     empty = SampleSet(tmp_path, manifest.model_copy(update={"samples": ()}))
@@ -73,3 +89,14 @@ def test_labels_are_none_if_the_images_have_none(samples, manifest):
     bare = tuple(sample.model_copy(update={"label": None}) for sample in manifest.samples)
     assert SampleSet(samples.folder, manifest.model_copy(update={"samples": bare})).labels is None
     assert samples.labels.tolist() == [sample.label for sample in manifest.samples]
+
+
+def test_a_graph_is_checked_at_its_own_size_and_at_the_ends_of_its_ranges(samples):
+    def shapes(**ranges):
+        return [feeds["input"].shape for feeds in checked_feeds(samples, Profile(**ranges))]
+
+    batch, fixed = Range(min=1, opt=2, max=8), Range(min=4, opt=4, max=4)
+    height, width = Range(min=6, opt=8, max=9), Range(min=8, opt=8, max=10)
+    assert shapes(batch=batch, height=height, width=width) == [(7, 3, 8, 8), (7, 3, 6, 8), (7, 3, 9, 10)]
+    assert shapes(batch=batch) == [(7, 3, 8, 8)]
+    assert shapes(batch=fixed) == [(4, 3, 8, 8)]

@@ -36,6 +36,36 @@ def test_a_package_is_known_by_all_its_files(project, initialized):
     assert list(found) == sorted(names)
 
 
+def test_what_the_user_wrote_besides_is_known_as_far_as_it_is_imported(project, tmp_path_factory, monkeypatch):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.syspath_prepend(elsewhere)
+    files = {
+        "users_net.py": "import json, users_blocks as blocks\nfrom numpy import linalg\n",
+        "users_blocks.py": "def build():\n    from users_layers.deeper import norm\n",  # when it is called
+        "users_layers/__init__.py": "from . import deeper\n",
+        "users_layers/deeper/norm.py": "import users_net\ntry:\n    import users_missing\nexcept ImportError: ...\n",
+        "users_layers/notes.txt": "import users_unused",
+        "users_unused.py": "",
+    }
+    for name, code in files.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(code)
+    (elsewhere / "users_shared.py").write_text("def broken(:\n    import users_unused\n")
+    with (project / "users_blocks.py").open("a") as code:
+        code.write("import users_shared\n")
+    found = fingerprint("users_net:build")
+    assert found == {
+        **{name: sha256(project / name) for name in files if name.endswith(".py") and "unused" not in name},
+        "users_shared.py": sha256(elsewhere / "users_shared.py"),
+    }
+    assert list(found) == sorted(found)
+
+
+def test_of_an_installed_package_nothing_else_is_followed():
+    """What it imports is others' work as well."""
+    assert {name.partition("/")[0] for name in fingerprint("onnx_ir:Model")} == {"onnx_ir"}
+
+
 def test_other_code_has_another_fingerprint(project):
     file = project / "users_changing.py"
     file.write_text("depth = 1\n")
@@ -99,5 +129,5 @@ def test_an_error_without_words_is_its_kind():
 
 def test_code_that_cannot_be_read_is_told_by_its_line():
     assert users_part(raised_by(compile, "x = 1\ny = (", "/home/user/nets.py", "exec")) == (
-        "SyntaxError: '(' was never closed (nets.py, line 2) (/home/user/nets.py, line 2)"
+        "SyntaxError: '(' was never closed (/home/user/nets.py, line 2)"
     )

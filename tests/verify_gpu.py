@@ -132,8 +132,11 @@ def test_an_element_that_is_not_written_is_seen(build):
     class Idle:
         replays = False
 
-        def place(self, addresses, shapes):
+        def announce(self, shapes):
             return {"logits": (shapes["input"][0], 4)}
+
+        def place(self, addresses):
+            pass
 
         def enqueue(self, stream):
             pass
@@ -166,6 +169,22 @@ def test_several_inputs_outputs_and_sizes_are_computed_as_the_graph_means(
             assert got.keys() == wanted.keys()
             for name, values in wanted.items():
                 assert far(values, got[name]) < 1e-5, f"{name} at {sizes}"
+
+
+@pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
+def test_an_output_whose_size_follows_from_the_images_is_as_large_as_it_comes(
+    coarse_onnx, pair_build, pair_feeds, machine, manifest, tmp_path, inference
+):
+    if machine.runtime == "onnxruntime":
+        pytest.skip("ONNX Runtime on a GPU refuses it")
+    build = pair_build.model_copy(update={"tf32": False})
+    build_engine("fp32", coarse_onnx, target_of(machine, build.tensorrt), build, manifest, tmp_path / "coarse")
+    with Engine.open(tmp_path / "coarse", machine, inference) as engine:
+        for sizes in ((2, 8, 8), (4, 16, 12), (1, 13, 9), (2, 8, 8)):
+            feeds = {"image": pair_feeds(*sizes)["image"]}
+            wanted, got = run_graph(arbiter(coarse_onnx), feeds)["map"], engine.run(feeds)["map"]
+            assert got.shape == wanted.shape
+            assert far(wanted, got) < 1e-5, f"at {sizes}"
 
 
 def test_a_bound_call_keeps_its_inputs_while_others_are_run(engines, machine, images):

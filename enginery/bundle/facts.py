@@ -55,7 +55,10 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
 def has_example(record: EngineRecord) -> bool:
     """The examples are of classifiers: an image in, a score per class out."""
     inputs, outputs = record.interface.inputs, record.interface.outputs
-    return record.preprocessing is not None and len(inputs) == len(outputs) == 1 and len(outputs[0].shape) == 2
+    if record.preprocessing is None or not len(inputs) == len(outputs) == 1:
+        return False
+    shape = outputs[0].shape
+    return len(shape) == 2 and isinstance(shape[1], int)
 
 
 def example_facts(record: EngineRecord) -> dict[str, object]:

@@ -23,6 +23,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.suggestions import suggestion
 
 PARAMS_FILE = Path("params.yaml")
+MODEL = re.compile(r"\w+|\w+(\.\w+)*:\w+")
 ONNXRUNTIME, EAGER = "onnxruntime", "eager"
 LAUNCHES = (EAGER, "compile", "max_autotune", "cuda_graph")
 NUMBERS = ("fp16", "bf16")
@@ -134,6 +135,15 @@ class ModelParams(Section):
 
     source: str
     arguments: dict[str, Any]
+
+    @field_validator("source")
+    @classmethod
+    def _is_one_of_three(cls, source: str) -> str:
+        if not source.endswith(".onnx") and (not MODEL.fullmatch(source) or ".py:" in source):
+            raise ValueError(
+                f"'{source}' is neither a torchvision classifier, nor package.module:factory, nor data/models/FILE.onnx"
+            )
+        return source
 
     @property
     def is_onnx(self) -> bool:

@@ -187,7 +187,11 @@ class Conversion(Record):
 
 
 class TensorSpec(Record):
-    """A tensor of a graph and its engine; an axis that varies has its name for a size: batch, height or width."""
+    """A tensor of a graph and its engine; an axis that varies has its name for a size: batch, height or width.
+
+    An output's may follow from those, and is then called as the graph does, such as height//8, or ? where that says
+    nothing: how large it is, only a run tells.
+    """
 
     name: str
     dtype: str
@@ -195,6 +199,13 @@ class TensorSpec(Record):
 
     def at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         return tuple(size if isinstance(size, int) else sizes[size] for size in self.shape)
+
+    def fits(self, shape: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
+        """Whether it may have this shape; an axis that is not among the sizes may be as large as it likes."""
+        wanted = [sizes.get(size, size) if isinstance(size, str) else size for size in self.shape]
+        return len(shape) == len(wanted) and all(
+            found == size or (isinstance(size, str) and found >= 0) for found, size in zip(shape, wanted, strict=True)
+        )
 
 
 class Interface(Record):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 
-POISON = 0xFF  # as float16, bfloat16 and float32 this is NaN, as an integer -1: an element left unwritten is seen
+POISON = 0xFF  # outputs are floats, or they are refused; as any of those it is NaN: an element left unwritten is seen
 
 
 class Stream:

@@ -23,8 +23,12 @@ Memory = TypeVar("Memory", Buffer, Pinned)
 class Executor(Protocol):
     replays: bool  # by itself
 
-    def place(self, addresses: Mapping[str, int], shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        """Take the tensors' places and the inputs' shapes; return the shapes of the outputs."""
+    def announce(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Take the inputs' shapes; return those of the outputs."""
+        ...
+
+    def place(self, addresses: Mapping[str, int]) -> None:
+        """Take the tensors' places, at the shapes that were announced."""
         ...
 
     def enqueue(self, stream: int) -> None: ...
@@ -46,9 +50,13 @@ class DeviceSession:
             undone.callback(self.close)
             self._resources.callback(stream.close)
             self._resources.callback(executor.close)
-            sizes = {spec.name: _bytes(spec, largest) for spec in (*interface.inputs, *interface.outputs)}
-            self._buffers = {name: self._keep(Buffer(size)) for name, size in sizes.items()}
-            self._hosts = {name: self._keep(Pinned(size)) for name, size in sizes.items()}
+            widest = {spec.name: spec.at(largest) for spec in interface.inputs}
+            shapes = widest | self._announced(widest)
+            self._room = {
+                spec.name: _bytes(spec, shapes[spec.name]) for spec in (*interface.inputs, *interface.outputs)
+            }
+            self._buffers = {name: self._keep(Buffer(size)) for name, size in self._room.items()}
+            self._hosts = {name: self._keep(Pinned(size)) for name, size in self._room.items()}
             self._resources.callback(self._drop_graph)
             undone.pop_all()
 
@@ -96,9 +104,9 @@ class DeviceSession:
         if shapes != self._shapes:
             self._drop_graph()
             self._shapes = {}  # until all of this has worked
-            addresses = {name: buffer.address for name, buffer in self._buffers.items()}
-            announced = self._executor.place(addresses, shapes)
-            self._require_expected(announced, self._interface.sizes(shapes))
+            announced = self._announced(shapes)
+            self._require_room(announced)
+            self._executor.place({name: buffer.address for name, buffer in self._buffers.items()})
             self._arrivals = {
                 spec.name: self._hosts[spec.name].view(np.dtype(spec.dtype), announced[spec.name])
                 for spec in self._interface.outputs
@@ -125,15 +133,27 @@ class DeviceSession:
         for name, array in outputs.items():
             self._stream.copy_out(self._buffers[name], self._hosts[name], array.nbytes)
 
-    def _require_expected(self, announced: Mapping[str, Shape], sizes: Mapping[str, int]) -> None:
-        """A larger output than the buffer was made for would be written over what lies behind it."""
+    def _announced(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+        """The outputs' shapes, as the executor says and the interface allows."""
+        announced, sizes = dict(self._executor.announce(shapes)), self._interface.sizes(shapes)
         for spec in self._interface.outputs:
-            expected, found = spec.at(sizes), announced.get(spec.name)
-            if found != expected:
+            found = announced.get(spec.name)
+            if found is None or not spec.fits(found, sizes):
                 where = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
+                expected = tuple(sizes.get(str(size), size) for size in spec.shape)
                 raise EngineryError(
                     f"output {spec.name} would have shape {found} at {where}, and {expected} was "
                     "recorded when the engine was built: run `dvc repro` to build it again"
+                )
+        return announced
+
+    def _require_room(self, announced: Mapping[str, Shape]) -> None:
+        """A larger output than the buffer was made for would be written over what lies behind it."""
+        for spec in self._interface.outputs:
+            if _bytes(spec, announced[spec.name]) > self._room[spec.name]:
+                raise EngineryError(
+                    f"output {spec.name} would have shape {announced[spec.name]}, which is more than at the largest "
+                    "sizes of build.profile, that memory was taken for: set min, opt and max alike there"
                 )
 
     def _drop_graph(self) -> None:
@@ -142,5 +162,5 @@ class DeviceSession:
             self._graph = None
 
 
-def _bytes(spec: TensorSpec, sizes: Mapping[str, int]) -> int:
-    return math.prod(spec.at(sizes)) * np.dtype(spec.dtype).itemsize
+def _bytes(spec: TensorSpec, shape: Shape) -> int:
+    return math.prod(shape) * np.dtype(spec.dtype).itemsize

@@ -65,6 +65,8 @@ def device() -> str:
 
 def compile(onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
     """What varies stays dynamic; the profile is enforced when an engine is fed."""
+    if device() == "cuda":
+        _require_known_sizes(blueprint)
     try:
         try:
             _optimize(onnx.read_bytes(), folder, blueprint.build)
@@ -116,6 +118,18 @@ def trace(folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds:
     return timed([_layer(node, blueprint.build.tf32) for node in ran[0]], told)
 
 
+def _require_known_sizes(blueprint: Blueprint) -> None:
+    """On a GPU we bind the memory of each output, and ONNX Runtime does not say how much that takes."""
+    for spec in blueprint.interface.outputs:
+        for axis, size in enumerate(spec.shape):
+            if isinstance(size, str) and size not in blueprint.build.profile.ranges:
+                raise EngineryError(
+                    f"ONNX Runtime on a GPU must be told how large output {spec.name} is, and its size '{size}' at "
+                    f"axis {axis} is known from a run alone: set build.profile.height and width to null, "
+                    "or take TensorRT"
+                )
+
+
 class CpuSession:
     replays = False
 
@@ -145,21 +159,26 @@ class Executor:
         self.replays = replays
         self._session, self._binding, self._options = session, session.io_binding(), _run_options(graph=None)
         self._interface = interface
+        self._shapes: dict[str, Shape] = {}
         self._graphs: dict[tuple[int, ...], int] = {}
 
-    def place(self, addresses: Mapping[str, int], shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    def announce(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         sizes = self._interface.sizes(shapes)
         produced = {spec.name: spec.at(sizes) for spec in self._interface.outputs}
-        graph = self._graphs.setdefault(tuple(sizes.values()), len(self._graphs) + 1)
+        self._shapes = {**shapes, **produced}
+        return produced
+
+    def place(self, addresses: Mapping[str, int]) -> None:
+        shapes = self._shapes
+        graph = self._graphs.setdefault(tuple(self._interface.sizes(shapes).values()), len(self._graphs) + 1)
         self._options = _run_options(graph if self.replays else None)
         self._binding = self._session.io_binding()
         for spec in self._interface.inputs:
             place = ("cuda", 0, np.dtype(spec.dtype), shapes[spec.name], addresses[spec.name])
             self._binding.bind_input(spec.name, *place)
         for spec in self._interface.outputs:
-            place = ("cuda", 0, np.dtype(spec.dtype), produced[spec.name], addresses[spec.name])
+            place = ("cuda", 0, np.dtype(spec.dtype), shapes[spec.name], addresses[spec.name])
             self._binding.bind_output(spec.name, *place)
-        return produced
 
     def enqueue(self, stream: int) -> None:
         try:

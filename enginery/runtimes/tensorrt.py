@@ -329,15 +329,18 @@ class _Executor:
         self.replays = replays
         self._title, self._engine, self._context, self._log = title, engine, context, log
 
-    def place(self, addresses: Mapping[str, int], shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    def announce(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         self._log.lines.clear()
         for name, shape in shapes.items():
             if not self._context.set_input_shape(name, shape):
                 raise EngineryError(f"{self._title} refuses shape {shape} for input {name}: {self._log.reason()}")
+        tensors = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
+        return {name: tuple(self._context.get_tensor_shape(name)) for name in tensors if name not in shapes}
+
+    def place(self, addresses: Mapping[str, int]) -> None:
         for name, address in addresses.items():
             if not self._context.set_tensor_address(name, address):
                 raise EngineryError(f"{self._title} refuses a buffer for {name}: {self._log.reason()}")
-        return {name: tuple(self._context.get_tensor_shape(name)) for name in addresses if name not in shapes}
 
     def enqueue(self, stream: int) -> None:
         if not self._context.execute_async_v3(stream):

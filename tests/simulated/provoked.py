@@ -177,6 +177,20 @@ def test_what_failed_for_one_shape_leaves_the_next_run_right(make, gpu, fail, im
         assert bool(engine._session._graph) == inference.cuda_graph
 
 
+def test_an_output_that_outgrows_its_memory_is_a_sentence(
+    coarse_onnx, pair_build, gpu, manifest, tmp_path, monkeypatch
+):
+    """Its memory is taken at the largest images, where it should be largest."""
+    folder = tmp_path / "coarse"
+    build_engine("fp32", coarse_onnx, target_of(gpu, pair_build.tensorrt), pair_build, manifest, folder)
+    with Engine.open(folder, gpu, PLAIN) as engine:
+        monkeypatch.setattr(trt.IExecutionContext, "get_tensor_shape", lambda self, name: trt.Dims((2, 8, 90, 90)))
+        assert told(lambda: engine.run({"image": np.zeros((2, 3, 8, 8), np.float32)})) == (
+            "output map would have shape (2, 8, 90, 90), which is more than at the largest sizes of build.profile, "
+            "that memory was taken for: set min, opt and max alike there"
+        )
+
+
 def test_too_little_memory_for_the_context_is_a_sentence(make, gpu, fail):
     folder = make()
     fail("out_of_memory_run")

@@ -516,6 +516,8 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
             for axis, size in zip(_axes(tensors[given]), shape, strict=True)
         }
         sizes = [axis.dim_value or known.get(axis.dim_param, -1) for axis in _axes(tensors[name])]
+        if -1 in sizes and self.all_binding_shapes_specified:
+            sizes = _inferred(self._engine._model, self._shapes, name)
         if failing("wrong_shape") and self._engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT:
             sizes[0] += 1
         return trt.Dims(sizes)
@@ -569,7 +571,27 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
 
 def _axes(tensor):
     """Those that vary have names, by which outputs get the sizes of inputs."""
-    return tensor._proto.type.tensor_type.shape.dim
+    return _axes_of(tensor._proto)
+
+
+def _axes_of(proto):
+    return proto.type.tensor_type.shape.dim
+
+
+def _inferred(model, shapes, name) -> list[int]:
+    """The size of an output whose axes have names of their own; -1 where it depends on values."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    for tensor in (*fixed.graph.input, *fixed.graph.output):
+        if tensor.name in shapes:
+            for axis, size in zip(tensor.type.tensor_type.shape.dim, shapes[tensor.name], strict=True):
+                axis.dim_value = size
+        elif tensor.name == name:
+            for axis in tensor.type.tensor_type.shape.dim:
+                axis.Clear()
+    del fixed.graph.value_info[:]
+    found = onnx.shape_inference.infer_shapes(fixed, data_prop=True).graph.output
+    return [axis.dim_value or -1 for tensor in found if tensor.name == name for axis in _axes_of(tensor)]
 
 
 def _compute(engine, shapes, addresses) -> None:
