@@ -19,7 +19,7 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
     name = Weights.read(weights / RECORD).model
     profile = params.build.profile
     checked = checked_feeds(samples, profile)
-    wanted = [require_runs(original, feeds, len(samples.manifest.class_names)) for feeds in checked]
+    wanted = [require_runs(original, feeds, samples.classes) for feeds in checked]
     example = samples.cycled(profile.batch.max if profile.batch.fixed else 2)
     given = weights / GIVEN_GRAPH
     if given.exists():
