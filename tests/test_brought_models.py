@@ -31,6 +31,10 @@ import torch
 from torch import nn
 
 
+def picky():
+    return nn.AvgPool2d(16)
+
+
 def network():
     torch.manual_seed(0)
     return nn.Sequential(
@@ -87,11 +91,11 @@ def photos(*folders):
             Image.fromarray(rng.integers(0, 256, (24, 30, 3), dtype=np.uint8)).save(f"{folder}/{number}.png")
 
 
-def run_pipeline(monkeypatch):
-    """As dvc.yaml calls the stages, but in one process: importing PyTorch for each would take longer than the rest."""
+def run_stages(monkeypatch, *stages):
+    """As dvc.yaml calls them, but in one process: importing PyTorch for each would take longer than the rest."""
     written = YAML(typ="safe").load(Path("dvc.yaml"))["stages"]
     precision = YAML(typ="safe").load(Path("params.yaml"))["precisions"][PRECISION]
-    for stage in (*STAGES, *PER_PRECISION, "report", "gate"):
+    for stage in stages:
         command = written[stage].get("do", written[stage])["cmd"]
         command = command.replace("${key}", PRECISION).replace("${item.from}", precision["from"])
         program, option, module, *arguments = shlex.split(command)
@@ -99,6 +103,10 @@ def run_pipeline(monkeypatch):
         monkeypatch.setattr("sys.argv", [module, *arguments])
         monkeypatch.delitem(sys.modules, module, raising=False)  # other tests import it, which runpy warns of
         runpy.run_module(module, run_name="__main__")
+
+
+def run_pipeline(monkeypatch):
+    run_stages(monkeypatch, *STAGES, *PER_PRECISION, "report", "gate")
     assert Path("reports/report.html").stat().st_size > 10_000
     assert Verdict.read(Path("reports/verdict.json")).failures == {PRECISION: ()}
     record = EngineRecord.read(Path(f"artifacts/engines/{PRECISION}/engine.json"))
@@ -187,3 +195,13 @@ def test_maps_whose_size_follows_from_the_images(project, monkeypatch):
     assert logits.shape[2:] != ("height", "width")
     assert [other.sizes for other in validation.resized] == [{"height": 15, "width": 16}, {"height": 33, "width": 24}]
     assert validation.engine_accuracy is None
+
+
+def test_a_size_that_the_model_refuses_is_told_before_it_is_exported(project, monkeypatch):
+    photos("data/images/plain")
+    write_code(monkeypatch, "maps", MAPS)
+    lay_over(MAPS_RECIPE, TINY, "samples: {validation: 12}", 'model: {source: "maps:picky"}')
+    with pytest.raises(SystemExit) as ended:
+        run_stages(monkeypatch, "machine", "samples", "weights", "export")
+    assert str(ended.value).startswith("export: model.source: the model fails on input (7, 3, 15, 16): RuntimeError: ")
+    assert not Path("artifacts/exported").exists()
