@@ -15,21 +15,22 @@ TINY = 1e-12
 SHARES = (0, 0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 1)  # finer where the extremes are
 
 
-def logits_of(outputs: Outputs) -> Logits | None:
-    """The first output that has a number for each of several classes."""
-    return next((values for values in outputs.values() if values.ndim == 2 and values.shape[1] > 1), None)
+def logits_of(outputs: Outputs, classes: int = 0) -> Logits | None:
+    """The first output that has a number for each class: for several, if nothing says how many there are."""
+    flat = [values for values in outputs.values() if values.ndim == 2 and values.shape[1] > 1]
+    return next((values for values in flat if classes in (0, values.shape[1])), None)
 
 
-def accuracy_of(outputs: Outputs, labels: NDArray[np.int64] | None) -> float | None:
+def accuracy_of(outputs: Outputs, labels: NDArray[np.int64] | None, classes: int = 0) -> float | None:
     """None without labels."""
-    logits = logits_of(outputs)
+    logits = logits_of(outputs, classes)
     return None if labels is None or logits is None else float(np.mean(logits.argmax(axis=1) == labels))
 
 
-def compare(wanted: Outputs, got: Outputs) -> Errors:
+def compare(wanted: Outputs, got: Outputs, classes: int = 0) -> Errors:
     """Of several outputs, the worst of each figure."""
     all_errors = [_errors(wanted[name], got[name]) for name in wanted]
-    exact, found = logits_of(wanted), logits_of(got)
+    exact, found = logits_of(wanted, classes), logits_of(got, classes)
     agreeing = None if exact is None or found is None else np.mean(_finite(exact).argmax(1) == _finite(found).argmax(1))
     return Errors(
         max_abs=max(errors.max_abs for errors in all_errors),
@@ -62,11 +63,11 @@ def _finite(values: Values) -> NDArray[np.float64]:
     return np.where(np.isfinite(values), values, 0).astype(np.float64)
 
 
-def spread(wanted: Outputs, got: Outputs) -> Spread:
+def spread(wanted: Outputs, got: Outputs, classes: int = 0) -> Spread:
     """How single samples differ, over all outputs; the margin is that of the classes. What is not finite is zero."""
     exact, finite = _flat(wanted), _flat({name: got[name] for name in wanted})
     relative = np.linalg.norm(exact - finite, axis=1) / np.maximum(np.linalg.norm(exact, axis=1), TINY)
-    logits, found = logits_of(wanted), logits_of(got)
+    logits, found = logits_of(wanted, classes), logits_of(got, classes)
     kept = np.empty(0) if logits is None or found is None else _margins_kept(_finite(logits), _finite(found))
     return Spread(shares=SHARES, relative_error=_quantiles(relative), margin_kept=_quantiles(kept))
 

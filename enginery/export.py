@@ -75,6 +75,9 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -
             f"{what} takes {', '.join(names)}, and the samples give {', '.join(example)}: "
             "name them alike, images by samples.input"
         )
+    for tensor in model.graph.input:
+        if tensor.name in example:
+            _require_fitting(tensor, example[tensor.name].shape, what)
     meant: defaultdict[str, set[str]] = defaultdict(set)  # by each name of the file
     for tensor in inputs:
         for number, size in enumerate(tensor.type.tensor_type.shape.dim):
@@ -86,6 +89,17 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -
             if size.dim_param:
                 _rename(size, meant[size.dim_param], set(axes.values()))
     return model
+
+
+def _require_fitting(tensor: onnx.ValueInfoProto, shape: tuple[int, ...], what: str) -> None:
+    """But for the batch, which is for the profile to choose."""
+    sizes = [size.dim_value or size.dim_param or "?" for size in tensor.type.tensor_type.shape.dim]
+    fits = [isinstance(size, str) or size == given for size, given in zip(sizes[1:], shape[1:], strict=False)]
+    if len(sizes) != len(shape) or not all(fits):
+        raise EngineryError(
+            f"{what}: input {tensor.name} is ({', '.join(map(str, sizes))}), and the samples give {shape}: "
+            "samples.preprocessing, or the arrays, must be as the model takes them"
+        )
 
 
 def _rename(size: onnx.TensorShapeProto.Dimension, meant: set[str], ours: set[str]) -> None:

@@ -45,24 +45,28 @@ def read_blueprint(path: Path, build: BuildParams) -> Blueprint:
 
 
 def read_interface(path: Path, profile: Profile) -> Interface:
+    return interface_of(load_graph(path), profile, str(path))
+
+
+def interface_of(model: onnx.ModelProto, profile: Profile, what: str) -> Interface:
     """The graph's inputs and outputs. Runtimes differ in what they say of graphs that cannot be built for `profile`."""
-    graph = onnx.shape_inference.infer_shapes(load_graph(path)).graph
-    inputs = tuple(_spec(tensor, profile, f"{path}: input", follows=False) for tensor in graph_inputs(graph))
-    outputs = tuple(_spec(tensor, profile, f"{path}: output", follows=profile.resizes) for tensor in graph.output)
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    inputs = tuple(_spec(tensor, profile, f"{what}: input", follows=False) for tensor in graph_inputs(graph))
+    outputs = tuple(_spec(tensor, profile, f"{what}: output", follows=profile.resizes) for tensor in graph.output)
     for spec in inputs:
         if spec.dtype == "object":
-            raise EngineryError(f"{path}: input {spec.name} holds no numbers")
-        _require_batch(spec, profile.batch, f"{path}: the batch of input {spec.name}")
+            raise EngineryError(f"{what}: input {spec.name} holds no numbers")
+        _require_batch(spec, profile.batch, f"{what}: the batch of input {spec.name}")
     varies = any(spec.shape[0] == BATCH for spec in inputs)
     for spec in outputs:
         if spec.dtype not in FLOATS:
             raise EngineryError(
-                f"{path}: output {spec.name} is {spec.dtype} and must be one of {', '.join(FLOATS)}, "
+                f"{what}: output {spec.name} is {spec.dtype} and must be one of {', '.join(FLOATS)}, "
                 "to be held against PyTorch"
             )
         if varies and (not spec.shape or spec.shape[0] != BATCH):
             raise EngineryError(
-                f"{path}: the batch of output {spec.name} is fixed and that of the input is not: "
+                f"{what}: the batch of output {spec.name} is fixed and that of the input is not: "
                 "a batch size is frozen into the graph"
             )
     return Interface(inputs=inputs, outputs=outputs)
@@ -78,7 +82,7 @@ def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, follows: boo
     """`follows`: what varies may have another size than the profile's, for it comes of one of those."""
     kind = tensor.type.tensor_type
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
-    shape = [size.dim_value if size.HasField("dim_value") else size.dim_param for size in kind.shape.dim]
+    shape = [size.dim_value if size.HasField("dim_value") else _name_of(size) for size in kind.shape.dim]
     if shape and isinstance(shape[0], str):
         shape[0] = BATCH
     for axis, size in enumerate(shape):
@@ -88,8 +92,12 @@ def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, follows: boo
                     f"{what} {tensor.name} has a dynamic size '{size or 'without a name'}' at axis {axis}: "
                     f"only {', '.join(profile.ranges)} may vary, as build.profile has it"
                 )
-            shape[axis] = UNNAMED if not size or size.startswith(MADE_UP) else size
+            shape[axis] = size or UNNAMED
     return TensorSpec(name=tensor.name, dtype=dtype, shape=tuple(shape))
+
+
+def _name_of(size: onnx.TensorShapeProto.Dimension) -> str:
+    return "" if size.dim_param.startswith(MADE_UP) else str(size.dim_param)
 
 
 def _require_batch(spec: TensorSpec, sizes: Range, what: str) -> None:

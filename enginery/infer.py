@@ -95,7 +95,7 @@ class Classifier:
         """Fewer images than the engine takes are filled up with copies, whose scores are dropped."""
         filled = np.resize(images, (max(len(images), self._engine.record.profile.batch.min), *images.shape[1:]))
         (spec,) = self._engine.record.interface.inputs
-        logits = logits_of(dict(self._engine.run({spec.name: filled})))
+        logits = logits_of(dict(self._engine.run({spec.name: filled})), len(self._names))
         assert logits is not None, "require_classifier saw them"
         scores = logits[: len(images)].astype(np.float32)
         if not np.isfinite(scores).all():

@@ -1,6 +1,6 @@
 """The model as the user brought it, which every graph and engine made of it is held against."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,13 @@ GIVEN_GRAPH = "model.onnx"  # in the weights' folder, if the model came as an ON
 def open_original(weights: Path) -> Run:
     """PyTorch's model, or the user's ONNX file as it is written."""
     given = weights / GIVEN_GRAPH
-    return partial(run_graph, arbiter(given)) if given.exists() else partial(run_model, load_model(weights))
+    if not given.exists():
+        return partial(_answers, partial(run_model, load_model(weights)), users_part)
+    try:
+        session = arbiter(given)
+    except Exception as error:  # ONNX Runtime's own exceptions share no base class
+        raise EngineryError(f"model.source: ONNX Runtime cannot open the file: {_whole(error)}") from None
+    return partial(_answers, partial(run_graph, session), _whole)
 
 
 def made_by(weights: Path) -> str:
@@ -39,12 +45,7 @@ def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
 
 def require_runs(run: Run, feeds: Feeds, classes: int) -> Outputs:
     """One pass over few samples: what the model cannot take or does not return is said before hours of work."""
-    try:
-        outputs = run(feeds)
-    except EngineryError:
-        raise
-    except RAISED as error:
-        raise EngineryError(f"model.source: the model fails on {_shapes(feeds)}: {users_part(error)}") from None
+    outputs = _answers(run, users_part, feeds)
     samples = len(next(iter(feeds.values())))
     for name, output in outputs.items():
         if output.ndim == 0 or len(output) != samples or not np.issubdtype(output.dtype, np.floating):
@@ -58,6 +59,20 @@ def require_runs(run: Run, feeds: Feeds, classes: int) -> Outputs:
             f"{_shapes(outputs)}. Are these the images that the model was trained on?"
         )
     return outputs
+
+
+def _answers(run: Run, why: Callable[[BaseException], str], feeds: Feeds) -> Outputs:
+    try:
+        return run(feeds)
+    except EngineryError:
+        raise
+    except RAISED as error:
+        raise EngineryError(f"model.source: the model fails on {_shapes(feeds)}: {why(error)}") from None
+
+
+def _whole(error: BaseException) -> str:
+    """ONNX Runtime says what is wrong in its last lines."""
+    return " ".join(str(error).split())
 
 
 def _shapes(arrays: Mapping[str, np.ndarray]) -> str:

@@ -40,6 +40,11 @@ class SampleSet:
         return np.array(labels, np.int64) if self.manifest.is_labeled else None
 
     @property
+    def classes(self) -> int:
+        """How many; 0 where nothing says so."""
+        return len(self.manifest.class_names)
+
+    @property
     def list_sha256(self) -> str:
         """Names the images and their order, but not how they were prepared."""
         return sha256_of([sample.sha256 for sample in self.manifest.samples])

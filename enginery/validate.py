@@ -34,9 +34,12 @@ def validate_engine(
     as_written, whole = run_as_written(onnx), sizes.min > 1
     graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph")
     compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine")
-    wanted_accuracy, got_accuracy = accuracy_of(reference, samples.labels), accuracy_of(compiled, samples.labels)
-    engine_errors, graph_errors = compare(reference, compiled), compare(reference, graph)
-    compiler_errors = compare(graph, compiled)
+    wanted_accuracy, graph_accuracy, got_accuracy = (
+        accuracy_of(outputs, samples.labels, samples.classes) for outputs in (reference, graph, compiled)
+    )
+    engine_errors = compare(reference, compiled, samples.classes)
+    graph_errors = compare(reference, graph, samples.classes)
+    compiler_errors = compare(graph, compiled, samples.classes)
     spots = tuple(check_spot(engine, samples, reference, compiled, size, spot_samples) for size in spot_batches(sizes))
     other_sizes = check_sizes(engine, as_written, samples)
     drop = None if wanted_accuracy is None or got_accuracy is None else wanted_accuracy - got_accuracy
@@ -51,7 +54,7 @@ def validate_engine(
         engine=engine.record.identity,
         samples=len(samples),
         reference_accuracy=wanted_accuracy,
-        graph_accuracy=accuracy_of(graph, samples.labels),
+        graph_accuracy=graph_accuracy,
         engine_accuracy=got_accuracy,
         accuracy_drop=drop,
         engine_against_pytorch=engine_errors,
@@ -61,7 +64,7 @@ def validate_engine(
         resized=other_sizes,
         loss_comes_from=origin_of_loss(graph_errors, compiler_errors),
         broken=broken,
-        spread=spread(reference, compiled),
+        spread=spread(reference, compiled, samples.classes),
     )
 
 
@@ -89,8 +92,8 @@ def check_spot(
     return Spot(
         batch=batch,
         samples=len(chosen),
-        errors=compare(_at(reference, chosen), found),
-        accuracy=accuracy_of(found, None if labels is None else labels[chosen]),
+        errors=compare(_at(reference, chosen), found, samples.classes),
+        accuracy=accuracy_of(found, None if labels is None else labels[chosen], samples.classes),
         drift=compare(_at(compiled, chosen), found).relative,
     )
 
@@ -104,7 +107,7 @@ def check_sizes(engine: Engine, as_written: Run, samples: SampleSet) -> tuple[Re
     checks = []
     for bound in ENDS:
         other: Feeds = resized(feeds, samples.axes, profile.at(bound))
-        errors = compare(as_written(other), engine.run(other))
+        errors = compare(as_written(other), engine.run(other), samples.classes)
         sizes = {axis: size for axis, size in profile.at(bound).items() if axis != "batch"}
         checks.append(Resized(sizes=sizes, errors=errors))
     return tuple(checks)

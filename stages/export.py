@@ -11,9 +11,9 @@ from enginery.graphs import (
     arbiter,
     check_at_each_size,
     count_nodes,
+    interface_of,
     load_graph,
     opset_of,
-    read_interface,
     run_graph,
     save_graph,
 )
@@ -28,17 +28,17 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
     name = Weights.read(weights / RECORD).model
     profile = params.build.profile
     checked = checked_feeds(samples, profile)
-    wanted = [require_runs(original, feeds, len(samples.manifest.class_names)) for feeds in checked]
     example = samples.cycled(profile.batch.max if profile.batch.fixed else 2)
     given = weights / GIVEN_GRAPH
-    if given.exists():
-        graph = adopt_graph(load_graph(given), example, samples.axes, name)
-    else:
-        graph = export_model(load_model(weights), example, samples.axes, profile, params.export.opset)
+    adopted = adopt_graph(load_graph(given), example, samples.axes, name) if given.exists() else None
+    if adopted:  # what does not fit it says better than by failing
+        interface_of(adopted, profile, name)
+    wanted = [require_runs(original, feeds, samples.classes) for feeds in checked]
+    graph = adopted or export_model(load_model(weights), example, samples.axes, profile, params.export.opset)
     with new_folder(exported) as unfinished:
         path = unfinished / "model.onnx"
         save_graph(graph, path)
-        read_interface(path, profile)
+        interface_of(graph, profile, f"the exported graph of {name}")
         session = arbiter(path)
         got = [run_graph(session, feeds) for feeds in checked]
         failure = f"export: the ONNX graph of {name} does not compute what PyTorch computes"

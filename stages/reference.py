@@ -20,7 +20,8 @@ def reference(weights: Path, validation: Path, reference: Path) -> None:
     sizes, samples = load_params().build.profile.batch, SampleSet.open(validation)
     batch = sizes.max if sizes.fixed else BATCH
     outputs = run_all(open_original(weights), samples, batch, sizes.fixed, "reference")
-    result = Reference(made_by=made_by(weights), samples=len(samples), accuracy=accuracy_of(outputs, samples.labels))
+    accuracy = accuracy_of(outputs, samples.labels, samples.classes)
+    result = Reference(made_by=made_by(weights), samples=len(samples), accuracy=accuracy)
     with new_folder(reference) as unfinished:
         np.savez(unfinished / "outputs.npz", allow_pickle=False, **outputs)
         result.write(unfinished / "reference.json")

@@ -175,3 +175,13 @@ def test_without_an_output_of_classes_there_is_neither_agreement_nor_accuracy():
     assert accuracy_of({"distance": np.ones((2, 1))}, np.array([0, 1])) is None
     strict = LIMITS.model_copy(update={"top1_agreement": 1})
     assert broken_thresholds(compare(maps, maps), None, strict) == ()
+
+
+def test_of_several_outputs_the_one_with_as_many_numbers_as_classes_is_judged():
+    features, right, wrong = np.eye(2, 5), np.eye(2, 3), np.eye(2, 3)[::-1]
+    wanted, got = {"features": features, "scores": right}, {"features": features, "scores": wrong}
+    labels = np.array([0, 1])
+    assert [accuracy_of(outputs, labels, classes=3) for outputs in (wanted, got)] == [1, 0]
+    assert compare(wanted, got, classes=3).top1_agreement == 0
+    assert max(spread(wanted, got, classes=3).margin_kept) < 0
+    assert accuracy_of(wanted, labels, classes=4) is None

@@ -195,6 +195,16 @@ def test_a_given_file_must_take_what_the_samples_give():
         )
 
 
+@pytest.mark.parametrize("shape", [("N", 3, 16, 8), ("N", 3, 8), ("N", 1, "H", "W")], ids=str)
+def test_a_given_file_of_another_size_is_told_with_both(shape):
+    with pytest.raises(EngineryError) as caught:
+        adopt_graph(given_graph(*shape), {"input": noise(2, 3, 8, 8)}, IMAGES, "data/models/x.onnx")
+    assert str(caught.value) == (
+        f"data/models/x.onnx: input input is ({', '.join(map(str, shape))}), and the samples give (2, 3, 8, 8): "
+        "samples.preprocessing, or the arrays, must be as the model takes them"
+    )
+
+
 def test_constants_of_a_given_file_are_not_asked_of_the_samples():
     given = given_graph("N", 4)
     given.graph.initializer.append(onnx.numpy_helper.from_array(noise(4), "bias"))

@@ -55,6 +55,34 @@ def test_a_given_graph_is_run_as_it_is_written(tmp_path, pair_onnx, pair_feeds):
     assert all(np.array_equal(got[name], wanted[name]) for name in wanted)
 
 
+def test_a_given_graph_that_fails_tells_all_of_its_reason(tmp_path, tiny_onnx):
+    (tmp_path / "model.onnx").write_bytes(tiny_onnx.read_bytes())
+    with pytest.raises(EngineryError) as caught:
+        open_original(tmp_path)({"input": np.zeros((2, 3, 9, 8), np.float32)})
+    told = str(caught.value)
+    assert told.startswith("model.source: the model fails on input (2, 3, 9, 8): ")
+    assert "index: 2 Got: 9 Expected: 8" in told
+    assert "\n" not in told
+
+
+def test_a_given_graph_that_nothing_can_run_is_told(tmp_path, tiny_graph):
+    strange = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    strange.graph.node[0].domain = "com.example"
+    strange.opset_import.add(domain="com.example", version=1)
+    onnx.save(strange, tmp_path / "model.onnx")
+    with pytest.raises(EngineryError, match=r"^model\.source: ONNX Runtime cannot open the file: .*com\.example"):
+        open_original(tmp_path)
+
+
+def test_a_model_that_fails_for_some_batch_is_told_wherever_it_is_run(tmp_path, monkeypatch):
+    """Not only where it is tried: the reference runs larger batches."""
+    monkeypatch.setattr("enginery.original.load_model", lambda folder: Net(lambda pixels: pixels.reshape(2, 6)))
+    run = open_original(tmp_path)
+    assert run(FEEDS)["logits"].shape == (2, 6)
+    with pytest.raises(EngineryError, match=r"^model\.source: the model fails on input \(3, 6\): RuntimeError: "):
+        run({"input": np.zeros((3, 6), np.float32)})
+
+
 def test_outputs_are_float32_whatever_the_model_computes_in():
     assert run_of(lambda pixels: pixels.half())(FEEDS)["logits"].dtype == np.float32
 

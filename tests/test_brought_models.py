@@ -1,0 +1,207 @@
+"""Models as docs/bring-your-own-model.md brings them, by its own examples, from their samples to the gate."""
+
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from documents import blocks
+from PIL import Image
+from ruamel.yaml import YAML
+from test_pipeline import checkout
+
+from enginery.core.records import EngineRecord, Manifest, Validation, Verdict
+from enginery.recipes import apply_recipe
+
+PRECISION = "int8"  # its chain is the longest; the others' is the same without calibration
+STAGES = ("machine", "samples", "weights", "export", "simplify", "reference", "calibrate")
+PER_PRECISION = ("convert", "build", "validate", "benchmark", "trace")
+TINY = """
+samples: {validation: 24, calibration: 8, training: 0}
+build: {profile: {batch: {min: 1, opt: 2, max: 4}}}
+validation: {spot_samples: 4}
+benchmark: {batches: [1], requests: [1], seconds: 0.05}
+"""
+SMALL_IMAGES = "samples: {preprocessing: {resize: 20, crop: 16}}"
+MAPS = """
+import torch
+from torch import nn
+
+
+def picky():
+    return nn.AvgPool2d(16)
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU(),
+        nn.Conv2d(32, 32, 3, 2, 1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True), nn.Conv2d(32, 16, 1),
+    )
+"""
+MAPS_RECIPE = """
+model: {source: "maps:network"}
+weights: {source: given}
+samples: {source: data/images/plain, training: 0, preprocessing: {resize: 20, crop: 16}}
+build: {profile: {height: {min: 15, opt: 16, max: 33}, width: {min: 16, opt: 16, max: 24}}}
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project that makes one precision, whose weights are random: their answers are too close to each other."""
+    root = checkout(tmp_path / "project")
+    monkeypatch.chdir(root)
+    monkeypatch.syspath_prepend(root)
+    yaml = YAML()
+    params = yaml.load(root / "params.yaml")
+    params["precisions"] = {PRECISION: params["precisions"][PRECISION]}
+    params["precisions"][PRECISION]["thresholds"] |= {"top1_agreement": 0, "accuracy_drop": 1}
+    yaml.dump(params, root / "params.yaml")
+    return root
+
+
+def lay_over(*recipes):
+    for recipe in recipes:
+        Path("recipe.yaml").write_text(recipe)
+        apply_recipe(Path("recipe.yaml"))
+
+
+def example(kind, words):
+    """The document's block that holds these words."""
+    (text,) = (
+        block.text for block in blocks(kind) if block.document.stem == "bring-your-own-model" and words in block.text
+    )
+    return text
+
+
+def write_code(monkeypatch, name, code):
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    Path(f"{name}.py").write_text(code)
+
+
+def photos(*folders):
+    rng = np.random.default_rng(0)
+    for folder in folders:
+        Path(folder).mkdir(parents=True)
+        for number in range(20):
+            Image.fromarray(rng.integers(0, 256, (24, 30, 3), dtype=np.uint8)).save(f"{folder}/{number}.png")
+
+
+def run_stages(monkeypatch, *stages):
+    """As dvc.yaml calls them, but in one process: importing PyTorch for each would take longer than the rest."""
+    written = YAML(typ="safe").load(Path("dvc.yaml"))["stages"]
+    precision = YAML(typ="safe").load(Path("params.yaml"))["precisions"][PRECISION]
+    for stage in stages:
+        command = written[stage].get("do", written[stage])["cmd"]
+        command = command.replace("${key}", PRECISION).replace("${item.from}", precision["from"])
+        program, option, module, *arguments = shlex.split(command)
+        assert (program, option) == ("python", "-m")
+        monkeypatch.setattr("sys.argv", [module, *arguments])
+        monkeypatch.delitem(sys.modules, module, raising=False)  # other tests import it, which runpy warns of
+        runpy.run_module(module, run_name="__main__")
+
+
+def run_pipeline(monkeypatch):
+    run_stages(monkeypatch, *STAGES, *PER_PRECISION, "report", "gate")
+    assert Path("reports/report.html").stat().st_size > 10_000
+    assert Verdict.read(Path("reports/verdict.json")).failures == {PRECISION: ()}
+    record = EngineRecord.read(Path(f"artifacts/engines/{PRECISION}/engine.json"))
+    assert record.executed.get(PRECISION, 0) > 0
+    return record, Validation.read(Path(f"reports/validation/{PRECISION}.json"))
+
+
+def shapes(specs):
+    return {spec.name: (spec.dtype, spec.shape) for spec in specs}
+
+
+def test_every_stage_is_run(project):
+    assert {*STAGES, *PER_PRECISION, "report", "gate"} == set(YAML(typ="safe").load(Path("dvc.yaml"))["stages"])
+
+
+def test_several_inputs_one_of_integers_and_several_outputs(project, monkeypatch, capsys):
+    write_code(monkeypatch, "pairs", example("python", "# pairs.py"))
+    exec(example("python", "data/images/pairs.npz"), {})
+    lay_over(example("yaml", "pairs:network"), TINY)
+    record, validation = run_pipeline(monkeypatch)
+    assert shapes(record.interface.inputs) == {
+        "pixels": ("float32", ("batch", 16)),
+        "words": ("int64", ("batch", 5)),
+    }
+    assert shapes(record.interface.outputs) == {
+        "scores": ("float32", ("batch", 4)),
+        "features": ("float32", ("batch", 64)),
+    }
+    assert (validation.samples, validation.reference) == (24, "PyTorch")
+    scores = np.load("artifacts/reference/outputs.npz")["scores"]
+    labels = [sample.label for sample in Manifest.read(Path("artifacts/samples/validation/manifest.json")).samples]
+    assert validation.reference_accuracy == np.mean(scores.argmax(1) == labels)  # not the first output's
+    capsys.readouterr()
+    exec(example("python", "Engine.open"), {})
+    assert capsys.readouterr().out == "{'features': (2, 64), 'scores': (2, 4)}\n"
+
+
+def test_a_factory_with_a_checkpoint_and_a_fixed_batch(project, monkeypatch):
+    photos("data/images/pets/cat", "data/images/pets/dog")
+    write_code(monkeypatch, "pets", example("python", "# pets.py"))
+    lay_over(example("yaml", "pets:network"), SMALL_IMAGES, TINY, example("yaml", "batches: [4]"))
+    import pets
+
+    torch.manual_seed(0)
+    Path("data/weights").mkdir(exist_ok=True)
+    torch.save(pets.network(width=32).state_dict(), "data/weights/pets.pt")
+    record, validation = run_pipeline(monkeypatch)
+    assert shapes(record.interface.inputs) == {"input": ("float32", (4, 3, 16, 16))}
+    assert shapes(record.interface.outputs) == {"logits": ("float32", (4, 2))}
+    assert [spot.batch for spot in validation.spots] == [4]
+    assert record.class_names == ("cat", "dog")
+
+
+def test_an_onnx_file_that_is_already_there(project, monkeypatch):
+    photos("data/images/pets/cat", "data/images/pets/dog")
+    Path("data/models").mkdir(exist_ok=True)
+    torch.manual_seed(0)
+    code: dict[str, object] = {}
+    exec(example("python", "# pets.py"), code)
+    size = {0: torch.export.Dim("n", min=1, max=64)}
+    torch.onnx.export(
+        code["network"](width=32).eval(),
+        (torch.zeros(2, 3, 16, 16),),
+        "data/models/pets.onnx",
+        dynamo=True,
+        input_names=["images"],
+        output_names=["scores"],
+        dynamic_shapes=(size,),
+        verbose=False,
+    )
+    lay_over(example("yaml", "data/models/pets.onnx"), SMALL_IMAGES, TINY)
+    record, validation = run_pipeline(monkeypatch)
+    assert shapes(record.interface.inputs) == {"images": ("float32", ("batch", 3, 16, 16))}
+    assert shapes(record.interface.outputs) == {"scores": ("float32", ("batch", 2))}
+    assert validation.reference == "ONNX Runtime"
+
+
+def test_maps_whose_size_follows_from_the_images(project, monkeypatch):
+    photos("data/images/plain")
+    write_code(monkeypatch, "maps", MAPS)
+    lay_over(MAPS_RECIPE, TINY, "samples: {validation: 12}")
+    record, validation = run_pipeline(monkeypatch)
+    (logits,) = record.interface.outputs
+    assert logits.shape[:2] == ("batch", 16)
+    assert ["height" in logits.shape[2], "width" in logits.shape[3]] == [True, True]
+    assert logits.shape[2:] != ("height", "width")
+    assert [other.sizes for other in validation.resized] == [{"height": 15, "width": 16}, {"height": 33, "width": 24}]
+    assert validation.engine_accuracy is None
+
+
+def test_a_size_that_the_model_refuses_is_told_before_it_is_exported(project, monkeypatch):
+    photos("data/images/plain")
+    write_code(monkeypatch, "maps", MAPS)
+    lay_over(MAPS_RECIPE, TINY, "samples: {validation: 12}", 'model: {source: "maps:picky"}')
+    with pytest.raises(SystemExit) as ended:
+        run_stages(monkeypatch, "machine", "samples", "weights", "export")
+    assert str(ended.value).startswith("export: model.source: the model fails on input (7, 3, 15, 16): RuntimeError: ")
+    assert not Path("artifacts/exported").exists()
