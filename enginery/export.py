@@ -75,9 +75,8 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -
             f"{what} takes {', '.join(names)}, and the samples give {', '.join(example)}: "
             "name them alike, images by samples.input"
         )
-    for tensor in model.graph.input:
-        if tensor.name in example:
-            _require_fitting(tensor, example[tensor.name].shape, what)
+    for tensor in inputs:
+        _require_fitting(tensor, example[tensor.name].shape, what)
     meant: defaultdict[str, set[str]] = defaultdict(set)  # by each name of the file
     for tensor in inputs:
         for number, size in enumerate(tensor.type.tensor_type.shape.dim):

@@ -181,6 +181,12 @@ def refusal(call, *arguments):
 # Every precision builds.
 
 
+def test_an_output_whose_size_follows_from_the_images_is_built(coarse_onnx, pair_build, make, tmp_path):
+    record = make(coarse_onnx, for_gpus(pair_build, "8.9", "12.0"), tmp_path / "coarse")
+    assert record.interface.outputs[0].shape == ("batch", 8, "(height + 1)//2", "?")
+    assert record.bytes > 1000
+
+
 @pytest.mark.parametrize("name", TYPED)
 def test_every_precision_is_built_of_what_convert_writes(built, typed, name):
     record = EngineRecord.read(built[name] / "engine.json")
