@@ -95,7 +95,9 @@ def compare_speed(old: Measured, new: Measured, deviations: float) -> list[Chang
         _not_comparable(
             new.precision,
             f"times {b.baseline}, batch {b.batch}",
-            f"timings scattered in the {'later' if scatters(b, new.benchmark) else 'earlier'} run: measure again",
+            "timings scattered in the later run: measure again"
+            if scatters(b, new.benchmark)
+            else "timings scattered in the earlier run: compare with another",
             again=scatters(b, new.benchmark),
         )
         for a, b in every
