@@ -82,12 +82,20 @@ def test_chance_alone_raises_an_alarm_as_rarely_as_is_said(run):
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_speeds_under_other_conditions_are_not_compared_and_results_are(run, conditions, why):
-    changes = compare_runs(run(13.0, 4.4), run(6.0, 2.0, **conditions), 0.99)
+    changes = compare_runs(run(13.0, 4.4), run(9.0, 3.0, **conditions), 0.99)
     (speed,) = [change for change in changes if change.figure == "speed"]
     assert speed.outcome == Outcome.NOT_COMPARABLE
     assert speed.why.startswith(why)
     assert outcomes(changes)["accuracy"] == Outcome.NO_CHANGE
     assert conclusion(changes) == Outcome.NOT_COMPARABLE
+
+
+@pytest.mark.parametrize("conditions", [{"pace": 7.4}, {"pace": None}, {"others": 0.9}], ids=str)
+def test_no_slow_machine_hides_a_loss_that_it_cannot_explain(run, conditions):
+    fast, lost, gained = run(13.0, 4.4), run(8.0, 2.5, **conditions), run(20.0, 7.0, **conditions)
+    assert outcomes(compare_runs(fast, lost, 0.99))["speed, all together"] == Outcome.REGRESSION
+    assert conclusion(compare_runs(fast, gained, 0.99)) == Outcome.NOT_COMPARABLE
+    assert conclusion(compare_runs(fast, run(8.0, 2.5, threads=1), 0.99)) == Outcome.NOT_COMPARABLE
 
 
 def test_two_runs_on_a_slow_machine_are_not_compared_if_another_precision_saw_it_faster(run):
