@@ -112,9 +112,11 @@ def compare_speed(old: Measured, new: Measured, deviations: float) -> list[Chang
     errors = [math.hypot(_error(a, old.benchmark), _error(b, new.benchmark)) for a, b in pairs]
     together = math.sqrt(sum(error**2 for error in errors)) / len(errors)
     return [
-        _judged(new.precision, TOGETHER, mean(logs), deviations * together),
+        _judged_factor(new.precision, TOGETHER, mean(logs), deviations * together),
         *(
-            _judged(new.precision, f"times {b.baseline}, batch {b.batch}", log, deviations * error, a.median, b.median)
+            _judged_factor(
+                new.precision, f"times {b.baseline}, batch {b.batch}", log, deviations * error, a.median, b.median
+            )
             for (a, b), log, error in zip(pairs, logs, errors, strict=True)
         ),
         *unsteady,
@@ -125,7 +127,7 @@ def _despite(problem: str, old: Measured, new: Measured, again: bool) -> Change:
     """A loss that no slow machine explains is one, whatever the machine did."""
     change = mean(math.log(b.median / a.median) for a, b in _pairs(old.benchmark, new.benchmark))
     if change < -ON_A_SLOWER_MACHINE:
-        return _judged(new.precision, TOGETHER, change, ON_A_SLOWER_MACHINE)
+        return _judged_factor(new.precision, TOGETHER, change, ON_A_SLOWER_MACHINE)
     return _not_comparable(new.precision, "speed", problem, again)
 
 
@@ -139,7 +141,7 @@ def compare_results(old: Measured, new: Measured, deviations: float) -> list[Cha
     closer = math.log((errors[0] + NO_ERROR) / (errors[1] + NO_ERROR))
     return [
         *_compare_accuracy(was, now, deviations),
-        _judged(precision, "relative error", closer, MORE_ERROR, *errors),
+        _judged_factor(precision, "relative error", closer, MORE_ERROR, *errors),
         _judged(precision, "executed as asked", shares[1] - shares[0], 0, *shares),
     ]
 
@@ -223,6 +225,14 @@ def _judged(
     return Change(
         precision=precision, figure=figure, outcome=outcome, before=before, after=after, change=change, slack=slack
     )
+
+
+def _judged_factor(
+    precision: str, figure: str, log: float, slack: float, before: float | None = None, after: float | None = None
+) -> Change:
+    """Judged by logarithms, where half and double are equally far, and told as shares."""
+    shares = {"change": math.expm1(log), "slack": abs(math.expm1(math.copysign(slack, log)))}
+    return _judged(precision, figure, log, slack, before, after).model_copy(update=shares)
 
 
 def conclusion(changes: Sequence[Change]) -> Outcome:

@@ -296,7 +296,7 @@ def test_the_summary_says_what_changed_since_when_and_how_the_nights_were(nights
     assert summary.startswith("# Red: a confirmed regression (int8: ")
     assert "The last good night: 2026-11-21." in summary
     assert "That of 2026-11-21 02:17; `git log --oneline revision0..revision1` tells what changed since." in summary
-    assert "| int8        | times eager, batch 8 | 4.4        | 3.7          | -17.3%" in summary
+    assert "| int8        | times eager, batch 8 | 4.4        | 3.7          | -15.9%" in summary
     assert "| 2026-11-21 02:17 | revision0  | 1.73 (first) | 7.56 (first)      | good, kept |" in summary
     assert "| 2026-11-22 02:17 | revision1  | 1.73         | 6.38 (regression) | not good   |" in summary
     assert "\n## Which precision to ship\n" in summary
