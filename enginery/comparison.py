@@ -10,7 +10,7 @@ from statistics import NormalDist, mean
 from enginery.contention import disturbances
 from enginery.core.errors import EngineryError
 from enginery.core.records import SAME_PACE, Benchmark, Machine, Measured, Measurements, Ratio, Record, Validation
-from enginery.scatter import scatters
+from enginery.scatter import MOST_A_MACHINE_DOES, scatters
 
 MEASUREMENTS = Path("reports/measurements.json")
 TOGETHER = "speed, all together"
@@ -18,8 +18,6 @@ TOGETHER = "speed, all together"
 # deviation of its logarithm in one run. benchmarks/alarm.py shows that it suffices.
 BETWEEN_RUNS = 0.01
 MORE_ERROR = 0.1  # what a relative error may grow by and count as unchanged
-# What a slower machine may do to ratios, all batch sizes together: four runs of one engine differed by 1.2 times there.
-ON_A_SLOWER_MACHINE = math.log(1.5)
 NO_ERROR = 1e-7  # below the resolution of float32
 HEADER = f"{'':29} {'before':>9}    {'after':9} {'better':>7} {'chance':>6}  verdict"  # above 0 is better
 
@@ -126,8 +124,8 @@ def compare_speed(old: Measured, new: Measured, deviations: float) -> list[Chang
 def _despite(problem: str, old: Measured, new: Measured, again: bool) -> Change:
     """A loss that no slow machine explains is one, whatever the machine did."""
     change = mean(math.log(b.median / a.median) for a, b in _pairs(old.benchmark, new.benchmark))
-    if change < -ON_A_SLOWER_MACHINE:
-        return _judged_factor(new.precision, TOGETHER, change, ON_A_SLOWER_MACHINE)
+    if change < -math.log(MOST_A_MACHINE_DOES):
+        return _judged_factor(new.precision, TOGETHER, change, math.log(MOST_A_MACHINE_DOES))
     return _not_comparable(new.precision, "speed", problem, again)
 
 

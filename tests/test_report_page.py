@@ -281,12 +281,20 @@ def test_where_all_failed_none_is_shipped(findings, evidence):
 
 def test_what_is_doubted_is_to_be_measured_again(findings, evidence):
     disturbed = noisy(evidence("int8", (4.0, 3.9, 4.1)), contention={"others": 0.8})
-    page = Reader(page_of(findings(evidence("fp32", (1.0, 0.98, 1.02)), disturbed)))
+    page = Reader(page_of(findings(evidence("fp32", (3.0, 2.98, 3.02)), disturbed)))
     assert (
         "Measure again int8 would be the one to ship, but the timings cannot be relied on: other programs" in page.text
     )
     assert "Ship int8" not in page.text
     assert "2 timings are noisy, and marked with *" in page.text
+
+
+def test_a_choice_that_no_disturbance_explains_stands(findings, evidence):
+    disturbed = noisy(evidence("int8", (4.0, 3.9, 4.1)), contention={"others": 0.8})
+    page = Reader(page_of(findings(evidence("fp32", (1.0, 0.98, 1.02)), disturbed)))
+    assert "Ship int8 It is 4.00 times as fast" in page.text
+    assert "Measure again before you quote that speed: other programs" in page.text
+    assert "The choice does not depend on it." in page.text
 
 
 def test_the_most_accurate_of_those_as_fast_says_so(findings, evidence):

@@ -8,6 +8,7 @@ from enginery.reporting.evidence import Evidence, Findings, title_of
 from enginery.reporting.noise import reasons, slowed
 from enginery.reporting.payoff import unpaid
 from enginery.reporting.wording import accuracy_beside
+from enginery.scatter import MOST_A_MACHINE_DOES
 
 AS_FAST = 1.03  # engines are timed in processes of their own, and two runs of one engine differ by about as much
 
@@ -38,6 +39,13 @@ def doubts(findings: Findings, chosen: Evidence) -> list[str]:
         elif entry.latency(findings.tuned_batch).p50 / times < AS_FAST * best:
             found.append(f"{slower}, which may be faster")
     return found
+
+
+def stands(findings: Findings, chosen: Evidence) -> bool:
+    """Whether the choice does, if not its speed: each other is slower by more than a bad machine explains."""
+    batch, baseline = findings.tuned_batch, findings.baselines[0]
+    others = [entry.ratio(batch, baseline).median for entry in shippable(findings) if entry is not chosen]
+    return all(chosen.ratio(batch, baseline).median > MOST_A_MACHINE_DOES * other for other in others)
 
 
 def why(findings: Findings, chosen: Evidence) -> str:
@@ -84,6 +92,13 @@ def sentence(findings: Findings) -> str:
         f"**Ship {chosen.precision}:** {ratio.median:.2f} times as fast as {title_of(baseline)} at batch {batch} "
         f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
         f"{accuracy_beside(validation)}{_agreement(validation)}. "
-        f"The engine takes {engine.bytes / 1e6:.1f} MB."
-        + (f" **Measure again:** {'; '.join(found)}." if (found := doubts(findings, chosen)) else "")
+        f"The engine takes {engine.bytes / 1e6:.1f} MB." + _doubted(findings, chosen)
     )
+
+
+def _doubted(findings: Findings, chosen: Evidence) -> str:
+    found = doubts(findings, chosen)
+    if not found:
+        return ""
+    choice = " The choice does not depend on it." if stands(findings, chosen) else ""
+    return f" **Measure again:** {'; '.join(found)}.{choice}"
