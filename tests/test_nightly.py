@@ -159,12 +159,23 @@ def test_a_machine_that_stays_slow_is_neither_good_nor_red(nights, both):
     assert nights.good == both()
 
 
-def test_a_first_night_on_a_disturbed_machine_becomes_no_good_run(nights, both):
+def test_a_first_night_on_a_disturbed_machine_stands_in_for_a_good_one(nights, both):
     busy = both(int8_is={"others": 0.9})
     judgement = nights.night(*[busy] * 4)
     assert judgement.status == Status.NOT_COMPARABLE
-    assert nights.good is None
+    assert sentence(judgement).endswith("; it stands in for a good run until there is one.")
+    assert nights.good == busy
     assert nights.night(both()).status == Status.GOOD
+    assert nights.good == both()
+
+
+def test_on_a_machine_that_is_never_quiet_a_large_loss_is_red_all_the_same(nights, both):
+    busy, lost = both(int8_is={"others": 0.9}), both(int8=(6.0, 2.0), int8_is={"others": 0.9})
+    nights.night(*[busy] * 4)
+    assert nights.night(*[busy] * 4).status == Status.NOT_COMPARABLE
+    judgement = nights.night(lost, lost)
+    assert judgement.status == Status.REGRESSION
+    assert sentence(judgement).startswith("Red: a confirmed regression (int8: speed, all together -5")
 
 
 def test_a_regression_on_a_machine_that_then_turns_slow_is_not_confirmed(nights, both):

@@ -34,6 +34,7 @@ class Judgement(NamedTuple):
 
     found: Found
     changes: Sequence[Change]
+    first: bool  # there was no good run before it
 
     @property
     def status(self) -> Status:
@@ -47,8 +48,11 @@ class Judgement(NamedTuple):
     def becomes_good_run(self) -> bool:
         """Only if it is better, or has what cannot be held against the present one.
 
-        Not every good night: with each held against the one before, a loss of 2% a night would never be seen.
+        Not every good night: with each held against the one before, a loss of 2% a night would never be seen. Where
+        there is none yet, a disturbed night stands in: it tells a large loss, and the next good night takes its place.
         """
+        if self.first:
+            return self.status in (Status.GOOD, Status.NOT_COMPARABLE)
         outcomes = [change.outcome for change in self.changes]
         new = {entry.precision for entry in self.found.measurements.precisions} - precisions_of(self.changes)
         better = Outcome.IMPROVEMENT in outcomes or Outcome.NOT_COMPARABLE in outcomes or bool(new)
@@ -62,7 +66,7 @@ def judge(measure: Measure, good: Measurements | None, confidence: float, attemp
     if changed := {change.precision for change in changes if change.outcome in CHANGED}:
         found = _settled(measure, changed, good, confidence, attempts)
         changes = seen_twice(changes, held_against(good, found.measurements, confidence))
-    return Judgement(found, changes)
+    return Judgement(found, changes, first=good is None)
 
 
 def held_against(good: Measurements | None, now: Measurements, confidence: float) -> list[Change]:

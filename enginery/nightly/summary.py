@@ -23,7 +23,8 @@ def sentence(judgement: Judgement) -> str:
     if red:
         return f"Red: {', and '.join(red)}."
     if judgement.status == Status.NOT_COMPARABLE:
-        return f"Neither good nor red: it could not be compared ({unknown})."
+        kept = "; it stands in for a good run until there is one" if judgement.becomes_good_run else ""
+        return f"Neither good nor red: it could not be compared ({unknown}){kept}."
     if not changes:
         return "Good: there is no good run to compare with; it becomes the good run."
     told = [f"better and confirmed ({better})"] if better else []
