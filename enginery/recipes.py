@@ -7,6 +7,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.representer import RoundTripRepresenter
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file
@@ -16,7 +18,8 @@ from enginery.core.params import PARAMS_FILE, load_params, yaml_problem
 def apply_recipe(recipe: Path, params_file: Path = PARAMS_FILE) -> None:
     """Change params.yaml, unless the result would not be valid."""
     yaml = YAML()
-    yaml.width = 120
+    yaml.width, yaml.preserve_quotes = 120, True
+    yaml.representer.add_representer(type(None), _write_null)
     changes, params = _read(yaml, recipe), _read(yaml, params_file)
     _overlay(params, changes)
     with new_file(params_file) as temporary:
@@ -25,6 +28,11 @@ def apply_recipe(recipe: Path, params_file: Path = PARAMS_FILE) -> None:
             load_params(temporary)
         except EngineryError as error:
             raise EngineryError(str(error).replace(str(temporary), str(recipe))) from None
+
+
+def _write_null(representer: RoundTripRepresenter, _: None) -> ScalarNode:
+    """As params.yaml has it, and its comments explain; ruamel writes nothing at all."""
+    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
 
 
 def _read(yaml: YAML, path: Path) -> MutableMapping[str, Any]:

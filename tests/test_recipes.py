@@ -54,6 +54,13 @@ def test_a_recipe_changes_only_what_it_names(recipe, params_file):
     assert load_params(params_file).model_dump() == before
 
 
+def test_every_other_line_stays_as_it_is(recipe, params_file):
+    before = params_file.read_text().splitlines()
+    apply_recipe(recipe("weights: {training: {epochs: 3}}\n"), params_file)
+    changed = [line for line in params_file.read_text().splitlines() if line not in before]
+    assert [line.split("#")[0].strip() for line in changed] == ["epochs: 3"]
+
+
 def test_a_recipe_applied_twice_changes_nothing_more(recipe, params_file):
     small = recipe("samples: {preprocessing: {mean: [0.1, 0.2, 0.3]}}\n")
     apply_recipe(small, params_file)

@@ -305,7 +305,7 @@ def test_what_is_noisy_is_marked_with_its_reason_and_so_is_the_verdict(findings,
     page = write_summary(found)
     assert f"- **Noisy, int8 at batch 8:** {why}." in page
     assert "Noisy, fp32" not in page
-    assert f"**Measure again:** {why}. The choice does not depend on it." in sentence(found)
+    assert f"**Measure again:** {why}. The choice does not depend on it; `dvc repro --force" in sentence(found)
     assert tables.ratio_table(found).loc["int8 over eager", "batch 8"] == "4.00 (3.90 to 4.10) *"
     assert metrics(found)["int8"]["batch_08"]["noisy"] is True
     assert metrics(found)["fp32"]["batch_08"]["noisy"] is False
@@ -333,6 +333,16 @@ def test_the_verdict_is_doubted_if_its_ratio_is_of_a_slower_machine(findings, ev
     slowed = paced(evidence("int8", (4.0, 3.9, 4.1)), 7.5)
     text = sentence(findings(paced(evidence("bf16", (1.0, 0.99, 1.01)), 5.0), slowed))
     assert "**Measure again:** the machine was 1.50 times as slow while int8 was timed as for another precision" in text
+
+
+def test_a_choice_that_depends_on_doubtful_timings_is_not_told_as_one(findings, evidence):
+    close = evidence("bf16", (3.5, 3.45, 3.55)), noisy(evidence("int8", (4.0, 3.9, 4.1)), contention={"others": 0.8})
+    text = sentence(findings(*close))
+    assert text.startswith(
+        "**Measure again:** int8 would be the one to ship, but the timings cannot be relied on: other"
+    )
+    assert "As measured, it is 4.00 times as fast" in text
+    assert "Ship" not in text
 
 
 def test_rounds_that_were_set_aside_are_counted(findings, evidence):

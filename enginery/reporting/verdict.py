@@ -12,6 +12,8 @@ from enginery.scatter import MOST_A_MACHINE_DOES
 
 AS_FAST = 1.03  # engines are timed in processes of their own, and two runs of one engine differ by about as much
 
+MEASURE_AGAIN = "dvc repro --force --single-item benchmark && dvc repro"
+
 
 def recommend(findings: Findings) -> Evidence | None:
     """The fastest engine that passed; among those as fast, the one closest to PyTorch."""
@@ -88,17 +90,17 @@ def sentence(findings: Findings) -> str:
         return "**Ship none of them:** no precision stayed within its thresholds."
     baseline, batch = findings.baselines[0], findings.tuned_batch
     ratio, validation, engine = chosen.ratio(batch, baseline), chosen.validation, chosen.engine
+    found, opening, closing = "; ".join(doubts(findings, chosen)), f"**Ship {chosen.precision}:**", ""
+    if found and stands(findings, chosen):
+        closing = f" **Measure again:** {found}. The choice does not depend on it; `{MEASURE_AGAIN}`."
+    elif found:
+        opening = (
+            f"**Measure again:** {chosen.precision} would be the one to ship, but the timings cannot be relied on: "
+            f"{found}; `{MEASURE_AGAIN}`. As measured, it is"
+        )
     return (
-        f"**Ship {chosen.precision}:** {ratio.median:.2f} times as fast as {title_of(baseline)} at batch {batch} "
+        f"{opening} {ratio.median:.2f} times as fast as {title_of(baseline)} at batch {batch} "
         f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
         f"{accuracy_beside(validation)}{_agreement(validation)}. "
-        f"The engine takes {engine.bytes / 1e6:.1f} MB." + _doubted(findings, chosen)
+        f"The engine takes {engine.bytes / 1e6:.1f} MB.{closing}"
     )
-
-
-def _doubted(findings: Findings, chosen: Evidence) -> str:
-    found = doubts(findings, chosen)
-    if not found:
-        return ""
-    choice = " The choice does not depend on it." if stands(findings, chosen) else ""
-    return f" **Measure again:** {'; '.join(found)}.{choice}"

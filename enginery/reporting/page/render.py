@@ -17,7 +17,7 @@ from enginery.reporting.metrics import batch_key
 from enginery.reporting.notes import notes_on
 from enginery.reporting.page import causes, pictures
 from enginery.reporting.page.listing import facts, latencies, of_frame, overview, throughputs
-from enginery.reporting.verdict import doubts, recommend, stands, why
+from enginery.reporting.verdict import MEASURE_AGAIN, doubts, recommend, stands, why
 from enginery.reporting.where_time_goes import QUANTIZED, Parts, cost, slowest
 from enginery.reporting.wording import RUNTIME_TITLES, device, percent
 
@@ -91,6 +91,7 @@ def _verdict(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dic
         "chosen": chosen,
         "why": why(findings, chosen) if chosen else "",
         "doubts": doubts(findings, chosen) if chosen else [],
+        "measure_again": MEASURE_AGAIN,
         "stands": chosen is not None and stands(findings, chosen),
         "batch": findings.tuned_batch,
         "batch_key": batch_key(findings, findings.tuned_batch),
