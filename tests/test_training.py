@@ -5,7 +5,7 @@ from torch import nn
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import TrainingParams
-from enginery.training import last_layer, train
+from enginery.training import last_layer, train, train_all
 
 
 class WithAuxiliaryOutput(nn.Module):
@@ -81,7 +81,7 @@ def test_a_network_with_auxiliary_outputs_is_trained_by_its_logits(samples, size
 def test_dropout_is_on_in_training(model, samples):
     seen = set()
     model.body[3].register_forward_hook(lambda module, _, output: seen.add(module.training))
-    train(model, samples, params(epochs=1))
+    train_all(model, samples, params(epochs=1))  # afterwards the last layer is fitted, without dropout
     assert seen == {True}
 
 
