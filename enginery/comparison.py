@@ -90,20 +90,18 @@ def compare_speed(old: Measured, new: Measured, deviations: float) -> list[Chang
 
     What scattered in either run is not held against the other: its interval says less than it should.
     """
-    every = _pairs(old.benchmark, new.benchmark)
-    pairs = [(a, b) for a, b in every if not scatters(a, old.benchmark) and not scatters(b, new.benchmark)]
-    unsteady = [
-        _not_comparable(
-            new.precision,
-            f"times {b.baseline}, batch {b.batch}",
-            "timings scattered in the later run: measure again"
-            if scatters(b, new.benchmark)
-            else "timings scattered in the earlier run: compare with another",
-            again=scatters(b, new.benchmark),
-        )
-        for a, b in every
-        if (a, b) not in pairs
-    ]
+    pairs: list[tuple[Ratio, Ratio]] = []
+    unsteady: list[Change] = []
+    for a, b in _pairs(old.benchmark, new.benchmark):
+        figure = f"times {b.baseline}, batch {b.batch}"
+        if scatters(b, new.benchmark):
+            why = "timings scattered in the later run: measure again"
+            unsteady.append(_not_comparable(new.precision, figure, why, again=True))
+        elif scatters(a, old.benchmark):
+            why = "timings scattered in the earlier run: compare with another"
+            unsteady.append(_not_comparable(new.precision, figure, why))
+        else:
+            pairs.append((a, b))
     if not pairs:
         return unsteady
     logs = [math.log(b.median / a.median) for a, b in pairs]

@@ -227,20 +227,22 @@ def test_an_engine_of_another_graph_or_precision_is_not_validated(engine, tiny_o
             require_made_of(engine.record, precision, onnx_file)
 
 
+def built_engine(onnx_file, build, machine, manifest, inference, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("engines") / "fp32"
+    build_engine("fp32", onnx_file, target_of(machine, build.tensorrt), build, manifest, folder)
+    return Engine.open(folder, machine, inference)
+
+
 @pytest.fixture(scope="module")
 def pair(pair_onnx, pair_build, machine, manifest, inference, tmp_path_factory):
     """An engine of two inputs and two outputs, for images of several sizes."""
-    folder = tmp_path_factory.mktemp("engines") / "fp32"
-    build_engine("fp32", pair_onnx, target_of(machine, pair_build.tensorrt), pair_build, manifest, folder)
-    with Engine.open(folder, machine, inference) as opened:
+    with built_engine(pair_onnx, pair_build, machine, manifest, inference, tmp_path_factory) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def coarse(coarse_onnx, pair_build, machine, manifest, inference, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("engines") / "fp32"
-    build_engine("fp32", coarse_onnx, target_of(machine, pair_build.tensorrt), pair_build, manifest, folder)
-    with Engine.open(folder, machine, inference) as opened:
+    with built_engine(coarse_onnx, pair_build, machine, manifest, inference, tmp_path_factory) as opened:
         yield opened
 
 

@@ -4,7 +4,7 @@ import json
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
-from enginery.cli.paths import FILE
+from enginery.cli.paths import FILE, add_path
 
 REGRESSION, NOT_COMPARABLE = 3, 4
 SUMMARY = "whether a later run is slower or less accurate than an earlier one"
@@ -20,8 +20,7 @@ on an error."""
 
 def add_arguments(command: ArgumentParser) -> None:
     for name in ("before", "after"):
-        run_of = command.add_argument(name, help="a reports folder, a measurements.json, or a git revision")
-        run_of.complete = FILE  # type: ignore[attr-defined]
+        add_path(command, name, FILE, type=str, help="a reports folder, a measurements.json, or a git revision")
     command.add_argument(
         "--confidence", type=_confidence, default=0.99, metavar="C", help="of the verdict, 0.99 if not given"
     )

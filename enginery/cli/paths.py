@@ -8,8 +8,8 @@ FOLDER = {"bash": "_shtab_compgen_dirs", "zsh": "_files -/", "tcsh": "d"}
 FILE = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
 
 
-def add_path(command: ArgumentParser, name: str, kind: dict[str, str], **more: Any) -> None:
-    command.add_argument(name, type=Path, **more).complete = kind  # type: ignore[attr-defined]
+def add_path(command: ArgumentParser, name: str, kind: dict[str, str], type: type = Path, **more: Any) -> None:
+    command.add_argument(name, type=type, **more).complete = kind  # type: ignore[attr-defined]
 
 
 def add_engine(command: ArgumentParser) -> None:
