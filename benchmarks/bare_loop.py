@@ -21,6 +21,7 @@ from enginery.core.records import Interface, Machine
 from enginery.engines import Engine
 from enginery.feeds import BATCH
 from enginery.models import load_model
+from enginery.runtimes.onnxruntime import convolutions
 
 ROUNDS, CALLS, MOST_OVERHEAD = 7, 100, 0.03
 Loop = Callable[[], object]
@@ -47,6 +48,7 @@ def bare_onnxruntime(onnx: Path, interface: Interface, images: np.ndarray, tf32:
         "enable_cuda_graph": "1",
         "use_tf32": str(int(tf32)),
         "user_compute_stream": str(torch.cuda.current_stream().cuda_stream),
+        **convolutions(str(onnx)),
     }
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # the file is optimized

@@ -53,3 +53,32 @@ def test_a_small_batch_after_a_large_one_is_right(squeezed, build, inference, re
         for batch in (16, 8, 2, 1, 16, 3):
             wanted = arbiter(squeezed).run(None, {"input": IMAGES[:batch]})[0]
             assert session.run({"input": IMAGES[:batch]})["logits"] == pytest.approx(wanted, abs=1e-3)
+
+
+@pytest.mark.parametrize("operator", ["Mul", "Div"])
+def test_factors_per_channel_keep_their_sign_before_a_quantization(operator, build, inference, tmp_path):
+    """ConvNeXt's layer scale is such. OpenVINO alone applies the first channel's factor to all."""
+    constants = {
+        "factors": np.float32([-0.2, 0.5, -0.7, 1.5]).reshape(4, 1, 1),
+        "scale": np.float32(0.05),
+        "zero": np.int8(0),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node(operator, ["input", "factors"], ["scaled"]),
+            helper.make_node("QuantizeLinear", ["scaled", "scale", "zero"], ["q"]),
+            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["logits"]),
+        ],
+        "scaled",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 4, 2, 2])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 4, 2, 2])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    openvino, blueprint = load_runtime("openvino"), read_blueprint(path, build)
+    openvino.compile(path, blueprint, tmp_path)
+    (session,) = openvino.load(tmp_path, blueprint, inference, 1)
+    images = IMAGES.ravel()[:32].reshape(2, 4, 2, 2)
+    wanted = arbiter(path).run(None, {"input": images})[0]
+    assert session.run({"input": images})["logits"] == pytest.approx(wanted, abs=1e-4)

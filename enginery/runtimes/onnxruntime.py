@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import load_model, load_model_from_string
 
 from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.core.errors import EngineryError
@@ -34,6 +35,10 @@ PRECISIONS = {
 }  # fmt: skip
 COMPUTE_WORDS = ("Conv", "Gemm", "MatMul", "Attention")
 DISTRIBUTIONS = ("onnxruntime-gpu", "onnxruntime")
+FAST_CONVOLUTIONS = {
+    "prefer_nhwc": "1",  # channels last: NVIDIA's kernels want them so, and are up to twice as fast
+    "fuse_conv_bias": "1",  # else the biases are kernels of their own, and take up to a third of the whole
+}
 NOT_ALL_ON_GPU = "cannot use the graph capture feature"
 
 
@@ -77,9 +82,9 @@ def compile(onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
             # Neither provider has bfloat16 kernels for all: the CPU's has none for Conv, CUDA's none for MaxPool.
             # Execute in float32 what the graph means; the layers will say fp32.
             _optimize(float32_twin(model).SerializeToString(), folder, blueprint.build)
+        return _executed(folder, blueprint)
     except Exception as error:  # ONNX Runtime's own exceptions share no base class
         raise EngineryError(f"ONNX Runtime cannot compile {onnx}: {str(error).strip().splitlines()[0]}") from None
-    return _executed(folder, blueprint)
 
 
 def load(folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int) -> Sequence[Session]:
@@ -228,14 +233,20 @@ def _session(
     if device() == "cpu":
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     onnxruntime.preload_dlls()  # finds the CUDA libraries that torch's wheels brought
-    # Convolutions with channels last are up to twice as fast: NVIDIA's kernels want them so.
-    settings = {"use_tf32": str(int(build.tf32)), "enable_cuda_graph": str(int(replays)), "prefer_nhwc": "1"}
+    settings = {"use_tf32": str(int(build.tf32)), "enable_cuda_graph": str(int(replays)), **convolutions(model)}
     if stream:
         settings["user_compute_stream"] = str(stream.handle)
     session = onnxruntime.InferenceSession(model, options, providers=[("CUDAExecutionProvider", settings)])
     if "CUDAExecutionProvider" not in session.get_providers():
         raise EngineryError("ONNX Runtime's CUDA provider did not load: are CUDA 13 and cuDNN 9 installed?")
     return session
+
+
+def convolutions(model: bytes | str) -> dict[str, str]:
+    """How the CUDA provider is to run them. With quantized weights, which it does not lay out anew, it would refuse
+    channels last: "Input channels C is not equal to kernel channels * group", on an H200."""
+    graph = (load_model_from_string(model) if isinstance(model, bytes) else load_model(model)).graph
+    return {} if any(node.op_type == "DequantizeLinear" for node in graph.node) else FAST_CONVOLUTIONS
 
 
 def _executed(folder: Path, blueprint: Blueprint) -> list[Layer]:

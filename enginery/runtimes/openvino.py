@@ -44,10 +44,8 @@ def device() -> str:
 def compile(onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
     import openvino
 
-    # Through convert_model, never straight from the path: compiling some int8 graphs (Concat before Q/DQ and Conv)
-    # from the path gives silently wrong results.
     try:
-        model = openvino.convert_model(onnx)
+        model = _read(onnx)
         model.reshape({spec.name: _bounded(spec, blueprint.build.profile) for spec in blueprint.interface.inputs})
         compiled = openvino.Core().compile_model(model, "CPU", _settings(threads=0))
     except Exception as error:  # OpenVINO's own exceptions share no base class
@@ -60,7 +58,37 @@ def write_ir(onnx: Path, folder: Path) -> None:
     """The graph that `compile` compiles, as OpenVINO's own model.xml and model.bin."""
     import openvino
 
-    openvino.save_model(openvino.convert_model(onnx), folder / "model.xml", compress_to_fp16=False)
+    openvino.save_model(_read(onnx), folder / "model.xml", compress_to_fp16=False)
+
+
+def _read(onnx: Path) -> Any:
+    """Through convert_model, never compiled straight from the path: some int8 graphs (Concat before Q/DQ and Conv) give
+    silently wrong results then."""
+    import openvino
+
+    model = openvino.convert_model(onnx)
+    _keep_negative_factors_out_of_quantization(model)
+    return model
+
+
+def _keep_negative_factors_out_of_quantization(model: Any) -> None:
+    """Where a quantization follows factors per channel, and some are negative, OpenVINO makes one step of both that
+    applies the first channel's factor to all, if the batch size varies: ConvNeXt's layer scale is such. The
+    quantization's own lower bound, put between them as an operator, keeps them apart and changes nothing."""
+    from openvino import opset13
+
+    for quantization in model.get_ops():
+        if quantization.get_type_name() == "FakeQuantize" and _has_negative_factors(quantization.input_value(0)):
+            bounded = opset13.maximum(quantization.input_value(0), quantization.input_value(1))
+            quantization.input(0).replace_source_output(bounded.output(0))
+
+
+def _has_negative_factors(output: Any) -> bool:
+    product = output.get_node()
+    if product.get_type_name() not in ("Multiply", "Divide"):
+        return False
+    factors = [port.get_source_output().get_node() for port in product.inputs()]
+    return any(factor.get_type_name() == "Constant" and (factor.data < 0).any() for factor in factors)
 
 
 def load(folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int) -> Sequence["OpenVinoSession"]:
