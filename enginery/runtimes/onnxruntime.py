@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import load_model, load_model_from_string
+from onnx import TensorProto, load_model, load_model_from_string
 
 from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.core.errors import EngineryError
@@ -35,10 +35,8 @@ PRECISIONS = {
 }  # fmt: skip
 COMPUTE_WORDS = ("Conv", "Gemm", "MatMul", "Attention")
 DISTRIBUTIONS = ("onnxruntime-gpu", "onnxruntime")
-FAST_CONVOLUTIONS = {
-    "prefer_nhwc": "1",  # channels last: NVIDIA's kernels want them so, and are up to twice as fast
-    "fuse_conv_bias": "1",  # else the biases are kernels of their own, and take up to a third of the whole
-}
+CHANNELS_LAST = {"prefer_nhwc": "1"}  # NVIDIA's kernels want them so, and are up to twice as fast
+FUSED_BIASES = {"fuse_conv_bias": "1"}  # else kernels of their own add them, which take up to a third of the whole
 NOT_ALL_ON_GPU = "cannot use the graph capture feature"
 
 
@@ -243,10 +241,16 @@ def _session(
 
 
 def convolutions(model: bytes | str) -> dict[str, str]:
-    """How the CUDA provider is to run them. With quantized weights, which it does not lay out anew, it would refuse
-    channels last: "Input channels C is not equal to kernel channels * group", on an H200."""
+    """How the CUDA provider is to run them, as far as it can: see docs/measurements.md.
+
+    Quantized weights it does not lay out anew, and then refuses channels last. Fused float16 kernels it compiles for
+    each shape; a CUDA graph of them that was replayed after another shape had been run never came back.
+    """
     graph = (load_model_from_string(model) if isinstance(model, bytes) else load_model(model)).graph
-    return {} if any(node.op_type == "DequantizeLinear" for node in graph.node) else FAST_CONVOLUTIONS
+    if any(node.op_type == "DequantizeLinear" for node in graph.node):
+        return {}
+    halves = any(tensor.data_type == TensorProto.FLOAT16 for tensor in graph.initializer)
+    return CHANNELS_LAST if halves else CHANNELS_LAST | FUSED_BIASES
 
 
 def _executed(folder: Path, blueprint: Blueprint) -> list[Layer]:
