@@ -4,6 +4,7 @@ Writes photos of ImageNet's usual size once, then runs the stage's own code on m
 fresh process. Its memory is RssAnon, sampled: what the process itself holds, without the page cache of files.
 
     python benchmarks/samples.py
+    python benchmarks/samples.py --sizes 3000 50000   # ten minutes, and 11 GB of disk for a while
 
 The exit code is 1, with a sentence, where memory grows by more than a share of what the images themselves take.
 """
@@ -28,7 +29,7 @@ from PIL import Image
 from enginery.core.params import Preprocessing, SamplesParams
 from enginery.samples import file_of
 
-PHOTO, MANY, INTERVAL = (500, 375), 50_000, 0.01
+PHOTO, DRAWN, MANY, INTERVAL = (500, 375), 3000, 50_000, 0.01
 MOST_GROWTH = 0.05  # of the bytes of the images that were added
 HOW = Preprocessing(
     resize=256, crop=224, interpolation="bilinear", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
@@ -44,16 +45,20 @@ class Run:
 
 
 def make_photos(count: int, folder: Path) -> None:
-    """Smooth shapes under a little noise: about 60 kB each, all different."""
+    """Smooth shapes under a little noise: about 60 kB each. After DRAWN of them the same again with a number behind the
+    picture: other files by their hash, and as much to decode."""
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True)
-    for number in range(count):
+    for number in range(min(count, DRAWN)):
         shapes = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize(
             PHOTO, Image.Resampling.BICUBIC
         )
         noise = rng.normal(0, 8, (PHOTO[1], PHOTO[0], 3))
         photo = Image.fromarray((np.asarray(shapes) + noise).clip(0, 255).astype(np.uint8))
         photo.save(folder / f"{number:05}.jpg", quality=85)
+    for number in range(DRAWN, count):
+        picture = (folder / f"{number % DRAWN:05}.jpg").read_bytes()
+        (folder / f"{number:05}.jpg").write_bytes(picture + number.to_bytes(4))
 
 
 @contextlib.contextmanager

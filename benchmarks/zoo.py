@@ -53,7 +53,7 @@ GIGABYTES = 12
 Row = dict[str, Any]
 
 
-def run_model(name: str, row_file: Path) -> None:
+def run_model(name: str, row_file: Path, epochs: int | None) -> None:
     """In a folder of its own; the row is written after each step, so that a crash leaves what came before it."""
     from enginery.core.params import load_params
 
@@ -75,7 +75,7 @@ def run_model(name: str, row_file: Path) -> None:
             return False
         return True
 
-    row["size"] = write_params(name)
+    row["size"], row["epochs"] = write_params(name, epochs)
     if not attempt("prepare", partial(prepare, step), row, "accuracy"):
         row["failed"] = row["accuracy"]["failed"]
     else:
@@ -88,8 +88,8 @@ def run_model(name: str, row_file: Path) -> None:
     row_file.write_text(json.dumps(row))
 
 
-def write_params(name: str) -> int:
-    """params.yaml of the project with SETTINGS, for the smallest image that the model takes."""
+def write_params(name: str, epochs: int | None) -> tuple[int, int]:
+    """params.yaml of the project with SETTINGS, for the smallest image that the model takes; that size, and epochs."""
     import torch
 
     from enginery.core.params import ModelParams
@@ -107,20 +107,21 @@ def write_params(name: str) -> int:
     changes = json.loads(json.dumps(SETTINGS))
     changes["model"] = {"source": name}
     changes["samples"]["preprocessing"] = {"resize": size, "crop": size}
-    changes["weights"] = {"training": training(model, size)}
+    changes["weights"] = {"training": training(model, size, epochs)}
     shutil.copyfile(ROOT / "params.yaml", "params.yaml")
     with Path("zoo.yaml").open("w") as file:
         YAML().dump(changes, file)
     apply_recipe(Path("zoo.yaml"))
-    return size
+    return size, changes["weights"]["training"]["epochs"]
 
 
-def training(model: "nn.Module", size: int) -> Row:
+def training(model: "nn.Module", size: int, epochs: int | None) -> Row:
     """A few steps, by one rule for all: networks that normalize no batch diverge at the rate that suits the others."""
     from torch import nn
 
     normalizes = any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
-    return {"size": size, "epochs": 4 if size < 224 else 1, "learning_rate": 0.003 if normalizes else 0.0005}
+    epochs = epochs or (4 if size < 224 else 1)
+    return {"size": size, "epochs": epochs, "learning_rate": 0.003 if normalizes else 0.0005}
 
 
 def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
@@ -252,22 +253,23 @@ def race_engines(precisions: list[str]) -> dict[str, float]:
     return {name: median(race.timings[batch].ratios(eager, name)) for name in engines}
 
 
-def sweep(models: list[str], rows: Path, again: bool, minutes: int) -> None:
+def sweep(models: list[str], rows: Path, again: bool, minutes: int, epochs: int | None) -> None:
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
     done = {row["model"]: row for row in read(rows)}
     for model in models:
         if model in done and not (again and done[model]["commit"] != commit):
             continue
-        row = in_own_process(model, minutes) | {"commit": commit}
+        row = in_own_process(model, minutes, epochs) | {"commit": commit}
         with rows.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
 
 
-def in_own_process(model: str, minutes: int) -> Row:
+def in_own_process(model: str, minutes: int, epochs: int | None) -> Row:
     with tempfile.TemporaryDirectory(prefix="zoo.") as scratch:
         row_file, log = Path(scratch) / "row.json", Path(scratch) / "log"
         command = [sys.executable, __file__, model, "--one", str(row_file)]
+        command += ["--epochs", str(epochs)] if epochs else []
         started = time.perf_counter()
         try:
             with log.open("w") as output:
@@ -302,13 +304,14 @@ def table(rows: list[Row]) -> str:
     latest = {row["model"]: row for row in rows}
     precisions = list(dict.fromkeys(name for row in rows for name in row["precisions"]))
     lines = [
-        f"| model | pixels | PyTorch | {' | '.join(precisions)} | NVIDIA's parser and builder |",
-        "|---" * (len(precisions) + 4) + "|",
+        f"| model | pixels | epochs | PyTorch | {' | '.join(precisions)} | NVIDIA's parser and builder |",
+        "|---" * (len(precisions) + 5) + "|",
     ]
     for row in latest.values():
         cells = [cell(row, precision) for precision in precisions]
         accuracy = f"{row['accuracy']:.1%}" if isinstance(row.get("accuracy"), float) else "-"
-        lines.append(f"| {row['model']} | {row.get('size', '-')} | {accuracy} | {' | '.join(cells)} | {nvidia(row)} |")
+        begin = f"| {row['model']} | {row.get('size', '-')} | {row.get('epochs', '-')} | {accuracy}"
+        lines.append(f"{begin} | {' | '.join(cells)} | {nvidia(row)} |")
     broken = [
         f"- {row['model']}, {precision}: {'; '.join(found['broken'])}. The larger part of the error is the "
         f"{found['fault']}'s: the graph as written is {found['graph']:.1e} from PyTorch, the engine "
@@ -348,15 +351,16 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, default=Path("zoo.jsonl"))
     parser.add_argument("--minutes", type=int, default=15, help="that one model may take")
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--epochs", type=int, help="of training, for networks that 4 of small images have not settled")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--one", type=Path)
     options = parser.parse_args()
     if options.table:
         print(table(read(options.rows)))
     elif options.one:
-        run_model(options.models[0], options.one)
+        run_model(options.models[0], options.one, options.epochs)
     else:
-        sweep(options.models, options.rows, options.again, options.minutes)
+        sweep(options.models, options.rows, options.again, options.minutes, options.epochs)
 
 
 if __name__ == "__main__":
