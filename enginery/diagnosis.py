@@ -7,7 +7,7 @@ from typing import get_args
 from enginery.core.errors import EngineryError
 from enginery.core.params import BuildParams, Params, RuntimeName, load_params
 from enginery.core.records import Machine
-from enginery.doctor import Finding, State
+from enginery.finding import Finding, State
 from enginery.gpu.nvml import NO_GPU, find_gpu, why_no_gpu
 from enginery.machine import describe_machine, find_cpu
 from enginery.probe import NOT_AT_ALL, executed_as

@@ -10,12 +10,12 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 from enginery.core.terminal import painted
+from enginery.finding import Finding, State
 
 PYTHONS = ((3, 11), (3, 13))  # from, and before
 ROOT_FILES = ("dvc.yaml", "params.yaml", ".dvc")
@@ -24,20 +24,7 @@ MOST_NAMES = 5
 INSTALL = "make repro, or: pip install --require-hashes -r requirements.lock && pip install --no-deps -e ."
 
 
-class State(StrEnum):
-    FINE = "fine"
-    NOTE = "note"
-    WRONG = "wrong"  # `dvc repro` cannot run
-
-
 COLOURS = {State.FINE: "green", State.NOTE: "yellow", State.WRONG: "red"}
-
-
-class Finding(NamedTuple):
-    topic: str
-    state: State
-    found: str
-    remedy: str | None = None
 
 
 def examine() -> list[Finding]:

@@ -11,7 +11,7 @@ import pytest
 from command import ROOT, enginery
 
 from enginery import diagnosis, doctor, probe
-from enginery.doctor import Finding, State
+from enginery.finding import Finding, State
 from enginery.runtimes import load_runtime
 
 TOPICS = (
