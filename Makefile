@@ -53,7 +53,7 @@ $(READY): requirements.lock pyproject.toml
 	done; \
 	if [ -z "$${found:-}" ]; then echo "Enginery needs Python 3.11 or 3.12 with its venv module" >&2; exit 1; fi; \
 	.venv/bin/python -m pip --version >/dev/null 2>&1 || $$found -m venv --clear .venv
-	@echo "installing the locked packages into .venv (6 GB, mostly torch's CUDA libraries)"
+	@echo "installing the locked packages into .venv: 6 GB, mostly torch's CUDA libraries, in 2 to 5 silent minutes"
 	@# What builds the packages that come as source comes first, so that they are built with locked versions too.
 	@for name in $(BUILDERS); do sed -n "/^$$name==/,/[^\\]$$/p" requirements.lock; done > .venv/builders.lock
 	@python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r .venv/builders.lock

@@ -167,6 +167,15 @@ def test_the_readme_tells_each_file_and_the_numbers(any_bundle):
     assert ("no backend for TensorRT for RTX" in text) == (runtime == "rtx")
 
 
+def test_the_document_tells_each_file_and_no_other():
+    told = (ROOT / "docs/cli.md").read_text().partition("\n## bundle\n")[2]
+    rows = [line.split("|")[1] for line in told.splitlines() if line.startswith("| `")]
+    files = set().union(COMMON, *OWN.values())
+    assert {name.rstrip("/") for row in rows for name in re.findall("`(.+?)`", row)} == {
+        name.partition("/")[0] for name in files
+    }
+
+
 def test_the_notice_invents_nothing(any_bundle):
     runtime, bundle = any_bundle
     text = (bundle / "NOTICE").read_text()

@@ -12,18 +12,23 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from documents import DOCUMENTS, ROOT, anchors, blocks, commands, lines_of, links, prose
 from dvc.cli.parser import get_main_parser
 from dvc.utils.hydra import apply_overrides
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from project import make_project
 from ruamel.yaml import YAML
+from sklearn.datasets import load_digits
 from test_pipeline import checkout
 
 from enginery.cli import build_parser
 from enginery.core.params import load_params
+from enginery.core.records import Manifest
 from enginery.engines import build_engine
+from enginery.preprocessing import prepare
 from enginery.recipes import apply_recipe
 from enginery.targets import target_of
 
@@ -231,6 +236,60 @@ def test_what_is_not_marked_otherwise_runs(document, project):
             run(project, "python block.py")
         else:
             run(project, script_of(block))
+
+
+@pytest.fixture(scope="module")
+def digits(machine, build, preprocessing, tmp_path_factory):
+    """Three digits as images, and an engine that tells them apart: an image is nearer to itself than to another."""
+    folder = tmp_path_factory.mktemp("digits")
+    images = folder / "digits"
+    images.mkdir()
+    for number, image in enumerate(load_digits().images[:3]):
+        Image.fromarray((image * 15).astype("uint8")).save(images / f"{number}.png")
+    (images / "broken.png").write_text("no image")
+    seen = np.stack([prepare(images / f"{number}.png", preprocessing).ravel() for number in range(3)])
+    weights = np.zeros((10, seen.shape[1]), np.float32)
+    weights[:3] = seen / np.linalg.norm(seen, axis=1, keepdims=True)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Flatten", ["input"], ["pixels"]),
+            helper.make_node("Gemm", ["pixels", "weights"], ["logits"], "nearest", transB=1),
+        ],
+        "digits",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, 8, 8])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 10])],
+        [numpy_helper.from_array(weights, "weights")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), folder / "onnx")
+    manifest = Manifest(
+        source="digits",
+        inputs=("input",),
+        preprocessing=preprocessing,
+        class_names=tuple("0123456789"),
+        samples=(),
+    )
+    engine = folder / "artifacts/engines/int8"
+    build_engine("int8", folder / "onnx", target_of(machine, build.tensorrt), build, manifest, engine)
+    return folder
+
+
+def as_any_training_has_it(shown):
+    """How sure an engine is, and what it sees behind the likeliest class, is another training's choice."""
+    shown = re.sub(r'(?<="probability": )[-\d.e]+', "P", re.sub(r"[\d.]+(?=%)", "P", shown))
+    return re.sub(r'(?<=P%   )\d|(?<=P}, {"class": )"\d", "index": \d', "another", shown)
+
+
+def lines_in_any_order(shown):
+    """Errors may come before what is printed or after it."""
+    return sorted(as_any_training_has_it(shown).splitlines())
+
+
+def test_infer_prints_what_the_document_shows(digits):
+    (block,) = (block for block in blocks("console") if "enginery infer" in block.text)
+    table, status, as_json = lines_of(block)
+    printed = run(digits, f"({table} || {status}; {as_json}) 2>&1")
+    shown = "\n".join(line for line in block.text.splitlines() if not line.startswith("$ "))
+    assert lines_in_any_order(shown) == lines_in_any_order(printed)
 
 
 def test_each_exception_names_its_reason_and_what_stands_in():
