@@ -1,5 +1,7 @@
 """How far single timings may scatter before a ratio made of them is not believed."""
 
+from typing import NamedTuple
+
 from enginery.core.records import ENGINE, Benchmark, Ratio
 from enginery.reporting.evidence import title_of
 
@@ -10,21 +12,30 @@ WIDEST_INTERVAL, WIDEST_SPREAD, MOST_OUTLIERS = 0.1, 0.15, 0.05
 MOST_A_MACHINE_DOES = 1.5
 
 
+class Excess(NamedTuple):
+    """What is wider than it may be, and how many times as wide."""
+
+    what: str
+    times: float
+
+
 def scatters(ratio: Ratio, benchmark: Benchmark) -> bool:
     return bool(scattering(ratio, benchmark))
 
 
-def scattering(ratio: Ratio, benchmark: Benchmark) -> list[str]:
-    """What is wider than it may be: the ratio's own interval, or the calls that it was made of."""
-    found, interval = [], ratio.high - ratio.low
-    if interval > WIDEST_INTERVAL * ratio.median:
-        found.append(f"the interval over {title_of(ratio.baseline)} is {interval / ratio.median:.0%} of it")
+def scattering(ratio: Ratio, benchmark: Benchmark) -> list[Excess]:
+    """Of the ratio's own interval, and of the calls that it was made of."""
+    interval = (ratio.high - ratio.low) / ratio.median
+    found = [
+        Excess(f"the interval over {title_of(ratio.baseline)} is {interval:.0%} of it", interval / WIDEST_INTERVAL)
+    ]
     owners = {ENGINE: "the engine's", ratio.baseline: f"{title_of(ratio.baseline)}'s"}
     for latency in benchmark.latencies:
         if latency.batch == ratio.batch and latency.contender in owners:
             whose = owners[latency.contender]
-            if latency.spread > WIDEST_SPREAD:
-                found.append(f"the middle half of {whose} calls spreads over {latency.spread:.0%}")
-            if latency.outliers > MOST_OUTLIERS:
-                found.append(f"{latency.outliers:.0%} of {whose} calls took over twice as long as most")
-    return found
+            spread, outliers = latency.spread, latency.outliers
+            found += [
+                Excess(f"the middle half of {whose} calls spreads over {spread:.0%}", spread / WIDEST_SPREAD),
+                Excess(f"{outliers:.0%} of {whose} calls took over twice as long as most", outliers / MOST_OUTLIERS),
+            ]
+    return [excess for excess in found if excess.times > 1]

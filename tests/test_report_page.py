@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import test_reporting
-from test_reporting import noisy, on_gpu, unlabelled
+from test_reporting import noisy, on_gpu, paced, unlabelled
 
 from enginery.agreement import spread
 from enginery.core.params import load_params
@@ -286,7 +286,23 @@ def test_what_is_doubted_is_to_be_measured_again(findings, evidence):
         "Measure again int8 would be the one to ship, but the timings cannot be relied on: other programs" in page.text
     )
     assert "Ship int8" not in page.text
-    assert "2 timings are noisy, and marked with *" in page.text
+    assert (
+        "Noisy, int8: 2 of 2 ratios: other programs took 0.8 of 2 cores. An asterisk marks what is noisy." in page.text
+    )
+    assert "What is noisy, and why int8 at batch 1: other programs took 0.8 of 2 cores. int8" in page.text
+
+
+def test_ratios_of_a_slower_machine_are_marked_wherever_they_stand(findings, evidence):
+    slow = paced(evidence("fp32", (1.0, 0.98, 1.02)), 7.5)
+    page = Reader(page_of(findings(slow, paced(evidence("int8", (4.0, 3.9, 4.1)), 5.0))))
+    marked = [text for metric, text in page.figures if metric.endswith("speedup") and text.endswith("*")]
+    assert marked == ["1.00 *", "1.00 (0.98 to 1.02) *", "1.00 (0.98 to 1.02) *"]
+    assert "Noisy, fp32: 2 of 2 ratios: the machine was 1.50 times as slow as for another precision." in page.text
+
+
+def test_where_nothing_is_noisy_no_asterisk_is_explained(usual):
+    assert "asterisk" not in page_of(usual)
+    assert "What is noisy" not in page_of(usual)
 
 
 def test_a_choice_that_no_disturbance_explains_stands(findings, evidence):

@@ -1,3 +1,4 @@
+import re
 import shutil
 from dataclasses import replace
 
@@ -302,9 +303,15 @@ def noisy(entry, latency=None, contention=None, **changes):
 )
 def test_what_is_noisy_is_marked_with_its_reason_and_so_is_the_verdict(findings, evidence, disturbance, why):
     found = findings(evidence("fp32", (1.0, 0.98, 1.02)), noisy(evidence("int8", (4.0, 3.9, 4.1)), **disturbance))
-    page = write_summary(found)
-    assert f"- **Noisy, int8 at batch 8:** {why}." in page
-    assert "Noisy, fp32" not in page
+    first, rest = write_summary(found).split("## Accuracy\n")
+    said = [line for line in first.splitlines() if line.startswith("- **Noisy")]
+    assert len(said) == 1
+    assert re.fullmatch(
+        rf"- \*\*Noisy, int8:\*\* 2 of 2 ratios: (at worst, )?{re.escape(why)}( at batch 1)?\.", said[0]
+    )
+    assert f"\n## What is noisy and why\n\n- **int8 at batch 1:** {why}.\n- **int8 at batch 8:**" in rest
+    assert "An asterisk marks what is noisy, for the [reasons at the end](#what-is-noisy-and-why)." in rest
+    assert "fp32 at batch" not in rest
     assert f"**Measure again:** {why}. The choice does not depend on it; `dvc repro --force" in sentence(found)
     assert tables.ratio_table(found).loc["int8 over eager", "batch 8"] == "4.00 (3.90 to 4.10) *"
     assert metrics(found)["int8"]["batch_08"]["noisy"] is True
@@ -316,10 +323,61 @@ def paced(entry, microseconds, set_aside=0):
     return replace(entry, benchmark=entry.benchmark.model_copy(update={"pace": pace}))
 
 
-def test_a_precision_timed_on_a_slower_machine_is_named(findings, evidence):
-    page = write_summary(findings(paced(evidence("fp32", (1.0, 0.98, 1.02)), 7.5), paced(evidence("int8"), 5.0)))
-    assert "- **A slower machine, fp32:** by its pace, 1.50 times as slow as beside another precision." in page
-    assert "A slower machine, int8" not in page
+def test_a_precision_timed_on_a_slower_machine_is_named_and_its_ratios_are_marked(findings, evidence):
+    found = findings(paced(evidence("fp32", (1.0, 0.98, 1.02)), 7.5), paced(evidence("int8", (4.0, 3.9, 4.1)), 5.0))
+    page = write_summary(found)
+    slower = "the machine was 1.50 times as slow as for another precision."
+    again = "`dvc repro --force --single-item benchmark@fp32` measures again."
+    assert f"- **Noisy, fp32:** 2 of 2 ratios: {slower} Milliseconds are of that machine, too; {again}\n" in page
+    assert f"- **fp32 at batch 8:** {slower}\n" in page
+    assert "Noisy, int8" not in page
+    assert tables.ratio_table(found).loc[["fp32 over eager", "int8 over eager"], "batch 8"].tolist() == [
+        "1.00 (0.98 to 1.02) *",
+        "4.00 (3.90 to 4.10)",
+    ]
+    assert [metrics(found)[name]["batch_08"]["noisy"] for name in ("fp32", "int8")] == [True, False]
+
+
+def raced_twice(entry, other="channels_last"):
+    """The evidence with another baseline, as fast as the first."""
+    benchmark = entry.benchmark
+    again = [one.model_copy(update={"contender": other}) for one in benchmark.latencies if one.contender == "eager"]
+    ratios = tuple(one.model_copy(update={"baseline": other}) for one in benchmark.ratios)
+    changes = {"latencies": (*benchmark.latencies, *again), "ratios": benchmark.ratios + ratios}
+    return replace(entry, benchmark=benchmark.model_copy(update=changes))
+
+
+def test_however_much_is_noisy_each_precision_has_one_sentence_of_the_worst(findings, evidence):
+    """The engine scatters at batch 1 alone, a baseline everywhere, but less."""
+    wide = noisy(raced_twice(evidence("int8", (4.0, 3.9, 4.1))), latency={"channels_last": {"spread": 0.26}})
+    latencies = tuple(
+        one.model_copy(update={"spread": 0.31}) if (one.contender, one.batch) == ("engine", 1) else one
+        for one in wide.benchmark.latencies
+    )
+    wide = replace(wide, benchmark=wide.benchmark.model_copy(update={"latencies": latencies}))
+    calm = raced_twice(evidence("fp32", (1.0, 0.98, 1.02)))
+    first, rest = write_summary(findings(calm, wide)).split("## Accuracy\n")
+    assert [line for line in first.splitlines() if line.startswith("- ")] == [
+        "- **Noisy, int8:** 3 of 4 ratios: at worst, the middle half of the engine's calls spreads over 31% at batch 1."
+    ]
+    engines = "the middle half of the engine's calls spreads over 31%"
+    baselines = "the middle half of PyTorch channels_last's calls spreads over 26%"
+    assert rest.endswith(
+        f"\n## What is noisy and why\n\n- **int8 at batch 1:** 2 of 2 ratios: {engines}; {baselines}.\n"
+        f"- **int8 at batch 8:** 1 of 2 ratios: {baselines}.\n"
+    )
+
+
+def test_what_is_furthest_beyond_its_limit_is_the_worst(findings, evidence):
+    """7 % of outliers where 5 % may be is less than a spread of 30 % where 15 % may be, but 40 % is more."""
+
+    def said(outliers):
+        engine = {"spread": 0.3, "outliers": outliers}
+        found = findings(noisy(evidence("int8", (4.0, 3.9, 4.1)), latency={"engine": engine}))
+        return write_summary(found).partition("at worst, ")[2].partition(" at batch 1.")[0]
+
+    assert said(0.07) == "the middle half of the engine's calls spreads over 30%"
+    assert said(0.4) == "40% of the engine's calls took over twice as long as most"
 
 
 @pytest.mark.parametrize(("speed", "doubted"), [(1.0, False), (3.0, True)])
@@ -332,7 +390,7 @@ def test_the_verdict_is_doubted_if_a_precision_could_win_on_an_equal_machine(fin
 def test_the_verdict_is_doubted_if_its_ratio_is_of_a_slower_machine(findings, evidence):
     slowed = paced(evidence("int8", (4.0, 3.9, 4.1)), 7.5)
     text = sentence(findings(paced(evidence("bf16", (1.0, 0.99, 1.01)), 5.0), slowed))
-    assert "**Measure again:** the machine was 1.50 times as slow while int8 was timed as for another precision" in text
+    assert "**Measure again:** the machine was 1.50 times as slow as for another precision. The choice" in text
 
 
 def test_a_choice_that_depends_on_doubtful_timings_is_not_told_as_one(findings, evidence):
@@ -366,7 +424,7 @@ def test_onnx_runtime_is_not_called_pytorch(findings, evidence):
 @pytest.mark.parametrize(("ratio", "warned"), [((4.0, 3.85, 4.2), False), ((4.0, 3.0, 4.2), True)])
 def test_a_wide_interval_is_noise(findings, evidence, ratio, warned):
     page = write_summary(findings(evidence("fp32", (1.0, 0.98, 1.02)), evidence("int8", ratio)))
-    wide = "- **Noisy, int8 at batch 1:** the interval over PyTorch eager is 30% of it."
+    wide = "- **Noisy, int8:** 2 of 2 ratios: at worst, the interval over PyTorch eager is 30% of it at batch 1."
     assert (wide in page) == warned
     assert ("Measure again" in page) == warned
 

@@ -37,21 +37,19 @@ def _of_precision(entry: Evidence, findings: Findings) -> dict[str, Any]:
             "engine_MB": round(entry.engine.bytes / 1e6, 1),
             "peak_MB": round(peak.host),
             "peak_GPU_MB": round(peak.device) if peak.device else None,
-            **{
-                batch_key(findings, batch): _of_batch(entry, batch, findings.baselines[0]) for batch in findings.batches
-            },
+            **{batch_key(findings, batch): _of_batch(entry, batch, findings) for batch in findings.batches},
         }
     )
 
 
-def _of_batch(entry: Evidence, batch: int, baseline: str) -> dict[str, Any]:
-    latency = entry.latency(batch)
+def _of_batch(entry: Evidence, batch: int, findings: Findings) -> dict[str, Any]:
+    latency, ratio = entry.latency(batch), entry.ratio(batch, findings.baselines[0])
     return {
         "p50_ms": _digits(latency.p50),
         "p99_ms": _digits(latency.p99),
         "images_per_s": round(latency.images_per_second),
-        "speedup": _digits(entry.ratio(batch, baseline).median),
-        "noisy": bool(reasons(entry, entry.ratio(batch, baseline))),
+        "speedup": _digits(ratio.median),
+        "noisy": bool(reasons(findings, entry, ratio)),
     }
 
 

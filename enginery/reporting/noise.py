@@ -1,6 +1,7 @@
 """When not to believe a ratio, and why."""
 
 from itertools import chain
+from typing import NamedTuple
 
 from enginery.contention import disturbances
 from enginery.core.records import SAME_PACE, Ratio
@@ -10,14 +11,30 @@ from enginery.scatter import scattering
 STEADY_CLOCK = 0.95
 
 
-def noisy_races(findings: Findings) -> list[tuple[Evidence, int, dict[str, None]]]:
-    """Precision, batch size, and why ratios there are noisy, each reason once however many baselines share it."""
-    return [
-        (entry, batch, why)
-        for entry in findings.precisions
-        for batch in findings.batches
-        if (why := dict.fromkeys(chain(*(reasons(entry, entry.ratio(batch, name)) for name in findings.baselines))))
-    ]
+class Noise(NamedTuple):
+    """How many of some ratios are noisy, and why, each reason once however many of them share it."""
+
+    noisy: int
+    ratios: int
+    why: tuple[str, ...]
+
+
+def noise_at(findings: Findings, entry: Evidence, batch: int) -> Noise:
+    """Every reason, of one precision at one batch size."""
+    found = [reasons(findings, entry, entry.ratio(batch, name)) for name in findings.baselines]
+    return Noise(sum(map(bool, found)), len(found), tuple(dict.fromkeys(chain(*found))))
+
+
+def noise_of(findings: Findings, entry: Evidence) -> Noise:
+    """Of one precision: what was amiss all the time, and of what scatters that which is furthest beyond its limit."""
+    at = [noise_at(findings, entry, batch) for batch in findings.batches]
+    throughout, timed = meanwhile(findings, entry), entry.benchmark
+    scattered = [(excess, ratio.batch) for ratio in timed.ratios for excess in scattering(ratio, timed)]
+    if scattered:
+        worst, batch = max(scattered, key=lambda found: found[0].times)
+        among = "at worst, " if len(set(scattered)) > 1 else ""
+        throughout = [*throughout, f"{among}{worst.what} at batch {batch}"]
+    return Noise(sum(one.noisy for one in at), sum(one.ratios for one in at), tuple(throughout))
 
 
 def slowed(findings: Findings) -> dict[str, float]:
@@ -27,15 +44,18 @@ def slowed(findings: Findings) -> dict[str, float]:
     return {precision: pace / best for precision, pace in paces.items() if pace and pace > SAME_PACE * best}
 
 
-def reasons(entry: Evidence, ratio: Ratio) -> list[str]:
+def reasons(findings: Findings, entry: Evidence, ratio: Ratio) -> list[str]:
     """Why this ratio is noisy; none if it is not."""
+    return [excess.what for excess in scattering(ratio, entry.benchmark)] + meanwhile(findings, entry)
+
+
+def meanwhile(findings: Findings, entry: Evidence) -> list[str]:
+    """What was amiss with the machine while this precision was timed, whatever the batch size and the baseline."""
     timed = entry.benchmark
-    return scattering(ratio, timed) + disturbances(timed.contention, timed.threads) + _unsteady(entry)
-
-
-def _unsteady(entry: Evidence) -> list[str]:
-    gpu, found = entry.benchmark.gpu, []
-    if entry.benchmark.pace.microseconds is None:
+    gpu, found = timed.gpu, disturbances(timed.contention, timed.threads)
+    if times := slowed(findings).get(entry.precision):
+        found.append(f"the machine was {times:.2f} times as slow as for another precision")
+    if timed.pace.microseconds is None:
         found.append("the machine never kept to one pace")
     if gpu and gpu.clock_low < STEADY_CLOCK * gpu.clock_high:
         found.append(f"the GPU's clock moved between {gpu.clock_low} and {gpu.clock_high} MHz")

@@ -5,14 +5,14 @@ from typing import Literal, NamedTuple
 
 from enginery.core.records import PYTORCH
 from enginery.reporting.evidence import Evidence, Findings
-from enginery.reporting.noise import noisy_races, slowed
+from enginery.reporting.noise import Noise, noise_at, noise_of, slowed
 from enginery.reporting.wording import RUNTIME_TITLES
 
 
 class Note(NamedTuple):
     title: str
     text: str
-    kind: Literal["failed", "noisy", "other"] = "other"
+    kind: Literal["failed", "other"] = "other"
 
 
 def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> list[Note]:
@@ -20,19 +20,38 @@ def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> lis
     notes = _on_the_reference(findings.precisions[0].validation.reference)
     for entry in findings.precisions:
         notes += _on_execution(entry, runtime) + _on_failures(entry, failures.get(entry.precision, ()))
-    notes += [
-        Note(f"Noisy, {entry.precision} at batch {batch}", f"{'; '.join(why)}.", "noisy")
-        for entry, batch, why in noisy_races(findings)
+    return notes + _on_noise(findings)
+
+
+def noise_by_batch(findings: Findings) -> list[Note]:
+    """Each batch size of each precision at which a ratio is noisy, with all the reasons."""
+    return [
+        Note(f"{entry.precision} at batch {batch}", f"{_told(noise)}.")
+        for entry in findings.precisions
+        for batch in findings.batches
+        if (noise := noise_at(findings, entry, batch)).noisy
     ]
-    notes += [
-        Note(
-            f"A slower machine, {precision}",
-            f"by its pace, {times:.2f} times as slow as beside another precision. Milliseconds and ratios are of that "
-            f"machine; `dvc repro --force --single-item benchmark@{precision}` measures again.",
-        )
-        for precision, times in slowed(findings).items()
+
+
+def _on_noise(findings: Findings) -> list[Note]:
+    """A sentence for each precision, however many of its ratios are noisy."""
+    return [
+        Note(f"Noisy, {entry.precision}", f"{_told(noise)}.{_again(findings, entry.precision)}")
+        for entry in findings.precisions
+        if (noise := noise_of(findings, entry)).noisy
     ]
-    return notes
+
+
+def _again(findings: Findings, precision: str) -> str:
+    if precision not in slowed(findings):
+        return ""
+    again = f"`dvc repro --force --single-item benchmark@{precision}` measures again"
+    return f" Milliseconds are of that machine, too; {again}."
+
+
+def _told(noise: Noise) -> str:
+    count = f"{noise.noisy} of {noise.ratios} ratios: " if noise.ratios > 1 else ""
+    return count + "; ".join(noise.why)
 
 
 def _on_the_reference(made_by: str) -> list[Note]:

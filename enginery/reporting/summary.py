@@ -1,27 +1,29 @@
 """The report as Markdown."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from enginery.core.records import ENGINE
 from enginery.reporting import tables
 from enginery.reporting.evidence import Evidence, Findings
-from enginery.reporting.notes import notes_on
+from enginery.reporting.notes import Note, noise_by_batch, notes_on
 from enginery.reporting.verdict import sentence
 from enginery.reporting.where_time_goes import layer_sections
 from enginery.reporting.wording import RUNTIME_TITLES, device
 
+NOISE = "What is noisy and why"
+
 
 def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> str:
     machine, first = findings.machine, findings.precisions[0]
-    on_gpu = machine.device == "cuda"
+    on_gpu, noise = machine.device == "cuda", noise_by_batch(findings)
     parts = [
         "# Which precision to ship",
         sentence(findings),
         f"Measured on {device(machine)}, {RUNTIME_TITLES[machine.runtime]} {machine.runtime_version}, "
         f"{first.benchmark.threads} threads, {first.validation.samples} validation images.",
-        *_warnings(findings, failures),
+        *_listed(notes_on(findings, failures)),
         "![Accuracy and speed](figures/tradeoff.png)",
         "## Accuracy",
         "Each engine against PyTorch on the full validation set.",
@@ -43,7 +45,7 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
         "![Latency](figures/latency.png)",
         f"Times as fast as the baseline, which ran beside each engine anew: median over rounds in which both took a "
         f"turn, and its {first.benchmark.confidence:.0%} interval within this run. Another run can differ by more. "
-        f"An asterisk marks what is noisy, for the reasons named above. {_set_aside(findings)}",
+        f"An asterisk marks what is noisy{_reasons_below(noise)}. {_set_aside(findings)}".rstrip(),
         _markdown(tables.ratio_table(findings)),
         "## Throughput",
         "Images per second. One at a time: the next batch is asked for when the last has been answered, which is what "
@@ -57,6 +59,7 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
         "Peak memory is that of a process which only loads the engine and runs the largest batch."
         + (" The driver does not show what it holds on the GPU." if on_gpu and not _shows_gpu_memory(first) else ""),
         _markdown(tables.memory_table(findings)),
+        *([f"## {NOISE}", *_listed(noise)] if noise else []),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -88,9 +91,12 @@ def _shows_gpu_memory(entry: Evidence) -> bool:
     return entry.benchmark.peak_memory[ENGINE].device is not None
 
 
-def _warnings(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> list[str]:
-    lines = [f"- **{note.title}:** {note.text}" for note in notes_on(findings, failures)]
-    return ["\n".join(lines)] if lines else []
+def _listed(notes: Sequence[Note]) -> list[str]:
+    return ["\n".join(f"- **{note.title}:** {note.text}" for note in notes)] if notes else []
+
+
+def _reasons_below(noise: Sequence[Note]) -> str:
+    return f", for the [reasons at the end](#{NOISE.lower().replace(' ', '-')})" if noise else ""
 
 
 def _markdown(table: pd.DataFrame) -> str:

@@ -149,7 +149,7 @@ def ratio_table(findings: Findings) -> pd.DataFrame:
     rows = {
         f"{entry.precision} over {baseline}": {
             f"batch {ratio.batch}": f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
-            + (" *" if reasons(entry, ratio) else "")
+            + (" *" if reasons(findings, entry, ratio) else "")
             for ratio in entry.benchmark.ratios
             if ratio.baseline == baseline
         }

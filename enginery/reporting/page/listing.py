@@ -59,7 +59,7 @@ def _at_a_glance(entry: Evidence, findings: Findings, failures: Mapping[str, tup
     return [
         Cell(name),
         Cell(verdict_on(entry, failures)),
-        Cell(f"{ratio.median:.2f}" + (" *" if reasons(entry, ratio) else ""), f"{timed}.speedup"),
+        Cell(f"{ratio.median:.2f}" + (" *" if reasons(findings, entry, ratio) else ""), f"{timed}.speedup"),
         Cell(f"{entry.latency(batch).p50:.2f}", f"{timed}.p50_ms"),
         Cell(percent(validation.engine_accuracy), known),
         Cell(percent(validation.engine_against_pytorch.top1_agreement), f"{name}.same_answer_%"),
@@ -99,7 +99,7 @@ def _latency_rows(findings: Findings) -> Iterator[list[Cell | str]]:
             ratios: list[Cell | str] = []
             for name in findings.baselines:
                 ratio = entry.ratio(batch, name)
-                star = " *" if reasons(entry, ratio) else ""
+                star = " *" if reasons(findings, entry, ratio) else ""
                 text = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f}){star}"
                 ratios.append(Cell(text, f"{key}.speedup" if name == findings.baselines[0] else None))
             yield [entry.precision, str(batch), *_times(entry.latency(batch), key), *ratios]

@@ -14,7 +14,7 @@ from enginery.reporting import tables
 from enginery.reporting.background import Background
 from enginery.reporting.evidence import Findings, title_of
 from enginery.reporting.metrics import batch_key
-from enginery.reporting.notes import notes_on
+from enginery.reporting.notes import noise_by_batch, notes_on
 from enginery.reporting.page import causes, pictures
 from enginery.reporting.page.listing import facts, latencies, of_frame, overview, throughputs
 from enginery.reporting.verdict import MEASURE_AGAIN, doubts, recommend, stands, why
@@ -97,6 +97,7 @@ def _verdict(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dic
         "batch_key": batch_key(findings, findings.tuned_batch),
         "baseline": findings.baselines[0],
         "notes": notes_on(findings, failures),
+        "noise": noise_by_batch(findings),
         "overview": overview(findings, failures),
     }
 
