@@ -12,13 +12,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from enginery.core.records import Benchmark, EngineRecord, Trace, Validation
+from enginery.core.records import Benchmark, EngineRecord, Machine, Trace, Validation
 from enginery.engines import RECORD
-from enginery.reporting.evidence import Evidence
+from enginery.reporting.evidence import Evidence, Findings
 from enginery.reporting.noise import reasons
 
 PRECISION = "int8"
 ENGINE = Path("artifacts/engines") / PRECISION
+MACHINE = Path("artifacts/machine.json")
 
 
 def race(report: Path) -> Evidence:
@@ -28,7 +29,7 @@ def race(report: Path) -> Evidence:
         "simplified": "artifacts/simplified",
         "weights": "artifacts/weights",
         "validation": "artifacts/samples/validation",
-        "machine": "artifacts/machine.json",
+        "machine": MACHINE,
         "report": report,
     }
     command = [sys.executable, "-m", "stages.benchmark"]
@@ -60,8 +61,9 @@ def main() -> None:
     for beside, company in {"nothing": contextlib.nullcontext(), "a busy program": a_busy_program()}.items():
         with tempfile.TemporaryDirectory() as scratch, company:
             entry = race(Path(scratch) / PRECISION)
+        alone = Findings(Machine.read(MACHINE), (entry,))
         for ratio in entry.benchmark.ratios:
-            why = reasons(entry, ratio)
+            why = reasons(alone, entry, ratio)
             unseen += beside != "nothing" and not why
             figures = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
             print(f"| {beside} | {ratio.batch} | {figures} | {'; '.join(why) or 'nothing'} |", flush=True)

@@ -12,7 +12,7 @@ from enginery.reporting.background import gather_background
 from enginery.reporting.evidence import gather
 from enginery.reporting.figures import draw_figures
 from enginery.reporting.metrics import metrics
-from enginery.reporting.page.render import Nights, render_page
+from enginery.reporting.page.render import render_page
 from enginery.reporting.summary import write_summary
 from enginery.reporting.tables import latency_rows, tradeoff_rows
 from enginery.reporting.trend import TREND, draw_trend, trend_rows, trend_section
@@ -54,8 +54,7 @@ def report(
     with new_file(metrics_file) as temporary:
         temporary.write_text(json.dumps(metrics(findings), indent=2) + "\n")
     with new_file(page) as temporary:
-        trend = Nights((figures / TREND).read_bytes(), trend_rows(nights)) if nights else None
-        temporary.write_text(render_page(findings, background, failures, trend), encoding="utf-8")
+        temporary.write_text(render_page(findings, background, failures, trend_rows(nights)), encoding="utf-8")
     with new_file(summary) as temporary:
         temporary.write_text(write_summary(findings, failures) + trend_section(nights))
     Measurements(machine=findings.machine, precisions=tuple(entry.measured for entry in findings.precisions)).write(

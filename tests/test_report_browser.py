@@ -10,7 +10,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
-from test_report_page import page_of, require_same_figures
+from test_report_page import nights_of, page_of_nights, require_same_figures
 
 evidence, findings = test_reporting.evidence, test_reporting.findings  # their fixtures
 usual = test_report_page.usual
@@ -50,7 +50,7 @@ def visit(browser, usual, tmp_path):
 
     def visit(size=DESK, scheme="light", found=None):
         file = tmp_path / "report.html"
-        file.write_text(page_of(found or usual), encoding="utf-8")
+        file.write_text(page_of_nights(found or usual, nights_of([4.0, 3.0, 4.0])), encoding="utf-8")
         screen = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == PHONE}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
         setting = [{"name": "prefers-color-scheme", "value": scheme}]

@@ -5,7 +5,7 @@ import hashlib
 import re
 from collections import Counter
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -22,9 +22,11 @@ from enginery.reporting.background import Background
 from enginery.reporting.evidence import Findings
 from enginery.reporting.metrics import metrics
 from enginery.reporting.page.charts import apart, frontier
-from enginery.reporting.page.render import Nights, render_page, with_code
+from enginery.reporting.page.nights import MOST_DRAWN
+from enginery.reporting.page.render import render_page, with_code
 from enginery.reporting.page.scales import TIMES, Scale, around, decades, from_zero, short
 from enginery.reporting.page.svg import wrapped
+from enginery.reporting.trend import trend_rows
 from enginery.reporting.verdict import failures_of
 
 ROOT = Path(__file__).parents[1]
@@ -117,7 +119,7 @@ def background_of(names=tuple(f"activation_{number}" for number in range(20)), *
 
 
 def page_of(found, background=None, **must_pay):
-    return render_page(found, background or background_of(), failures_of(found, must_pay))
+    return render_page(found, background or background_of(), failures_of(found, must_pay), trend_rows([]))
 
 
 @pytest.fixture
@@ -197,29 +199,73 @@ def test_every_picture_says_what_it_shows(usual):
     assert len(ids) == len(set(ids))
 
 
-def test_nights_are_drawn_and_told_the_last_first(findings, evidence):
-    found = findings(looked_at(evidence("fp32")))
-    dates = [datetime(2026, 11, day, 2, 17) for day in (20, 21)]
-    rows = pd.DataFrame(
+def nights_of(speeds, setting="resnet18 on a machine", precision="int8", verdicts=None, error=0.01):
+    """Rows as trend_rows makes them of a history, a night after the other."""
+    first = datetime(2026, 11, 20, 2, 17)
+    return pd.DataFrame(
         {
-            "setting": HOSTILE, "date": dates, "precision": "int8", "speedup": [4.4, 3.7], "accuracy": [None, 0.95],
-            "relative_error": 0.01, "verdict": ["first", "regression"],
+            "setting": setting, "date": [first + timedelta(days=day) for day in range(len(speeds))],
+            "precision": precision, "speedup": speeds, "accuracy": None, "relative_error": error,
+            "verdict": verdicts or ["no change"] * len(speeds),
         }
     )  # fmt: skip
-    page = render_page(found, background_of(), failures_of(found, {}), Nights(b"a picture", rows))
-    assert f"data:image/png;base64,{base64.b64encode(b'a picture').decode()}" in page
-    assert "img-src data:" in page
-    last, first = (Reader(page).text.index(f"2026-11-{day} 02:17") for day in (21, 20))
+
+
+def page_of_nights(found, *nights):
+    return render_page(found, background_of(), failures_of(found, {}), pd.concat(nights, ignore_index=True))
+
+
+def drawn_in(page, key):
+    return page.partition(f'id="{key}-title"')[2].partition("</svg>")[0]
+
+
+def test_nights_are_told_the_last_first(usual):
+    page = page_of_nights(usual, nights_of([4.4, 3.7], setting=HOSTILE, verdicts=["first", "regression"]))
+    text = Reader(page).text
+    table = text.index("The latest nights")
+    last, first = (text.index(f"2026-11-{day} 02:17", table) for day in (21, 20))
     assert last < first
-    assert "3.70" in Reader(page).text[last:first]
-    assert "regression" in Reader(page).text[last:first]
+    assert "3.70" in text[last:first]
+    assert "regression" in text[last:first]
     assert HOSTILE not in page
 
 
-def test_without_nights_the_page_has_no_such_section_and_loads_no_image(usual):
-    page = page_of(usual)
-    assert "Over the nights" not in page
-    assert "img-src" not in page
+def test_nights_are_drawn_as_the_other_pictures_are(usual):
+    """In the colours of the page, light or dark."""
+    page = page_of_nights(
+        usual,
+        nights_of([4.0, 2.0, 3.0, 4.0], verdicts=["first", "regression", "not comparable", "no change"]),
+        nights_of([1.0, 1.0, 1.0, 1.0], precision="fp32", error=0.0),
+        nights_of([9.0], setting="resnet18 on another", verdicts=["gate"]),
+    )
+    speed = drawn_in(page, "nights-0-speed")
+    place = r'"([\d.]+)%?"'
+    curves = re.findall(rf'<line x1={place} y1={place} x2={place} y2={place} class="curve (\w+)"', speed)
+    assert [(*map(float, places), look) for *places, look in curves[:3]] == [
+        (0.0, 0.0, 33.33, 130.0, "strong"),
+        (33.33, 130.0, 66.67, 65.0, "strong"),
+        (66.67, 65.0, 100.0, 0.0, "strong"),
+    ]
+    assert [look for *_, look in curves[3:]] == ["plain"] * 3
+    assert re.findall(r'class="dot (\w+)"', speed) == ["failed", "hollow", "strong", "plain"]
+    assert "<title>2026-11-21: 2.00, regression</title>" in speed
+    assert re.findall(r">(2026-[\d-]+)<", speed) == ["2026-11-20", "2026-11-21", "2026-11-23"]
+    assert re.findall(r'class="dot (\w+)"', drawn_in(page, "nights-1-speed")) == ["failed"]
+    assert "The last of each: int8 0.0100, no change; fp32 0, no change." in drawn_in(page, "nights-0-error")
+    assert Reader(page).tags["img"] == 0
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_of_a_year_of_nights_the_latest_are_drawn(usual):
+    year = [nights_of([4.0] * 365, precision=name) for name in ("fp32", "fp16", "bf16", "int8")]
+    page = page_of_nights(usual, *year)
+    assert len(page) < 1_000_000
+    assert drawn_in(page, "nights-0-speed").count('class="curve ') == 4 * (MOST_DRAWN - 1)
+
+
+def test_without_nights_the_page_has_no_such_section(usual):
+    assert "Over the nights" not in page_of(usual)
 
 
 def test_names_never_become_markup(machine, findings, evidence):

@@ -26,10 +26,18 @@ class Point(NamedTuple):
     says: str
 
 
+class Dot(NamedTuple):
+    x: float
+    y: float
+    look: str
+    says: str
+
+
 class Curve(NamedTuple):
     label: str
     points: tuple[tuple[float, float], ...]
     look: str
+    dots: tuple[Dot, ...] = ()  # on those points that are something of their own
 
 
 class Axes(NamedTuple):
@@ -77,6 +85,9 @@ def draw_curves(key: str, title: str, description: str, curves: Sequence[Curve],
         places = [(axes.x.place(x), HEIGHT * (1 - axes.y.place(y))) for x, y in curve.points]
         for (x1, y1), (x2, y2) in pairwise(places):
             picture.line(x1, y1, x2, y2, f"curve {curve.look}")
+        for dot in curve.dots:
+            place = axes.x.place(dot.x), HEIGHT * (1 - axes.y.place(dot.y))
+            picture.dot(*place, f"dot {dot.look}", dot.says, radius=4)
         ends.append(places[-1])
     for curve, height in zip(curves, apart(ends), strict=True):
         picture.text(1, height + 4, curve.label, f"figure {curve.look}", shift=10)

@@ -4,7 +4,7 @@ import base64
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -17,6 +17,7 @@ from enginery.reporting.metrics import batch_key
 from enginery.reporting.notes import noise_by_batch, notes_on
 from enginery.reporting.page import causes, pictures
 from enginery.reporting.page.listing import facts, latencies, of_frame, overview, throughputs
+from enginery.reporting.page.nights import draw_trends
 from enginery.reporting.verdict import MEASURE_AGAIN, doubts, recommend, stands, why
 from enginery.reporting.where_time_goes import QUANTIZED, Parts, cost, slowest
 from enginery.reporting.wording import RUNTIME_TITLES, device, percent
@@ -28,15 +29,8 @@ MOST_CLASSES = 50
 MOST_NIGHTS = 60  # a row for each precision
 
 
-class Nights(NamedTuple):
-    """What became of speed and error over the nights."""
-
-    picture: bytes
-    rows: pd.DataFrame
-
-
 def render_page(
-    findings: Findings, background: Background, failures: Mapping[str, tuple[str, ...]], nights: Nights | None = None
+    findings: Findings, background: Background, failures: Mapping[str, tuple[str, ...]], nights: pd.DataFrame
 ) -> str:
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -55,8 +49,8 @@ def render_page(
         **_verdict(findings, failures),
         **_measured(findings, failures),
         **_explained(findings, background),
-        trend=nights and base64.b64encode(nights.picture).decode(),
-        nights=nights and of_frame("The latest nights", _readable_nights(nights.rows)),
+        trends=draw_trends(nights) if len(nights) else [],
+        nights=of_frame("The latest nights", _readable_nights(nights)) if len(nights) else None,
     )
 
 
