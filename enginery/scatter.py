@@ -27,7 +27,10 @@ def scattering(ratio: Ratio, benchmark: Benchmark) -> list[Excess]:
     """Of the ratio's own interval, and of the calls that it was made of."""
     interval = (ratio.high - ratio.low) / ratio.median
     found = [
-        Excess(f"the interval over {title_of(ratio.baseline)} is {interval:.0%} of it", interval / WIDEST_INTERVAL)
+        Excess(
+            f"the interval of the ratio to {title_of(ratio.baseline)} is {interval:.0%} of it",
+            interval / WIDEST_INTERVAL,
+        )
     ]
     owners = {ENGINE: "the engine's", ratio.baseline: f"{title_of(ratio.baseline)}'s"}
     for latency in benchmark.latencies:
