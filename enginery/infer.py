@@ -60,7 +60,7 @@ def infer(folder: Path, places: Sequence[Path], top: int, batch: int | None, thr
 def _shown(batches: list[list[Path]]) -> Iterable[list[Path]]:
     """With a bar, where it does not come between the lines of the answers."""
     drawn = sys.stderr.isatty() and not sys.stdout.isatty()
-    return progress(batches, "batches", len(batches)) if drawn else batches
+    return progress(batches, "images", len(batches), "batches") if drawn else batches
 
 
 class Classifier:

@@ -99,7 +99,7 @@ def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:
 def run_all(run: Run, samples: SampleSet, batch: int, whole: bool, label: str) -> Outputs:
     """The outputs for all samples; those of copies that filled up the last batch are dropped."""
     found: dict[str, list[NDArray[np.generic]]] = {}
-    for feeds in progress(samples.batches(batch, whole), label, -(-len(samples) // batch)):
+    for feeds in progress(samples.batches(batch, whole), label, -(-len(samples) // batch), "batches"):
         for name, values in run(feeds).items():
             found.setdefault(name, []).append(values)
     for name, parts in found.items():

@@ -66,7 +66,7 @@ def _write_pixels(source: Source, indices: Sequence[int], how: Preprocessing, fo
     with (folder / file_of(0)).open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         prepared = in_parallel(lambda index: source.prepare(index, how), indices)
-        for item in progress(prepared, "samples", len(indices)):
+        for item in progress(prepared, "samples", len(indices), "images"):
             samples.append(item.sample)
             file.write(item.pixels.data)
     return samples

@@ -61,15 +61,22 @@ def race(
     wanted = [rounds_for(point, seconds) for point in points]
     done: list[list[Round]] = [[] for _ in points]
 
-    def unfinished() -> list[int]:
+    def missing() -> list[int]:
+        """How many rounds each point lacks, as far as one can tell: a disturbed one has to be made up for."""
         best = min((each.pace for rounds in done for each in rounds), default=0.0)
         steady = [len(Timings(rounds).at(best).rounds) for rounds in done]
-        return [at for at in range(len(points)) if steady[at] < wanted[at] and len(done[at]) < 2 * wanted[at]]
+        return [
+            max(0, min(want - good, 2 * want - len(rounds)))
+            for want, good, rounds in zip(wanted, steady, done, strict=True)
+        ]
+
+    def unfinished() -> list[int]:
+        return [at for at, lacking in enumerate(missing()) if lacking]
 
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        for waiting in progress(iter(unfinished, []), f"{label}: rounds", max(wanted)):
+        for waiting in progress(iter(unfinished, []), label, lambda: max(missing()), "rounds"):
             for at in waiting:
                 done[at].append(take_round(points[at], seconds / wanted[at], pace, rng))
     finally:

@@ -40,7 +40,7 @@ def train_all(model: nn.Module, samples: SampleSet, params: TrainingParams) -> N
     )
     _train_leaves(model)
     steps = _shuffled(len(samples), params.batch, params.epochs)
-    for indices in progress(steps, "training", params.epochs * batches):
+    for indices in progress(steps, "training", params.epochs * batches, "batches"):
         images = _shrunk(_only(samples.read_at(indices.numpy())), params.size)
         logits = model(images)
         if not isinstance(logits, torch.Tensor):
@@ -79,7 +79,7 @@ def fit(model: nn.Module, samples: SampleSet) -> None:
 
 def _show(model: nn.Module, samples: SampleSet, label: str) -> None:
     with torch.no_grad():
-        for feeds in progress(samples.batches(READ_AT_ONCE), label, -(-len(samples) // READ_AT_ONCE)):
+        for feeds in progress(samples.batches(READ_AT_ONCE), label, -(-len(samples) // READ_AT_ONCE), "batches"):
             model(_only(feeds).contiguous(memory_format=torch.channels_last))
 
 

@@ -85,7 +85,7 @@ def check_spot(
     """Whole batches of just this size; a set that is too small goes round."""
     batches = max(1, min(count, len(samples)) // batch)
     chosen = np.arange(batches * batch) % len(samples)
-    parts = progress(np.split(chosen, batches), f"batch {batch}", batches)
+    parts = progress(np.split(chosen, batches), f"at batch {batch}", batches, "calls")
     answers = [engine.run(samples.read_at(part)) for part in parts]
     found = {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
     labels = samples.labels

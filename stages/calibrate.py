@@ -43,7 +43,7 @@ def find_ranges(
     graph = load_graph(model)
     fixed = fixed_batch(graph)
     batch = fixed or params.batch
-    batches = progress(samples.batches(batch, whole=bool(fixed)), "calibration", -(-len(samples) // batch))
+    batches = progress(samples.batches(batch, whole=bool(fixed)), "calibration", -(-len(samples) // batch), "batches")
     histograms = measure(graph, batches, params.bins)
     amax = {name: choose_amax(histogram, params) for name, histogram in histograms.items()}
     return amax, {name: sketch(histogram, amax[name]) for name, histogram in histograms.items()}

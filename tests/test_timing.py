@@ -1,4 +1,5 @@
 import gc
+import re
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -6,6 +7,7 @@ import numpy as np
 import pytest
 
 from enginery import timing
+from enginery.core import progress
 from enginery.timing import (
     FEWEST_ROUNDS,
     MOST_ROUNDS,
@@ -141,6 +143,17 @@ def test_rounds_on_a_slower_machine_are_made_up_for(track, rng):
     timings = race_one({"a": track.contender("a", 0.02)}, 4.0, rng, pace)
     assert len(timings.at(1.0).rounds) == MOST_ROUNDS
     assert MOST_ROUNDS + 8 <= len(timings.rounds) <= MOST_ROUNDS + 12
+
+
+def test_progress_is_never_more_than_all_however_many_rounds_are_made_up_for(track, rng, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", -1)  # a line for each round
+    timings = race_one({"a": track.contender("a", 0.02)}, 4.0, rng, lambda: 1.5 if 2 < track.now < 4 else 1.0)
+    told = re.findall(r"(?m)^race: (\d+) of (\d+) rounds, ", capsys.readouterr().out)
+    counts, totals = ([int(number) for number in column] for column in zip(*told, strict=True))
+    assert counts == list(range(1, len(timings.rounds) + 1))
+    assert (totals[0], totals[-1]) == (MOST_ROUNDS, len(timings.rounds))
+    assert totals == sorted(totals)
+    assert all(count < total for count, total in zip(counts[:-1], totals[:-1], strict=True))
 
 
 def test_a_machine_that_stays_slow_costs_no_more_than_twice_the_time(track, rng):

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from tqdm import tqdm
@@ -11,14 +11,23 @@ Item = TypeVar("Item")
 SECONDS_BETWEEN_LINES = 5.0
 
 
-def progress(items: Iterable[Item], label: str, total: int) -> Iterator[Item]:
+def progress(items: Iterable[Item], label: str, total: int | Callable[[], int], unit: str) -> Iterator[Item]:
+    """`unit` is what is counted, in the plural. Where the total may grow, it is a function: how many are left."""
+
+    def whole(done: int) -> int:
+        return done + total() if callable(total) else total
+
     if sys.stderr.isatty():
-        yield from tqdm(items, desc=label, total=total, leave=False)
+        with tqdm(desc=label, total=whole(0), unit=f" {unit}", leave=False) as bar:
+            for done, item in enumerate(items, start=1):
+                yield item
+                bar.total = whole(done)
+                bar.update()
         return
     started = spoken = time.monotonic()
     for done, item in enumerate(items, start=1):
         yield item
-        now = time.monotonic()
-        if done == total or now - spoken > SECONDS_BETWEEN_LINES:
+        now, of = time.monotonic(), whole(done)
+        if done == of or now - spoken > SECONDS_BETWEEN_LINES:
             spoken = now
-            print(f"{label}: {done} of {total}, {now - started:.1f} s", flush=True)
+            print(f"{label}: {done} of {of} {unit}, {now - started:.1f} s", flush=True)

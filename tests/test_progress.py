@@ -1,0 +1,46 @@
+"""Lines of progress in a log: they say what is counted, and never more than there is."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from enginery.core import progress as module
+from enginery.core.progress import SECONDS_BETWEEN_LINES, progress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Each item takes longer than lines are apart."""
+    seconds = iter(range(0, 1000, int(SECONDS_BETWEEN_LINES) + 1))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+
+
+def test_a_line_says_what_is_counted(clock, capsys):
+    assert list(progress("abc", "training", 3, "batches")) == ["a", "b", "c"]
+    told = [f"training: {done} of 3 batches, {6 * done:.1f} s" for done in (1, 2, 3)]
+    assert capsys.readouterr().out.splitlines() == told
+
+
+def test_quick_work_is_one_line_at_its_end(capsys):
+    list(progress(range(1000), "samples", 1000, "images"))
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("samples: 1000 of 1000 images, ")
+
+
+def test_work_that_grows_is_never_more_than_all(clock, capsys):
+    left = [2, 1, 2, 1, 0]
+    list(progress(range(5), "race", lambda: left.pop(0), "rounds"))
+    told = [line.partition(",")[0] for line in capsys.readouterr().out.splitlines()]
+    assert told == [f"race: {count} rounds" for count in ("1 of 3", "2 of 3", "3 of 5", "4 of 5", "5 of 5")]
+
+
+def test_a_bar_grows_with_its_work(monkeypatch, capsys):
+    left = [2, 1, 1, 0]  # asked once before the first
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert list(progress(range(3), "race", lambda: left.pop(0), "rounds")) == [0, 1, 2]
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "race:   0%" in shown.err
+    assert "0/2 [" in shown.err
+    assert left == []
