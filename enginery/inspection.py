@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from enginery.core.records import EngineRecord, Target, TensorSpec
+from enginery.core.sizes import file_size
 from enginery.lookup import read_engine
 from enginery.reporting.layers import short_kind, short_name
 from enginery.targets import alternatives
@@ -20,7 +21,7 @@ def describe_engine(folder: Path) -> str:
         "compiled by": f"{record.target.runtime} {record.target.runtime_version}, in {record.build_seconds:.1f} s",
         "runs on": where(record.target),
         "files": ", ".join(f"{name} (sha256 {digest[:12]}, whole)" for name, digest in record.files.items()),
-        "size": f"{record.bytes / 1e6:.1f} MB, of {record.onnx_bytes / 1e6:.1f} MB of ONNX",
+        "size": f"{file_size(record.bytes)}, of {file_size(record.onnx_bytes)} of ONNX",
         "ONNX": f"sha256 {record.onnx_sha256[:12]}",
         **{f"{axis} sizes": f"{sizes}, tuned for {sizes.opt}" for axis, sizes in record.profile.ranges.items()},
         **({"TF32": "allowed" if build.tf32 else "not allowed"} if record.target.device == "cuda" else {}),

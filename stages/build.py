@@ -4,6 +4,7 @@ from pathlib import Path
 
 from enginery.core.params import load_params
 from enginery.core.records import Manifest, Target
+from enginery.core.sizes import file_size
 from enginery.core.stage import run_stage
 from enginery.engines import build_engine
 
@@ -19,7 +20,7 @@ def build(precision: str, converted: Path, target: Path, validation: Path, engin
         engine,
     )
     executed = ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "known once built on a GPU"
-    print(f"{precision}: {record.bytes / 1e6:.1f} MB in {record.build_seconds:.1f} s; compute layers: {executed}")
+    print(f"{precision}: {file_size(record.bytes)} in {record.build_seconds:.1f} s; compute layers: {executed}")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def test_an_engine_is_described_by_what_matters(openvino, tiny_onnx, machine):
     assert found["compiled by"].startswith(f"openvino {machine.runtime_version}, in ")
     assert found["runs on"] == f"{machine.device_name}, {machine.cores} cores, {machine.operating_system}"
     assert found["files"] == f"engine.blob (sha256 {sha256(openvino / 'engine.blob')[:12]}, whole)"
-    assert found["size"] == f"{record.bytes / 1e6:.1f} MB, of {tiny_onnx.stat().st_size / 1e6:.1f} MB of ONNX"
+    assert found["size"] == f"{record.bytes / 1e3:.1f} kB, of {tiny_onnx.stat().st_size / 1e3:.1f} kB of ONNX"
     assert found["ONNX"] == f"sha256 {sha256(tiny_onnx)[:12]}"
     assert found["batch sizes"] == "2 to 8, tuned for 4"
     assert found["compute layers"] == "3 fp32"
@@ -147,12 +147,12 @@ def of_bytes(folder):
     [
         (damage, "engine.blob is damaged: its hash differs from the one in engine.json. Run `dvc repro`"),
         (without_blob, "engine.blob is missing. Run `dvc repro`"),
-        (without_record, "is not an engine's folder, such as artifacts/engines/int8"),
+        (without_record, "engine is not an engine's folder"),
         (of_another_version, "engine.json is not a EngineRecord document: target"),
         (of_bytes, "engine.json is not a EngineRecord document"),
         (lambda folder: folder / "engine.blob", "engine.blob is not an engine's folder"),
         (lambda folder: folder / "engine.json", "engine.json is not an engine's folder"),
-        (lambda folder: folder / "nothing", "nothing is not an engine's folder"),
+        (lambda folder: folder / "nothing", "there is no engine /"),
     ],
     ids=["damaged", "no blob", "no record", "another version", "bytes", "a blob", "a record", "nothing"],
 )
@@ -169,5 +169,5 @@ def test_an_onnx_file_or_a_plan_in_place_of_a_folder_is_one_sentence(tiny_onnx, 
     for path in (tiny_onnx, rtx / "engine.plan"):
         done = inspect(path)
         assert (done.returncode, done.stdout) == (1, "")
-        wanted = f"{path} is not an engine's folder, such as artifacts/engines/int8 after `dvc repro`"
+        wanted = f"{path} is not an engine's folder: `dvc repro` makes one per precision, in artifacts/engines"
         assert done.stderr == f"enginery: {wanted}\n"

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 import test_report_page
@@ -11,6 +12,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 from test_report_page import nights_of, page_of_nights, require_same_figures
+
+from enginery.reporting.evidence import Findings
 
 evidence, findings = test_reporting.evidence, test_reporting.findings  # their fixtures
 usual = test_report_page.usual
@@ -140,6 +143,18 @@ def test_powers_of_ten_are_sorted_as_numbers(visit):
     error = page.find_elements(By.CSS_SELECTOR, "#summary thead th")[6]
     error.find_element(By.TAG_NAME, "button").click()
     assert column(page, 6) == ["3.0e-07", "1.0e-04", "5.0e-03"]
+
+
+def test_sizes_are_sorted_whatever_their_unit(visit, usual):
+    sizes = (1_500_000, 700_000, 40_000)
+    other = [
+        replace(entry, engine=entry.engine.model_copy(update={"bytes": size}))
+        for entry, size in zip(usual.precisions, sizes, strict=True)
+    ]
+    page = visit(found=Findings(usual.machine, tuple(other)))
+    size = page.find_elements(By.CSS_SELECTOR, "#summary thead th")[7]
+    size.find_element(By.TAG_NAME, "button").click()
+    assert column(page, 7) == ["40.0 kB", "700.0 kB", "1.5 MB"]
 
 
 def test_the_keyboard_reaches_everything_and_shows_where_it_is(visit):

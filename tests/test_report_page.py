@@ -442,6 +442,22 @@ def test_bars_are_as_long_as_what_they_stand_for(usual):
     page = page_of(Findings(usual.machine, (big, small)))
     drawn = page.partition('id="size-title"')[2].partition("</svg>")[0]
     assert re.findall(r'<rect [^>]*width="([\d.]+)%"', drawn) == ["100.00", "25.00"]
+    assert ">MB</text>" in drawn
+    assert ">3.1 MB</text>" in drawn
+
+
+def test_tiny_engines_have_a_size(usual):
+    tiny = [
+        replace(entry, engine=entry.engine.model_copy(update={"bytes": size}))
+        for entry, size in zip(usual.precisions, (40_000, 20_000, 10_000), strict=True)
+    ]
+    page = page_of(Findings(usual.machine, tuple(tiny)))
+    assert " 0.0 MB" not in Reader(page).text
+    assert [text for metric, text in Reader(page).figures if metric == "int8.engine_MB"] == ["10.0 kB", "10.0 kB"]
+    drawn = page.partition('id="size-title"')[2].partition("</svg>")[0]
+    assert ">kB</text>" in drawn
+    assert ">10.0 kB</text>" in drawn
+    assert re.findall(r'<rect [^>]*width="([\d.]+)%"', drawn) == ["100.00", "50.00", "25.00"]
 
 
 def test_the_activations_that_lose_most_come_first():

@@ -206,6 +206,13 @@ def test_the_sentence_says_how_fast_and_how_right(findings, evidence):
     )
 
 
+def test_a_tiny_engine_has_a_size(findings, evidence):
+    tiny = evidence("int8")
+    tiny = replace(tiny, engine=tiny.engine.model_copy(update={"bytes": 12_340, "onnx_bytes": 45_600}))
+    assert " The engine takes 12.3 kB." in sentence(findings(tiny))
+    assert tables.memory_table(findings(tiny)).loc["int8"].tolist()[:2] == ["45.6 kB", "12.3 kB"]
+
+
 def test_figures_are_quoted_at_the_tuned_batch_if_it_was_raced_and_else_at_the_largest(findings, evidence):
     assert findings(evidence("int8")).tuned_batch == 8
     assert findings(evidence("int8", batches=(1, 4, 2))).tuned_batch == 4
@@ -473,7 +480,7 @@ def test_tables_have_a_row_per_precision_and_a_column_per_batch(findings, eviden
     assert throughput.loc["int8, one at a time", "batch 1"] == "400 (5.0 ms)"
     assert throughput.loc["int8, 2 at once", "batch 8"] == "800 (10.0 ms)"
     assert tables.executed_table(both).loc["int8"].tolist() == ["2 int8, 1 fp32", "67%", "classifier"]
-    assert tables.memory_table(both).loc["int8"].tolist() == ["45.6", "12.3", "150", "800", "1.2"]
+    assert tables.memory_table(both).loc["int8"].tolist() == ["45.6 MB", "12.3 MB", "150", "800", "1.2"]
     assert tables.blame_table(both).loc["int8"].tolist() == [
         "1.0e-02",
         "1.0e-03",

@@ -6,6 +6,7 @@ import pandas as pd
 
 from enginery.core.params import EAGER
 from enginery.core.records import ENGINE, LAUNCHED, PeakMemory
+from enginery.core.sizes import file_size
 from enginery.reporting.evidence import Evidence, Findings, some_of, title_of
 from enginery.reporting.line import fit_line
 from enginery.reporting.noise import reasons
@@ -162,8 +163,8 @@ def ratio_table(findings: Findings) -> pd.DataFrame:
 def memory_table(findings: Findings) -> pd.DataFrame:
     rows = {
         entry.precision: {
-            "ONNX, MB": f"{entry.engine.onnx_bytes / 1e6:.1f}",
-            "engine, MB": f"{entry.engine.bytes / 1e6:.1f}",
+            "ONNX": file_size(entry.engine.onnx_bytes),
+            "engine": file_size(entry.engine.bytes),
             "peak memory, MB": _memory(entry.benchmark.peak_memory[ENGINE]),
             **({"PyTorch eager's, MB": _memory(peak)} if (peak := entry.benchmark.peak_memory.get(EAGER)) else {}),
             "build, s": f"{entry.engine.build_seconds:.1f}",

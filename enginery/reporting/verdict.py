@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from enginery.core.params import MustPay
 from enginery.core.records import Validation
+from enginery.core.sizes import file_size
 from enginery.reporting.evidence import Evidence, Findings, title_of
 from enginery.reporting.noise import reasons, slowed
 from enginery.reporting.payoff import unpaid
@@ -99,5 +100,5 @@ def sentence(findings: Findings) -> str:
         f"{opening} {ratio.median:.2f} times as fast as {title_of(baseline)} at batch {batch} "
         f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
         f"{accuracy_beside(validation)}{_agreement(validation)}. "
-        f"The engine takes {engine.bytes / 1e6:.1f} MB.{closing}"
+        f"The engine takes {file_size(engine.bytes)}.{closing}"
     )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from enginery.core.records import ENGINE, Latency
+from enginery.core.sizes import file_size
 from enginery.reporting.evidence import Evidence, Findings, title_of
 from enginery.reporting.metrics import batch_key
 from enginery.reporting.noise import reasons
@@ -42,7 +43,7 @@ def overview(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Tab
     batch, baseline = findings.tuned_batch, findings.baselines[0]
     columns = (
         "precision", "verdict", f"times {title_of(baseline)}", f"ms per batch of\N{NO-BREAK SPACE}{batch}", "accuracy",
-        "same answer", "relative error", "engine, MB", "peak memory, MB",
+        "same answer", "relative error", "engine", "peak memory, MB",
     )  # fmt: skip
     return table(
         "Every precision at a glance",
@@ -64,7 +65,7 @@ def _at_a_glance(entry: Evidence, findings: Findings, failures: Mapping[str, tup
         Cell(percent(validation.engine_accuracy), known),
         Cell(percent(validation.engine_against_pytorch.top1_agreement), f"{name}.same_answer_%"),
         Cell(f"{validation.engine_against_pytorch.relative:.1e}", f"{name}.relative_error"),
-        Cell(f"{entry.engine.bytes / 1e6:.1f}", f"{name}.engine_MB"),
+        Cell(file_size(entry.engine.bytes), f"{name}.engine_MB"),
         Cell(f"{entry.benchmark.peak_memory[ENGINE].host:.0f}", f"{name}.peak_MB"),
     ]
 

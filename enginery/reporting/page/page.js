@@ -30,7 +30,7 @@ showTheme();
 
 // Tables: a cell counts as the figure that it begins with, if all cells of the column do. What is missing comes last.
 function figureOf(text) {
-  return parseFloat(text.replaceAll(",", ""));
+  return parseFloat(text.replaceAll(",", "")) * (text.endsWith(" kB") ? 1e-3 : 1); // the other sizes are in MB
 }
 
 function sortBy(header) {

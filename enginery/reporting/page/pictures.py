@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from enginery.core.params import EAGER
 from enginery.core.records import ENGINE, Latency
+from enginery.core.sizes import KILOBYTE, MEGABYTE, file_size
 from enginery.reporting.evidence import Evidence, Findings, title_of
 from enginery.reporting.page.rows import Mark, Row, bar, dot, draw_rows
 from enginery.reporting.page.scales import Scale, from_zero, short
@@ -101,22 +102,23 @@ def _requests(count: int) -> str:
 
 def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     """On a GPU, what a process takes there follows what it takes of the host."""
-    sizes = [_size(entry, looks[entry.precision]) for entry in findings.precisions]
+    largest = max(entry.engine.bytes for entry in findings.precisions)
+    unit, per = ("MB", MEGABYTE) if largest >= MEGABYTE else ("kB", KILOBYTE)
+    sizes = [_size(entry, looks[entry.precision], per) for entry in findings.precisions]
     first = findings.precisions[0]
     peaks = [_memory(first, EAGER, "PyTorch eager", "faint")] if EAGER in first.benchmark.peak_memory else []
     peaks += [_memory(entry, ENGINE, entry.precision, looks[entry.precision]) for entry in findings.precisions]
     where = " of the host + of the GPU" if any("+" in row.value for row in peaks) else ""
     return [
-        Figure("Engine on disk", draw_rows("size", "Size of the engines", _said(sizes), sizes, _longest(sizes), "MB")),
+        Figure("Engine on disk", draw_rows("size", "Size of the engines", _said(sizes), sizes, _longest(sizes), unit)),
         Figure(
             f"Peak memory{where}", draw_rows("peak", f"Peak memory{where}", _said(peaks), peaks, _longest(peaks), "MB")
         ),
     ]
 
 
-def _size(entry: Evidence, look: str) -> Row:
-    megabytes = entry.engine.bytes / 1e6
-    return Row(entry.precision, (bar(megabytes),), f"{megabytes:.1f} MB", look)
+def _size(entry: Evidence, look: str, per: int) -> Row:
+    return Row(entry.precision, (bar(entry.engine.bytes / per),), file_size(entry.engine.bytes), look)
 
 
 def _memory(entry: Evidence, contender: str, label: str, look: str) -> Row:

@@ -10,6 +10,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from enginery.core.sizes import file_size
 from enginery.reporting import tables
 from enginery.reporting.background import Background
 from enginery.reporting.evidence import Findings, title_of
@@ -35,7 +36,7 @@ def render_page(
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"code": with_code, "title_of": title_of}
+    environment.filters |= {"code": with_code, "title_of": title_of, "file_size": file_size}
     script = (HERE / "page.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
