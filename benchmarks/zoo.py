@@ -147,7 +147,7 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
     made, sets = Path("artifacts"), {n: made_at(f"samples/{n}") for n in ("training", "calibration", "validation")}
     validation = sets["validation"]
     records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "code")}
-    step("machine", partial(machine, **records))
+    step("machine", partial(machine, Path("data/models"), Path("data/weights"), Path("data/calibration"), **records))
     step("samples", partial(samples, Path("data/images"), **sets))
     step("weights", partial(weights, Path("data/weights"), Path("data/models"), sets["training"], made / "weights"))
     step("export", partial(export, made / "weights", validation, made / "exported"))

@@ -8,15 +8,13 @@ import torch
 import torchvision
 from torch import nn
 
-from enginery.core.brought import brought
+from enginery.core.brought import brought_checkpoint
 from enginery.core.errors import EngineryError
 from enginery.core.params import ModelParams, TrainingParams, WeightsParams
 from enginery.models import apply_weights, make_model, read_checkpoint, require_finite
 from enginery.original import require_runs, run_model
 from enginery.samples import SampleSet
 from enginery.training import train
-
-KEYWORDS = "train, pretrained, given"
 
 
 def obtain(params: ModelParams, weights: WeightsParams, training: SampleSet, data: Path) -> nn.Module:
@@ -28,7 +26,7 @@ def obtain(params: ModelParams, weights: WeightsParams, training: SampleSet, dat
         return _pretrained(params, classes)
     if weights.source == "given":
         return make_model(params, classes)
-    checkpoint = brought(weights.source, data, "weights.source", KEYWORDS)
+    checkpoint = brought_checkpoint(weights.source, data)
     state = read_checkpoint(checkpoint)
     model = make_model(params, classes or len(list(state.values())[-1]))  # the last is the last layer's
     apply_weights(model, state, checkpoint)

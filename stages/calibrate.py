@@ -7,7 +7,7 @@ from enginery.calibration.measure import measure
 from enginery.calibration.provenance import measured_provenance, provided_provenance
 from enginery.calibration.sketch import sketch
 from enginery.calibration.thresholds import choose_amax
-from enginery.core.brought import brought
+from enginery.core.brought import brought_ranges
 from enginery.core.files import new_folder
 from enginery.core.params import CalibrationParams, load_params
 from enginery.core.progress import progress
@@ -25,7 +25,7 @@ def calibrate(data: Path, simplified: Path, calibration: Path, calibrated: Path)
     with new_folder(calibrated) as unfinished:
         cache = unfinished / "calibration.cache"
         if params.file:
-            amax = read_cache(brought(params.file, data, "calibration.file", "null"))
+            amax = read_cache(brought_ranges(params.file, data))
             write_cache(amax, cache)
             record = provided_provenance(params, cache, amax)
         else:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from enginery.core.brought import MADE_WEIGHTS, brought_checkpoint, brought_model, brought_ranges
 from enginery.core.params import load_params
 from enginery.core.records import Code
 from enginery.core.stage import run_stage
@@ -10,9 +11,18 @@ from enginery.targets import target_of
 from enginery.user_code import fingerprint
 
 
-def machine(machine: Path, target: Path, dialect: Path, tools: Path, code: Path) -> None:
+def machine(
+    models: Path, weights: Path, calibration: Path, machine: Path, target: Path, dialect: Path, tools: Path, code: Path
+) -> None:
     """Write what timings depend on, what engines do, what quantized graphs do, what all graphs do, and the model."""
     params = load_params()
+    # The stages that read these files come later, of a large model hours: one that is missing is refused here.
+    if params.model.is_onnx:
+        brought_model(params.model.source, models)
+    if params.weights.source not in MADE_WEIGHTS:
+        brought_checkpoint(params.weights.source, weights)
+    if params.calibration.file:
+        brought_ranges(params.calibration.file, calibration)
     described = describe_machine(params.runtime)
     described.write(machine)
     target_of(described, params.build.tensorrt).write(target)

@@ -5,7 +5,7 @@ from pathlib import Path
 import onnx
 import torch
 
-from enginery.core.brought import brought
+from enginery.core.brought import brought_model
 from enginery.core.files import new_folder, sha256
 from enginery.core.params import load_params
 from enginery.core.records import Weights
@@ -23,7 +23,7 @@ def weights(data: Path, models: Path, training: Path, weights: Path) -> None:
     with new_folder(weights) as unfinished:
         if params.model.is_onnx:
             file = unfinished / GIVEN_GRAPH
-            graph = load_graph(brought(params.model.source, models, "model.source", "a torchvision classifier"))
+            graph = load_graph(brought_model(params.model.source, models))
             save_graph(graph, file)  # with the weights that it may have beside it
             parameters = sum(len(onnx.numpy_helper.to_array(tensor).ravel()) for tensor in graph.graph.initializer)
         else:

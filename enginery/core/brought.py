@@ -6,6 +6,19 @@ from pathlib import Path
 from enginery.core.errors import EngineryError
 
 DVC_CACHE = "/files/md5/"
+MADE_WEIGHTS = ("train", "pretrained", "given")  # what weights.source may be, if no file
+
+
+def brought_model(source: str, models: Path) -> Path:
+    return brought(source, models, "model.source", "a torchvision classifier")
+
+
+def brought_checkpoint(source: str, weights: Path) -> Path:
+    return brought(source, weights, "weights.source", ", ".join(MADE_WEIGHTS))
+
+
+def brought_ranges(file: str, calibration: Path) -> Path:
+    return brought(file, calibration, "calibration.file", "null")
 
 
 def brought(path: str, data: Path, setting: str, keywords: str) -> Path:
