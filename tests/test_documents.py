@@ -292,6 +292,13 @@ def test_infer_prints_what_the_document_shows(digits):
     assert lines_in_any_order(shown) == lines_in_any_order(printed)
 
 
+@pytest.mark.parametrize(
+    "made", ["digits/0.png", "bundles/resnet18-int8/README.md", "artifacts/engines/int8/engine.json"]
+)
+def test_git_leaves_alone_what_the_reader_makes(made):
+    assert subprocess.run(["git", "check-ignore", "--quiet", made], cwd=ROOT).returncode == 0
+
+
 def test_each_exception_names_its_reason_and_what_stands_in():
     reasons = [(block.name, block.not_run) for block in blocks(*TO_RUN) if block.not_run]
     assert len(reasons) < len([block for block in blocks(*TO_RUN) if not block.not_run])
