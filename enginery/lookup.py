@@ -22,8 +22,10 @@ def require_engine(folder: Path) -> None:
         return
     near = _engines_near(folder)
     nearest = difflib.get_close_matches(folder.name, near, n=1, cutoff=0.4)
-    meant = f"; did you mean {near[nearest[0]]}?" if nearest else ""
-    raise EngineryError(f"{folder} is not an engine's folder, such as {ENGINES}/int8 after `dvc repro`{meant}")
+    cure = f"; did you mean {near[nearest[0]]}?" if nearest else f": `dvc repro` makes one per precision, in {ENGINES}"
+    if folder.exists():
+        raise EngineryError(f"{folder} is not an engine's folder{cure}")
+    raise EngineryError(f"there is no engine {folder}{cure}")
 
 
 def _engines_near(folder: Path) -> dict[str, Path]:

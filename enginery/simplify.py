@@ -14,7 +14,7 @@ def simplify_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     simplified: onnx.ModelProto
     simplified, ok = onnxsim.simplify(model)
     if not ok:
-        raise EngineryError("simplify: onnxsim found that its own result computes something else than its input")
+        raise EngineryError("onnxsim found that its own result computes something else than its input")
     return simplified
 
 

@@ -29,7 +29,8 @@ def split(total: int, params: SamplesParams) -> dict[str, list[int]]:
     if sum(asked.values()) > total:
         wanted = ", ".join(f"{name} {count}" for name, count in asked.items())
         raise EngineryError(
-            f"samples: {params.source} has {total} images, but params.yaml asks for {sum(asked.values())} ({wanted})"
+            f"samples.source: {params.source} has {total} images, "
+            f"but params.yaml asks for {sum(asked.values())} ({wanted})"
         )
     order = np.random.default_rng(params.seed).permutation(total).tolist()
     splits: dict[str, list[int]] = {}

@@ -41,7 +41,7 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
         interface_of(graph, profile, f"the exported graph of {name}")
         session = arbiter(path)
         got = [run_graph(session, feeds) for feeds in checked]
-        failure = f"export: the ONNX graph of {name} does not compute what PyTorch computes"
+        failure = f"the ONNX graph of {name} does not compute what PyTorch computes"
         worst = check_at_each_size(wanted, got, EXPORT_LIMIT, failure)
         opset = opset_of(graph)
         Export(opset=opset, nodes=count_nodes(graph), against_pytorch=worst).write(unfinished / "export.json")

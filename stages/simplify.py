@@ -31,7 +31,7 @@ def simplify(exported: Path, validation: Path, simplified: Path) -> None:
                 [run_graph(given, feeds) for feeds in checked],
                 [run_graph(made, feeds) for feeds in checked],
                 SIMPLIFY_LIMIT,
-                "simplify: the simplified graph does not compute what the exported one computes",
+                "the simplified graph does not compute what the exported one computes",
             ),
         )
         record.write(unfinished / "simplify.json")

@@ -17,6 +17,7 @@ from command import ROOT, enginery
 from google.protobuf import text_format
 from PIL import Image
 from project import build_project, judge, make_project
+from ruamel.yaml import YAML
 
 from enginery.bundle import pages
 from enginery.bundle.standalone import REPLACED, preprocessing_for_bundle, standalone_preprocessing
@@ -160,6 +161,8 @@ def test_the_readme_tells_each_file_and_the_numbers(any_bundle):
     assert "{" not in text.replace("{{", "")
     for name in {name.partition("/")[0] for name in COMMON | OWN[runtime]} - {"README.md"}:
         assert f"`{name}" in text, name
+    size = EngineRecord.read(bundle / "engine" / "engine.json").bytes
+    assert f"| size of the engine | {size / 1e3:.1f} kB |" in text
     assert "| accuracy | 98.40%, PyTorch 98.60%, over 512 samples |" in text
     assert "| same answer as PyTorch | 100.00% |" in text
     assert "| batch 4 | 2.50 ms (p99 3.50 ms), 1600 images/s |" in text
@@ -450,8 +453,8 @@ def test_a_verdict_that_the_measurements_contradict_lets_nothing_through(project
 
 
 def test_an_unknown_precision_is_a_sentence(project):
-    assert refused(project, precision="fp23").endswith("judges no precision 'fp23'; did you mean 'fp32'?")
-    assert refused(project, precision="../x").endswith("judges no precision '../x'; known here: fp32")
+    assert refused(project, precision="fp23").endswith("judges no precision 'fp23'; it judges fp32")
+    assert refused(project, precision="../x").endswith("judges no precision '../x'; it judges fp32")
 
 
 def test_the_report_of_another_engine_lets_none_through(project, machine):
@@ -523,6 +526,33 @@ def test_a_bundle_is_replaced_unless_somebody_worked_in_it(project):
     assert "would be replaced, but notes.txt is none of its files: save it" in refused(project)
     (first / "notes.txt").unlink()
     assert "labels.txt" in names_in(bundled(project))
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("pets:network", "pets-network"),
+        ("zoo.models:Small", "zoo.models-Small"),
+        ("data/models/my net.onnx", "my-net"),
+    ],
+)
+def test_a_model_of_ones_own_gives_its_name(project, source, name):
+    """The function alone is often called like any other."""
+    params = YAML(typ="safe").load((project / "params.yaml").read_text())
+    params["model"]["source"], params["weights"]["source"] = source, "given"
+    params["benchmark"]["baselines"] = ["onnxruntime"]
+    YAML(typ="safe").dump(params, project / "params.yaml")
+    done = enginery("bundle", "fp32", cwd=project)
+    assert (done.stdout, done.stderr) == (f"bundles/{name}-fp32\n", "")
+    assert (project / f"bundles/{name}-fp32/triton/{name}-fp32/config.pbtxt").is_file()
+
+
+def test_before_any_run_it_says_what_makes_the_engine(project):
+    """In a fresh clone, where the last report is."""
+    shutil.rmtree(project / "artifacts")
+    assert refused(project) == (
+        "there is no engine artifacts/engines/fp32: `dvc repro` makes one per precision, in artifacts/engines"
+    )
 
 
 def test_out_says_where(project, tmp_path):

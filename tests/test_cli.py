@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from command import ROOT, enginery, on_a_terminal
@@ -77,6 +78,20 @@ def test_a_precision_in_place_of_a_folder_is_answered_with_the_folder(built, tmp
     done = enginery("inspect", "fp32", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.endswith("did you mean artifacts/engines/fp32?\n")
+
+
+def test_before_any_run_it_says_what_makes_engines(tmp_path):
+    for command in (("inspect", "artifacts/engines/int8"), ("infer", "artifacts/engines/int8", "cat.jpg")):
+        done = enginery(*command, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (1, "")
+        wanted = "there is no engine artifacts/engines/int8: `dvc repro` makes one per precision, in artifacts/engines"
+        assert done.stderr == f"enginery: {wanted}\n"
+
+
+def test_the_version_is_that_of_the_project():
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    done = enginery("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"enginery {wanted}\n", "")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

@@ -89,10 +89,9 @@ def test_the_repositorys_own_parameters_load():
             "nor data/models/FILE.onnx",
         ),
         # Precisions.
-        ({"precisions.in8": {}}, "precisions.in8: unknown precision; did you mean 'int8'?"),
-        ({"precisions.int4": {}}, "precisions.int4: unknown precision; did you mean 'int8'?"),
-        ({"precisions.tf32": {}}, "precisions.tf32: unknown precision; did you mean 'fp32'?"),
-        ({"precisions": {}}, "precisions: "),
+        ({"precisions.in8": {}}, "precisions.in8: unknown precision; known here: fp32, fp16, bf16, int8, fp8"),
+        ({"precisions.tf32": {}}, "precisions.tf32: unknown precision; known here: fp32, fp16, bf16, int8, fp8"),
+        ({"precisions": {}}, "precisions is empty"),
         ({"precisions.int8.from": "simplified"}, "precisions.int8.from: int8 is made from 'calibrated'"),
         ({"precisions.fp16.from": "calibrated"}, "precisions.fp16.from: fp16 is made from 'simplified'"),
         (
@@ -109,13 +108,16 @@ def test_the_repositorys_own_parameters_load():
             {"precisions.fp16.keep.rest": "auto"},
             "precisions.fp16.keep.rest: only int8 and fp8 have a choice; fp16 keeps fp32",
         ),
-        ({"precisions.int8.keep.rest": "bf16"}, "precisions.int8.keep.rest"),
+        (
+            {"precisions.int8.keep.rest": "bf16"},
+            "precisions.int8.keep.rest: input should be 'auto', 'fp32' or 'fp16', got",
+        ),
         ({"runtime": "tensorrt-rtx"}, "runtime: input should be 'auto', "),
         (
             {"build.tensorrt.compute_capabilities": ["9.0"]},
             "build.tensorrt.compute_capabilities.0: input should be '7.5', ",
         ),
-        ({"build.tensorrt.compute_capabilities": []}, "build.tensorrt.compute_capabilities: "),
+        ({"build.tensorrt.compute_capabilities": []}, "build.tensorrt.compute_capabilities is empty"),
         ({"build.tensorrt.optimization_level": 6}, "build.tensorrt.optimization_level: input should be less than"),
         ({"build.tensorrt.workspace_mb": 0}, "build.tensorrt.workspace_mb: input should be greater than"),
         ({"build.tensorrt.workspce_mb": 1}, "build.tensorrt.workspce_mb is not a parameter; did you mean"),
@@ -128,7 +130,7 @@ def test_the_repositorys_own_parameters_load():
         ({"build.profile.batch.min": 4}, "benchmark.batches: 1 lies outside build.profile.batch 4 to 16"),
         ({"build.profile.batch.opt": 32}, "build.profile.batch: needs min <= opt <= max, got 1, 32, 16"),
         ({"build.profile.batch.min": 0}, "build.profile.batch.min: input should be greater than or equal to 1, got 0"),
-        ({"benchmark.batches": []}, "benchmark.batches: "),
+        ({"benchmark.batches": []}, "benchmark.batches is empty"),
         ({"benchmark.batches": [1, 4, 1]}, "benchmark.batches: lists a value twice: 1, 4, 1"),
         ({"benchmark.batches": [0]}, "benchmark.batches.0: input should be greater than or equal to 1, got 0"),
         ({"benchmark.baselines": ["eager", "eager"]}, "benchmark.baselines: lists a value twice: eager, eager"),
@@ -140,7 +142,7 @@ def test_the_repositorys_own_parameters_load():
         ({"benchmark.requests": [2, 2]}, "benchmark.requests: lists a value twice: 2, 2"),
         # Values of the wrong type, or beyond reason.
         ({"weights.training.epochs": "many"}, "weights.training.epochs: input should be a valid integer"),
-        ({"weights.training.epochs": 2.5}, "weights.training.epochs: input should be a valid integer"),
+        ({"weights.training.epochs": 2.5}, "weights.training.epochs: input should be a valid integer, got 2.5"),
         ({"samples.calibration": 0}, "samples.calibration: input should be greater than or equal to 1, got 0"),
         ({"samples.training": 0}, "samples.training: weights.source is 'train', which needs training samples; got 0"),
         ({"samples.preprocessing.crop": 65}, "samples.preprocessing: crop is 65 high, which is larger than resize, 64"),
@@ -150,7 +152,11 @@ def test_the_repositorys_own_parameters_load():
         ),
         (
             {"samples.preprocessing.crop": [1, 2, 3]},
-            "samples.preprocessing.crop: write one number, or [height, width], not [1, 2, 3]",
+            "samples.preprocessing.crop: write one number from 1 to 65500, or [height, width], not [1, 2, 3]",
+        ),
+        (
+            {"samples.preprocessing.crop": 0},
+            "samples.preprocessing.crop: write one number from 1 to 65500, or [height, width], not 0",
         ),
         (
             {"samples.preprocessing.crop": [8, 0]},
@@ -183,7 +189,14 @@ def test_the_repositorys_own_parameters_load():
         ({"calibration.bins": 128}, "calibration.bins: input should be greater than or equal to 2048, got 128"),
         ({"precisions.int8.thresholds.cosine": 1.5}, "precisions.int8.thresholds.cosine: input should be less than"),
         ({"precisions.int8.keep.op_types": "Conv"}, "precisions.int8.keep.op_types: input should be a valid tuple"),
-        ({"export.opset": 11}, "export.opset: input should be greater than or equal to 18, got 11"),
+        *(
+            (
+                {"export.opset": opset},
+                f"export.opset: write a whole number from 18 to 24, not {opset!r}: PyTorch's exporter writes none "
+                "older, and TensorRT 10 supports none newer",
+            )
+            for opset in (11, 25, 20.5, "abc", True, None)
+        ),
         ({"runtime": "tensort"}, "runtime: input should be 'auto', "),
         ({"model": None}, "model: "),
         # Missing sections and parameters.
@@ -200,6 +213,32 @@ def test_a_wrong_parameter_is_one_readable_line_that_names_it(tmp_path, changes,
     assert wanted in message
     assert "\n" not in message
     assert "pydantic" not in message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"build.tensorrt.compute_capabilities": ["9.0"]},
+        {"benchmark.baselines": ["fast"]},
+        {"benchmark.requests": [0]},
+        {"precisions.int4": {}},
+        {"precisions.int4": {"from": "calibrated"}},
+        {"precisions.int8.keep.rest": "bf16"},
+        {"samples.preprocessing.crop": 0},
+        {"samples.preprocessing.resize": 65501},
+    ],
+    ids=str,
+)
+def test_a_mistake_is_told_once(tmp_path, changes):
+    (place,) = changes
+    message = error_of(written(tmp_path, changes))
+    assert message.count(place) == 1
+    assert "; " not in message.replace("; known here: ", "")
+
+
+@pytest.mark.parametrize("opset", [18, 24])
+def test_the_opsets_that_are_told_can_be_had(tmp_path, opset):
+    assert load_params(written(tmp_path, {"export.opset": opset})).export.opset == opset
 
 
 def test_every_wrong_parameter_is_named_at_once(tmp_path):

@@ -44,8 +44,7 @@ def write_bundle(precision: str, out: Path | None, artifacts: Path, reports: Pat
 
 def name_of(params: Params) -> str:
     """The model's name, as the name of a folder."""
-    source = params.model.source
-    name = Path(source).stem if params.model.is_onnx else source.rpartition(":")[2]
+    name = Path(params.model.source).stem if params.model.is_onnx else params.model.source
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
 
 

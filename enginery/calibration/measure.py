@@ -23,7 +23,7 @@ def measure(model: onnx.ModelProto, batches: Iterable[Feeds], bins: int) -> dict
             try:
                 histograms.setdefault(name, Histogram(bins)).add(values)
             except ValueError as error:
-                raise EngineryError(f"calibration: the activation {name} {error}; are the weights right?") from None
+                raise EngineryError(f"the activation {name} {error}; are the weights right?") from None
     return histograms
 
 

@@ -1,10 +1,11 @@
 """What one asks of the pipeline's products; `dvc repro` runs the pipeline."""
 
+import importlib.metadata
 import importlib.util
 import os
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from typing import NoReturn, Protocol
+from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from typing import Any, NoReturn, Protocol
 
 from enginery.cli import bundle, compare, doctor, infer, inspect
 from enginery.core.errors import EngineryError
@@ -83,6 +84,7 @@ def build_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="enginery", description=__doc__, epilog=FIRST_STEPS, formatter_class=RawDescriptionHelpFormatter
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     if importlib.util.find_spec("shtab"):
         _add_completion(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
@@ -97,6 +99,18 @@ def build_parser() -> ArgumentParser:
         command.add_arguments(its_parser)
         its_parser.set_defaults(run=command.run)
     return parser
+
+
+class _Version(Action):
+    """Looked up when it is asked for: what was never installed has none, and doctor must start even so."""
+
+    def __call__(self, parser: ArgumentParser, *_: Any) -> NoReturn:
+        try:
+            version = importlib.metadata.version("enginery")
+        except importlib.metadata.PackageNotFoundError:
+            fail("this copy was never installed: `pip install -e .` does it")
+        print(f"{parser.prog} {version}")
+        sys.exit(0)
 
 
 def _add_completion(parser: ArgumentParser) -> None:

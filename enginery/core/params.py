@@ -28,6 +28,8 @@ ONNXRUNTIME, EAGER = "onnxruntime", "eager"
 LAUNCHES = (EAGER, "compile", "max_autotune", "cuda_graph")
 NUMBERS = ("fp16", "bf16")
 LAYOUTS = ("channels_last",)
+LARGEST_SIDE = 65500  # of an image, in pixels
+OPSETS = range(18, 25)
 
 
 def _possible_baseline(name: str) -> str:
@@ -61,11 +63,11 @@ class Section(BaseModel):
 
 
 def _height_and_width(given: Any) -> Any:
-    """One number stands for both."""
-    if isinstance(given, int) and not isinstance(given, bool):
+    """One number stands for both. It is checked here: of both, the same mistake would be told twice."""
+    if isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= LARGEST_SIDE:
         return given, given
     if not isinstance(given, (list, tuple)) or len(given) != 2:
-        raise ValueError(f"write one number, or [height, width], not {given!r}")
+        raise ValueError(f"write one number from 1 to {LARGEST_SIDE}, or [height, width], not {given!r}")
     return given
 
 
@@ -76,7 +78,16 @@ def _names_or_file(given: Any) -> Any:
     return given
 
 
-Side = Annotated[int, Field(ge=1, le=65500)]
+def _possible_opset(given: Any) -> Any:
+    if not isinstance(given, int) or isinstance(given, bool) or given not in OPSETS:
+        raise ValueError(
+            f"write a whole number from {OPSETS[0]} to {OPSETS[-1]}, not {given!r}: "
+            "PyTorch's exporter writes none older, and TensorRT 10 supports none newer"
+        )
+    return given
+
+
+Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
 Size = Annotated[tuple[Side, Side], BeforeValidator(_height_and_width)]
 PerChannel = Annotated[tuple[float, ...], Field(min_length=1)]
 
@@ -168,7 +179,7 @@ class WeightsParams(Section):
 
 
 class ExportParams(Section):
-    opset: int = Field(ge=18, le=24)
+    opset: Annotated[int, BeforeValidator(_possible_opset)]
 
 
 class CalibrationParams(Section):
@@ -184,7 +195,7 @@ class Keep(Section):
 
     op_types: tuple[str, ...]
     nodes: tuple[str, ...]
-    rest: Literal["auto"] | Rest = "fp32"
+    rest: Literal["auto", Rest] = "fp32"
 
     @model_validator(mode="after")
     def _is_readable(self) -> Self:
@@ -421,7 +432,7 @@ def load_params(path: Path = PARAMS_FILE) -> Params:
     try:
         return Params.model_validate(content)
     except ValidationError as error:
-        raise EngineryError(f"{path}: {'; '.join(_sentence(detail) for detail in error.errors())}") from None
+        raise EngineryError(f"{path}: {'; '.join(map(_sentence, _causes(error.errors())))}") from None
 
 
 def yaml_problem(error: Exception) -> str:
@@ -438,18 +449,41 @@ def precision_params(params: Params, precision: str) -> PrecisionParams:
     raise EngineryError(f"{PARAMS_FILE} has no section precisions.{precision}; it has {', '.join(params.precisions)}")
 
 
+def _causes(errors: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Without what only follows: a list is too short without its wrong entries, an unknown precision lacks all."""
+    places = [_place(error) for error in errors]
+    unknown = [place for error, place in zip(errors, places, strict=True) if _is_unknown_precision(error)]
+
+    def follows(error: ErrorDetails, place: list[str]) -> bool:
+        if error["type"] == "too_short":
+            return any(other[: len(place)] == place and other != place for other in places)
+        return any(place[:2] == section and place != section for section in unknown)
+
+    return [error for error, place in zip(errors, places, strict=True) if not follows(error, place)]
+
+
+def _place(error: ErrorDetails) -> list[str]:
+    return [str(part) for part in error["loc"] if part != "[key]"]
+
+
+def _is_unknown_precision(error: ErrorDetails) -> bool:
+    return error["type"] == "literal_error" and error["loc"][0] == "precisions" and error["loc"][-1] == "[key]"
+
+
 def _sentence(error: ErrorDetails) -> str:
-    place = [str(part) for part in error["loc"] if part != "[key]"]
+    place = _place(error)
     name = ".".join(place)
     if error["type"] == "extra_forbidden":
         return f"{name} is not a parameter{suggestion(place[-1], _siblings(place[:-1]))}"
     if error["type"] == "missing":
         return f"{name} is missing"
-    if error["type"] == "literal_error" and place[0] == "precisions" and len(place) == 2:
-        return f"{name}: unknown precision{suggestion(place[1], list(get_args(PrecisionName)))}"
+    if error["type"] == "too_short":
+        return f"{name} is empty"
+    if _is_unknown_precision(error):
+        return f"{name}: unknown precision; known here: {', '.join(get_args(PrecisionName))}"
     if error["type"] == "value_error":
         return f"{name}: {error['ctx']['error']}" if name else str(error["ctx"]["error"])
-    message = error["msg"][0].lower() + error["msg"][1:]
+    message = error["msg"][0].lower() + error["msg"][1:].partition(", got ")[0]
     return f"{name or 'the file'}: {message}, got {error['input']!r}"
 
 
