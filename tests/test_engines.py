@@ -152,7 +152,7 @@ def test_a_broken_record_is_named(copy, machine, inference, never_loaded):
     record = json.loads((copy / "engine.json").read_text())
     del record["files"]
     (copy / "engine.json").write_text(json.dumps(record))
-    with pytest.raises(EngineryError, match=r"engine\.json is not a EngineRecord document: files"):
+    with pytest.raises(EngineryError, match=r"engine\.json is damaged or of another version of Enginery \(files"):
         Engine.open(copy, machine, inference)
 
 

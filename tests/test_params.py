@@ -188,7 +188,9 @@ def test_the_repositorys_own_parameters_load():
         ({"calibration.method": "entrpy"}, "calibration.method: input should be 'max', "),
         ({"calibration.bins": 128}, "calibration.bins: input should be greater than or equal to 2048, got 128"),
         ({"precisions.int8.thresholds.cosine": 1.5}, "precisions.int8.thresholds.cosine: input should be less than"),
-        ({"precisions.int8.keep.op_types": "Conv"}, "precisions.int8.keep.op_types: input should be a valid tuple"),
+        ({"precisions.int8.keep.op_types": "Conv"}, "precisions.int8.keep.op_types: input should be a list"),
+        ({"samples": 3}, "samples: input should be a section of parameters, got 3"),
+        ({"precisions": [1]}, "precisions: input should be a section of parameters, got [1]"),
         *(
             (
                 {"export.opset": opset},
@@ -254,8 +256,8 @@ def test_every_wrong_parameter_is_named_at_once(tmp_path):
         ("samples:\n\tseed: 0\n", "is not valid YAML: line 2: "),
         ("name: *nothing\n", "is not valid YAML: line 1: found undefined alias 'nothing'"),
         ("name: \x00\n", "is not valid YAML: unacceptable character"),
-        ("", "the file: input should be a valid dictionary"),
-        ("- a\n- b\n", "the file: input should be a valid dictionary"),
+        ("", "the file: input should be a section of parameters"),
+        ("- a\n- b\n", "the file: input should be a section of parameters"),
         ("1: 2\n", "1: keys should be strings"),
     ],
 )

@@ -470,6 +470,10 @@ def _is_unknown_precision(error: ErrorDetails) -> bool:
     return error["type"] == "literal_error" and error["loc"][0] == "precisions" and error["loc"][-1] == "[key]"
 
 
+SECTION = "input should be a section of parameters"
+IN_YAML = {"model_type": SECTION, "dict_type": SECTION, "tuple_type": "input should be a list"}
+
+
 def _sentence(error: ErrorDetails) -> str:
     place = _place(error)
     name = ".".join(place)
@@ -483,7 +487,7 @@ def _sentence(error: ErrorDetails) -> str:
         return f"{name}: unknown precision; known here: {', '.join(get_args(PrecisionName))}"
     if error["type"] == "value_error":
         return f"{name}: {error['ctx']['error']}" if name else str(error["ctx"]["error"])
-    message = error["msg"][0].lower() + error["msg"][1:].partition(", got ")[0]
+    message = IN_YAML.get(error["type"]) or error["msg"][0].lower() + error["msg"][1:].partition(", got ")[0]
     return f"{name or 'the file'}: {message}, got {error['input']!r}"
 
 

@@ -33,7 +33,10 @@ class Record(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
-            raise EngineryError(f"{origin} is not a {cls.__name__} document: {place}: {first['msg']}") from None
+            wrong = f"{place}: {first['msg']}" if place else first["msg"]
+            raise EngineryError(
+                f"{origin} is damaged or of another version of Enginery ({wrong}): `dvc repro` makes it again"
+            ) from None
 
 
 class Machine(Record):
