@@ -104,7 +104,7 @@ class History:
         if not path.exists():
             return None
         try:
-            return Measurements.read(path)
+            return Measurements.parse(path.read_bytes(), str(path))
         except EngineryError as error:
             raise EngineryError(f"{error}. Take the file back from git, or delete it to begin anew") from None
 

@@ -500,7 +500,7 @@ def test_without_a_report_nothing_is_bundled(project, name):
     (project / name).unlink()
     assert f"{name} is missing: run `dvc repro`" in refused(project)
     (project / name).write_text("{}")
-    assert f"{name} is not a " in refused(project)
+    assert f"{name} is damaged or of another version of Enginery (" in refused(project)
 
 
 def test_outside_a_project_it_is_a_sentence(tmp_path):

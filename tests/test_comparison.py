@@ -211,7 +211,7 @@ def test_what_cannot_be_compared_has_a_status_of_its_own(project, run):
     ("place", "said"),
     [
         ("nowhere", "nowhere is no file, no folder, and no git revision with reports/measurements.json"),
-        ("broken", "broken/measurements.json is not a Measurements document"),
+        ("broken", "broken/measurements.json is damaged or of another version of Enginery (machine: Field required)"),
         (".", "measurements.json is missing"),
     ],
 )

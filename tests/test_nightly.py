@@ -264,7 +264,9 @@ def test_a_broken_history_is_one_sentence_before_anything_is_measured(nights, bo
     (history,) = read_history(nights.root)
     with (history.folder / "nights.jsonl").open("a") as file:
         file.write("<<<<<<< HEAD\n")
-    with pytest.raises(EngineryError, match=r"nights\.jsonl, line 3 is not a Night document.*take the file back"):
+    with pytest.raises(
+        EngineryError, match=r"nights\.jsonl, line 3 is damaged .*\)\. Mend that line, or take the file back"
+    ):
         nights.night()
     assert nights.asked == []
 
@@ -273,7 +275,7 @@ def test_a_broken_good_run_is_one_sentence_before_anything_is_measured(nights, b
     nights.night(both())
     (history,) = read_history(nights.root)
     (history.folder / "good.json").write_text("{}")
-    with pytest.raises(EngineryError, match=r"good\.json is not a Measurements document.*or delete it"):
+    with pytest.raises(EngineryError, match=r"good\.json is damaged .*\)\. Take the file back from git, or delete it"):
         nights.night()
     assert nights.asked == []
 

@@ -25,6 +25,8 @@ class Record(BaseModel):
             return cls.parse(path.read_bytes(), str(path))
         except FileNotFoundError:
             raise EngineryError(f"{path} is missing: run `dvc repro` to make it") from None
+        except EngineryError as error:
+            raise EngineryError(f"{error}: `dvc repro` makes it again") from None
 
     @classmethod
     def parse(cls, content: bytes, origin: str) -> Self:
@@ -34,9 +36,7 @@ class Record(BaseModel):
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
             wrong = f"{place}: {first['msg']}" if place else first["msg"]
-            raise EngineryError(
-                f"{origin} is damaged or of another version of Enginery ({wrong}): `dvc repro` makes it again"
-            ) from None
+            raise EngineryError(f"{origin} is damaged or of another version of Enginery ({wrong})") from None
 
 
 class Machine(Record):
