@@ -42,7 +42,9 @@ def doubts(findings: Findings, chosen: Evidence) -> list[str]:
 
 
 def stands(findings: Findings, chosen: Evidence) -> bool:
-    """Whether the choice does, if not its speed: each other is slower by more than a bad machine explains."""
+    """Whether the choice does: nothing is doubted, or each other is slower by more than a bad machine explains."""
+    if not doubts(findings, chosen):
+        return True
     batch, baseline = findings.tuned_batch, findings.baselines[0]
     others = [entry.ratio(batch, baseline).median for entry in shippable(findings) if entry is not chosen]
     return all(chosen.ratio(batch, baseline).median > MOST_A_MACHINE_DOES * other for other in others)
@@ -89,13 +91,13 @@ def sentence(findings: Findings) -> str:
     baseline, batch = findings.baselines[0], findings.tuned_batch
     ratio, validation, engine = chosen.ratio(batch, baseline), chosen.validation, chosen.engine
     found, opening, closing = "; ".join(doubts(findings, chosen)), f"**Ship {chosen.precision}:**", ""
-    if found and stands(findings, chosen):
-        closing = f" **Measure again:** {found}. The choice does not depend on it; `{MEASURE_AGAIN}`."
-    elif found:
+    if not stands(findings, chosen):
         opening = (
             f"**Measure again:** {chosen.precision} would be the one to ship, but the timings cannot be relied on: "
             f"{found}; `{MEASURE_AGAIN}`. As measured, it is"
         )
+    elif found:
+        closing = f" **Measure again:** {found}. The choice does not depend on it; `{MEASURE_AGAIN}`."
     return (
         f"{opening} {ratio.median:.2f} times as fast as {title_of(baseline)} at batch {batch} "
         f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
