@@ -73,7 +73,7 @@ def _on_execution(entry: Evidence, runtime: str) -> list[Note]:
         executed = next(iter(entry.engine.executed), "nothing")
         text = (
             f"{runtime} executed none of it in {precision} here. "
-            f"Its accuracy is that of its graph, its speed is {executed}'s."
+            f"Its accuracy is that of its graph; its speed says nothing of {precision}."
         )
         notes.append(Note(f"{precision} ran as {executed}", text))
     return notes
