@@ -21,6 +21,7 @@ from enginery.core.records import (
     Benchmark,
     Contention,
     Errors,
+    Latency,
     Manifest,
     Measured,
     Measurements,
@@ -262,7 +263,15 @@ def run(machine):
     """A run of one precision: its ratio to PyTorch at each batch size, and what else is asked for."""
 
     def make(
-        *ratios, precision="int8", interval=0.01, accuracy=0.95, relative=0.01, as_asked=1.0, samples=512, **conditions
+        *ratios,
+        precision="int8",
+        interval=0.01,
+        took=1.0,  # times as long, by PyTorch itself
+        accuracy=0.95,
+        relative=0.01,
+        as_asked=1.0,
+        samples=512,
+        **conditions,
     ):
         errors = Errors(
             max_abs=0.5,
@@ -293,7 +302,21 @@ def run(machine):
             threads=conditions.pop("threads", 2),
             cuda_graph=False,
             confidence=0.95,
-            latencies=(),
+            latencies=tuple(
+                Latency(
+                    contender="eager",
+                    batch=batch,
+                    runs=50,
+                    p50=2.0 * batch * took,
+                    p90=2.1 * batch * took,
+                    p99=2.2 * batch * took,
+                    compute=None,
+                    spread=0.02,
+                    outliers=0.0,
+                    images_per_second=500 / took,
+                )
+                for batch in BATCHES
+            ),
             ratios=tuple(
                 Ratio(
                     baseline="eager",

@@ -8,7 +8,6 @@ import pytest
 
 from enginery.comparison import BETWEEN_RUNS, Outcome, compare_runs, conclusion, read_measurements
 from enginery.core.errors import EngineryError
-from enginery.core.records import Latency
 
 ROOT = Path(__file__).parents[1]
 
@@ -96,6 +95,28 @@ def test_no_slow_machine_hides_a_loss_that_it_cannot_explain(run, conditions):
     assert outcomes(compare_runs(fast, lost, 0.99))["speed, all together"] == Outcome.REGRESSION
     assert conclusion(compare_runs(fast, gained, 0.99)) == Outcome.NOT_COMPARABLE
     assert conclusion(compare_runs(fast, run(8.0, 2.5, threads=1), 0.99)) == Outcome.NOT_COMPARABLE
+
+
+@pytest.mark.parametrize(
+    ("factor", "took", "outcome"),
+    [
+        (0.8, 0.8, Outcome.NOT_COMPARABLE),  # all of it is PyTorch's
+        (0.8, 0.88, Outcome.NOT_COMPARABLE),  # and most of it
+        (0.8, 0.92, Outcome.REGRESSION),  # most of it is the engine's
+        (0.8, 1.3, Outcome.REGRESSION),  # all of it, on a machine that is slower besides
+        (1.25, 1.25, Outcome.NOT_COMPARABLE),
+        (1.25, 1.0, Outcome.IMPROVEMENT),
+        (1.0, 1.3, Outcome.NO_CHANGE),  # both alike
+    ],
+)
+def test_what_the_baseline_did_is_not_held_against_the_engine(run, factor, took, outcome):
+    changes = compare_runs(run(13.0, 4.4), run(13.0 * factor, 4.4 * factor, took=took), 0.99)
+    assert conclusion(changes) == outcome
+    told = [change for change in changes if change.outcome == Outcome.NOT_COMPARABLE]
+    assert all(change.again for change in told)
+    assert {change.why for change in told} <= {
+        f"the baseline itself took {took:.2f} times as long, most of the change: measure again"
+    }
 
 
 def test_two_runs_on_a_slow_machine_are_not_compared_if_another_precision_saw_it_faster(run):
@@ -250,11 +271,9 @@ def test_what_scattered_in_either_run_is_not_held_against_the_other(run):
 def test_calls_that_scatter_make_their_batch_size_incomparable_and_leave_the_others(run):
     after = run(9.0, 4.4)
     (measured,) = after.precisions
-    latency = Latency(
-        contender="eager", batch=1, runs=50, p50=1.0, p90=1.5, p99=2.0, compute=None, spread=0.26, outliers=0.0,
-        images_per_second=1000.0,
-    )  # fmt: skip
-    benchmark = measured.benchmark.model_copy(update={"latencies": (latency,)})
+    small, large = measured.benchmark.latencies
+    scattered = small.model_copy(update={"spread": 0.26})
+    benchmark = measured.benchmark.model_copy(update={"latencies": (scattered, large)})
     noisy = after.model_copy(update={"precisions": (measured.model_copy(update={"benchmark": benchmark}),)})
     found = {change.figure: change.outcome for change in compare_runs(run(13.0, 4.4), noisy, 0.99)}
     assert found["times eager, batch 1"] == Outcome.NOT_COMPARABLE

@@ -17,7 +17,8 @@ def sentence(judgement: Judgement) -> str:
     changes = judgement.changes
     broken = "; ".join(f"{name}: {', '.join(why)}" for name, why in judgement.found.broken.items() if why)
     worse, better = (_named(changes, outcome) for outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT))
-    unknown = "; ".join(f"{change.precision}: {change.why}" for change in changes if change.why and _open(change))
+    reasons = {change.precision: change.why for change in reversed(changes) if change.why and _open(change)}
+    unknown = "; ".join(f"{precision}: {reasons[precision]}" for precision in sorted(reasons))
     red = [f"the gate is red ({broken})"] if broken else []
     red += [f"a confirmed regression ({worse})"] if worse else []
     if red:
