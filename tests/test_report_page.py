@@ -523,7 +523,9 @@ def test_the_frontier_is_of_those_that_none_beats():
 
 def test_long_labels_are_wrapped_and_cut():
     assert wrapped("PyTorch eager+channels_last+fp16") == ["PyTorch eager", "+channels_last", "+fp16"]
+    assert wrapped("PyTorch max_autotune+channels_last+bf16") == ["PyTorch", "max_autotune", "+channels_last", "+bf16"]
     assert all(len(line) <= 18 for line in wrapped("x" * 300))
+    assert wrapped(" ".join(["eleven_letters"] * 9)) == ["eleven_letters"] * 3 + ["eleven_letters…"]
 
 
 def test_code_in_notes_is_escaped():

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 TEXT_HEIGHT = 15
 LETTER = 7.4  # pixels that one takes, about
+MOST_LINES = 4  # of the longest baseline there is: a word for PyTorch, for how, for its layout, for its numbers
 MOST_LETTERS = 16  # of one line of a label
 
 
@@ -74,7 +75,9 @@ def wrapped(label: str) -> list[str]:
         if lines[-1] and len(lines[-1]) + len(word) >= MOST_LETTERS:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip() if not word.startswith("+") else lines[-1] + word
-    return [line if len(line) <= MOST_LETTERS + 2 else f"{line[:MOST_LETTERS]}…" for line in lines[:3]]
+    if len(lines) > MOST_LINES:
+        lines = [*lines[: MOST_LINES - 1], f"{lines[MOST_LINES - 1]}…"]
+    return [line if len(line) <= MOST_LETTERS + 2 else f"{line[:MOST_LETTERS]}…" for line in lines]
 
 
 def room_for(labels: Sequence[str]) -> float:
