@@ -6,21 +6,15 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from statistics import NormalDist, mean
-from typing import NamedTuple
 
 from enginery.contention import disturbances
 from enginery.core.errors import EngineryError
 from enginery.core.records import SAME_PACE, Benchmark, Machine, Measured, Measurements, Ratio, Record, Validation
 from enginery.scatter import MOST_A_MACHINE_DOES, scatters
+from enginery.shift import Shift, shift_between, together
 
 MEASUREMENTS = Path("reports/measurements.json")
 TOGETHER = "speed, all together"
-# How far the ratio of one engine to PyTorch moves between two runs beyond what their intervals tell: the standard
-# deviation of its logarithm in one run. benchmarks/alarm.py shows that it suffices.
-BETWEEN_RUNS = 0.01
-# A ratio has two sides, and the code of the baseline is no other: what it did itself, by the clock, to more than this
-# share of a change, it was the machine or another PyTorch, and not the engine.
-MOST_OF_BASELINE = 0.5
 MORE_ERROR = 0.1  # what a relative error may grow by and count as unchanged
 NO_ERROR = 1e-7  # below the resolution of float32
 HEADER = f"{'':29} {'before':>9}    {'after':9} {'better':>7} {'chance':>6}  verdict"  # above 0 is better
@@ -51,17 +45,6 @@ class Change(Record):
     slack: float | None = None
     why: str | None = None
     again: bool = False
-
-
-class Shift(NamedTuple):
-    """From one run to another, as logarithms: of a ratio, with its standard error, and of its baseline's time alone."""
-
-    figure: str
-    log: float
-    error: float
-    longer: float
-    before: float | None = None
-    after: float | None = None
 
 
 def read_measurements(place: str) -> Measurements:
@@ -105,7 +88,7 @@ def compare_speed(old: Measured, new: Measured, deviations: float) -> list[Chang
 
     What scattered in either run is not held against the other: its interval says less than it should.
     """
-    pairs: list[tuple[Ratio, Ratio]] = []
+    shifts: dict[str, Shift] = {}
     unsteady: list[Change] = []
     for a, b in _pairs(old.benchmark, new.benchmark):
         figure = f"times {b.baseline}, batch {b.batch}"
@@ -116,11 +99,10 @@ def compare_speed(old: Measured, new: Measured, deviations: float) -> list[Chang
             why = "timings scattered in the earlier run: compare with another"
             unsteady.append(_not_comparable(new.precision, figure, why))
         else:
-            pairs.append((a, b))
-    if not pairs:
-        return unsteady
-    shifts = [_shift(a, old.benchmark, b, new.benchmark) for a, b in pairs]
-    return [*(_judged_shift(new.precision, each, deviations) for each in (_together(shifts), *shifts)), *unsteady]
+            shifts[figure] = shift_between(a, old.benchmark, b, new.benchmark)
+    if shifts:
+        shifts = {TOGETHER: together(list(shifts.values()))} | shifts
+    return [*(_judged_shift(new.precision, figure, shift, deviations) for figure, shift in shifts.items()), *unsteady]
 
 
 def _despite(problem: str, old: Measured, new: Measured, again: bool) -> Change:
@@ -199,37 +181,6 @@ def _pairs(before: Benchmark, after: Benchmark) -> list[tuple[Ratio, Ratio]]:
     ]
 
 
-def _shift(before: Ratio, old: Benchmark, after: Ratio, new: Benchmark) -> Shift:
-    return Shift(
-        figure=f"times {after.baseline}, batch {after.batch}",
-        log=math.log(after.median / before.median),
-        error=math.hypot(_error(before, old), _error(after, new)),
-        longer=math.log(_baseline_p50(after, new) / _baseline_p50(before, old)),
-        before=before.median,
-        after=after.median,
-    )
-
-
-def _together(shifts: Sequence[Shift]) -> Shift:
-    return Shift(
-        figure=TOGETHER,
-        log=mean(each.log for each in shifts),
-        error=math.hypot(*(each.error for each in shifts)) / len(shifts),
-        longer=mean(each.longer for each in shifts),
-    )
-
-
-def _baseline_p50(ratio: Ratio, benchmark: Benchmark) -> float:
-    wanted = (ratio.baseline, ratio.batch)
-    return next(each.p50 for each in benchmark.latencies if (each.contender, each.batch) == wanted)
-
-
-def _error(ratio: Ratio, benchmark: Benchmark) -> float:
-    """The standard error of the logarithm of a ratio: what its interval says, and what runs add."""
-    deviations = NormalDist().inv_cdf((1 + benchmark.confidence) / 2)
-    return math.hypot(math.log(ratio.high / ratio.low) / 2 / deviations, BETWEEN_RUNS)
-
-
 def _chance(was: Validation, now: Validation) -> float:
     """How far two accuracies lie apart by chance, if only images change sides on which an engine left PyTorch."""
     agreed = [(each.samples, each.engine_against_pytorch.top1_agreement) for each in (was, now)]
@@ -260,12 +211,12 @@ def _judged_factor(
     return _judged(precision, figure, log, slack, before, after).model_copy(update=shares)
 
 
-def _judged_shift(precision: str, shift: Shift, deviations: float) -> Change:
-    change = _judged_factor(precision, shift.figure, shift.log, deviations * shift.error, shift.before, shift.after)
-    if change.outcome is Outcome.NO_CHANGE or shift.longer / shift.log <= MOST_OF_BASELINE:
+def _judged_shift(precision: str, figure: str, shift: Shift, deviations: float) -> Change:
+    change = _judged_factor(precision, figure, shift.log, deviations * shift.error, shift.before, shift.after)
+    if change.outcome is Outcome.NO_CHANGE or not shift.is_mostly_the_baselines:
         return change
     why = f"the baseline itself took {math.exp(shift.longer):.2f} times as long, most of the change: measure again"
-    return _not_comparable(precision, shift.figure, why, again=True)
+    return _not_comparable(precision, figure, why, again=True)
 
 
 def conclusion(changes: Sequence[Change]) -> Outcome:

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from enginery.comparison import BETWEEN_RUNS, Outcome, compare_runs, conclusion, read_measurements
+from enginery.comparison import Outcome, compare_runs, conclusion, read_measurements
 from enginery.core.errors import EngineryError
+from enginery.shift import BETWEEN_RUNS
 
 ROOT = Path(__file__).parents[1]
 

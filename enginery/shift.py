@@ -1,0 +1,58 @@
+"""How far the ratio of an engine to a baseline moved between two runs, what of that is chance, and which side moved."""
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist, mean
+from typing import NamedTuple
+
+from enginery.core.records import Benchmark, Ratio
+
+# How far the ratio of one engine to PyTorch moves between two runs beyond what their intervals tell: the standard
+# deviation of its logarithm in one run. benchmarks/alarm.py shows that it suffices.
+BETWEEN_RUNS = 0.01
+MOST_OF_IT = 0.5
+
+
+class Shift(NamedTuple):
+    """As logarithms: of the ratio, with its standard error, and of the baseline's time by the clock."""
+
+    log: float
+    error: float
+    longer: float
+    before: float | None = None
+    after: float | None = None
+
+    @property
+    def is_mostly_the_baselines(self) -> bool:
+        """A ratio has two sides, and the baseline's code is the same: if most of a change is that side's, it was the
+        machine or another PyTorch, and not the engine."""
+        return self.longer / self.log > MOST_OF_IT
+
+
+def shift_between(before: Ratio, old: Benchmark, after: Ratio, new: Benchmark) -> Shift:
+    return Shift(
+        log=math.log(after.median / before.median),
+        error=math.hypot(_error(before, old), _error(after, new)),
+        longer=math.log(_baseline_p50(after, new) / _baseline_p50(before, old)),
+        before=before.median,
+        after=after.median,
+    )
+
+
+def together(shifts: Sequence[Shift]) -> Shift:
+    return Shift(
+        log=mean(each.log for each in shifts),
+        error=math.hypot(*(each.error for each in shifts)) / len(shifts),
+        longer=mean(each.longer for each in shifts),
+    )
+
+
+def _baseline_p50(ratio: Ratio, benchmark: Benchmark) -> float:
+    wanted = (ratio.baseline, ratio.batch)
+    return next(each.p50 for each in benchmark.latencies if (each.contender, each.batch) == wanted)
+
+
+def _error(ratio: Ratio, benchmark: Benchmark) -> float:
+    """The standard error of the logarithm of a ratio: what its interval says, and what runs add."""
+    deviations = NormalDist().inv_cdf((1 + benchmark.confidence) / 2)
+    return math.hypot(math.log(ratio.high / ratio.low) / 2 / deviations, BETWEEN_RUNS)
