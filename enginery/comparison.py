@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from statistics import NormalDist, mean
+from statistics import NormalDist
 
 from enginery.contention import disturbances
 from enginery.core.errors import EngineryError
@@ -86,7 +86,8 @@ def compare_runs(before: Measurements, after: Measurements, confidence: float) -
 def compare_speed(old: Measured, new: Measured, deviations: float) -> list[Change]:
     """At each batch size, and at all of them together, which tells a smaller change from chance.
 
-    What scattered in either run is not held against the other: its interval says less than it should.
+    What scattered in either run is not held against the other, for its interval says less than it should; nor is what
+    the baseline did itself.
     """
     shifts: dict[str, Shift] = {}
     unsteady: list[Change] = []
@@ -100,16 +101,19 @@ def compare_speed(old: Measured, new: Measured, deviations: float) -> list[Chang
             unsteady.append(_not_comparable(new.precision, figure, why))
         else:
             shifts[figure] = shift_between(a, old.benchmark, b, new.benchmark)
-    if shifts:
-        shifts = {TOGETHER: together(list(shifts.values()))} | shifts
-    return [*(_judged_shift(new.precision, figure, shift, deviations) for figure, shift in shifts.items()), *unsteady]
+    judged = {figure: _judged_shift(new.precision, figure, shift, deviations) for figure, shift in shifts.items()}
+    held = [shifts[figure] for figure, change in judged.items() if change.outcome is not Outcome.NOT_COMPARABLE]
+    everything = [_judged_shift(new.precision, TOGETHER, together(held), deviations)] if held else []
+    return [*everything, *judged.values(), *unsteady]
 
 
 def _despite(problem: str, old: Measured, new: Measured, again: bool) -> Change:
     """A loss that no slow machine explains is one, whatever the machine did."""
-    change = mean(math.log(b.median / a.median) for a, b in _pairs(old.benchmark, new.benchmark))
-    if change < -math.log(MOST_A_MACHINE_DOES):
-        return _judged_factor(new.precision, TOGETHER, change, math.log(MOST_A_MACHINE_DOES))
+    shift = together(
+        [shift_between(a, old.benchmark, b, new.benchmark) for a, b in _pairs(old.benchmark, new.benchmark)]
+    )
+    if shift.log < -math.log(MOST_A_MACHINE_DOES) and not shift.is_mostly_the_baselines:
+        return _judged_factor(new.precision, TOGETHER, shift.log, math.log(MOST_A_MACHINE_DOES))
     return _not_comparable(new.precision, "speed", problem, again)
 
 
@@ -156,6 +160,8 @@ def best_pace(*runs: Measurements) -> float:
 def other_settings(before: Benchmark, after: Benchmark) -> str | None:
     if before.threads != after.threads:
         return f"{before.threads} threads and {after.threads}"
+    if before.pytorch and after.pytorch and before.pytorch != after.pytorch:
+        return f"another PyTorch: {before.pytorch} and {after.pytorch}"
     if not _pairs(before, after):
         return "no baseline and batch size in common"
     return None

@@ -5,17 +5,20 @@ from collections.abc import Sequence
 from statistics import NormalDist, mean
 from typing import NamedTuple
 
+from enginery.core.errors import EngineryError
 from enginery.core.records import Benchmark, Ratio
 
 # How far the ratio of one engine to PyTorch moves between two runs beyond what their intervals tell: the standard
 # deviation of its logarithm in one run. benchmarks/alarm.py shows that it suffices.
 BETWEEN_RUNS = 0.01
 MOST_OF_IT = 0.5
+DRIFT = 0.03  # what both sides may share: a baseline that moved by less says nothing
 
 
 class Shift(NamedTuple):
     """As logarithms: of the ratio, with its standard error, and of the baseline's time by the clock."""
 
+    batch: int | None  # None: of several together
     log: float
     error: float
     longer: float
@@ -26,11 +29,12 @@ class Shift(NamedTuple):
     def is_mostly_the_baselines(self) -> bool:
         """A ratio has two sides, and the baseline's code is the same: if most of a change is that side's, it was the
         machine or another PyTorch, and not the engine."""
-        return self.longer / self.log > MOST_OF_IT
+        return abs(self.longer) > DRIFT and self.longer / self.log > MOST_OF_IT
 
 
 def shift_between(before: Ratio, old: Benchmark, after: Ratio, new: Benchmark) -> Shift:
     return Shift(
+        batch=after.batch,
         log=math.log(after.median / before.median),
         error=math.hypot(_error(before, old), _error(after, new)),
         longer=math.log(_baseline_p50(after, new) / _baseline_p50(before, old)),
@@ -40,16 +44,25 @@ def shift_between(before: Ratio, old: Benchmark, after: Ratio, new: Benchmark) -
 
 
 def together(shifts: Sequence[Shift]) -> Shift:
+    """Errors at different batch sizes are independent; of several baselines at one they share the engine's timings."""
+    of_batches = [
+        mean(each.error for each in shifts if each.batch == batch) for batch in {each.batch for each in shifts}
+    ]
     return Shift(
+        batch=None,
         log=mean(each.log for each in shifts),
-        error=math.hypot(*(each.error for each in shifts)) / len(shifts),
+        error=math.hypot(*of_batches) / len(of_batches),
         longer=mean(each.longer for each in shifts),
     )
 
 
 def _baseline_p50(ratio: Ratio, benchmark: Benchmark) -> float:
-    wanted = (ratio.baseline, ratio.batch)
-    return next(each.p50 for each in benchmark.latencies if (each.contender, each.batch) == wanted)
+    p50s = {(each.contender, each.batch): each.p50 for each in benchmark.latencies}
+    if (ratio.baseline, ratio.batch) not in p50s:
+        raise EngineryError(
+            f"{benchmark.precision}: no latency of {ratio.baseline} at batch {ratio.batch} was recorded"
+        )
+    return p50s[ratio.baseline, ratio.batch]
 
 
 def _error(ratio: Ratio, benchmark: Benchmark) -> float:

@@ -94,12 +94,20 @@ def rounds_for(point: Point, seconds: float) -> int:
 def warm_up(contender: Contender, most_seconds: float) -> float:
     """Run until two windows in a row agree, or the time is up. Returns the seconds of one call."""
     deadline = time.perf_counter() + most_seconds
-    before = float("inf")
+    before = middle(window(contender, most_seconds / 2))
     while True:
-        now = middle([time_call(contender) for _ in range(WARM_UP_RUNS)])
+        now = middle(window(contender, most_seconds / 2))
         if abs(now - before) <= WARM_UP_AGREEMENT * now or time.perf_counter() > deadline:
             return now
         before = now
+
+
+def window(contender: Contender, seconds: float) -> list[Call]:
+    """Fewer calls where they take long, down to one."""
+    calls = [time_call(contender)]
+    while len(calls) < WARM_UP_RUNS and sum(call.seconds for call in calls) < seconds:
+        calls.append(time_call(contender))
+    return calls
 
 
 def take_round(point: Point, seconds: float, pace: Callable[[], float], rng: np.random.Generator) -> Round:

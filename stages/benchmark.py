@@ -59,6 +59,7 @@ def benchmark(
         contention=company,
         peak_memory=peak_memory,
         gpu=sampler.conditions() if sampler else None,
+        pytorch=torch.__version__,
     )
     with new_folder(report) as unfinished:
         summary.write(unfinished / "summary.json")

@@ -105,19 +105,43 @@ def test_no_slow_machine_hides_a_loss_that_it_cannot_explain(run, conditions):
         (0.8, 0.88, Outcome.NOT_COMPARABLE),  # and most of it
         (0.8, 0.92, Outcome.REGRESSION),  # most of it is the engine's
         (0.8, 1.3, Outcome.REGRESSION),  # all of it, on a machine that is slower besides
+        (0.95, 0.971, Outcome.REGRESSION),  # what little PyTorch did may be the machine's, for both
         (1.25, 1.25, Outcome.NOT_COMPARABLE),
         (1.25, 1.0, Outcome.IMPROVEMENT),
         (1.0, 1.3, Outcome.NO_CHANGE),  # both alike
     ],
 )
 def test_what_the_baseline_did_is_not_held_against_the_engine(run, factor, took, outcome):
-    changes = compare_runs(run(13.0, 4.4), run(13.0 * factor, 4.4 * factor, took=took), 0.99)
+    changes = compare_runs(run(13.0, 4.4), run(13.0 * factor, 4.4 * factor, took=(took, took)), 0.99)
     assert conclusion(changes) == outcome
     told = [change for change in changes if change.outcome == Outcome.NOT_COMPARABLE]
     assert all(change.again for change in told)
     assert {change.why for change in told} <= {
         f"the baseline itself took {took:.2f} times as long, most of the change: measure again"
     }
+
+
+def test_what_the_baseline_did_at_one_batch_size_is_not_held_against_all(run):
+    changes = compare_runs(run(13.0, 4.4), run(13.0 * 0.8, 4.4, took=(0.8, 1.12)), 0.99)
+    found = {change.figure: change.outcome for change in changes}
+    assert found["times eager, batch 1"] == Outcome.NOT_COMPARABLE
+    assert found["speed, all together"] == found["times eager, batch 8"] == Outcome.NO_CHANGE
+
+
+def test_a_loss_that_no_machine_explains_is_one_unless_it_is_the_baselines(run):
+    before, lost = run(13.0, 4.4), (13.0 * 0.6, 4.4 * 0.6)
+    assert conclusion(compare_runs(before, run(*lost, others=0.9), 0.99)) == Outcome.REGRESSION
+    for conditions in ({"others": 0.9}, {}):
+        after = run(*lost, took=(0.6, 0.6), **conditions)
+        assert conclusion(compare_runs(before, after, 0.99)) == Outcome.NOT_COMPARABLE
+
+
+def test_another_pytorch_is_another_baseline(run):
+    (speed, *_) = compare_runs(run(13.0, 4.4), run(9.0, 3.0, pytorch="2.16.0"), 0.99)
+    assert (speed.outcome, speed.why) == (Outcome.NOT_COMPARABLE, "another PyTorch: 2.15.0 and 2.16.0")
+    assert not speed.again
+    early = run(9.0, 3.0, pytorch=None)  # does not tell
+    assert conclusion(compare_runs(run(13.0, 4.4), early, 0.99)) == Outcome.REGRESSION
 
 
 def test_two_runs_on_a_slow_machine_are_not_compared_if_another_precision_saw_it_faster(run):

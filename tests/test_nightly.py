@@ -193,6 +193,33 @@ def test_a_change_that_only_one_measurement_could_show_is_not_confirmed(nights, 
     assert "seen once" in sentence(judgement)
 
 
+def test_what_pytorch_did_itself_is_measured_again_and_told_once(nights, both):
+    nights.night(both())
+    moved = both(int8=(13.0 * 0.8, 4.4 * 0.8), int8_is={"took": (0.8, 0.8)})
+    judgement = nights.night(*[moved] * 4)
+    assert nights.asked == [set(), {"int8"}, {"int8"}, {"int8"}]
+    assert judgement.status == Status.NOT_COMPARABLE
+    assert sentence(judgement).count("the baseline itself took 0.80 times as long") == 1
+    assert nights.good == both()
+
+
+def test_a_change_that_pytorch_hid_the_other_time_is_not_confirmed_and_not_forgotten(nights, both):
+    nights.night(both())
+    hidden = both(int8=(13.0 * 0.8, 4.4), int8_is={"took": (0.8, 1.12), "accuracy": 0.8})
+    judgement = nights.night(*[hidden] * 4, both(int8=(11.0, 4.4), int8_is={"accuracy": 0.95}))
+    assert judgement.status == Status.NOT_COMPARABLE
+    assert "seen once, and not comparable the other time" in sentence(judgement)
+
+
+def test_another_pytorch_begins_anew(nights, both):
+    nights.night(both())
+    newer = both(fp32_is={"pytorch": "2.16.0"}, int8=(9.0, 3.0), int8_is={"pytorch": "2.16.0"})
+    judgement = nights.night(newer)
+    assert judgement.status == Status.GOOD
+    assert "another PyTorch: 2.15.0 and 2.16.0; it becomes the good run" in sentence(judgement).replace(")", "")
+    assert nights.good == newer
+
+
 def test_a_machine_faster_than_that_of_the_good_run_makes_a_new_good_run(nights, both):
     """Measuring again would not help: it is the good run that was timed on a slower machine."""
     nights.night(both(fp32_is={"pace": SLOW}, int8_is={"pace": SLOW}))

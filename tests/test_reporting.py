@@ -455,6 +455,13 @@ def test_a_precision_that_must_pay_fails_if_it_does_not_and_names_what_held_it_b
     assert failures_of(found, {"int8": MustPay(over="bf16", times=1.0)})["int8"] == ()
 
 
+def test_what_was_executed_as_something_else_does_not_pay(findings, evidence):
+    found = findings(evidence("bf16", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.9, 4.1), executed="fp32"))
+    assert failures_of(found, {"int8": MustPay(over="bf16", times=1.1)})["int8"] == (
+        "none of it was executed in int8, so it cannot pay as must_pay asks",
+    )
+
+
 def test_broken_thresholds_and_missing_speed_are_told_together(findings, evidence):
     found = findings(evidence("bf16", (3.0, 2.95, 3.05)), evidence("int8", (1.0, 0.98, 1.02), broken=("cosine 0",)))
     first, second = failures_of(found, {"int8": MustPay(over="bf16", times=1.0)})["int8"]

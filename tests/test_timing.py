@@ -238,7 +238,12 @@ def test_warm_up_lasts_until_two_windows_agree(track):
 def test_warm_up_gives_up_when_its_time_is_over(track):
     restless = track.contender("a", lambda _, earlier: 1.0 + earlier)
     warm_up(restless, 30.0)
-    assert len(track.calls) == 10  # 1 + ... + 5 is half of it, 1 + ... + 10 beyond it
+    assert len(track.calls) == 8  # a window is over after 1 + ... + 5, which is half of it, and one after 6 + 7 + 8
+
+
+def test_a_slow_contender_is_warmed_up_in_two_windows_as_well(track):
+    warm_up(track.contender("a", lambda _, earlier: 20.0 if earlier < 1 else 18.0), 30.0)
+    assert len(track.calls) == 2
 
 
 @pytest.mark.parametrize(

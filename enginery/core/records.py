@@ -481,6 +481,7 @@ class Benchmark(Record):
     contention: Contention
     peak_memory: dict[str, PeakMemory]
     gpu: GpuConditions | None
+    pytorch: str | None = None  # the version that baselines ran on; early reports do not tell
 
 
 class Measured(Record):

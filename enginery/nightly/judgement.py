@@ -106,7 +106,7 @@ def _settled(
 def _confirmed(change: Change, before: Outcome | None, twice: bool) -> Change:
     if change.outcome == before or change.outcome not in CHANGED:
         return change
-    if before is None and not twice:
-        why = "seen once, and timed on a slower machine the other time: measure again"
+    if before in (None, Outcome.NOT_COMPARABLE) and not twice:
+        why = "seen once, and not comparable the other time: measure again"
         return change.model_copy(update={"outcome": Outcome.NOT_COMPARABLE, "why": why, "again": True})
     return change.model_copy(update={"outcome": Outcome.NO_CHANGE, "why": "seen in one of two measurements"})

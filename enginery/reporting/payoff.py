@@ -12,18 +12,21 @@ def unpaid(findings: Findings, wanted: Mapping[str, MustPay | None]) -> dict[str
     Ratios to PyTorch are compared, not milliseconds: each was taken side by side.
     """
     entries = {entry.precision: entry for entry in findings.precisions}
-    batch, baseline = findings.tuned_batch, findings.baselines[0]
-    found = {}
-    for precision, rule in wanted.items():
-        if rule:
-            entry, other = entries[precision], entries[rule.over]
-            gain = entry.ratio(batch, baseline).median / other.ratio(batch, baseline).median
-            if gain < rule.times:
-                found[precision] = (
-                    f"{gain:.2f} times as fast as {rule.over} at batch {batch}, and must_pay asks for {rule.times:g}; "
-                    f"{_kept_back(entry)}"
-                )
-    return found
+    at = (findings.tuned_batch, findings.baselines[0])
+    told = {name: _why_not(entries[name], entries[rule.over], rule, *at) for name, rule in wanted.items() if rule}
+    return {precision: why for precision, why in told.items() if why}
+
+
+def _why_not(entry: Evidence, other: Evidence, rule: MustPay, batch: int, baseline: str) -> str | None:
+    if not entry.is_what_it_says:
+        return f"none of it was executed in {entry.precision}, so it cannot pay as must_pay asks"
+    gain = entry.ratio(batch, baseline).median / other.ratio(batch, baseline).median
+    if gain >= rule.times:
+        return None
+    return (
+        f"{gain:.2f} times as fast as {rule.over} at batch {batch}, and must_pay asks for {rule.times:g}; "
+        f"{_kept_back(entry)}"
+    )
 
 
 def _kept_back(entry: Evidence) -> str:
