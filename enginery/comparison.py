@@ -51,9 +51,14 @@ def read_measurements(place: str) -> Measurements:
     """Of a reports folder, of a measurements.json, or of a git revision."""
     path = Path(place)
     if path.is_dir():
+        if not (path / MEASUREMENTS.name).exists():
+            raise EngineryError(f"{path} holds no {MEASUREMENTS.name}: give the reports folder of a finished run")
         return Measurements.read(path / MEASUREMENTS.name)
     if path.exists():
-        return Measurements.read(path)
+        try:
+            return Measurements.parse(path.read_bytes(), str(path))
+        except EngineryError as error:
+            raise EngineryError(f"{error}; reports are compared by their {MEASUREMENTS.name}") from None
     shown = subprocess.run(["git", "show", f"{place}:./{MEASUREMENTS}"], capture_output=True)
     if shown.returncode:
         reason = (shown.stderr.decode().strip().splitlines() or ["git gives no reason"])[0]

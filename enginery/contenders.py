@@ -55,7 +55,7 @@ def pytorch_contender(
     numbers = next((NUMBERS[word] for word in words if word in NUMBERS), torch.float32)
     layout = torch.channels_last if "channels_last" in words else torch.contiguous_format
     own = copy.deepcopy(model).to(device, numbers).to(memory_format=layout)
-    given = {name: _laid_out(torch.from_numpy(array), layout) for name, array in feeds.items()}
+    given = {name: _laid_out(torch.tensor(array), layout) for name, array in feeds.items()}
     run = _compiled(lambda given: call_model(own, {name: _as(numbers, one) for name, one in given.items()}), words)
     if device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32

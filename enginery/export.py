@@ -7,6 +7,8 @@ import re
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import onnx
 import torch
@@ -15,7 +17,7 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.params import Profile
 from enginery.feeds import BATCH, Axes, Feeds
-from enginery.graphs import graph_inputs
+from enginery.graphs import arbiter, graph_inputs
 from enginery.models import call_model
 from enginery.original import run_model
 
@@ -36,7 +38,7 @@ class _Flat(nn.Module):
 
 def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile, opset: int) -> onnx.ModelProto:
     """What has a range in `profile` stays dynamic. BatchNorm is folded into the convolutions by the exporter."""
-    given = {name: torch.from_numpy(array) for name, array in example.items()}
+    given = {name: torch.tensor(array) for name, array in example.items()}
     outputs = list(run_model(model, example))
     dynamic = {
         number: torch.export.Dim(axis, min=1 if axis == BATCH else sizes.min, max=None if axis == BATCH else sizes.max)
@@ -64,6 +66,14 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
     if program is None:
         raise EngineryError("the model cannot be exported to ONNX: PyTorch returned no program")
     return _without_traces(program.model_proto)
+
+
+def open_exported(path: Path, name: str) -> Any:
+    try:
+        return arbiter(path)
+    except Exception as error:  # ONNX Runtime's own exceptions share no base class
+        why = str(error).strip().partition("\n")[0]
+        raise EngineryError(f"the ONNX graph of {name} cannot be run by ONNX Runtime: {why}") from None
 
 
 def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -> onnx.ModelProto:

@@ -42,6 +42,7 @@ class Answer(NamedTuple):
 
 def infer(folder: Path, places: Sequence[Path], top: int, batch: int | None, threads: int, as_lines: bool) -> int:
     """Print what the engine says of each image, and return how many could not be read."""
+    require_engine(folder)  # before the images: who swaps the two should read of that one
     images = find_images(places)
     width = max(len(str(image)) for image in images)
     unread = 0
@@ -53,7 +54,7 @@ def infer(folder: Path, places: Sequence[Path], top: int, batch: int | None, thr
             unread += answer.error is not None
             print_answer(answer, width, as_lines)
     if unread:
-        print(f"{unread} of {len(images)} images could not be read", file=sys.stderr)
+        print(f"could not be read: {unread} of {len(images)} images", file=sys.stderr)
     return unread
 
 

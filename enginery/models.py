@@ -4,13 +4,14 @@ import difflib
 import importlib
 import pickle
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torchvision
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import ModelParams
@@ -71,6 +72,11 @@ def _from_factory(params: ModelParams) -> nn.Module:
         raise EngineryError(f"model.source: {params.source} fails: {users_part(error)}") from None
     if not isinstance(model, nn.Module):
         raise EngineryError(f"model.source: {params.source} returns {type(model).__name__}, not a torch.nn.Module")
+    if lazy := sorted(name for name, value in model.named_parameters() if is_lazy(value)):
+        raise EngineryError(
+            f"model.source: {params.source} returns layers that do not know their sizes yet ({_some(lazy)}): "
+            "run the model once before returning it"
+        )
     return model
 
 
@@ -102,15 +108,22 @@ def name_outputs(result: Any) -> Tensors:
 
 def read_checkpoint(path: Path) -> State:
     """Tensors only (`weights_only`): a checkpoint that wants to run code on loading is refused."""
+    if path.is_file() and not path.stat().st_size:
+        raise EngineryError(f"{path} is empty: bring the checkpoint anew")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise EngineryError(
             f"{path} {_what_it_needs(error)}; save it again with torch.save(model.state_dict(), path)"
         ) from None
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         raise
     except Exception as error:  # damage surfaces wherever torch's reader happens to be
+        if "TorchScript" in str(error):
+            raise EngineryError(
+                f"{path} is a TorchScript archive, which holds code: save the tensors alone, with "
+                "torch.save(model.state_dict(), path)"
+            ) from None
         raise EngineryError(f"{path} cannot be read, it may be truncated: {_first_line(error)}") from None
     for wrapper in ("state_dict", "model_state_dict", "model"):  # the names that training scripts use
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
@@ -119,10 +132,8 @@ def read_checkpoint(path: Path) -> State:
         isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()
     ):
         raise EngineryError(f"{path} is not a state dict: it must map parameter names to tensors")
-    # What DataParallel puts before each name.
-    state = OrderedDict((name.removeprefix("module."), value) for name, value in content.items())
-    versions = getattr(content, "_metadata", {})  # of the modules' code: MNASNet refuses a state without
-    state._metadata = {name.removeprefix("module").removeprefix("."): each for name, each in versions.items()}  # type: ignore[attr-defined]
+    state = OrderedDict(content)
+    state._metadata = getattr(content, "_metadata", {})  # type: ignore[attr-defined]
     return state
 
 
@@ -136,6 +147,8 @@ def _what_it_needs(error: Exception) -> str:
 
 def apply_weights(model: nn.Module, state: State, path: Path) -> None:
     wanted = model.state_dict()
+    if wanted.keys() != state.keys():
+        state = _without_prefix(state)
     missing, unknown = sorted(wanted.keys() - state.keys()), sorted(state.keys() - wanted.keys())
     if missing or unknown:
         parts = [f"{len(missing)} missing ({_some(missing)})"] if missing else []
@@ -148,13 +161,27 @@ def apply_weights(model: nn.Module, state: State, path: Path) -> None:
     ]
     if misshapen:
         raise EngineryError(f"{path} does not fit model.source and the classes of samples.source: {_some(misshapen)}")
-    require_finite(state, path)
+    require_finite(state, path, not_finite(wanted))
     model.load_state_dict(state)
 
 
-def require_finite(state: State, path: Path) -> None:
-    broken = [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]
-    if broken:
+def _without_prefix(state: State) -> State:
+    """What DataParallel puts before each name, and before those of the modules whose versions are kept beside."""
+    if not all(name.startswith("module.") for name in state):
+        return state
+    bare = OrderedDict((name.removeprefix("module."), value) for name, value in state.items())
+    versions = getattr(state, "_metadata", {})  # of the modules' code: MNASNet refuses a state without
+    bare._metadata = {name.removeprefix("module").removeprefix("."): each for name, each in versions.items()}  # type: ignore[attr-defined]
+    return bare
+
+
+def not_finite(state: State) -> set[str]:
+    return {name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()}
+
+
+def require_finite(state: State, path: Path, by_design: Collection[str]) -> None:
+    """Some are not by design, such as a mask of minus infinity: a new model has those as well."""
+    if broken := sorted(not_finite(state) - set(by_design)):
         raise EngineryError(f"{path} has NaN or infinite values in {_some(broken)}: its training went wrong")
 
 

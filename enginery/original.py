@@ -35,9 +35,12 @@ def made_by(weights: Path) -> str:
 
 
 def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
-    """Floats of any size as float32; what is no float stays what it is, so that it is seen and refused."""
+    """Floats of any size as float32; what is no float stays what it is, so that it is seen and refused.
+
+    The model gets copies: its forward may write into them, and others are fed the same samples.
+    """
     with torch.inference_mode():
-        outputs = call_model(model, {name: torch.from_numpy(array) for name, array in feeds.items()})
+        outputs = call_model(model, {name: torch.tensor(array) for name, array in feeds.items()})
         return {
             name: (output.float() if output.is_floating_point() else output).numpy() for name, output in outputs.items()
         }

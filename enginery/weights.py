@@ -1,5 +1,6 @@
 """Where the weights come from: trained here, published by torchvision, the user's checkpoint, or with the model."""
 
+import inspect
 import urllib.error
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from torch import nn
 from enginery.core.brought import brought_checkpoint
 from enginery.core.errors import EngineryError
 from enginery.core.params import ModelParams, TrainingParams, WeightsParams
-from enginery.models import apply_weights, make_model, read_checkpoint, require_finite
+from enginery.models import State, apply_weights, make_model, not_finite, read_checkpoint, require_finite
 from enginery.original import require_runs, run_model
 from enginery.samples import SampleSet
 from enginery.training import train
@@ -28,7 +29,7 @@ def obtain(params: ModelParams, weights: WeightsParams, training: SampleSet, dat
         return make_model(params, classes)
     checkpoint = brought_checkpoint(weights.source, data)
     state = read_checkpoint(checkpoint)
-    model = make_model(params, classes or len(list(state.values())[-1]))  # the last is the last layer's
+    model = make_model(params, classes or _classes_of(state))
     apply_weights(model, state, checkpoint)
     return model
 
@@ -37,13 +38,19 @@ def _trained(params: ModelParams, how: TrainingParams, classes: int | None, trai
     torch.manual_seed(how.seed)
     model = make_model(params, classes)
     require_runs(partial(run_model, model), training.cycled(2), classes or 0)
+    by_design = not_finite(model.state_dict())
     train(model, training, how)
-    require_finite(model.state_dict(), Path("the trained model"))
+    require_finite(model.state_dict(), Path("the trained model"), by_design)
     return model
 
 
+def _classes_of(state: State) -> int | None:
+    """The last is the last layer's."""
+    return next((len(value) for value in reversed(state.values()) if value.ndim), None)
+
+
 def _pretrained(params: ModelParams, classes: int | None) -> nn.Module:
-    make_model(params, classes)  # says what is wrong with the name
+    plain = make_model(params, classes)  # says what is wrong with the name
     published = torchvision.models.get_model_weights(params.source).DEFAULT  # each classifier has some
     known = len(published.meta["categories"])
     if classes not in (None, known):
@@ -53,9 +60,29 @@ def _pretrained(params: ModelParams, classes: int | None) -> nn.Module:
         )
     try:
         model: nn.Module = torchvision.models.get_model(params.source, weights=published, **params.arguments)
-        return model.eval()
+    except ValueError as error:
+        raise EngineryError(
+            f"model.arguments: torchvision's {params.source} refuses them with its published weights: {error}"
+        ) from None
     except urllib.error.URLError as error:
         raise EngineryError(
             f"weights.source: torchvision's weights for {params.source} could not be downloaded ({error.reason}); "
             "put a checkpoint into data/weights/ and name it instead"
         ) from None
+    if implied := _implied(plain, model):
+        told = ", ".join(f"{name}: {str(value).lower()}" for name, value in implied.items())
+        raise EngineryError(
+            f"model.arguments: torchvision makes another {params.source} for its published weights; say so, with "
+            f"{{{told}}}"
+        )
+    return model.eval()
+
+
+def _implied(plain: nn.Module, published: nn.Module) -> dict[str, object]:
+    """What torchvision sets beside the weights: arguments that the model keeps, such as Inception's transform_input.
+
+    The state has none of it, and a model that is made without computes something else from the same weights.
+    """
+    arguments = inspect.signature(type(plain).__init__).parameters
+    simple = {name: getattr(published, name) for name in arguments if isinstance(getattr(published, name, None), int)}
+    return {name: value for name, value in simple.items() if getattr(plain, name, None) != value}

@@ -6,9 +6,8 @@ from enginery.core.files import new_folder
 from enginery.core.params import load_params
 from enginery.core.records import Export, Weights
 from enginery.core.stage import run_stage
-from enginery.export import EXPORT_LIMIT, adopt_graph, export_model
+from enginery.export import EXPORT_LIMIT, adopt_graph, export_model, open_exported
 from enginery.graphs import (
-    arbiter,
     check_at_each_size,
     count_nodes,
     interface_of,
@@ -39,7 +38,7 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
         path = unfinished / "model.onnx"
         save_graph(graph, path)
         interface_of(graph, profile, f"the exported graph of {name}")
-        session = arbiter(path)
+        session = open_exported(path, name)
         got = [run_graph(session, feeds) for feeds in checked]
         failure = f"the ONNX graph of {name} does not compute what PyTorch computes"
         worst = check_at_each_size(wanted, got, EXPORT_LIMIT, failure)

@@ -453,8 +453,8 @@ def test_a_verdict_that_the_measurements_contradict_lets_nothing_through(project
 
 
 def test_an_unknown_precision_is_a_sentence(project):
-    assert refused(project, precision="fp23").endswith("judges no precision 'fp23'; it judges fp32")
-    assert refused(project, precision="../x").endswith("judges no precision '../x'; it judges fp32")
+    assert refused(project, precision="fp23").endswith("judges no precision 'fp23'; did you mean 'fp32'?")
+    assert refused(project, precision="../x").endswith("judges no precision '../x'; known here: fp32")
 
 
 def test_the_report_of_another_engine_lets_none_through(project, machine):

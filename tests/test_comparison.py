@@ -258,16 +258,19 @@ def test_what_cannot_be_compared_has_a_status_of_its_own(project, run):
     [
         ("nowhere", "nowhere is no file, no folder, and no git revision with reports/measurements.json"),
         ("broken", "broken/measurements.json is damaged or of another version of Enginery (machine: Field required)"),
-        (".", "measurements.json is missing"),
+        (".", ". holds no measurements.json: give the reports folder of a finished run"),
+        ("broken/other.json", "; reports are compared by their measurements.json"),
+        ("", "it is empty: was a variable of the shell not set?"),
     ],
 )
 def test_what_cannot_be_read_is_one_sentence(project, place, said):
     (project / "broken").mkdir()
     (project / "broken" / "measurements.json").write_text("{}")
+    (project / "broken" / "other.json").write_text("{}")
     done = enginery("compare", "HEAD", place, folder=project)
-    assert done.returncode == 1
+    assert done.returncode == (1 if place else 2)
     assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert len(done.stderr.splitlines()) == (1 if place else 2 + done.stderr.count("\n      "))
 
 
 def test_measurements_are_read_as_they_were_written(run, tmp_path):

@@ -112,7 +112,7 @@ def test_a_broken_image_is_named_and_the_others_are_answered(built, images, tmp_
     assert [line.split()[0] for line in named] == list(map(str, broken))
     assert named[0].startswith(f"{broken[0]} is not an image that can be decoded: ")
     assert named[1] == f"{broken[1]} does not exist"
-    assert total == "3 of 5 images could not be read"
+    assert total == "could not be read: 3 of 5 images"
 
 
 def test_in_json_a_broken_image_has_its_line(built, images, tmp_path):
@@ -129,7 +129,7 @@ def test_nothing_but_broken_images_is_no_crash(built, tmp_path):
     (tmp_path / "text.png").write_text("no picture")
     done = enginery("infer", built, tmp_path / "text.png")
     assert (done.returncode, done.stdout) == (5, "")
-    assert done.stderr.splitlines()[-1] == "1 of 1 images could not be read"
+    assert done.stderr.splitlines()[-1] == "could not be read: 1 of 1 images"
 
 
 def refused(*arguments, **more):
@@ -255,9 +255,10 @@ def test_a_folder_that_may_not_be_read_is_a_sentence(built):
     )
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
-        locked = Path(folder) / "locked"
+        engine, locked = shutil.copytree(built, Path(folder) / "engine"), Path(folder) / "locked"
+        engine.chmod(0o755)
         locked.mkdir(mode=0)
-        command = [sys.executable, "-c", program, str(built), str(locked)]
+        command = [sys.executable, "-c", program, str(engine), str(locked)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"enginery: {locked}: Permission denied\n"

@@ -34,6 +34,7 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         "most": sizes.max,
         "bytes": record.bytes,
         "executed": ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "not known",
+        "instead": None if record.share_as_asked or not record.executed else next(iter(record.executed)),
         "validation": measured.validation,
         "latencies": [latency for latency in benchmark.latencies if latency.contender == ENGINE],
         "ratios": benchmark.ratios,

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import io
 import os
 import sys
 from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -29,6 +30,7 @@ exit codes:
   3  compare: a regression
   4  compare: no regression, but something is not comparable
   5  infer: an image could not be read, the others are answered
+  130  interrupted, by Ctrl-C
 """
 
 
@@ -56,11 +58,12 @@ COMMANDS: dict[str, Command] = {
 
 def main() -> None:
     """Run one command. Whatever a user can cause ends in one sentence on stderr, and nothing is lost."""
+    prepare_streams()
     parser, given = build_parser(), sys.argv[1:]
     if given and not given[0].startswith("-") and given[0] not in COMMANDS:
         parser.error(f"'{given[0]}' is no command{suggestion(given[0], COMMANDS)}")
-    chosen = parser.parse_args(given or ["--help"])
     try:
+        chosen = parser.parse_args(given or ["--help"])
         status = chosen.run(chosen)
         sys.stdout.flush()  # here, where a reader that has gone can still be told from an error
         sys.exit(status)
@@ -73,6 +76,14 @@ def main() -> None:
         fail(f"{error.filename or 'the operating system'}: {error.strerror or error}")
     except KeyboardInterrupt:
         fail("interrupted; nothing half-written was kept", INTERRUPTED)
+
+
+def prepare_streams() -> None:
+    """Both may be closed, as in `>&-`, and names of files need not be what a locale can write."""
+    sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def fail(sentence: str, status: int = 1) -> NoReturn:

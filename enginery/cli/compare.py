@@ -22,7 +22,7 @@ def add_arguments(command: ArgumentParser) -> None:
     for name in ("before", "after"):
         add_path(command, name, FILE, type=str, help="a reports folder, a measurements.json, or a git revision")
     command.add_argument(
-        "--confidence", type=_confidence, default=0.99, metavar="C", help="of the verdict, 0.99 if not given"
+        "--confidence", type=confidence, default=0.99, metavar="C", help="of the verdict, 0.99 if not given"
     )
     command.add_argument("--json", action="store_true", help="as JSON")
 
@@ -40,7 +40,7 @@ def run(chosen: Namespace) -> int:
     return {Outcome.REGRESSION: REGRESSION, Outcome.NOT_COMPARABLE: NOT_COMPARABLE}.get(conclusion(changes), 0)
 
 
-def _confidence(given: str) -> float:
+def confidence(given: str) -> float:
     try:
         value = float(given)
     except ValueError:

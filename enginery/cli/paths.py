@@ -1,6 +1,6 @@
 """Arguments that are paths: the shell completes them."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,12 @@ FILE = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
 
 
 def add_path(command: ArgumentParser, name: str, kind: dict[str, str], type: type = Path, **more: Any) -> None:
-    command.add_argument(name, type=type, **more).complete = kind  # type: ignore[attr-defined]
+    def path(given: str) -> Any:
+        if not given:
+            raise ArgumentTypeError("it is empty: was a variable of the shell not set?")
+        return type(given)
+
+    command.add_argument(name, type=path, **more).complete = kind  # type: ignore[attr-defined]
 
 
 def add_engine(command: ArgumentParser) -> None:

@@ -1,7 +1,7 @@
 """One nightly run: the pipeline, measured anew, held against the good run, recorded and told.
 
-Exits 0 if the night is good; 5 if the gate is red; 3 on a confirmed regression; 4 if neither, but the machine was too
-slow to tell; 1 on an error. docs/ci.md tells more.
+Exits 0 if the night is good; 5 if the gate is red; 3 on a confirmed regression; 4 if neither, but the machine, or
+PyTorch, was not as in the good run; 1 on an error. docs/ci.md tells more.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from enginery.cli.compare import confidence
 from enginery.comparison import conclusion
 from enginery.core.errors import EngineryError
 from enginery.core.params import load_params
@@ -19,13 +20,14 @@ from enginery.nightly import pipeline
 from enginery.nightly.judgement import Judgement, Measure, Status, judge
 from enginery.nightly.summary import sentence, write_summary
 
+ATTEMPTS = "how often to measure again what is not comparable, 3 if not given, 10 at most"
 HISTORY, MACHINE, REPORT = Path("history"), Path("artifacts/machine.json"), Path("reports/summary.md")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m enginery.nightly", description=__doc__)
-    parser.add_argument("--confidence", type=float, default=0.99, help="of all comparisons together, 0.99 if not given")
-    parser.add_argument("--attempts", type=int, default=3, help="how often to measure again on a slow machine, 3")
+    parser.add_argument("--confidence", type=confidence, default=0.99, help="of all comparisons together, 0.99")
+    parser.add_argument("--attempts", type=int, choices=range(11), default=3, metavar="N", help=ATTEMPTS)
     chosen = parser.parse_args()
     try:
         status = run_night(chosen.confidence, chosen.attempts)
