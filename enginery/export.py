@@ -20,6 +20,7 @@ from enginery.feeds import BATCH, Axes, Feeds
 from enginery.graphs import arbiter, graph_inputs
 from enginery.models import call_model
 from enginery.original import run_model
+from enginery.user_code import users_frames
 
 EXPORT_LIMIT = 1e-4  # float32 sums in another order differ by about 1e-6; a wrong graph by 1e-2 and more
 PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
@@ -136,6 +137,7 @@ def _cause(error: BaseException, place: str) -> str:
         chain.append(chain[-1].__cause__)
     reason = next((line for line in str(chain[-1]).splitlines() if line.strip()), type(chain[-1]).__name__)
     own = [place for place in PLACE.findall("\n".join([*map(str, chain), place])) if "site-packages" not in place[0]]
+    own = own or [(frame.filename, str(frame.lineno), frame.name) for frame in users_frames(chain[-1])]
     return reason.strip() + (f" ({own[-1][0]}, line {own[-1][1]}, in {own[-1][2]})" if own else "")
 
 

@@ -1,6 +1,7 @@
 """The model as the user brought it, which every graph and engine made of it is held against."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -48,8 +49,15 @@ def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
 
 def require_runs(run: Run, feeds: Feeds, classes: int) -> Outputs:
     """One pass over few samples: what the model cannot take or does not return is said before hours of work."""
-    outputs = _answers(run, users_part, feeds)
     samples = len(next(iter(feeds.values())))
+    try:
+        outputs = _answers(run, users_part, feeds)
+    except EngineryError as error:
+        if samples == 1 or not _takes_one(run, feeds):
+            raise
+        raise EngineryError(
+            f"{error}\nA single sample it takes: set min, opt and max of build.profile.batch to 1"
+        ) from None
     for name, output in outputs.items():
         if output.ndim == 0 or len(output) != samples or not np.issubdtype(output.dtype, np.floating):
             raise EngineryError(
@@ -62,6 +70,12 @@ def require_runs(run: Run, feeds: Feeds, classes: int) -> Outputs:
             f"{_shapes(outputs)}. Are these the images that the model was trained on?"
         )
     return outputs
+
+
+def _takes_one(run: Run, feeds: Feeds) -> bool:
+    with suppress(EngineryError):
+        return bool(_answers(run, users_part, {name: array[:1] for name, array in feeds.items()}))
+    return False
 
 
 def _answers(run: Run, why: Callable[[BaseException], str], feeds: Feeds) -> Outputs:

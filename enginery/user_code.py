@@ -79,13 +79,18 @@ def users_part(error: BaseException) -> str:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
     first_line = str(error).strip().partition("\n")[0]
     said = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    frames = users_frames(error)[-SHOWN:]
+    return said + "".join(
+        f"\n  {frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}" for frame in frames
+    )
+
+
+def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
     here = Path(__file__).parent
-    frames = [
+    return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if here not in Path(frame.filename).parents
         and not frame.filename.startswith("<")
         and not _is_installed(Path(frame.filename))
     ]
-    places = [f"\n  {frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}" for frame in frames[-SHOWN:]]
-    return said + "".join(places)

@@ -111,6 +111,13 @@ class Branches(nn.Module):
         return image
 
 
+class Refuses(nn.Module):
+    def forward(self, image):
+        if torch.compiler.is_exporting():
+            raise ValueError("never export me")
+        return image
+
+
 class Untranslated(nn.Module):
     def forward(self, image):
         return torch.linalg.eigvals(image[:, 0]).real
@@ -121,6 +128,7 @@ class Untranslated(nn.Module):
     [
         (Branches(), "data-dependent", "        if image.sum() > 0:"),
         (Untranslated(), "aten.linalg_eig", "        return torch.linalg.eigvals(image[:, 0]).real"),
+        (Refuses(), "never export me", '            raise ValueError("never export me")'),
     ],
 )
 def test_what_cannot_be_exported_is_told_with_its_operator_and_the_users_line(model, reason, line, capfd):

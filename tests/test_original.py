@@ -93,6 +93,16 @@ def test_a_model_that_takes_the_samples_is_let_through():
     require_runs(run_of(lambda pixels: pixels.reshape(2, 2, 3)), FEEDS, 0)  # nothing says how many classes there are
 
 
+def test_a_model_that_takes_one_sample_alone_is_told_how_to_say_so():
+    def answer(pixels):
+        assert len(pixels) == 1, "one at a time"
+        return pixels[:, :3]
+
+    told = refusal_of(answer)
+    assert told.startswith("model.source: the model fails on input (2, 6): AssertionError: one at a time\n")
+    assert told.endswith("\nA single sample it takes: set min, opt and max of build.profile.batch to 1")
+
+
 def test_a_model_that_leaves_by_itself_is_told_like_one_that_fails():
     def answer(pixels):
         raise SystemExit("enough")

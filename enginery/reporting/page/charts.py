@@ -57,7 +57,7 @@ def draw_points(
     for (x1, y1), (x2, y2) in pairwise(stairs):
         picture.line(x1, y1, x1, y2, "stair")
         picture.line(x1, y2, x2, y2, "stair")
-    for x, y, point in placed:
+    for x, y, point in sorted(placed, key=lambda each: each[2].look != "hollow"):  # which would hide what it covers
         picture.line(axes.x.place(point.low), y, axes.x.place(point.high), y, f"range {point.look}")
         picture.dot(x, y, f"dot {point.look}", point.says, radius=6)
     heights = apart([(x, y) for x, y, _ in placed])
