@@ -580,3 +580,12 @@ def test_all_templates_are_part_of_the_package():
 def test_a_fact_that_is_missing_is_no_empty_place_in_a_page():
     with pytest.raises(Exception, match="'model' is undefined"):
         pages.render("NOTICE.j2", {"served": False})
+
+
+def test_a_bundle_says_that_it_ran_as_something_else(tmp_path, built, tiny_onnx, machine):
+    path = shutil.copytree(built, tmp_path / "fp32") / "engine.json"
+    record = json.loads(path.read_text())
+    record["layers"] = [layer | {"precision": "bf16"} for layer in record["layers"]]
+    path.write_text(json.dumps(record))
+    page = bundled(make_project(tmp_path / "project", path.parent, tiny_onnx, machine)) / "README.md"
+    assert "Mind that none of it was executed in fp32 there, but in bf16" in page.read_text()

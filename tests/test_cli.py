@@ -165,3 +165,29 @@ def test_an_interrupt_is_a_sentence():
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "enginery: interrupted; nothing half-written was kept\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_no_error(built, closed):
+    command = f"{sys.executable} -m enginery.cli inspect {built} {closed}"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_name_that_the_locale_cannot_write_is_escaped():
+    done = enginery("inspect", "caf\u00e9", PYTHONIOENCODING="ascii")
+    assert done.returncode == 1
+    assert done.stderr.startswith("enginery: there is no engine caf\\xe9")
+
+
+@pytest.mark.parametrize("command", [["inspect", ""], ["infer", "", "image.png"], ["compare", "", "reports"]])
+def test_an_empty_path_is_not_the_present_folder(command):
+    done = enginery(*command)
+    assert done.returncode == 2
+    assert "it is empty: was a variable of the shell not set?" in done.stderr
+
+
+def test_engine_and_images_that_are_swapped_are_told_by_the_engine(built, tmp_path):
+    done = enginery("infer", str(tmp_path), str(built))
+    assert done.returncode == 1
+    assert f"{tmp_path} is not an engine's folder" in done.stderr

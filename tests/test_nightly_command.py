@@ -163,3 +163,10 @@ def test_the_history_is_plain_data(project, run):
     assert line["precision"] == "int8"
     assert [ratio["median"] for ratio in line["ratios"]] == [13.0, 4.4]
     assert json.loads((folder / "good.json").read_text()) == run(13.0, 4.4).model_dump(mode="json")
+
+
+@pytest.mark.parametrize("given", [["--confidence", "99"], ["--confidence", "-1"], ["--attempts", "-1"]])
+def test_what_is_no_confidence_or_count_is_told_before_hours_of_work(given):
+    done = subprocess.run([sys.executable, "-m", "enginery.nightly", *given], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"argument {given[0]}: " in done.stderr
