@@ -179,19 +179,20 @@ def print_verdicts(runs: list[dict[str, Measurements]]) -> bool:
     """Every run with every other. What counts is the best pace; the others `compare` mostly refuses."""
     print("\n| the later run is | of runs | comparisons | not comparable | regression | improvement | no change |")
     print("|---|---|---|---|---|---|---|")
-    best, shares = at_best_pace(runs), {}
-    for which, some in {"at the best pace": best, "all": runs}.items():
+    found = {}
+    for which, some in {"at the best pace": at_best_pace(runs), "all": runs}.items():
         for name, later in {"the same engine": ENGINE, "slowed by 5 %": SLOWED}.items():
-            verdicts = verdicts_of(some, later)
+            found[which, later] = verdicts = verdicts_of(some, later)
             counts = [verdicts.total(), verdicts[Outcome.NOT_COMPARABLE], *(verdicts[outcome] for outcome in CALLED)]
             print(f"| {name} | {which} | {' | '.join(map(str, counts))} |")
-            if some is best:
-                compared = max(1, verdicts.total() - verdicts[Outcome.NOT_COMPARABLE])
-                shares[later] = {outcome: verdicts[outcome] / compared for outcome in CALLED}
-    false = shares[ENGINE][Outcome.REGRESSION] + shares[ENGINE][Outcome.IMPROVEMENT]
-    found = shares[SLOWED][Outcome.REGRESSION]
-    print(f"\nof those that could be compared, at the best pace: {false:.1%} false alarms, {found:.1%} slowdowns found")
-    return false <= MOST_FALSE and found >= FEWEST_FOUND
+    false = share_of(found["at the best pace", ENGINE], Outcome.REGRESSION, Outcome.IMPROVEMENT)
+    seen = share_of(found["at the best pace", SLOWED], Outcome.REGRESSION)
+    print(f"\nof those that could be compared, at the best pace: {false:.1%} false alarms, {seen:.1%} slowdowns found")
+    return false <= MOST_FALSE and seen >= FEWEST_FOUND
+
+
+def share_of(verdicts: Counter[Outcome], *wanted: Outcome) -> float:
+    return sum(verdicts[outcome] for outcome in wanted) / max(1, sum(verdicts[outcome] for outcome in CALLED))
 
 
 def verdicts_of(runs: list[dict[str, Measurements]], later: str) -> Counter[Outcome]:
