@@ -2,11 +2,13 @@
 
 The commit keeps int8's convolutions in float32: an ordinary choice in params.yaml, and really slower. Each night is
 `python -m enginery.nightly` in a clone of the last commit, with a copy of what DVC has cached, and nothing is made up.
-After `dvc repro`, on a machine that does nothing else:
+After `dvc repro`, where nothing else runs; a host that others use too may disturb the first night, which has no engine
+to race against and then stands in for a good run:
 
     python benchmarks/nights.py
 
-The exit code is 1 if a night does not end as it should: good, good, and with a confirmed regression of int8 alone.
+The exit code is 1 if a night does not end as it should: good or disturbed, good, and with a confirmed regression of
+int8 alone.
 """
 
 import argparse
@@ -31,13 +33,13 @@ SLOWER = "precisions: {int8: {keep: {op_types: [Conv]}}}\n"
 class Plan(NamedTuple):
     what: str
     recipe: str
-    wanted: Status
+    wanted: tuple[Status, ...]
 
 
 PLANS = (
-    Plan("the first night", "", Status.GOOD),
-    Plan("nothing changed", "", Status.GOOD),
-    Plan("int8 keeps its convolutions in float32", SLOWER, Status.REGRESSION),
+    Plan("the first night", "", (Status.GOOD, Status.NOT_COMPARABLE)),
+    Plan("nothing changed", "", (Status.GOOD,)),
+    Plan("int8 keeps its convolutions in float32", SLOWER, (Status.REGRESSION,)),
 )
 
 
@@ -111,7 +113,7 @@ def run_nights(folder: Path, recipe: Path | None) -> bool:
         worse = [entry.precision for entry in night if entry.outcome == Outcome.REGRESSION]
         told = ", ".join(worse) or "none"
         print(f"| {plan.what} | {minutes:.1f} | {status} | {speed:.2f} | {told} | {said} |", flush=True)
-        as_wanted &= status == plan.wanted and worse == (["int8"] if status == Status.REGRESSION else [])
+        as_wanted &= status in plan.wanted and worse == (["int8"] if status == Status.REGRESSION else [])
     return as_wanted
 
 

@@ -1,20 +1,24 @@
-"""Two runs of the pipeline, and whether the later one is worse: slower beside PyTorch, or further from it."""
+"""Two runs of the pipeline, and whether the later one is worse: slower beside PyTorch, or further from it.
+
+Speed is judged by ratios to PyTorch, or by a race of both runs' engines where one was held (enginery/duel.py).
+"""
 
 import math
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from statistics import NormalDist
 
-from enginery.contention import disturbances
 from enginery.core.errors import EngineryError
 from enginery.core.records import SAME_PACE, Benchmark, Machine, Measured, Measurements, Ratio, Record, Validation
-from enginery.scatter import MOST_A_MACHINE_DOES, scatters
-from enginery.shift import Shift, shift_between, together
+from enginery.scatter import MOST_A_MACHINE_DOES, disturbed, scatters
+from enginery.shift import Shift, Shifts, shift_between, together
 
 MEASUREMENTS = Path("reports/measurements.json")
 TOGETHER = "speed, all together"
+SIDE_BY_SIDE = "side by side"  # how figures of a race begin, which are milliseconds
+LEAST_TOLD = 0.05  # a race that leaves a change of more than this to chance has told nothing
 MORE_ERROR = 0.1  # what a relative error may grow by and count as unchanged
 NO_ERROR = 1e-7  # below the resolution of float32
 HEADER = f"{'':29} {'before':>9}    {'after':9} {'better':>7} {'chance':>6}  verdict"  # above 0 is better
@@ -66,17 +70,26 @@ def read_measurements(place: str) -> Measurements:
     return Measurements.parse(shown.stdout, f"{place}:{MEASUREMENTS}")
 
 
-def compare_runs(before: Measurements, after: Measurements, confidence: float) -> list[Change]:
-    """`confidence` is that of all together: how sure it is that, had nothing changed, nothing would be called so."""
-    both = [(old, new) for old in before.precisions for new in after.precisions if old.precision == new.precision]
+def compare_runs(
+    before: Measurements, after: Measurements, confidence: float, raced: Mapping[str, Shifts] | None = None
+) -> list[Change]:
+    """`confidence` is that of all together: how sure it is that, had nothing changed, nothing would be called so.
+
+    By precision, `raced` is what a race of both runs' engines told: ratios to PyTorch are not needed there.
+    """
+    raced = raced or {}
+    both = pairs_of(before, after)
     if not both:
         raise EngineryError("the two runs have no precision in common")
-    figures = sum(len(_pairs(old.benchmark, new.benchmark)) + 2 for old, new in both)
-    deviations = NormalDist().inv_cdf(1 - (1 - confidence) / figures / 2)
+    speeds = [raced.get(new.precision) or _pairs(old.benchmark, new.benchmark) for old, new in both]
+    figures = sum(len(each) + 2 for each in speeds)
+    deviations = deviations_of(confidence, figures)
     elsewhere, best = other_machine(before.machine, after.machine), best_pace(before, after)
     changes: list[Change] = []
     for old, new in both:
-        if problem := elsewhere or other_settings(old.benchmark, new.benchmark):
+        if new.precision in raced:
+            changes += judge_race(new.precision, raced[new.precision], deviations)
+        elif problem := elsewhere or other_settings(old.benchmark, new.benchmark):
             changes.append(_not_comparable(new.precision, "speed", problem))
         elif problem := slower_machine(new.benchmark, best):
             changes.append(_despite(problem, old, new, again=True))
@@ -88,6 +101,16 @@ def compare_runs(before: Measurements, after: Measurements, confidence: float) -
     return changes
 
 
+def pairs_of(before: Measurements, after: Measurements) -> list[tuple[Measured, Measured]]:
+    """By precision, of those that both have."""
+    return [(old, new) for old in before.precisions for new in after.precisions if old.precision == new.precision]
+
+
+def deviations_of(confidence: float, figures: int) -> float:
+    """How many standard errors chance is given, if one of so many figures alone is to be called a change by chance."""
+    return NormalDist().inv_cdf(1 - (1 - confidence) / figures / 2)
+
+
 def compare_speed(old: Measured, new: Measured, deviations: float) -> list[Change]:
     """At each batch size, and at all of them together, which tells a smaller change from chance.
 
@@ -95,7 +118,7 @@ def compare_speed(old: Measured, new: Measured, deviations: float) -> list[Chang
     the baseline did itself.
     """
     shifts: dict[str, Shift] = {}
-    unsteady: list[Change] = []
+    unsteady = []
     for a, b in _pairs(old.benchmark, new.benchmark):
         figure = f"times {b.baseline}, batch {b.batch}"
         if scatters(b, new.benchmark):
@@ -106,10 +129,16 @@ def compare_speed(old: Measured, new: Measured, deviations: float) -> list[Chang
             unsteady.append(_not_comparable(new.precision, figure, why))
         else:
             shifts[figure] = shift_between(a, old.benchmark, b, new.benchmark)
-    judged = {figure: _judged_shift(new.precision, figure, shift, deviations) for figure, shift in shifts.items()}
-    held = [shifts[figure] for figure, change in judged.items() if change.outcome is not Outcome.NOT_COMPARABLE]
-    everything = [_judged_shift(new.precision, TOGETHER, together(held), deviations)] if held else []
-    return [*everything, *judged.values(), *unsteady]
+    return [*_judged_shifts(new.precision, shifts, deviations), *unsteady]
+
+
+def judge_race(precision: str, shifts: Shifts, deviations: float) -> list[Change]:
+    everything, *others = _judged_shifts(precision, shifts, deviations)
+    slack = everything.slack or 0.0
+    if everything.outcome is Outcome.NO_CHANGE and slack > LEAST_TOLD:
+        why = f"even side by side, {slack:.0%} may be chance: measure again while the machine is less busy"
+        return [_not_comparable(precision, TOGETHER, why, again=True)]
+    return [everything, *others]
 
 
 def _despite(problem: str, old: Measured, new: Measured, again: bool) -> Change:
@@ -174,8 +203,8 @@ def other_settings(before: Benchmark, after: Benchmark) -> str | None:
 
 def slower_machine(one: Benchmark, best: float) -> str | None:
     """A machine that is slower than it can be is not even like itself: there, ratios scatter several times as much."""
-    if taken := disturbances(one.contention, one.threads):
-        return f"{taken[0]} while one was timed: measure again"
+    if amiss := disturbed(one):
+        return f"{amiss[0]} while one was timed: measure again"
     if one.pace.microseconds is None:
         return "the machine never kept to one pace while one was timed: measure again"
     if one.pace.microseconds > SAME_PACE * best:
@@ -222,8 +251,16 @@ def _judged_factor(
     return _judged(precision, figure, log, slack, before, after).model_copy(update=shares)
 
 
+def _judged_shifts(precision: str, shifts: Shifts, deviations: float) -> list[Change]:
+    """Of all together first, in which what is not comparable has no part."""
+    judged = {figure: _judged_shift(precision, figure, shift, deviations) for figure, shift in shifts.items()}
+    held = [shifts[figure] for figure, change in judged.items() if change.outcome is not Outcome.NOT_COMPARABLE]
+    everything = [_judged_shift(precision, TOGETHER, together(held), deviations)] if held else []
+    return [*everything, *judged.values()]
+
+
 def _judged_shift(precision: str, figure: str, shift: Shift, deviations: float) -> Change:
-    change = _judged_factor(precision, figure, shift.log, deviations * shift.error, shift.before, shift.after)
+    change = _judged_factor(precision, figure, shift.log, deviations * shift.chance, shift.before, shift.after)
     if change.outcome is Outcome.NO_CHANGE or not shift.is_mostly_the_baselines:
         return change
     why = f"the baseline itself took {math.exp(shift.longer):.2f} times as long, most of the change: measure again"

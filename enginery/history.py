@@ -1,7 +1,8 @@
 """What the nightly runs found, as files in git: history/README.md says which."""
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import geometric_mean
@@ -13,7 +14,7 @@ from enginery.core.files import new_file, sha256_of
 from enginery.core.params import Params
 from enginery.core.records import Machine, Measurements, Ratio, Record
 
-NIGHTS, GOOD, SETTING = "nights.jsonl", "good.json", "setting.json"
+NIGHTS, GOOD, GOOD_ENGINES, SETTING = "nights.jsonl", "good.json", "good-engines.json", "setting.json"
 GATE, FIRST = "gate", "first"  # beside outcomes: a threshold broke; there was no good run to compare with
 
 
@@ -116,6 +117,11 @@ class History:
 
     def keep(self, measurements: Measurements) -> None:
         measurements.write(self.folder / GOOD)
+
+    def keep_engines(self, hashes: Mapping[str, str]) -> None:
+        """Of the good run, by precision, as DVC knows them: they stay in its cache, not in git."""
+        with new_file(self.folder / GOOD_ENGINES) as temporary:
+            temporary.write_text(f"{json.dumps(hashes, indent=2)}\n")
 
 
 def read_history(root: Path) -> list[History]:

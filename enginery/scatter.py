@@ -1,12 +1,13 @@
-"""How far single timings may scatter before a ratio made of them is not believed."""
+"""How far single timings may scatter, and what may disturb the machine, before a ratio made of them is not believed."""
 
 from typing import NamedTuple
 
+from enginery.contention import disturbances
 from enginery.core.records import ENGINE, Benchmark, Ratio
 from enginery.reporting.evidence import title_of
 
 # What these leave alone was seen on a machine that nothing else used, a virtual one with two cores.
-WIDEST_INTERVAL, WIDEST_SPREAD, MOST_OUTLIERS = 0.1, 0.15, 0.05
+WIDEST_INTERVAL, WIDEST_SPREAD, MOST_OUTLIERS, STEADY_CLOCK = 0.1, 0.15, 0.05, 0.95
 
 # What a slow or busy machine may do to ratios, all batch sizes together: four runs of one engine differed by 1.2 times.
 MOST_A_MACHINE_DOES = 1.5
@@ -17,6 +18,16 @@ class Excess(NamedTuple):
 
     what: str
     times: float
+
+
+def disturbed(timed: Benchmark) -> list[str]:
+    """By what, while it was timed: other programs, the host, or the GPU's own clocks."""
+    gpu, found = timed.gpu, disturbances(timed.contention, timed.threads)
+    if gpu and gpu.clock_low < STEADY_CLOCK * gpu.clock_high:
+        found.append(f"the GPU's clock moved between {gpu.clock_low} and {gpu.clock_high} MHz")
+    if gpu and gpu.throttled:
+        found.append(f"the GPU was throttled: {', '.join(gpu.throttled)}")
+    return found
 
 
 def scatters(ratio: Ratio, benchmark: Benchmark) -> bool:

@@ -1,7 +1,7 @@
-"""How far the ratio of an engine to a baseline moved between two runs, what of that is chance, and which side moved."""
+"""How far an engine's speed moved between two runs, what of that is chance, and which side of a ratio moved."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist, mean
 from typing import NamedTuple
 
@@ -16,20 +16,28 @@ DRIFT = 0.03  # what both sides may share: a baseline that moved by less says no
 
 
 class Shift(NamedTuple):
-    """As logarithms: of the ratio, with its standard error, and of the baseline's time by the clock."""
+    """As logarithms: of the ratio, with its standard errors, and of the baseline's time by the clock, if it has one."""
 
     batch: int | None  # None: of several together
     log: float
-    error: float
-    longer: float
+    error: float  # of this batch size alone
+    shared: float = 0.0  # of all batch sizes alike, so that their mean has it too
+    longer: float = 0.0
     before: float | None = None
     after: float | None = None
+
+    @property
+    def chance(self) -> float:
+        return math.hypot(self.error, self.shared)
 
     @property
     def is_mostly_the_baselines(self) -> bool:
         """A ratio has two sides, and the baseline's code is the same: if most of a change is that side's, it was the
         machine or another PyTorch, and not the engine."""
         return abs(self.longer) > DRIFT and self.longer / self.log > MOST_OF_IT
+
+
+Shifts = Mapping[str, Shift]  # by the figure that moved
 
 
 def shift_between(before: Ratio, old: Benchmark, after: Ratio, new: Benchmark) -> Shift:
@@ -52,6 +60,7 @@ def together(shifts: Sequence[Shift]) -> Shift:
         batch=None,
         log=mean(each.log for each in shifts),
         error=math.hypot(*of_batches) / len(of_batches),
+        shared=max(each.shared for each in shifts),
         longer=mean(each.longer for each in shifts),
     )
 
@@ -66,6 +75,9 @@ def _baseline_p50(ratio: Ratio, benchmark: Benchmark) -> float:
 
 
 def _error(ratio: Ratio, benchmark: Benchmark) -> float:
-    """The standard error of the logarithm of a ratio: what its interval says, and what runs add."""
-    deviations = NormalDist().inv_cdf((1 + benchmark.confidence) / 2)
-    return math.hypot(math.log(ratio.high / ratio.low) / 2 / deviations, BETWEEN_RUNS)
+    return math.hypot(error_within(ratio.low, ratio.high, benchmark.confidence), BETWEEN_RUNS)
+
+
+def error_within(low: float, high: float, confidence: float) -> float:
+    """The standard error of the logarithm of a ratio, as its interval has it."""
+    return math.log(high / low) / 2 / NormalDist().inv_cdf((1 + confidence) / 2)

@@ -332,7 +332,7 @@ def run(machine):
             throughput=(),
             contention=Contention(cores=2, others=conditions.pop("others", 0.0), stolen=0.0),
             peak_memory={},
-            gpu=None,
+            gpu=conditions.pop("gpu", None),
             pytorch=conditions.pop("pytorch", "2.15.0"),
         )
         measured = Measured(

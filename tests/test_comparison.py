@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from enginery.comparison import Outcome, compare_runs, conclusion, read_measurements
 from enginery.core.errors import EngineryError
+from enginery.core.records import GpuConditions
 from enginery.shift import BETWEEN_RUNS
 
 ROOT = Path(__file__).parents[1]
@@ -134,6 +136,26 @@ def test_a_loss_that_no_machine_explains_is_one_unless_it_is_the_baselines(run):
     for conditions in ({"others": 0.9}, {}):
         after = run(*lost, took=(0.6, 0.6), **conditions)
         assert conclusion(compare_runs(before, after, 0.99)) == Outcome.NOT_COMPARABLE
+
+
+def test_what_a_throttled_gpu_timed_is_measured_again(run):
+    steady = GpuConditions(
+        samples=99,
+        clock_low=1980,
+        clock_median=1980,
+        clock_high=1980,
+        memory_clock=3201,
+        power_median=310.0,
+        power_high=500.0,
+        temperature_high=55,
+        throttled={},
+    )
+    before = run(13.0, 4.4, gpu=steady)
+    assert conclusion(compare_runs(before, before, 0.99)) == Outcome.NO_CHANGE
+    for amiss in ({"throttled": {"power cap": 0.4}}, {"clock_low": 1500}):
+        (speed, *_) = compare_runs(before, run(12.0, 4.0, gpu=steady.model_copy(update=amiss)), 0.99)
+        assert (speed.outcome, speed.again) == (Outcome.NOT_COMPARABLE, True)
+        assert speed.why.startswith("the GPU")
 
 
 def test_another_pytorch_is_another_baseline(run):
@@ -276,6 +298,20 @@ def test_what_cannot_be_read_is_one_sentence(project, place, said):
 def test_measurements_are_read_as_they_were_written(run, tmp_path):
     run(13.0, 4.4).write(tmp_path / "measurements.json")
     assert read_measurements(str(tmp_path)) == run(13.0, 4.4)
+
+
+def test_a_race_without_engines_is_one_sentence(project, machine, samples):
+    machine.write(project / "artifacts" / "machine.json")
+    shutil.copytree(samples.folder, project / "artifacts" / "samples" / "validation")
+    shutil.copy(ROOT / "params.yaml", project)
+    for before, said in {
+        "reports": "artifacts/engines/int8 is missing: run `dvc checkout` or `dvc repro` in that project\n",
+        "HEAD": "HEAD has no dvc.lock, which would say which engines are its own\n",
+    }.items():
+        done = enginery("compare", before, "reports", "--race", folder=project)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.endswith(said)
+        assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("given", ["99", "high"])

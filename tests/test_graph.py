@@ -288,6 +288,7 @@ def test_parameters_are_read_by_stages_and_commands_only():
     ]
     assert readers == [
         "enginery/bundle/write.py",
+        "enginery/cli/compare.py",
         "enginery/diagnosis.py",
         "enginery/nightly/__main__.py",
         "enginery/recipes.py",

@@ -12,6 +12,7 @@ from enginery.nightly.__main__ import record_night
 from enginery.nightly.judgement import Found, Status
 from enginery.nightly.summary import sentence, write_summary
 from enginery.reporting.trend import draw_trend, trend_rows, trend_section
+from enginery.shift import Shift
 
 FAST, SLOW = 5.0, 7.4  # the pace of the machine
 SETTING = Setting(
@@ -28,18 +29,25 @@ class Nights:
 
     def __init__(self, root, run):
         self.root, self.run, self.count = root, run, 0
-        self.asked = []
+        self.asked, self.raced = [], []
 
-    def night(self, *measurements, broken=None, setting=SETTING):
+    def night(self, *measurements, broken=None, setting=SETTING, races=()):
+        """`races` are what int8's tell, as logarithms; without them no engine of the good run is at hand."""
         history, waiting = History(self.root / setting.folder, setting), list(measurements)
-        self.asked, start = [], START + timedelta(days=self.count)
+        self.asked, self.raced, start, left = [], [], START + timedelta(days=self.count), list(races)
 
         def measure(precisions):
             self.asked.append(set(precisions))
             return Found(waiting.pop(0), broken or {})
 
-        judgement = record_night(history, measure, start, f"revision{self.count}", 0.99, attempts=3)
+        def race(precisions):
+            self.raced.append(set(precisions))
+            log = left.pop(0) if left else None
+            return {} if log is None else {"int8": {"side by side, batch 1": Shift(batch=1, log=log, error=0.01)}}
+
+        judgement = record_night(history, measure, race, start, f"revision{self.count}", 0.99, attempts=3)
         assert not waiting, "it was to measure more often"
+        assert not left, "it was to race more often"
         self.count += 1
         return judgement
 
@@ -157,6 +165,48 @@ def test_a_machine_that_stays_slow_is_neither_good_nor_red(nights, both):
     assert judgement.status == Status.NOT_COMPARABLE
     assert "int8: the machine was 1.48 times as slow while one was timed" in sentence(judgement)
     assert nights.good == both()
+
+
+def test_what_a_slow_machine_hides_a_race_against_the_good_runs_engine_tells(nights, both):
+    nights.night(both())
+    slow = both(int8=(9.0, 3.0), int8_is={"pace": SLOW})
+    judgement = nights.night(slow, races=[0.001])
+    assert (nights.asked, nights.raced) == ([set()], [{"int8"}])
+    assert judgement.status == Status.GOOD
+    assert sentence(judgement) == "Good: no change."
+    assert nights.good == both(), "a night that changed nothing leaves the good run as it is"
+
+
+def test_a_regression_that_a_race_tells_is_raced_once_more(nights, both):
+    nights.night(both())
+    slow = both(int8=(9.0, 3.0), int8_is={"pace": SLOW})
+    judgement = nights.night(slow, slow, races=[-0.1, -0.09])
+    assert (nights.asked, nights.raced) == ([set(), {"int8"}], [{"int8"}] * 2)
+    assert judgement.status == Status.REGRESSION
+    assert sentence(judgement).startswith("Red: a confirmed regression (int8: speed, all together -8.6%")
+    assert "Side by side are races against the good run's engine" in nights.summary(judgement)
+    assert nights.night(slow, slow, races=[-0.1, 0.0]).status == Status.GOOD
+
+
+def test_a_regression_by_ratios_is_confirmed_by_a_race_where_the_machine_turns_slow(nights, both):
+    nights.night(both())
+    slow = both(int8=(9.0, 3.0), int8_is={"pace": SLOW})
+    assert nights.night(both(int8=(11.0, 3.7)), slow, races=[-0.15]).status == Status.REGRESSION
+    assert nights.night(both(int8=(11.0, 3.7)), slow, races=[0.0]).status == Status.GOOD
+
+
+def test_an_improvement_that_races_tell_becomes_the_good_run(nights, both):
+    nights.night(both())
+    slow = both(int8=(9.0, 3.0), int8_is={"pace": SLOW})
+    assert nights.night(slow, slow, races=[0.1, 0.1]).status == Status.GOOD
+    assert nights.good == slow
+
+
+def test_a_race_that_cannot_be_held_leaves_the_night_as_it_was(nights, both):
+    nights.night(both())
+    slow = both(int8_is={"pace": SLOW})
+    assert nights.night(*[slow] * 4).status == Status.NOT_COMPARABLE
+    assert nights.raced == [{"int8"}] * 4
 
 
 def test_a_first_night_on_a_disturbed_machine_stands_in_for_a_good_one(nights, both):

@@ -28,11 +28,19 @@ sys.exit(1 if " ".join(arguments) == broken else 0)
 """
 
 
+REST_OF_DVC = """
+import pkgutil
+__path__ = pkgutil.extend_path(__path__, __name__)
+from dvc.version import __version__, version_tuple
+"""
+ENGINE = "0123456789abcdef0123456789abcdef.dir"  # DVC's name of one that is in no cache
+
+
 class Project:
     def __init__(self, root, run, machine):
         self.root, self.run, self.count = root / "project", run, 0
         (root / "stand-in" / "dvc").mkdir(parents=True)
-        (root / "stand-in" / "dvc" / "__init__.py").touch()
+        (root / "stand-in" / "dvc" / "__init__.py").write_text(REST_OF_DVC)
         (root / "stand-in" / "dvc" / "__main__.py").write_text(PIPELINE)
         (root / "waiting").mkdir()
         (root / "broken").write_text("")
@@ -41,6 +49,7 @@ class Project:
         self.verdict()
         machine.write(self.root / "artifacts" / "machine.json")
         shutil.copy(ROOT / "params.yaml", self.root)
+        (self.root / "dvc.lock").write_text(f"stages: {{build@int8: {{outs: [{{md5: {ENGINE}}}]}}}}")
         self.git("init", "-q")
         self.git("add", ".")
         self.git("commit", "-q", "-m", "a project")
@@ -117,6 +126,7 @@ def test_a_machine_that_stays_slow_has_a_status_of_its_own(project, run):
     done = project.night(*[run(13.0, 4.4, pace=7.4)] * 4)
     assert done.returncode == 4, done.stderr
     assert done.stderr.splitlines()[-1].startswith("Neither good nor red")
+    assert "int8 is not raced against the good run's engine: " in done.stderr
 
 
 @pytest.mark.parametrize("stage", ["repro report", "repro --force --single-item validate benchmark"])
@@ -158,11 +168,14 @@ def test_a_night_of_another_model_is_a_first_night(project, run):
 def test_the_history_is_plain_data(project, run):
     project.night(run(13.0, 4.4))
     (folder,) = (project.root / "history").iterdir()
-    assert {file.name for file in folder.iterdir()} == {"good.json", "nights.jsonl", "setting.json"}
+    assert {file.name for file in folder.iterdir()} == {
+        "good-engines.json", "good.json", "nights.jsonl", "setting.json",
+    }  # fmt: skip
     (line,) = map(json.loads, (folder / "nights.jsonl").read_text().splitlines())
     assert line["precision"] == "int8"
     assert [ratio["median"] for ratio in line["ratios"]] == [13.0, 4.4]
     assert json.loads((folder / "good.json").read_text()) == run(13.0, 4.4).model_dump(mode="json")
+    assert json.loads((folder / "good-engines.json").read_text()) == {"int8": ENGINE}
 
 
 @pytest.mark.parametrize("given", [["--confidence", "99"], ["--confidence", "-1"], ["--attempts", "-1"]])

@@ -162,6 +162,20 @@ def test_other_calibration_samples_rerun_calibration_and_int8(restored):
     assert ran(restored.repro()) == INT8_CHAIN | {"samples", "calibrate"}
 
 
+def test_an_earlier_commits_engines_are_raced_against_those_of_now(restored):
+    restored.run("git", "add", "--all")
+    restored.run("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", "by entropy")
+    restored.set(**{"calibration.method": "max"})
+    assert restored.repro().returncode == 0
+    raced = restored.run("enginery", "compare", "HEAD", "reports", "--race", "--json")
+    assert raced.returncode in (0, 3, 4), raced.stderr  # of tiny engines on a busy machine, what it tells is chance
+    figures = {(row["precision"], row["figure"]) for row in json.loads(raced.stdout)}
+    assert ("fp32", "side by side, the same file") in figures
+    assert ("int8", "speed, all together") in figures
+    assert ("int8", "side by side, the same file") not in figures
+    assert not any(figure.startswith("times ") for _, figure in figures), "ratios to PyTorch are not looked at"
+
+
 def test_a_broken_threshold_is_red_at_the_end_and_stops_nothing_else(restored):
     restored.set(**{"precisions.bf16.thresholds.relative_error": 1e-9})
     done = restored.repro()

@@ -3,8 +3,13 @@
 import json
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from enginery.cli.paths import FILE, add_path
+
+if TYPE_CHECKING:
+    from enginery.shift import Shifts
 
 REGRESSION, NOT_COMPARABLE = 3, 4
 SUMMARY = "whether a later run is slower or less accurate than an earlier one"
@@ -12,8 +17,12 @@ EXAMPLES = """\
 examples:
   enginery compare HEAD~1 reports
   enginery compare main reports --json | jq '.[] | [.figure, .outcome]'
+  enginery compare HEAD~1 reports --race
 
 A share above 0 is better; within what chance explains, it is no change.
+On a machine that is shared, ratios to PyTorch may not be comparable. With
+--race the engines of both runs are raced side by side, here and now, half a
+minute for each precision; an earlier commit's come out of DVC's cache.
 Exits 3 on a regression, 4 if there is none but something is not comparable, 1
 on an error."""
 
@@ -24,20 +33,35 @@ def add_arguments(command: ArgumentParser) -> None:
     command.add_argument(
         "--confidence", type=confidence, default=0.99, metavar="C", help="of the verdict, 0.99 if not given"
     )
+    command.add_argument(
+        "--race", action="store_true", help="tell speed by racing the engines of both runs here and now"
+    )
     command.add_argument("--json", action="store_true", help="as JSON")
 
 
 def run(chosen: Namespace) -> int:
-    from enginery.comparison import Outcome, compare_runs, conclusion, describe, read_measurements
+    from enginery.comparison import Outcome, compare_runs, conclusion, describe, pairs_of, read_measurements
 
     before, after = read_measurements(chosen.before), read_measurements(chosen.after)
-    changes = compare_runs(before, after, chosen.confidence)
+    raced = (
+        _race(chosen.before, chosen.after, [new.precision for _, new in pairs_of(before, after)]) if chosen.race else {}
+    )
+    changes = compare_runs(before, after, chosen.confidence, raced)
     print(
         json.dumps([change.model_dump() for change in changes], indent=2)
         if chosen.json
         else describe(changes, chosen.confidence)
     )
     return {Outcome.REGRESSION: REGRESSION, Outcome.NOT_COMPARABLE: NOT_COMPARABLE}.get(conclusion(changes), 0)
+
+
+def _race(before: str, after: str, precisions: Collection[str]) -> "Mapping[str, Shifts]":
+    from enginery.core.params import load_params
+    from enginery.duel import race_runs
+    from enginery.earlier_engines import engines_of
+
+    with engines_of(before) as old, engines_of(after) as new:
+        return race_runs(old, new, precisions, load_params())
 
 
 def confidence(given: str) -> float:

@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from enginery.cli.compare import confidence
@@ -15,9 +16,9 @@ from enginery.comparison import conclusion
 from enginery.core.errors import EngineryError
 from enginery.core.params import load_params
 from enginery.core.records import Machine
-from enginery.history import History, Night, Setting
+from enginery.history import GOOD, History, Night, Setting
 from enginery.nightly import pipeline
-from enginery.nightly.judgement import Judgement, Measure, Status, judge
+from enginery.nightly.judgement import Judgement, Measure, Race, Status, judge
 from enginery.nightly.summary import sentence, write_summary
 
 ATTEMPTS = "how often to measure again what is not comparable, 3 if not given, 10 at most"
@@ -43,9 +44,13 @@ def main() -> None:
 def run_night(confidence: float, attempts: int) -> Status:
     start, revision = datetime.now(UTC).replace(microsecond=0), pipeline.revision()
     pipeline.bring_up_to_date()
-    setting = Setting.of(Machine.read(MACHINE), load_params())
+    params = load_params()
+    setting = Setting.of(Machine.read(MACHINE), params)
     history = History(HISTORY / setting.folder, setting)
-    judgement = record_night(history, pipeline.measure, start, revision, confidence, attempts)
+    race = partial(pipeline.race, history.folder / GOOD, params)
+    judgement = record_night(history, pipeline.measure, race, start, revision, confidence, attempts)
+    if judgement.becomes_good_run:
+        history.keep_engines(pipeline.engines())
     pipeline.finish(judgement.found)
     summary = write_summary(judgement, history.nights(), setting.title, confidence, REPORT.read_text())
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
@@ -58,11 +63,17 @@ def run_night(confidence: float, attempts: int) -> Status:
 
 
 def record_night(
-    history: History, measure: Measure, start: datetime, revision: str, confidence: float, attempts: int
+    history: History,
+    measure: Measure,
+    race: Race,
+    start: datetime,
+    revision: str,
+    confidence: float,
+    attempts: int,
 ) -> Judgement:
     """The history is read first: a broken one must not cost a night."""
     history.nights()
-    judgement = judge(measure, history.good(), confidence, attempts)
+    judgement = judge(measure, race, history.good(), confidence, attempts)
     if judgement.becomes_good_run:
         history.keep(judgement.found.measurements)
     history.append(lines_of(judgement, start, revision))

@@ -1,4 +1,7 @@
-"""Whether a night is good: measured, held against the good run, and what has changed measured once more."""
+"""Whether a night is good: measured, held against the good run, and what has changed measured once more.
+
+What the machine made of ratios to PyTorch may not be comparable; then the engine is raced against the good run's.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
@@ -6,6 +9,7 @@ from typing import NamedTuple
 
 from enginery.comparison import Change, Outcome, compare_runs
 from enginery.core.records import Measurements
+from enginery.shift import Shifts
 
 CHANGED = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
 
@@ -27,6 +31,7 @@ class Found(NamedTuple):
 
 
 Measure = Callable[[Collection[str]], Found]  # measures these precisions anew, or all if it is given none
+Race = Callable[[Collection[str]], Mapping[str, Shifts]]  # these precisions' engines against the good run's, if it can
 
 
 class Judgement(NamedTuple):
@@ -59,22 +64,37 @@ class Judgement(NamedTuple):
         return self.status == Status.GOOD and better
 
 
-def judge(measure: Measure, good: Measurements | None, confidence: float, attempts: int) -> Judgement:
-    """Measures again, at most `attempts` times, what was timed on a slower machine; and once what has changed."""
-    found = _settled(measure, (), good, confidence, attempts)
-    changes = held_against(good, found.measurements, confidence)
+def judge(measure: Measure, race: Race, good: Measurements | None, confidence: float, attempts: int) -> Judgement:
+    """Measures again, at most `attempts` times, what neither ratios nor a race told; and once what has changed."""
+
+    def settled(precisions: Collection[str]) -> tuple[Found, list[Change]]:
+        found = measure(precisions)
+        changes = held_against(good, found.measurements, confidence, race)
+        for _ in range(attempts):
+            if not (open_ones := _to_measure_again(changes)):
+                break
+            found = measure(open_ones)
+            changes = held_against(good, found.measurements, confidence, race)
+        return found, changes
+
+    found, changes = settled(())
     if changed := {change.precision for change in changes if change.outcome in CHANGED}:
-        found = _settled(measure, changed, good, confidence, attempts)
-        changes = seen_twice(changes, held_against(good, found.measurements, confidence))
+        first = changes
+        found, changes = settled(changed)
+        changes = seen_twice(first, changes)
     return Judgement(found, changes, first=good is None)
 
 
-def held_against(good: Measurements | None, now: Measurements, confidence: float) -> list[Change]:
+def held_against(good: Measurements | None, now: Measurements, confidence: float, race: Race) -> list[Change]:
     """What the good run lacks has only to be timed at the machine's best pace: then it can be a good run."""
     known = {entry.precision for entry in good.precisions} if good else set()
     alone = [change for change in compare_runs(now, now, confidence) if change.again and change.precision not in known]
-    shared = known & {entry.precision for entry in now.precisions}
-    return alone + (compare_runs(good, now, confidence) if good and shared else [])
+    if not good or not known & {entry.precision for entry in now.precisions}:
+        return alone
+    changes = compare_runs(good, now, confidence)
+    if (open_ones := _to_measure_again(changes)) and (raced := race(open_ones)):
+        changes = compare_runs(good, now, confidence, raced)
+    return alone + changes
 
 
 def seen_twice(first: Sequence[Change], second: Sequence[Change]) -> list[Change]:
@@ -91,16 +111,8 @@ def precisions_of(changes: Iterable[Change]) -> set[str]:
     return {change.precision for change in changes}
 
 
-def _settled(
-    measure: Measure, precisions: Collection[str], good: Measurements | None, confidence: float, attempts: int
-) -> Found:
-    found = measure(precisions)
-    for _ in range(attempts):
-        slow = {change.precision for change in held_against(good, found.measurements, confidence) if change.again}
-        if not slow:
-            break
-        found = measure(slow)
-    return found
+def _to_measure_again(changes: Iterable[Change]) -> set[str]:
+    return {change.precision for change in changes if change.again}
 
 
 def _confirmed(change: Change, before: Outcome | None, twice: bool) -> Change:

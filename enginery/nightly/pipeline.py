@@ -7,8 +7,12 @@ from pathlib import Path
 
 from enginery.comparison import MEASUREMENTS
 from enginery.core.errors import EngineryError
+from enginery.core.params import Params
 from enginery.core.records import Measurements, Verdict
+from enginery.duel import race_runs
+from enginery.earlier_engines import LOCK, engines_of, hashes_in
 from enginery.nightly.judgement import Found
+from enginery.shift import Shifts
 
 VERDICT = Path("reports/verdict.json")
 WRITTEN_BY_A_RUN = (":!reports", ":!history", ":!dvc.lock")
@@ -27,6 +31,23 @@ def measure(precisions: Collection[str]) -> Found:
     dvc("repro", "--force", "--single-item", *stages)
     dvc("repro", "report")
     return Found(Measurements.read(MEASUREMENTS), Verdict.read(VERDICT).failures)
+
+
+def race(good: Path, params: Params, precisions: Collection[str]) -> dict[str, Shifts]:
+    """The engines of these precisions against those of the good run. One that cannot be raced is left out, and told."""
+    raced: dict[str, Shifts] = {}
+    for precision in sorted(precisions):
+        try:
+            with engines_of(str(good)) as before, engines_of(str(MEASUREMENTS.parent)) as after:
+                raced |= race_runs(before, after, [precision], params)
+        except EngineryError as error:
+            print(f"{precision} is not raced against the good run's engine: {error}", file=sys.stderr, flush=True)
+    return raced
+
+
+def engines() -> dict[str, str]:
+    """DVC's hash of each, by precision."""
+    return hashes_in(Path(LOCK).read_text(), LOCK)
 
 
 def finish(found: Found) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from enginery.comparison import Change, Outcome
+from enginery.comparison import SIDE_BY_SIDE, Change, Outcome
 from enginery.history import Night, last_kept
 from enginery.nightly.judgement import Judgement, Status
 
@@ -49,6 +49,11 @@ def write_summary(judgement: Judgement, nights: Sequence[Night], setting: str, c
         parts.append(
             f"What differs by more than chance allows, at a confidence of {confidence:.0%} for all rows together, was "
             "measured once more, and counts only if it was seen again."
+        )
+    if any(change.figure.startswith(SIDE_BY_SIDE) for change in judgement.changes):
+        parts.append(
+            "Side by side are races against the good run's engine, in ms: where the machine left ratios to PyTorch "
+            "open, they decide."
         )
     parts += ["## Nights", "Times PyTorch, the mean of the batch sizes.", _markdown(night_table(nights))]
     if address := run_address():

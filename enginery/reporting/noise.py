@@ -3,12 +3,9 @@
 from itertools import chain
 from typing import NamedTuple
 
-from enginery.contention import disturbances
 from enginery.core.records import SAME_PACE, Ratio
 from enginery.reporting.evidence import Evidence, Findings
-from enginery.scatter import scattering
-
-STEADY_CLOCK = 0.95
+from enginery.scatter import disturbed, scattering
 
 
 class Noise(NamedTuple):
@@ -52,13 +49,9 @@ def reasons(findings: Findings, entry: Evidence, ratio: Ratio) -> list[str]:
 def meanwhile(findings: Findings, entry: Evidence) -> list[str]:
     """What was amiss with the machine while this precision was timed, whatever the batch size and the baseline."""
     timed = entry.benchmark
-    gpu, found = timed.gpu, disturbances(timed.contention, timed.threads)
+    found = disturbed(timed)
     if times := slowed(findings).get(entry.precision):
         found.append(f"the machine was {times:.2f} times as slow as for another precision")
     if timed.pace.microseconds is None:
         found.append("the machine never kept to one pace")
-    if gpu and gpu.clock_low < STEADY_CLOCK * gpu.clock_high:
-        found.append(f"the GPU's clock moved between {gpu.clock_low} and {gpu.clock_high} MHz")
-    if gpu and gpu.throttled:
-        found.append(f"the GPU was throttled: {', '.join(gpu.throttled)}")
     return found

@@ -1,0 +1,125 @@
+"""How often `enginery compare --race` cries wolf, and how often it misses a slowdown of 5 %.
+
+What benchmarks/alarm.py asks of ratios to PyTorch, asked of a race of two engines. Each run is a process of its own: it
+races the int8 engine against itself, then against the same engine with extra work, with the seconds and batch sizes of
+params.yaml. `python benchmarks/alarm_side_by_side.py 100` after `dvc repro`; it exits 1 if more than 1 in 100 races of
+the engine against itself tell a change, or fewer than 95 in 100 slowdowns are found. `--keep FOLDER` keeps the runs
+there, and goes on with those that it finds.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median, pstdev
+
+from alarm import CONFIDENCE, FEWEST_FOUND, MOST_FALSE, PRECISION, open_engine, work, work_for_slowdown
+
+from enginery.comparison import Outcome, conclusion, deviations_of, judge_race
+from enginery.contention import contention, usage
+from enginery.core.params import load_params
+from enginery.core.records import Machine
+from enginery.duel import AFTER, BEFORE, Bind, duel_of
+from enginery.engines import Engine
+from enginery.feeds import Feeds
+from enginery.samples import SampleSet
+from enginery.shift import Shift, Shifts, together
+from enginery.timing import Contender
+
+OUTCOMES = (Outcome.REGRESSION, Outcome.IMPROVEMENT, Outcome.NO_CHANGE, Outcome.NOT_COMPARABLE)
+SAME, SLOWED = "the same engine", "slowed by 5 %"
+
+
+def run(extra: Mapping[int, int], report: Path) -> None:
+    samples, params, before = SampleSet.open(Path("artifacts/samples/validation")), load_params().benchmark, usage()
+    here = Machine.read(Path("artifacts/machine.json"))
+
+    @contextmanager
+    def opened(extra: Mapping[int, int]) -> Iterator[Bind]:
+        with open_engine(here) as engine:
+            yield partial(slowed, engine, extra) if extra else engine.bind
+
+    found = {
+        name: duel_of({BEFORE: lambda: opened({}), AFTER: partial(opened, more)}, samples, params, name)
+        for name, more in {SAME: {}, SLOWED: extra}.items()
+    }
+    report.write_text(json.dumps({"contention": contention(before, usage()).model_dump(), "shifts": found}))
+
+
+def slowed(engine: Engine, extra: Mapping[int, int], feeds: Feeds) -> Contender:
+    call, times = engine.bind(feeds), extra[len(next(iter(feeds.values())))]
+    return lambda: (call(), work(times))
+
+
+def read(report: Path) -> dict[str, Shifts]:
+    """A shift is kept as the list of what it holds."""
+    kept = json.loads(report.read_text())["shifts"]
+    return {name: {figure: Shift(*each) for figure, each in shifts.items()} for name, shifts in kept.items()}
+
+
+def verdict(shifts: Shifts) -> Outcome:
+    return conclusion(judge_race(PRECISION, shifts, deviations_of(CONFIDENCE, len(shifts) + 2)))
+
+
+def print_shifts(runs: list[dict[str, Shifts]]) -> None:
+    print("| figure | the same engine: mean | standard deviation | slowed: median | standard deviation |")
+    print("|---|---|---|---|---|")
+    everything = [
+        {name: {**shifts, "all together": together(list(shifts.values()))} for name, shifts in one.items()}
+        for one in runs
+    ]
+    for figure in everything[0][SAME]:
+        same, slower = ([one[name][figure].log for one in everything] for name in (SAME, SLOWED))
+        print(
+            f"| {figure} | {sum(same) / len(same):+.2%} | {pstdev(same):.2%} "
+            f"| {median(slower):+.1%} | {pstdev(slower):.2%} |"
+        )
+
+
+def print_verdicts(runs: list[dict[str, Shifts]]) -> bool:
+    print(f"\n| the later engine is | races | {' | '.join(OUTCOMES)} |")
+    print(f"|---|---|{'---|' * len(OUTCOMES)}")
+    found = {name: Counter(verdict(one[name]) for one in runs) for name in (SAME, SLOWED)}
+    for name, verdicts in found.items():
+        print(f"| {name} | {len(runs)} | {' | '.join(str(verdicts[outcome]) for outcome in OUTCOMES)} |")
+    same, slower = found.values()
+    false = (same[Outcome.REGRESSION] + same[Outcome.IMPROVEMENT]) / len(runs)
+    seen = slower[Outcome.REGRESSION] / len(runs)
+    print(f"\nof all races: {false:.1%} false alarms, {seen:.1%} slowdowns found")
+    return false <= MOST_FALSE and seen >= FEWEST_FOUND
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=int)
+    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--one", type=json.loads, help="for itself: the extra work of the one run to make")
+    chosen = parser.parse_args()
+    if chosen.one:
+        run({int(batch): times for batch, times in chosen.one.items()}, chosen.keep)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = chosen.keep or Path(scratch)
+        folder.mkdir(exist_ok=True)
+        settings = folder / "extra-work.json"
+        if not settings.exists():
+            settings.write_text(json.dumps(work_for_slowdown(folder / "calibration.json")))
+        reports = [folder / f"run-{number:03}.json" for number in range(chosen.runs)]
+        for report in reports:
+            if not report.exists():
+                command = [sys.executable, __file__, "1", "--keep", str(report), "--one", settings.read_text()]
+                subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        runs = [read(report) for report in reports]
+    print_shifts(runs)
+    if not print_verdicts(runs):
+        sys.exit("not what docs/measurements.md promises")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The engines of two runs in one race: whatever the machine does meanwhile, it does to both.
+
+A ratio to PyTorch needs no engine of the earlier run. But on a machine that is shared PyTorch may take half as long
+again for minutes, and the engine not, so that ratios of different days say little. Where both engines are at hand, they
+are held against each other.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
+from pathlib import Path
+
+import numpy as np
+
+from enginery.comparison import SIDE_BY_SIDE
+from enginery.core.errors import EngineryError
+from enginery.core.params import BenchmarkParams, InferenceParams, Params
+from enginery.core.records import Machine
+from enginery.engines import Engine, checked_record
+from enginery.feeds import Feeds
+from enginery.samples import SampleSet
+from enginery.shift import Shift, Shifts, error_within, together
+from enginery.timing import Contender, Round, median_interval, middle, race
+
+MACHINE, SAMPLES = Path("artifacts/machine.json"), Path("artifacts/samples/validation")
+BEFORE, AFTER = "before", "after"
+# One and the same engine, opened again in one process, is up to 3 % faster or slower for as long as it is open, and the
+# earlier it was opened the slower it mostly is. So each lap opens each side twice, and no side has the better places.
+LINE_UPS = ((BEFORE, AFTER, AFTER, BEFORE), (AFTER, BEFORE, BEFORE, AFTER))
+PLACEMENT = 0.01  # what that makes of one lap: a standard deviation, see benchmarks/alarm_side_by_side.py
+FEWEST_LAPS, MOST_LAPS = 4, 16
+CLEAR = 0.004  # the standard error, over all batch sizes, with which a change of 5 % is seen and no lap need be added
+
+Bind = Callable[[Feeds], Contender]
+Open = Callable[[], AbstractContextManager[Bind]]
+Find = Callable[[str], Path]  # the folder of a precision's engine
+
+
+def race_runs(before: Find, after: Find, precisions: Collection[str], params: Params) -> dict[str, Shifts]:
+    """By precision, on the machine and with the images of the project that one is in."""
+    here, samples = Machine.read(MACHINE), SampleSet.open(SAMPLES)
+    with redirect_stdout(sys.stderr):  # its progress is not what was asked for
+        return {
+            name: duel(before(name), after(name), here, params.inference.on(here.cores), samples, params.benchmark)
+            for name in precisions
+        }
+
+
+def duel(
+    before: Path, after: Path, here: Machine, inference: InferenceParams, samples: SampleSet, params: BenchmarkParams
+) -> Shifts:
+    """Two engines' folders, raced on this machine as it is now."""
+    old, new = checked_record(before, here), checked_record(after, here)
+    if old.files == new.files:
+        return {f"{SIDE_BY_SIDE}, the same file": Shift(batch=None, log=0.0, error=0.0)}
+    if old.interface != new.interface:
+        raise EngineryError(f"{new.precision}: the two engines take or give other tensors, so a race says nothing")
+
+    @contextmanager
+    def opened(folder: Path) -> Iterator[Bind]:
+        with Engine.open(folder, here, inference) as engine:
+            yield engine.bind
+
+    sides = {BEFORE: lambda: opened(before), AFTER: lambda: opened(after)}
+    return duel_of(sides, samples, params, f"{SIDE_BY_SIDE}, {new.precision}")
+
+
+def duel_of(sides: Mapping[str, Open], samples: SampleSet, params: BenchmarkParams, label: str) -> Shifts:
+    """Laps are added by twos until chance is small, or there were enough. Of the fewest, a side has its seconds."""
+    rng = np.random.default_rng(params.seed)
+    rounds: dict[int, list[Round]] = {batch: [] for batch in params.batches}
+    for lap in range(MOST_LAPS):
+        for batch, new in zip(rounds, _run_lap(LINE_UPS[lap % 2], sides, samples, params, rng, label), strict=True):
+            rounds[batch] += new
+        if lap + 1 >= FEWEST_LAPS and lap % 2:
+            shifts = [_shift(batch, known, params.confidence, rng) for batch, known in rounds.items()]
+            if together(shifts).error <= CLEAR:
+                break
+    placement = PLACEMENT / math.sqrt(lap + 1)  # of each batch size by itself, and of all alike
+    return {
+        f"{SIDE_BY_SIDE}, batch {each.batch}": each._replace(error=math.hypot(each.error, placement), shared=placement)
+        for each in shifts
+    }
+
+
+def _run_lap(
+    line_up: Sequence[str],
+    sides: Mapping[str, Open],
+    samples: SampleSet,
+    params: BenchmarkParams,
+    rng: np.random.Generator,
+    label: str,
+) -> list[Sequence[Round]]:
+    """By batch size. Both sides see the same pace, so no round is set aside for it."""
+    seconds = params.seconds * len(sides) / len(line_up) / FEWEST_LAPS
+    with ExitStack() as opened:
+        binds = {f"{side} {place}": opened.enter_context(sides[side]()) for place, side in enumerate(line_up)}
+        points = [{place: bind(samples.cycled(batch)) for place, bind in binds.items()} for batch in params.batches]
+        return [timings.rounds for timings in race(points, seconds, lambda: 0.0, rng, label)]
+
+
+def _shift(batch: int, rounds: Sequence[Round], confidence: float, rng: np.random.Generator) -> Shift:
+    before, after = (np.array([_seconds(each, side) for each in rounds]) for side in (BEFORE, AFTER))
+    ratios = before / after
+    return Shift(
+        batch=batch,
+        log=math.log(np.median(ratios)),
+        error=error_within(*median_interval(ratios, confidence, rng), confidence),
+        before=1000 * float(np.median(before)),
+        after=1000 * float(np.median(after)),
+    )
+
+
+def _seconds(one: Round, side: str) -> float:
+    """Of a call, the mean of the side's two places."""
+    return float(np.mean([middle(calls) for place, calls in one.turns.items() if place.startswith(side)]))
