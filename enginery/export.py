@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from enginery.core.errors import EngineryError
@@ -23,6 +24,7 @@ from enginery.original import run_model
 from enginery.user_code import users_frames
 
 EXPORT_LIMIT = 1e-4  # float32 sums in another order differ by about 1e-6; a wrong graph by 1e-2 and more
+MOST_BYTES = 2**31 - 2**20  # less what the graph itself takes
 PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
@@ -39,6 +41,7 @@ class _Flat(nn.Module):
 
 def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile, opset: int) -> onnx.ModelProto:
     """What has a range in `profile` stays dynamic. BatchNorm is folded into the convolutions by the exporter."""
+    _require_holdable(model)
     given = {name: torch.tensor(array) for name, array in example.items()}
     outputs = list(run_model(model, example))
     dynamic = {
@@ -69,6 +72,15 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
     return _without_traces(program.model_proto)
 
 
+def _require_holdable(model: nn.Module) -> None:
+    """Protobuf, which ONNX files are written in, holds no more; it says so in a traceback, and late."""
+    size = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
+    if size > MOST_BYTES:
+        raise EngineryError(
+            f"model.source: its weights take {size / 1e9:.1f} GB, and an ONNX file holds {MOST_BYTES / 1e9:.1f} at most"
+        )
+
+
 def open_exported(path: Path, name: str) -> Any:
     try:
         return arbiter(path)
@@ -87,7 +99,7 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -
             "name them alike, images by samples.input"
         )
     for tensor in inputs:
-        _require_fitting(tensor, example[tensor.name].shape, what)
+        _require_fitting(tensor, example[tensor.name], what)
     meant: defaultdict[str, set[str]] = defaultdict(set)  # by each name of the file
     for tensor in inputs:
         for number, size in enumerate(tensor.type.tensor_type.shape.dim):
@@ -101,8 +113,15 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -
     return model
 
 
-def _require_fitting(tensor: onnx.ValueInfoProto, shape: tuple[int, ...], what: str) -> None:
+def _require_fitting(tensor: onnx.ValueInfoProto, sample: NDArray[Any], what: str) -> None:
     """But for the batch, which is for the profile to choose."""
+    shape = sample.shape
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.type.tensor_type.elem_type)
+    if dtype != sample.dtype:
+        raise EngineryError(
+            f"{what}: input {tensor.name} is {dtype}, and the samples give {sample.dtype}: images are always float32; "
+            "export the model with a cast of its own, or bring arrays as samples.source"
+        )
     sizes = [size.dim_value or size.dim_param or "?" for size in tensor.type.tensor_type.shape.dim]
     fits = [isinstance(size, str) or size == given for size, given in zip(sizes[1:], shape[1:], strict=False)]
     if len(sizes) != len(shape) or not all(fits):

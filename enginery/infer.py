@@ -24,6 +24,7 @@ from enginery.sources.files import IMAGE_SUFFIXES
 from enginery.splits import in_parallel
 
 Tensor = NDArray[np.float32]
+ROUNDING = 1e-3  # by how much probabilities in few bits may miss a sum of 1
 
 
 class Guess(NamedTuple):
@@ -169,11 +170,18 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def best(scores: NDArray[np.float32], names: Sequence[str], top: int) -> tuple[Guess, ...]:
-    """The scores are logits; of equal ones the first counts as the higher, as in validation."""
-    exponents = np.exp(scores.astype(np.float64) - scores.max())
-    probabilities = exponents / exponents.sum()
+    """Of equal scores the first counts as the higher, as in validation."""
+    probabilities = probabilities_of(scores.astype(np.float64))
     order = np.argsort(-scores, kind="stable")[:top]
     return tuple(Guess(_name(names, int(index)), int(index), float(probabilities[index])) for index in order)
+
+
+def probabilities_of(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of logits; a model that ends in a softmax gives them itself."""
+    if scores.min() >= 0 and abs(scores.sum() - 1) < ROUNDING:
+        return scores
+    exponents = np.exp(scores - scores.max())
+    return exponents / exponents.sum()  # type: ignore[no-any-return]
 
 
 def _name(names: Sequence[str], index: int) -> str:

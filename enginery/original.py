@@ -1,6 +1,6 @@
 """The model as the user brought it, which every graph and engine made of it is held against."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,10 +12,11 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.records import PYTORCH
 from enginery.feeds import Feeds, Outputs, Run
-from enginery.graphs import arbiter, run_graph
+from enginery.graphs import arbiter, check_at_each_size, run_graph
 from enginery.models import call_model, load_model
 from enginery.user_code import RAISED, users_part
 
+SAME = 1e-5  # a sum in another order, by other threads, is another by about 1e-7
 GIVEN_GRAPH = "model.onnx"  # in the weights' folder, if the model came as an ONNX file
 
 
@@ -64,12 +65,23 @@ def require_runs(run: Run, feeds: Feeds, classes: int) -> Outputs:
                 f"model.source: output {name} is {output.dtype} of shape {output.shape}; "
                 f"it must be floats with the batch, here {samples}, as first axis"
             )
+        if not np.isfinite(output).all():
+            raise EngineryError(
+                f"model.source: output {name} holds NaN or infinity: are the weights whole, and are samples prepared "
+                "as the model was trained on them?"
+            )
     if classes and not any(output.shape == (samples, classes) for output in outputs.values()):
         raise EngineryError(
             f"samples.source has {classes} classes, and no output of the model has as many: it returns "
             f"{_shapes(outputs)}. Are these the images that the model was trained on?"
         )
     return outputs
+
+
+def require_steady(run: Run, asked: Sequence[Feeds], answered: Sequence[Outputs]) -> None:
+    """A graph cannot be held against a model that rolls dice, and would be blamed for it."""
+    again = [_answers(run, users_part, feeds) for feeds in asked]
+    check_at_each_size(answered, again, SAME, "model.source: the model answers the same samples otherwise each time")
 
 
 def _takes_one(run: Run, feeds: Feeds) -> bool:

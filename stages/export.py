@@ -17,7 +17,7 @@ from enginery.graphs import (
     save_graph,
 )
 from enginery.models import RECORD, load_model
-from enginery.original import GIVEN_GRAPH, open_original, require_runs
+from enginery.original import GIVEN_GRAPH, open_original, require_runs, require_steady
 from enginery.samples import SampleSet, checked_feeds
 
 
@@ -33,6 +33,7 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
     if adopted:  # what does not fit it says better than by failing
         interface_of(adopted, profile, name)
     wanted = [require_runs(original, feeds, samples.classes) for feeds in checked]
+    require_steady(original, checked, wanted)
     graph = adopted or export_model(load_model(weights), example, samples.axes, profile, params.export.opset)
     with new_folder(exported) as unfinished:
         path = unfinished / "model.onnx"

@@ -203,6 +203,19 @@ def test_a_given_file_must_take_what_the_samples_give():
         )
 
 
+def test_a_given_file_of_other_numbers_is_told_with_both():
+    given = given_graph("N", 4)
+    given.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    with pytest.raises(EngineryError, match=r"x\.onnx: input input is float16, and the samples give float32: images"):
+        adopt_graph(given, {"input": noise(2, 4)}, {0: "batch"}, "x.onnx")
+
+
+def test_a_model_that_no_onnx_file_holds_is_refused_before_it_is_traced(profile):
+    large = nn.Linear(30_000, 20_000, device="meta")  # weights of 2.4 GB that nobody has
+    with pytest.raises(EngineryError, match=r"its weights take 2\.4 GB, and an ONNX file holds 2\.1 at most"):
+        export_model(large, {"input": noise(2, 4)}, {0: "batch"}, profile, OPSET)
+
+
 @pytest.mark.parametrize("shape", [("N", 3, 16, 8), ("N", 3, 8), ("N", 1, "H", "W")], ids=str)
 def test_a_given_file_of_another_size_is_told_with_both(shape):
     with pytest.raises(EngineryError) as caught:

@@ -218,6 +218,12 @@ def test_scores_that_are_no_numbers_are_told(built, machine, inference, images):
         list(Classifier(Spoiled(engine), built).answer(images, top=1))
 
 
+def test_a_model_that_ends_in_a_softmax_gives_its_probabilities_itself():
+    guesses = best(np.array([0.1, 0.7, 0.2], np.float32), ["a", "b", "c"], top=2)
+    assert [(guess.name, round(guess.probability, 6)) for guess in guesses] == [("b", 0.7), ("c", 0.2)]
+    assert best(np.array([0.1, 0.7, 0.3], np.float32), ["a", "b", "c"], top=1)[0].probability < 0.5, "these are logits"
+
+
 def test_probabilities_of_huge_scores_do_not_overflow():
     guesses = best(np.array([1e4, -1e4, 1e4], np.float32), ["a", "b"], top=3)
     assert [(guess.name, guess.number) for guess in guesses] == [("a", 0), ("class 2", 2), ("b", 1)]

@@ -1,3 +1,4 @@
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.records import Weights
 from enginery.graphs import arbiter, run_graph
-from enginery.original import open_original, require_runs, run_model
+from enginery.original import open_original, require_runs, require_steady, run_model
 
 FEEDS = {"input": np.random.default_rng(0).normal(0, 1, (2, 6)).astype(np.float32)}
 
@@ -150,3 +151,20 @@ def test_another_number_of_classes_is_told_with_what_the_model_returns():
 
 def test_what_we_say_ourselves_is_not_wrapped():
     assert refusal_of(lambda pixels: "done") == "model.source: the model returns str, not tensors"
+
+
+def test_a_model_that_rolls_dice_is_told_so():
+    asked = [FEEDS]
+    for answer, said in {
+        nn.functional.dropout: "answers the same samples otherwise each time: the relative error of logits is",
+        torch.exp: None,
+    }.items():
+        run = run_of(answer)
+        answered = [run(feeds) for feeds in asked]
+        with pytest.raises(EngineryError, match=said) if said else nullcontext():
+            require_steady(run, asked, answered)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_scores_that_are_no_numbers_are_told_before_anything_is_made_of_them(value):
+    assert "holds NaN or infinity: are the weights whole" in refusal_of(lambda pixels: pixels * value)

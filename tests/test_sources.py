@@ -43,6 +43,15 @@ def test_a_folder_without_images_is_refused(pets, samples_params):
         open_source(samples_params("data/empty"), Path("data"))
 
 
+def test_files_that_are_no_images_by_their_names_are_told_and_left_out(pets, samples_params, capsys):
+    (pets / "cat" / "phone.HEIC").write_bytes(b"a photo of another kind")
+    (pets / "cat" / "deeper" / "readme").touch()
+    open_source(samples_params(), Path("data"))
+    assert capsys.readouterr().out == (
+        "data/pets: files that are no images by their names are left out: 1 of .txt, 1 of .heic, 1 of no suffix\n"
+    )
+
+
 def test_the_digits_are_scaled_to_the_full_range(preprocessing):
     digits = Digits()
     assert len(digits) == 1797

@@ -1,5 +1,6 @@
 """A folder of class folders, or of images alone, which then have no labels."""
 
+from collections import Counter
 from pathlib import Path
 
 from enginery.core.brought import lies_in
@@ -15,6 +16,7 @@ def open_folder(root: Path, data: Path, listed: Classes | None) -> ImageFiles:
     alone = sorted(entry for entry in root.iterdir() if _is_image(entry))
     _refuse_splits(root, folders)
     labeled = [(file, folder.name) for folder in folders for file in sorted(folder.rglob("*")) if _is_image(file)]
+    _tell_others(root)
     if not labeled and not alone:
         raise EngineryError(
             f"samples.source: {root} holds no images: it needs a folder per class, such as {root}/cat/1.jpg, or images "
@@ -38,6 +40,15 @@ def open_folder(root: Path, data: Path, listed: Classes | None) -> ImageFiles:
 def _is_image(entry: Path) -> bool:
     hidden = entry.name.startswith(".")  # what some systems put beside each photo
     return entry.suffix.lower() in IMAGE_SUFFIXES and not hidden and entry.is_file()
+
+
+def _tell_others(root: Path) -> None:
+    """Nothing stops at them, for notes may lie beside images. But photos of another kind are missed by no one else."""
+    visible = (path for path in root.rglob("*") if path.is_file() and not path.name.startswith("."))
+    others = Counter(path.suffix.lower() or "no suffix" for path in visible if not _is_image(path))
+    if others:
+        told = ", ".join(f"{count} of {suffix}" for suffix, count in others.most_common())
+        print(f"{root}: files that are no images by their names are left out: {told}")
 
 
 def _refuse_splits(root: Path, folders: list[Path]) -> None:
