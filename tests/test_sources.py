@@ -48,7 +48,7 @@ def test_files_that_are_no_images_by_their_names_are_told_and_left_out(pets, sam
     (pets / "cat" / "deeper" / "readme").touch()
     open_source(samples_params(), Path("data"))
     assert capsys.readouterr().out == (
-        "data/pets: files that are no images by their names are left out: 1 of .txt, 1 of .heic, 1 of no suffix\n"
+        "data/pets: files that are no images by their names are left out: 1 of .heic, 1 of .txt, 1 of no suffix\n"
     )
 
 

@@ -47,7 +47,7 @@ def _tell_others(root: Path) -> None:
     visible = (path for path in root.rglob("*") if path.is_file() and not path.name.startswith("."))
     others = Counter(path.suffix.lower() or "no suffix" for path in visible if not _is_image(path))
     if others:
-        told = ", ".join(f"{count} of {suffix}" for suffix, count in others.most_common())
+        told = ", ".join(f"{count} of {suffix}" for suffix, count in sorted(others.items()))
         print(f"{root}: files that are no images by their names are left out: {told}")
 
 
