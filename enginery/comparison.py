@@ -50,6 +50,15 @@ class Change(Record):
     why: str | None = None
     again: bool = False
 
+    @property
+    def of(self) -> str:
+        """What it is a figure of, whatever it was held against: batch 1, all together, accuracy."""
+        return self.figure.rpartition(", ")[2]
+
+    @property
+    def is_speed(self) -> bool:
+        return self.figure.startswith(("speed", "times ", SIDE_BY_SIDE))
+
 
 def read_measurements(place: str) -> Measurements:
     """Of a reports folder, of a measurements.json, or of a git revision."""
@@ -137,7 +146,8 @@ def judge_race(precision: str, shifts: Shifts, deviations: float) -> list[Change
     slack = everything.slack or 0.0
     if everything.outcome is Outcome.NO_CHANGE and slack > LEAST_TOLD:
         why = f"even side by side, {slack:.0%} may be chance: measure again while the machine is less busy"
-        return [_not_comparable(precision, TOGETHER, why, again=True)]
+        clear = [change for change in others if change.outcome is not Outcome.NO_CHANGE]
+        return [_not_comparable(precision, TOGETHER, why, again=True), *clear]
     return [everything, *others]
 
 

@@ -15,15 +15,16 @@ import numpy as np
 
 from enginery.comparison import SIDE_BY_SIDE
 from enginery.core.errors import EngineryError
-from enginery.core.params import BenchmarkParams, InferenceParams, Params
-from enginery.core.records import Machine
-from enginery.engines import Engine, checked_record
+from enginery.core.params import BenchmarkParams, Params
+from enginery.core.records import EngineRecord
+from enginery.engines import RECORD, Engine, checked_record
 from enginery.feeds import Feeds
+from enginery.machine import describe_machine
 from enginery.samples import SampleSet
 from enginery.shift import Shift, Shifts, error_within, together
 from enginery.timing import Contender, Round, median_interval, middle, race
 
-MACHINE, SAMPLES = Path("artifacts/machine.json"), Path("artifacts/samples/validation")
+SAMPLES = Path("artifacts/samples/validation")
 BEFORE, AFTER = "before", "after"
 # One and the same engine, opened again in one process, is up to 3 % faster or slower for as long as it is open, and the
 # earlier it was opened the slower it mostly is. So each lap opens each side twice, and no side has the better places.
@@ -38,22 +39,19 @@ Find = Callable[[str], Path]  # the folder of a precision's engine
 
 
 def race_runs(before: Find, after: Find, precisions: Collection[str], params: Params) -> dict[str, Shifts]:
-    """By precision, on the machine and with the images of the project that one is in."""
-    here, samples = Machine.read(MACHINE), SampleSet.open(SAMPLES)
+    """By precision, on this machine, with the images of the project that one is in."""
+    samples = SampleSet.open(SAMPLES)
     with redirect_stdout(sys.stderr):  # its progress is not what was asked for
-        return {
-            name: duel(before(name), after(name), here, params.inference.on(here.cores), samples, params.benchmark)
-            for name in precisions
-        }
+        return {name: duel(before(name), after(name), samples, params) for name in precisions}
 
 
-def duel(
-    before: Path, after: Path, here: Machine, inference: InferenceParams, samples: SampleSet, params: BenchmarkParams
-) -> Shifts:
-    """Two engines' folders, raced on this machine as it is now."""
+def duel(before: Path, after: Path, samples: SampleSet, params: Params) -> Shifts:
+    """Two engines' folders, raced on this machine as it is now, and not as artifacts/machine.json has it."""
+    here = describe_machine(EngineRecord.read(after / RECORD).target.runtime)
+    inference = params.inference.on(here.cores)
     old, new = checked_record(before, here), checked_record(after, here)
     if old.files == new.files:
-        return {f"{SIDE_BY_SIDE}, the same file": Shift(batch=None, log=0.0, error=0.0)}
+        return {f"{SIDE_BY_SIDE}, same file": Shift(batch=None, log=0.0, error=0.0)}
     if old.interface != new.interface:
         raise EngineryError(f"{new.precision}: the two engines take or give other tensors, so a race says nothing")
 
@@ -63,7 +61,7 @@ def duel(
             yield engine.bind
 
     sides = {BEFORE: lambda: opened(before), AFTER: lambda: opened(after)}
-    return duel_of(sides, samples, params, f"{SIDE_BY_SIDE}, {new.precision}")
+    return duel_of(sides, samples, params.benchmark, f"{SIDE_BY_SIDE}, {new.precision}")
 
 
 def duel_of(sides: Mapping[str, Open], samples: SampleSet, params: BenchmarkParams, label: str) -> Shifts:

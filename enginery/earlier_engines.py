@@ -2,14 +2,13 @@
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dvc.exceptions import DvcException
+from dvc.exceptions import NotDvcRepoError
 from dvc.repo import Repo
 from dvc_data.hashfile.hash_info import HashInfo
 from dvc_data.hashfile.tree import Tree
@@ -17,7 +16,10 @@ from dvc_objects.errors import ObjectFormatError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from enginery.comparison import read_measurements
 from enginery.core.errors import EngineryError
+from enginery.core.records import EngineRecord
+from enginery.engines import RECORD
 from enginery.history import GOOD_ENGINES
 
 ENGINES, LOCK = Path("artifacts/engines"), "dvc.lock"
@@ -30,13 +32,25 @@ def engines_of(place: str) -> Iterator[Callable[[str], Path]]:
 
     What had to be copied out of the cache is gone afterwards.
     """
+    measured = {entry.precision: entry.validation.engine for entry in read_measurements(place).precisions}
     with TemporaryDirectory(prefix="enginery-") as scratch:
         path = Path(place)
-        if path.is_dir():
-            yield lambda precision: _lying_in(path.parent / ENGINES, precision)
-        else:
-            hashes = hashes_beside(path) if path.exists() else hashes_at(place)
-            yield lambda precision: checked_out(hashes, precision, place, Path(scratch))
+        hashes = {} if path.is_dir() else hashes_beside(path) if path.exists() else hashes_at(place)
+
+        def find(precision: str) -> Path:
+            folder = (
+                _lying_in(path.parent / ENGINES, precision)
+                if path.is_dir()
+                else checked_out(hashes, precision, place, Path(scratch))
+            )
+            if EngineRecord.read(folder / RECORD).identity != measured.get(precision):
+                raise EngineryError(
+                    f"the engine of {precision} that goes with {place} is not the one that was measured there: "
+                    "`dvc checkout` brings engines and reports together"
+                )
+            return folder
+
+        yield find
 
 
 def hashes_at(revision: str) -> dict[str, str]:
@@ -59,8 +73,8 @@ def hashes_beside(good: Path) -> dict[str, str]:
     path = good.with_name(GOOD_ENGINES)
     if not path.exists():
         raise EngineryError(
-            f"{good} has no {GOOD_ENGINES} beside it, which would say which engines are its own: race a git revision "
-            "or the reports folder of a project"
+            f"{good} has no {GOOD_ENGINES} beside it, which would say which engines are its own: delete a good run "
+            "that is older than that, and the next good night begins anew"
         )
     try:
         return {str(name): str(value) for name, value in json.loads(path.read_text()).items()}
@@ -74,10 +88,11 @@ def checked_out(hashes: Mapping[str, str], precision: str, whose: str, scratch: 
     folder = scratch / precision
     folder.mkdir()
     try:
-        cache = Repo().cache.local
-        for name, (_, file) in Tree.load(cache, HashInfo("md5", hashes[precision])).iteritems():
-            shutil.copy(cache.oid_to_path(file.value), folder.joinpath(*name))
-    except (DvcException, ObjectFormatError, FileNotFoundError):
+        with Repo() as repo:
+            cache = repo.cache.local
+            for name, (_, file) in Tree.load(cache, HashInfo("md5", hashes[precision])).iteritems():
+                folder.joinpath(*name).symlink_to(Path(cache.oid_to_path(file.value)).resolve(strict=True))
+    except (NotDvcRepoError, ObjectFormatError, FileNotFoundError):
         raise EngineryError(
             f"the engine of {precision} that {whose} had is not in DVC's cache here: it was made elsewhere, or "
             "removed. `dvc repro` in that state makes it anew"

@@ -116,18 +116,18 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -
 def _require_fitting(tensor: onnx.ValueInfoProto, sample: NDArray[Any], what: str) -> None:
     """But for the batch, which is for the profile to choose."""
     shape = sample.shape
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.type.tensor_type.elem_type)
-    if dtype != sample.dtype:
-        raise EngineryError(
-            f"{what}: input {tensor.name} is {dtype}, and the samples give {sample.dtype}: images are always float32; "
-            "export the model with a cast of its own, or bring arrays as samples.source"
-        )
     sizes = [size.dim_value or size.dim_param or "?" for size in tensor.type.tensor_type.shape.dim]
     fits = [isinstance(size, str) or size == given for size, given in zip(sizes[1:], shape[1:], strict=False)]
     if len(sizes) != len(shape) or not all(fits):
         raise EngineryError(
             f"{what}: input {tensor.name} is ({', '.join(map(str, sizes))}), and the samples give {shape}: "
             "samples.preprocessing, or the arrays, must be as the model takes them"
+        )
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.type.tensor_type.elem_type)
+    if dtype != sample.dtype:
+        raise EngineryError(
+            f"{what}: input {tensor.name} is {dtype}, and the samples give {sample.dtype}: images are always float32; "
+            "export the model with a cast of its own, or bring arrays as samples.source"
         )
 
 

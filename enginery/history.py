@@ -115,13 +115,11 @@ class History:
         with new_file(self.folder / NIGHTS) as temporary:
             temporary.write_text("".join(f"{night.model_dump_json()}\n" for night in everything))
 
-    def keep(self, measurements: Measurements) -> None:
-        measurements.write(self.folder / GOOD)
-
-    def keep_engines(self, hashes: Mapping[str, str]) -> None:
-        """Of the good run, by precision, as DVC knows them: they stay in its cache, not in git."""
+    def keep(self, measurements: Measurements, engines: Mapping[str, str]) -> None:
+        """The engines by precision, as DVC calls them: they stay in its cache, not in git."""
         with new_file(self.folder / GOOD_ENGINES) as temporary:
-            temporary.write_text(f"{json.dumps(hashes, indent=2)}\n")
+            temporary.write_text(f"{json.dumps(engines, indent=2)}\n")
+        measurements.write(self.folder / GOOD)
 
 
 def read_history(root: Path) -> list[History]:

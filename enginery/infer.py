@@ -24,7 +24,7 @@ from enginery.sources.files import IMAGE_SUFFIXES
 from enginery.splits import in_parallel
 
 Tensor = NDArray[np.float32]
-ROUNDING = 1e-3  # by how much probabilities in few bits may miss a sum of 1
+ROUNDING = 0.02  # by how much probabilities in few bits may miss a sum of 1
 
 
 class Guess(NamedTuple):

@@ -258,7 +258,7 @@ def expected(built, machine, inference, validated):
     return dict(zip(names, logits, strict=True))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run(machine):
     """A run of one precision: its ratio to PyTorch at each batch size, and what else is asked for."""
 
@@ -284,6 +284,7 @@ def run(machine):
         )
         validation = Validation(
             precision=precision,
+            engine=conditions.pop("engine", None),
             samples=samples,
             reference_accuracy=accuracy and 0.96,
             graph_accuracy=accuracy,

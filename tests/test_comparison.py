@@ -300,8 +300,7 @@ def test_measurements_are_read_as_they_were_written(run, tmp_path):
     assert read_measurements(str(tmp_path)) == run(13.0, 4.4)
 
 
-def test_a_race_without_engines_is_one_sentence(project, machine, samples):
-    machine.write(project / "artifacts" / "machine.json")
+def test_a_race_without_engines_is_one_sentence(project, samples):
     shutil.copytree(samples.folder, project / "artifacts" / "samples" / "validation")
     shutil.copy(ROOT / "params.yaml", project)
     for before, said in {

@@ -23,6 +23,12 @@ def params():
 
 
 @pytest.fixture
+def whole(params, inference):
+    """All parameters, with those of the race."""
+    return load_params().model_copy(update={"benchmark": params, "inference": inference})
+
+
+@pytest.fixture
 def races(monkeypatch):
     """In a race's place: what each side takes, less for each that was opened before it, and how much rounds scatter.
 
@@ -111,6 +117,16 @@ def test_a_race_that_leaves_too_much_to_chance_tells_nothing_but_what_is_beyond_
     assert conclusion(judged(raced(samples, params))) == Outcome.REGRESSION
 
 
+def test_a_batch_size_that_lost_clearly_is_told_though_the_others_scatter():
+    shifts = {
+        "side by side, batch 1": Shift(batch=1, log=-0.3, error=0.005),
+        "side by side, batch 8": Shift(batch=8, log=0.3, error=0.2),
+    }
+    everything, lost = judged(shifts)
+    assert everything.outcome == Outcome.NOT_COMPARABLE
+    assert (lost.figure, lost.outcome) == ("side by side, batch 1", Outcome.REGRESSION)
+
+
 def test_a_race_takes_the_place_of_ratios_and_of_what_stood_against_them(run):
     before, after = run(13.0, 4.4), run(9.0, 3.0, others=0.9)
     assert conclusion(compare_runs(before, after, 0.99)) == Outcome.NOT_COMPARABLE
@@ -123,36 +139,37 @@ def test_a_race_takes_the_place_of_ratios_and_of_what_stood_against_them(run):
     assert conclusion(compare_runs(before, after, 0.99, {"fp32": slower})) == Outcome.NOT_COMPARABLE
 
 
-def test_engines_are_really_raced(built, tiny_onnx, machine, build, manifest, inference, samples, params, tmp_path):
+def test_engines_are_really_raced(built, tiny_onnx, machine, build, manifest, samples, whole, tmp_path):
     """Another profile makes another file of the same graph."""
     other = build.model_copy(update={"tf32": False})
     folder = tmp_path / "fp32"
     build_engine("fp32", tiny_onnx, target_of(machine, other.tensorrt), other, manifest, folder)
-    shifts = duel(built, folder, machine, inference, samples, params)
+    shifts = duel(built, folder, samples, whole)
     if len(shifts) == 1:
         pytest.fail("the two builds are the same file, so nothing was raced")
     assert [shift.batch for shift in shifts.values()] == [2, 8]
     assert all(abs(shift.log) < 1 and 0 < shift.before < 1000 and 0 < shift.after < 1000 for shift in shifts.values())
 
 
-def test_the_same_file_needs_no_race(races, built, machine, inference, samples, params, tmp_path):
+def test_the_same_file_needs_no_race(races, built, samples, whole, tmp_path):
     laps = races(1.0, 1.0)
     copy = shutil.copytree(built, tmp_path / "fp32")
-    assert conclusion(judged(duel(built, copy, machine, inference, samples, params))) == Outcome.NO_CHANGE
+    assert conclusion(judged(duel(built, copy, samples, whole))) == Outcome.NO_CHANGE
     assert not laps
 
 
 def test_engines_of_other_tensors_are_not_raced(
-    built, pair_onnx, pair_build, machine, manifest, inference, samples, params, tmp_path
+    built, pair_onnx, pair_build, machine, manifest, samples, whole, tmp_path
 ):
     two = manifest.model_copy(update={"inputs": ("image", "numbers"), "preprocessing": None})
     folder = tmp_path / "pair"
     build_engine("fp32", pair_onnx, target_of(machine, pair_build.tensorrt), pair_build, two, folder)
     with pytest.raises(EngineryError, match="fp32: the two engines take or give other tensors"):
-        duel(built, folder, machine, inference, samples, params)
+        duel(built, folder, samples, whole)
 
 
-def test_an_engine_of_another_version_is_not_opened(built, machine, inference, samples, params):
+def test_an_engine_of_another_version_is_not_opened(built, machine, monkeypatch, samples, whole):
     newer = machine.model_copy(update={"runtime_version": "9999.1"})
+    monkeypatch.setattr(duel_module, "describe_machine", lambda runtime: newer)
     with pytest.raises(EngineryError, match="was built for another machine: runtime_version"):
-        duel(built, built, newer, inference, samples, params)
+        duel(built, built, samples, whole)

@@ -1,4 +1,4 @@
-"""Engines of earlier commits, out of the cache of a real DVC project with a pipeline that writes a word."""
+"""Engines of earlier commits, out of the cache of a real DVC project whose pipeline copies a record of one."""
 
 import json
 import shutil
@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 
 from enginery.core.errors import EngineryError
+from enginery.core.records import EngineRecord
 from enginery.earlier_engines import engines_of, hashes_in
 
+OLD, NEW = 1.0, 2.0
 PIPELINE = """
 stages:
   build:
     foreach: [fp32, int8]
     do:
-      cmd: mkdir -p artifacts/engines/${item} && cp word artifacts/engines/${item}/engine.blob
-      deps: [word]
+      cmd: mkdir -p artifacts/engines/${item} && cp engine.json artifacts/engines/${item}
+      deps: [engine.json]
       outs: ["artifacts/engines/${item}"]
 """
 
@@ -27,20 +29,23 @@ def call(project, *command):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """Two commits: the engine of the first says old, that of the second says new."""
+def made(built, run, tmp_path_factory):
+    """Two commits: the engine of the first took a second to build, that of the second two."""
     project = tmp_path_factory.mktemp("project")
     call(project, "git", "init", "-q")
     call(project, "git", "config", "user.name", "a")
     call(project, "git", "config", "user.email", "a@b")
     call(project, sys.executable, "-m", "dvc", "init", "-q")
     (project / "dvc.yaml").write_text(PIPELINE)
-    for word in ("old", "new"):
-        (project / "word").write_text(word)
+    for seconds in (OLD, NEW):
+        record = EngineRecord.read(built / "engine.json").model_copy(update={"build_seconds": seconds})
+        record.write(project / "engine.json")
+        runs = [run(13.0, 4.4, precision=precision, engine=record.identity) for precision in ("fp32", "int8")]
+        both = runs[0].model_copy(update={"precisions": tuple(one.precisions[0] for one in runs)})
+        both.write(project / "reports" / "measurements.json")
         call(project, sys.executable, "-m", "dvc", "repro", "-q")
         call(project, "git", "add", "-A")
-        call(project, "git", "commit", "-q", "-m", word)
-    (project / "reports").mkdir()
+        call(project, "git", "commit", "-q", "-m", f"{seconds} seconds")
     return project
 
 
@@ -50,15 +55,23 @@ def project(made, monkeypatch):
     return made
 
 
-def word(place, precision="int8"):
-    with engines_of(place) as find:
-        return (find(precision) / "engine.blob").read_text()
+def seconds(place, precision="int8"):
+    with engines_of(str(place)) as find:
+        return EngineRecord.read(find(precision) / "engine.json").build_seconds
+
+
+def good_run(folder):
+    """A history's, in which the first commit was the good run."""
+    for name in ("reports/measurements.json", "dvc.lock"):
+        shown = subprocess.run(["git", "show", f"HEAD~1:{name}"], check=True, capture_output=True, text=True).stdout
+        (folder / Path(name).name).write_text(shown)
+    return (folder / "measurements.json").rename(folder / "good.json")
 
 
 def test_an_earlier_commits_engine_comes_out_of_the_cache_and_the_present_one_lies_there(project):
-    assert word("HEAD~1") == "old"
-    assert word("HEAD") == "new"
-    assert word("reports") == "new"
+    assert seconds("HEAD~1") == OLD
+    assert seconds("HEAD") == NEW
+    assert seconds("reports") == NEW
 
 
 def test_what_came_out_of_the_cache_is_gone_afterwards_and_what_lies_in_the_project_stays(project):
@@ -66,34 +79,39 @@ def test_what_came_out_of_the_cache_is_gone_afterwards_and_what_lies_in_the_proj
         with engines_of(place) as find:
             folder = find("int8")
         assert folder.exists() == stays
+    assert seconds("HEAD~1") == OLD, "the cache itself stays as it is"
 
 
 def test_a_good_run_names_its_engines_by_their_hashes(project, tmp_path):
-    good = tmp_path / "good.json"
-    good.write_text("{}")
+    good = good_run(tmp_path)
     with pytest.raises(EngineryError, match=r"good\.json has no good-engines\.json beside it"):
-        word(str(good))
-    hashes = hashes_in(
-        subprocess.run(["git", "show", "HEAD~1:dvc.lock"], check=True, capture_output=True, text=True).stdout, "it"
-    )
-    (tmp_path / "good-engines.json").write_text(json.dumps(hashes))
-    assert word(str(good), "fp32") == "old"
+        seconds(good)
+    (tmp_path / "good-engines.json").write_text(json.dumps(hashes_in((tmp_path / "dvc.lock").read_text(), "it")))
+    assert seconds(good, "fp32") == OLD
     (tmp_path / "good-engines.json").write_text("[]")
     with pytest.raises(EngineryError, match=r"good-engines\.json is damaged"):
-        word(str(good))
+        seconds(good)
+
+
+def test_an_engine_that_was_not_measured_there_is_refused(project, tmp_path):
+    """As after a copy of reports/ alone, or `git checkout` without `dvc checkout`."""
+    elsewhere = shutil.copytree(project, tmp_path / "project")
+    good_run(tmp_path).rename(elsewhere / "reports" / "measurements.json")
+    with pytest.raises(EngineryError, match="is not the one that was measured there: `dvc checkout` brings"):
+        seconds(elsewhere / "reports")
 
 
 @pytest.mark.parametrize(
     ("place", "precision", "why"),
     [
-        ("HEAD~7", "int8", r"HEAD~7 has no dvc\.lock, which would say which engines are its own"),
+        ("HEAD~7", "int8", "HEAD~7 is no file, no folder, and no git revision with reports"),
         ("HEAD", "fp16", "HEAD has no engine of fp16"),
         ("reports", "fp16", "fp16 is missing: run `dvc checkout` or `dvc repro` in that project"),
     ],
 )
 def test_an_engine_that_is_not_there_is_one_sentence(project, place, precision, why):
     with pytest.raises(EngineryError, match=why):
-        word(place, precision)
+        seconds(place, precision)
 
 
 def test_an_engine_that_is_not_in_the_cache_is_one_sentence(project, tmp_path, monkeypatch):
@@ -102,16 +120,15 @@ def test_an_engine_that_is_not_in_the_cache_is_one_sentence(project, tmp_path, m
     shutil.rmtree(elsewhere / ".dvc" / "cache")
     monkeypatch.chdir(elsewhere)
     with pytest.raises(EngineryError, match=r"the engine of int8 that HEAD~1 had is not in DVC's cache here"):
-        word("HEAD~1")
+        seconds("HEAD~1")
 
 
 def test_outside_of_a_dvc_project_it_is_the_same_sentence(project, tmp_path, monkeypatch):
-    good = tmp_path / "good.json"
-    good.write_text("{}")
-    Path(tmp_path / "good-engines.json").write_text('{"int8": "0123456789abcdef0123456789abcdef.dir"}')
+    good = good_run(tmp_path)
+    (tmp_path / "good-engines.json").write_text('{"int8": "0123456789abcdef0123456789abcdef.dir"}')
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EngineryError, match="is not in DVC's cache here"):
-        word("good.json")
+        seconds(good)
 
 
 @pytest.mark.parametrize("lock", ["[", "a: 1", "stages: [build@int8]", "stages: {build@int8: {outs: []}}"])

@@ -41,11 +41,12 @@ class Nights:
             return Found(waiting.pop(0), broken or {})
 
         def race(precisions):
-            self.raced.append(set(precisions))
-            log = left.pop(0) if left else None
+            if precisions:
+                self.raced.append(set(precisions))
+            log = left.pop(0) if left and precisions else None
             return {} if log is None else {"int8": {"side by side, batch 1": Shift(batch=1, log=log, error=0.01)}}
 
-        judgement = record_night(history, measure, race, start, f"revision{self.count}", 0.99, attempts=3)
+        judgement = record_night(history, measure, race, dict, start, f"revision{self.count}", 0.99, attempts=3)
         assert not waiting, "it was to measure more often"
         assert not left, "it was to race more often"
         self.count += 1
@@ -193,6 +194,30 @@ def test_a_regression_by_ratios_is_confirmed_by_a_race_where_the_machine_turns_s
     slow = both(int8=(9.0, 3.0), int8_is={"pace": SLOW})
     assert nights.night(both(int8=(11.0, 3.7)), slow, races=[-0.15]).status == Status.REGRESSION
     assert nights.night(both(int8=(11.0, 3.7)), slow, races=[0.0]).status == Status.GOOD
+
+
+def test_a_regression_at_one_batch_size_is_confirmed_by_a_race_at_that_one(nights, both):
+    nights.night(both())
+    slow = both(int8_is={"pace": SLOW})
+    assert nights.night(both(int8=(11.5, 4.4)), slow, races=[-0.12]).status == Status.REGRESSION
+
+
+def test_a_good_run_of_a_slow_machine_is_raced_before_it_is_replaced(nights, both):
+    nights.night(both(fp32_is={"pace": SLOW}, int8_is={"pace": SLOW}))
+    first = nights.good
+    worse = both(int8=(11.0, 3.7))
+    assert nights.night(worse, worse, races=[-0.15, -0.15]).status == Status.REGRESSION
+    assert nights.good == first
+    assert nights.night(both(), races=[0.0]).status == Status.GOOD
+    assert nights.good == both()
+
+
+def test_a_disturbed_night_that_a_race_finds_unchanged_does_not_replace_another(nights, both):
+    slow = both(fp32_is={"pace": SLOW}, int8_is={"pace": SLOW})
+    nights.night(slow)
+    disturbed = both(int8_is={"others": 0.9})
+    assert nights.night(disturbed, races=[0.0]).status == Status.GOOD
+    assert nights.good == slow
 
 
 def test_an_improvement_that_races_tell_becomes_the_good_run(nights, both):

@@ -170,9 +170,9 @@ def test_an_earlier_commits_engines_are_raced_against_those_of_now(restored):
     raced = restored.run("enginery", "compare", "HEAD", "reports", "--race", "--json")
     assert raced.returncode in (0, 3, 4), raced.stderr  # of tiny engines on a busy machine, what it tells is chance
     figures = {(row["precision"], row["figure"]) for row in json.loads(raced.stdout)}
-    assert ("fp32", "side by side, the same file") in figures
+    assert ("fp32", "side by side, same file") in figures
     assert ("int8", "speed, all together") in figures
-    assert ("int8", "side by side, the same file") not in figures
+    assert ("int8", "side by side, same file") not in figures
     assert not any(figure.startswith("times ") for _, figure in figures), "ratios to PyTorch are not looked at"
 
 

@@ -7,6 +7,7 @@ PyTorch, was not as in the good run; 1 on an error. docs/ci.md tells more.
 import argparse
 import os
 import sys
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -48,9 +49,7 @@ def run_night(confidence: float, attempts: int) -> Status:
     setting = Setting.of(Machine.read(MACHINE), params)
     history = History(HISTORY / setting.folder, setting)
     race = partial(pipeline.race, history.folder / GOOD, params)
-    judgement = record_night(history, pipeline.measure, race, start, revision, confidence, attempts)
-    if judgement.becomes_good_run:
-        history.keep_engines(pipeline.engines())
+    judgement = record_night(history, pipeline.measure, race, pipeline.engines, start, revision, confidence, attempts)
     pipeline.finish(judgement.found)
     summary = write_summary(judgement, history.nights(), setting.title, confidence, REPORT.read_text())
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
@@ -66,6 +65,7 @@ def record_night(
     history: History,
     measure: Measure,
     race: Race,
+    engines: Callable[[], Mapping[str, str]],
     start: datetime,
     revision: str,
     confidence: float,
@@ -75,7 +75,7 @@ def record_night(
     history.nights()
     judgement = judge(measure, race, history.good(), confidence, attempts)
     if judgement.becomes_good_run:
-        history.keep(judgement.found.measurements)
+        history.keep(judgement.found.measurements, engines())
     history.append(lines_of(judgement, start, revision))
     return judgement
 

@@ -3,6 +3,7 @@
 What the machine made of ratios to PyTorch may not be comparable; then the engine is raced against the good run's.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
@@ -60,21 +61,37 @@ class Judgement(NamedTuple):
             return self.status in (Status.GOOD, Status.NOT_COMPARABLE)
         outcomes = [change.outcome for change in self.changes]
         new = {entry.precision for entry in self.found.measurements.precisions} - precisions_of(self.changes)
-        better = Outcome.IMPROVEMENT in outcomes or Outcome.NOT_COMPARABLE in outcomes or bool(new)
-        return self.status == Status.GOOD and better
+        fills_in = (Outcome.NOT_COMPARABLE in outcomes or bool(new)) and self._is_calm
+        return self.status == Status.GOOD and (Outcome.IMPROVEMENT in outcomes or fills_in)
+
+    @property
+    def _is_calm(self) -> bool:
+        """Of a night that races decided, ratios may be as useless as those of the good run."""
+        now = self.found.measurements
+        return not any(change.again for change in compare_runs(now, now, 0.99))
 
 
 def judge(measure: Measure, race: Race, good: Measurements | None, confidence: float, attempts: int) -> Judgement:
     """Measures again, at most `attempts` times, what neither ratios nor a race told; and once what has changed."""
 
-    def settled(precisions: Collection[str]) -> tuple[Found, list[Change]]:
+    raced: dict[str, Shifts] = {}
+
+    def look(precisions: Collection[str]) -> tuple[Found, list[Change]]:
         found = measure(precisions)
-        changes = held_against(good, found.measurements, confidence, race)
+        for name in precisions or tuple(raced):
+            raced.pop(name, None)
+        changes = held_against(good, found.measurements, confidence)
+        if good:
+            raced.update(race({change.precision for change in changes if _is_unknown_speed(change)} - raced.keys()))
+            changes = with_races(changes, good, found.measurements, confidence, raced)
+        return found, changes
+
+    def settled(precisions: Collection[str]) -> tuple[Found, list[Change]]:
+        found, changes = look(precisions)
         for _ in range(attempts):
-            if not (open_ones := _to_measure_again(changes)):
+            if not (open_ones := {change.precision for change in changes if change.again}):
                 break
-            found = measure(open_ones)
-            changes = held_against(good, found.measurements, confidence, race)
+            found, changes = look(open_ones)
         return found, changes
 
     found, changes = settled(())
@@ -85,25 +102,34 @@ def judge(measure: Measure, race: Race, good: Measurements | None, confidence: f
     return Judgement(found, changes, first=good is None)
 
 
-def held_against(good: Measurements | None, now: Measurements, confidence: float, race: Race) -> list[Change]:
+def held_against(good: Measurements | None, now: Measurements, confidence: float) -> list[Change]:
     """What the good run lacks has only to be timed at the machine's best pace: then it can be a good run."""
     known = {entry.precision for entry in good.precisions} if good else set()
     alone = [change for change in compare_runs(now, now, confidence) if change.again and change.precision not in known]
-    if not good or not known & {entry.precision for entry in now.precisions}:
-        return alone
-    changes = compare_runs(good, now, confidence)
-    if (open_ones := _to_measure_again(changes)) and (raced := race(open_ones)):
-        changes = compare_runs(good, now, confidence, raced)
-    return alone + changes
+    shared = known & {entry.precision for entry in now.precisions}
+    return alone + (compare_runs(good, now, confidence) if good and shared else [])
+
+
+def with_races(
+    changes: Sequence[Change], good: Measurements, now: Measurements, confidence: float, raced: Mapping[str, Shifts]
+) -> list[Change]:
+    """Races decide what ratios left open. That the good run's ratios are of no use stays said: it can be replaced."""
+    if not raced:
+        return list(changes)
+    decided = [change for change in compare_runs(good, now, confidence, raced) if change.precision in raced]
+    useless = [change for change in changes if change.precision in raced and _is_unknown_speed(change)]
+    others = [change for change in changes if change.precision not in raced]
+    return others + decided + [change for change in useless if not change.again]
 
 
 def seen_twice(first: Sequence[Change], second: Sequence[Change]) -> list[Change]:
-    """The second, in which only what the first says too counts as a change."""
-    called = {(change.precision, change.figure): change.outcome for change in first}
-    measured_twice = {precision for precision, _ in called} - {change.precision for change in first if change.again}
+    """The second, in which only what the first says too counts as a change, be it by ratios or by a race."""
+    called: defaultdict[tuple[str, str], set[Outcome]] = defaultdict(set)
+    for change in first:
+        called[change.precision, change.of].add(change.outcome)
+    measured_twice = precisions_of(first) - {change.precision for change in first if change.again}
     return [
-        _confirmed(change, called.get((change.precision, change.figure)), change.precision in measured_twice)
-        for change in second
+        _confirmed(change, called[change.precision, change.of], change.precision in measured_twice) for change in second
     ]
 
 
@@ -111,14 +137,14 @@ def precisions_of(changes: Iterable[Change]) -> set[str]:
     return {change.precision for change in changes}
 
 
-def _to_measure_again(changes: Iterable[Change]) -> set[str]:
-    return {change.precision for change in changes if change.again}
+def _is_unknown_speed(change: Change) -> bool:
+    return change.outcome is Outcome.NOT_COMPARABLE and change.is_speed
 
 
-def _confirmed(change: Change, before: Outcome | None, twice: bool) -> Change:
-    if change.outcome == before or change.outcome not in CHANGED:
+def _confirmed(change: Change, before: set[Outcome], twice: bool) -> Change:
+    if change.outcome in before or change.outcome not in CHANGED:
         return change
-    if before in (None, Outcome.NOT_COMPARABLE) and not twice:
+    if before <= {Outcome.NOT_COMPARABLE} and not twice:
         why = "seen once, and not comparable the other time: measure again"
         return change.model_copy(update={"outcome": Outcome.NOT_COMPARABLE, "why": why, "again": True})
     return change.model_copy(update={"outcome": Outcome.NO_CHANGE, "why": "seen in one of two measurements"})

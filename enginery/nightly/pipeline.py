@@ -40,7 +40,7 @@ def race(good: Path, params: Params, precisions: Collection[str]) -> dict[str, S
         try:
             with engines_of(str(good)) as before, engines_of(str(MEASUREMENTS.parent)) as after:
                 raced |= race_runs(before, after, [precision], params)
-        except EngineryError as error:
+        except (EngineryError, OSError) as error:
             print(f"{precision} is not raced against the good run's engine: {error}", file=sys.stderr, flush=True)
     return raced
 

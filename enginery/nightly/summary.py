@@ -52,8 +52,8 @@ def write_summary(judgement: Judgement, nights: Sequence[Night], setting: str, c
         )
     if any(change.figure.startswith(SIDE_BY_SIDE) for change in judgement.changes):
         parts.append(
-            "Side by side are races against the good run's engine, in ms: where the machine left ratios to PyTorch "
-            "open, they decide."
+            "Side by side are races against the good run's engine, in ms: where ratios to PyTorch could not be "
+            "compared, they decide. Of the same file nothing is raced, for it is not the engine that changed."
         )
     parts += ["## Nights", "Times PyTorch, the mean of the batch sizes.", _markdown(night_table(nights))]
     if address := run_address():

@@ -44,7 +44,11 @@ def _is_image(entry: Path) -> bool:
 
 def _tell_others(root: Path) -> None:
     """Nothing stops at them, for notes may lie beside images. But photos of another kind are missed by no one else."""
-    visible = (path for path in root.rglob("*") if path.is_file() and not path.name.startswith("."))
+    visible = (
+        path
+        for path in root.rglob("*")
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
+    )
     others = Counter(path.suffix.lower() or "no suffix" for path in visible if not _is_image(path))
     if others:
         told = ", ".join(f"{count} of {suffix}" for suffix, count in sorted(others.items()))
