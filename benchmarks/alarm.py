@@ -13,10 +13,12 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from itertools import permutations
 from pathlib import Path
 from statistics import median, pstdev
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -46,6 +48,7 @@ SLOWDOWN = 0.05
 PRECISIONS_IN_A_RUN = 4  # a comparison of the default run holds four precisions to account at once
 CONFIDENCE = 1 - (1 - 0.99) / PRECISIONS_IN_A_RUN
 MOST_FALSE, FEWEST_FOUND = 0.01, 0.95
+Kept = TypeVar("Kept")  # what a script makes of a run's report
 CALLED = (Outcome.REGRESSION, Outcome.IMPROVEMENT, Outcome.NO_CHANGE)
 
 
@@ -71,15 +74,15 @@ def work_for_slowdown(scratch: Path) -> dict[int, int]:
             call = engine.bind(samples.cycled(batch))
             seconds = median(time_call(call).seconds for _ in range(200))
             found[batch] = round(SLOWDOWN * seconds / unit)
-    make_run(found, scratch)
+    make_run(__file__, found, scratch)
     took = {name: logs(measured) for name, measured in read(scratch).items()}
     scratch.unlink()
     slowed_by = took[ENGINE] - took[SLOWED]
     return {batch: round(times * SLOWDOWN / by) for (batch, times), by in zip(found.items(), slowed_by, strict=True)}
 
 
-def make_run(extra: dict[int, int], report: Path) -> None:
-    command = [sys.executable, __file__, "1", "--keep", str(report), "--one", json.dumps(extra)]
+def make_run(script: str, extra: dict[int, int], report: Path) -> None:
+    command = [sys.executable, script, "1", "--keep", str(report), "--one", json.dumps(extra)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
@@ -201,15 +204,18 @@ def verdicts_of(runs: list[dict[str, Measurements]], later: str) -> Counter[Outc
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def runs_of(
+    script: str, about: str, run: Callable[[dict[int, int], Path], None], read: Callable[[Path], Kept]
+) -> list[Kept]:
+    """What the command line asks for: so many runs, each made by `run` in a process of its own, and read again."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("runs", type=int)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--one", type=json.loads, help="for itself: the extra work of the one run to make")
     chosen = parser.parse_args()
     if chosen.one:
         run({int(batch): times for batch, times in chosen.one.items()}, chosen.keep)
-        return
+        sys.exit()
     with tempfile.TemporaryDirectory() as scratch:
         folder = chosen.keep or Path(scratch)
         folder.mkdir(exist_ok=True)
@@ -220,8 +226,12 @@ def main() -> None:
         reports = [folder / f"run-{number:03}.json" for number in range(chosen.runs)]
         for report in reports:
             if not report.exists():
-                make_run(extra, report)
-        runs = [read(report) for report in reports]
+                make_run(script, extra, report)
+        return [read(report) for report in reports]
+
+
+def main() -> None:
+    runs = runs_of(__file__, __doc__, run, read)
     print_runs(runs)
     if not print_verdicts(runs):
         sys.exit("not what docs/measurements.md promises")

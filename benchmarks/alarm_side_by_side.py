@@ -7,11 +7,8 @@ the engine against itself tell a change, or fewer than 95 in 100 slowdowns are f
 there, and goes on with those that it finds.
 """
 
-import argparse
 import json
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median, pstdev
 
-from alarm import CONFIDENCE, FEWEST_FOUND, MOST_FALSE, PRECISION, open_engine, work, work_for_slowdown
+from alarm import CALLED, CONFIDENCE, FEWEST_FOUND, MOST_FALSE, PRECISION, open_engine, runs_of, work
 
 from enginery.comparison import Outcome, conclusion, deviations_of, judge_race
 from enginery.contention import contention, usage
@@ -32,7 +29,7 @@ from enginery.samples import SampleSet
 from enginery.shift import Shift, Shifts, together
 from enginery.timing import Contender
 
-OUTCOMES = (Outcome.REGRESSION, Outcome.IMPROVEMENT, Outcome.NO_CHANGE, Outcome.NOT_COMPARABLE)
+OUTCOMES = (*CALLED, Outcome.NOT_COMPARABLE)
 SAME, SLOWED = "the same engine", "slowed by 5 %"
 
 
@@ -96,26 +93,7 @@ def print_verdicts(runs: list[dict[str, Shifts]]) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", type=int)
-    parser.add_argument("--keep", type=Path)
-    parser.add_argument("--one", type=json.loads, help="for itself: the extra work of the one run to make")
-    chosen = parser.parse_args()
-    if chosen.one:
-        run({int(batch): times for batch, times in chosen.one.items()}, chosen.keep)
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = chosen.keep or Path(scratch)
-        folder.mkdir(exist_ok=True)
-        settings = folder / "extra-work.json"
-        if not settings.exists():
-            settings.write_text(json.dumps(work_for_slowdown(folder / "calibration.json")))
-        reports = [folder / f"run-{number:03}.json" for number in range(chosen.runs)]
-        for report in reports:
-            if not report.exists():
-                command = [sys.executable, __file__, "1", "--keep", str(report), "--one", settings.read_text()]
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        runs = [read(report) for report in reports]
+    runs = runs_of(__file__, __doc__, run, read)
     print_shifts(runs)
     if not print_verdicts(runs):
         sys.exit("not what docs/measurements.md promises")

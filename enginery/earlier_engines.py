@@ -5,6 +5,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,19 +31,19 @@ BUILT = re.compile(r"build@(.+)")
 def engines_of(place: str) -> Iterator[Callable[[str], Path]]:
     """By precision, the folders of a project's reports folder, of a history's good run, or of a git revision.
 
-    What had to be copied out of the cache is gone afterwards.
+    What had to be linked out of the cache is gone afterwards.
     """
     measured = {entry.precision: entry.validation.engine for entry in read_measurements(place).precisions}
     with TemporaryDirectory(prefix="enginery-") as scratch:
         path = Path(place)
-        hashes = {} if path.is_dir() else hashes_beside(path) if path.exists() else hashes_at(place)
+        if path.is_dir():
+            locate = partial(_lying_in, path.parent / ENGINES)
+        else:
+            hashes = hashes_beside(path) if path.exists() else hashes_at(place)
+            locate = partial(_checked_out, hashes, place, Path(scratch))
 
         def find(precision: str) -> Path:
-            folder = (
-                _lying_in(path.parent / ENGINES, precision)
-                if path.is_dir()
-                else checked_out(hashes, precision, place, Path(scratch))
-            )
+            folder = locate(precision)
             if EngineRecord.read(folder / RECORD).identity != measured.get(precision):
                 raise EngineryError(
                     f"the engine of {precision} that goes with {place} is not the one that was measured there: "
@@ -82,7 +83,7 @@ def hashes_beside(good: Path) -> dict[str, str]:
         raise EngineryError(f"{path} is damaged. Take the file back from git") from None
 
 
-def checked_out(hashes: Mapping[str, str], precision: str, whose: str, scratch: Path) -> Path:
+def _checked_out(hashes: Mapping[str, str], whose: str, scratch: Path, precision: str) -> Path:
     if precision not in hashes:
         raise EngineryError(f"{whose} has no engine of {precision}")
     folder = scratch / precision
