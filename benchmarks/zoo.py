@@ -55,9 +55,13 @@ Row = dict[str, Any]
 
 def run_model(name: str, row_file: Path, epochs: int | None) -> None:
     """In a folder of its own; the row is written after each step, so that a crash leaves what came before it."""
-    from enginery.core.params import load_params
+    import torch
 
-    row: Row = {"model": name, "precisions": {}, "nvidia": {}, "seconds": {}}
+    from enginery.core.params import load_params
+    from enginery.machine import find_cpu
+
+    where = f"{find_cpu().name}, {len(os.sched_getaffinity(0))} cores, PyTorch {torch.__version__}"
+    row: Row = {"model": name, "where": where, "precisions": {}, "nvidia": {}, "seconds": {}}
 
     def step(what: str, call: Callable[[], object]) -> object:
         started = time.perf_counter()
@@ -321,8 +325,16 @@ def table(rows: list[Row]) -> str:
         if found.get("broken")
     ]
     failed = [f"- {row['model']}: {row['failed']}" for row in latest.values() if "failed" in row]
-    commits = sorted({row["commit"] for row in latest.values()})
-    return "\n".join([*lines, "", f"Rows of {', '.join(commits)}.", "", *broken, *failed])
+    return "\n".join([*lines, "", *made_by(list(latest.values())), "", *broken, *failed])
+
+
+def made_by(rows: list[Row]) -> list[str]:
+    """Which code and which machine made which rows; the oldest rows tell of no machine."""
+    makers: dict[str, list[str]] = {}
+    for row in rows:
+        maker = f"{row['commit']}, {row.get('where', 'on a machine that was not recorded')}"
+        makers.setdefault(maker, []).append(row["model"])
+    return [f"- {maker}: {', '.join(models)}." for maker, models in sorted(makers.items())]
 
 
 def cell(row: Row, precision: str) -> str:

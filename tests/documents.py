@@ -8,13 +8,16 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 PROGRAMS = ("make", "dvc", "enginery", "python", "pip", "git", "bash", "sed")
-FENCE = re.compile(r"(?ms)^(?:<!-- not run: (?P<why>[^\n]+) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$")
+FENCE = re.compile(
+    r"(?ms)^(?:<!-- (?:(?P<slow>run at length)|not run: (?P<why>[^\n]+)) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$"
+)
 
 
 class Block(NamedTuple):
     document: Path
     kind: str
     text: str
+    at_length: bool
     not_run: str | None
 
     @property
@@ -30,7 +33,7 @@ class Command(NamedTuple):
 
 def blocks(*kinds: str) -> list[Block]:
     return [
-        Block(document, found["kind"], found["text"], found["why"])
+        Block(document, found["kind"], found["text"], found["slow"] is not None, found["why"])
         for document in DOCUMENTS
         for found in FENCE.finditer(document.read_text())
         if found["kind"] in kinds

@@ -58,6 +58,15 @@ class Project:
         with self.params_file.open("w") as file:
             yaml.dump(params, file)
 
+    def make_small(self) -> None:
+        for section, values in TINY.items():
+            self.set(**{f"{section}.{name}": value for name, value in values.items()})
+        self.set(**{"precisions.fp16": None})  # saves a quarter of the time: on a CPU it runs as fp32
+        for precision in PRECISIONS:  # a model trained for four steps is not worth guarding
+            self.set(**{f"precisions.{precision}.thresholds.{limit}": 0 for limit in ("cosine", "top1_agreement")})
+            self.set(**{f"precisions.{precision}.thresholds.relative_error": 10})
+            self.set(**{f"precisions.{precision}.thresholds.accuracy_drop": 1})
+
 
 def each(*stages: str) -> set[str]:
     return {f"{stage}@{precision}" for stage in stages for precision in PRECISIONS}
@@ -84,13 +93,7 @@ def checkout(root: Path) -> Path:
 def project(tmp_path_factory):
     """A project that was reproduced once."""
     project = Project(checkout(tmp_path_factory.mktemp("project")))
-    for section, values in TINY.items():
-        project.set(**{f"{section}.{name}": value for name, value in values.items()})
-    project.set(**{"precisions.fp16": None})  # saves a quarter of the time: on a CPU it runs as fp32
-    for precision in ("fp32", "bf16", "int8"):  # a model trained for four steps is not worth guarding
-        project.set(**{f"precisions.{precision}.thresholds.{limit}": 0 for limit in ("cosine", "top1_agreement")})
-        project.set(**{f"precisions.{precision}.thresholds.relative_error": 10})
-        project.set(**{f"precisions.{precision}.thresholds.accuracy_drop": 1})
+    project.make_small()
     project.run("git", "init", "--quiet")
     done = project.repro()
     assert done.returncode == 0, done.stdout + done.stderr

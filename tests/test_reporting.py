@@ -286,6 +286,16 @@ def test_the_summary_says_what_failed(findings, evidence):
     assert "FAILED" in page
 
 
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [((0.8, 0.75, 0.9), "1.25 times at batch 1, 1.25 times at batch 8."), ((0.99, 0.98, 0.995), None)],
+)
+def test_the_summary_says_where_pytorch_beats_the_best_engine(findings, evidence, ratio, told):
+    page = write_summary(findings(evidence("int8", ratio), evidence("fp32", (0.5, 0.4, 0.6))))
+    assert (f"- **PyTorch eager is faster than int8:** {told}" in page) == (told is not None)
+    assert ("is faster than" in page) == (told is not None)
+
+
 def noisy(entry, latency=None, contention=None, **changes):
     """The evidence with its timings disturbed."""
     benchmark = entry.benchmark

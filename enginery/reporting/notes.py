@@ -1,11 +1,12 @@
-"""What a reader must know before the figures are believed: what failed, ran as something else, or was disturbed."""
+"""What a reader must know before the figures are believed: what failed, lost to PyTorch itself, or was disturbed."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from enginery.core.records import PYTORCH
-from enginery.reporting.evidence import Evidence, Findings
+from enginery.core.records import PYTORCH, Ratio
+from enginery.reporting.evidence import Evidence, Findings, title_of
 from enginery.reporting.noise import Noise, noise_at, noise_of, slowed
+from enginery.reporting.verdict import AS_FAST, recommend
 from enginery.reporting.wording import RUNTIME_TITLES
 
 
@@ -20,7 +21,7 @@ def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> lis
     notes = _on_the_reference(findings.precisions[0].validation.reference)
     for entry in findings.precisions:
         notes += _on_execution(entry, runtime) + _on_failures(entry, failures.get(entry.precision, ()))
-    return notes + _on_noise(findings)
+    return notes + _on_faster_baselines(findings) + _on_noise(findings)
 
 
 def noise_by_batch(findings: Findings) -> list[Note]:
@@ -31,6 +32,20 @@ def noise_by_batch(findings: Findings) -> list[Note]:
         for batch in findings.batches
         if (noise := noise_at(findings, entry, batch)).noisy
     ]
+
+
+def _on_faster_baselines(findings: Findings) -> list[Note]:
+    """The best engine need not be worth its deployment: compiled or in half precision, PyTorch itself can win."""
+    chosen, notes = recommend(findings), []
+    for baseline in findings.baselines if chosen else ():
+        ratios = [chosen.ratio(batch, baseline) for batch in findings.batches]
+        if ahead := [f"{1 / ratio.median:.2f} times at batch {ratio.batch}" for ratio in ratios if _is_slower(ratio)]:
+            notes.append(Note(f"{title_of(baseline)} is faster than {chosen.precision}", f"{', '.join(ahead)}."))
+    return notes
+
+
+def _is_slower(ratio: Ratio) -> bool:
+    return AS_FAST * ratio.high < 1
 
 
 def _on_noise(findings: Findings) -> list[Note]:
