@@ -7,10 +7,10 @@ BINDINGS := $(patsubst tests/%.lock,.venv/%,$(wildcard tests/bindings/*.lock))
 BUILDERS := setuptools setuptools-scm vcs-versioning packaging
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help repro nightly test verify-gpu check graph notebook lock clean
+.PHONY: help repro nightly test verify-gpu verify-documents check graph notebook lock clean
 
 help:  ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
 repro: $(READY)  ## run the pipeline; RECIPE=recipes/NAME.yaml changes params.yaml first
 	@if [ -n "$(RECIPE)" ]; then python -m enginery.recipes "$(RECIPE)"; fi
@@ -26,6 +26,9 @@ test: $(READY) $(BINDINGS)  ## run the tests
 
 verify-gpu: $(READY)  ## on a machine with an NVIDIA GPU: check what only it can show
 	pytest -x -s tests/verify_gpu.py
+
+verify-documents: $(READY)  ## run the commands of README and docs that take minutes, on a small setting
+	pytest tests/documents_at_length.py
 
 check: $(READY)  ## lint, format and types
 	ruff check .

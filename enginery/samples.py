@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,3 +116,10 @@ def run_all(run: Run, samples: SampleSet, batch: int, whole: bool, label: str) -
 def file_of(index: int) -> str:
     """By number: the names of inputs may hold what file names cannot."""
     return f"input-{index}.npy"
+
+
+def begun(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> IO[bytes]:
+    """An .npy file as it begins; the values follow as they come."""
+    file = path.open("wb")
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": shape})
+    return file

@@ -14,7 +14,7 @@ from enginery.core.files import new_folder
 from enginery.core.params import Preprocessing, SamplesParams
 from enginery.core.progress import progress
 from enginery.core.records import Manifest, Sample
-from enginery.samples import MANIFEST, file_of
+from enginery.samples import MANIFEST, begun, file_of
 from enginery.sources.source import Source
 from enginery.sources.tensors import Tensors
 
@@ -62,10 +62,8 @@ def write_split(source: Source | Tensors, indices: Sequence[int], params: Sample
 
 
 def _write_pixels(source: Source, indices: Sequence[int], how: Preprocessing, folder: Path) -> list[Sample]:
-    header = {"descr": "|u1", "fortran_order": False, "shape": (len(indices), *how.shape)}
     samples: list[Sample] = []
-    with (folder / file_of(0)).open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
+    with begun(folder / file_of(0), np.dtype(np.uint8), (len(indices), *how.shape)) as file:
         prepared = in_parallel(lambda index: source.prepare(index, how), indices)
         for item in progress(prepared, "samples", len(indices), "images"):
             samples.append(item.sample)

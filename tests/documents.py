@@ -50,18 +50,25 @@ def lines_of(block: Block) -> list[str]:
 
 def commands() -> list[Command]:
     """Of all blocks, and those in the running text that are written out."""
-    found = [
+    in_blocks = [
         Command(f"{block.name}: {line}", part)
         for block in blocks("sh", "console")
         for line in lines_of(block)
         for part in parts_of(line)
     ]
-    for document in DOCUMENTS:
-        for text in re.findall(r"`([^`\n]+)`", FENCE.sub("", document.read_text())):
-            if text.split()[0] in PROGRAMS and " " in text and "…" not in text:
-                named = len(text.split()) == 2
-                found += [Command(f"{document.name}: {text}", part, named) for part in parts_of(text)]
-    return found
+    return in_blocks + [
+        Command(place, part, len(text.split()) == 2) for place, text in in_text() for part in parts_of(text)
+    ]
+
+
+def in_text() -> list[tuple[str, str]]:
+    """Commands in running text, each with where it stands."""
+    return [
+        (f"{document.name}: {text}", text)
+        for document in DOCUMENTS
+        for text in re.findall(r"`([^`\n]+)`", FENCE.sub("", document.read_text()))
+        if text.split()[0] in PROGRAMS and " " in text and "…" not in text
+    ]
 
 
 def parts_of(line: str) -> list[tuple[str, ...]]:

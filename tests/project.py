@@ -1,6 +1,7 @@
 """A folder as `dvc repro` leaves it, around one tiny engine: artifacts, reports and params.yaml."""
 
 import shutil
+import sys
 from pathlib import Path
 
 from command import ROOT
@@ -41,6 +42,16 @@ def make_project(root: Path, engine: Path, onnx: Path, machine: Machine) -> Path
     Verdict(recommended=precision, failures={precision: ()}).write(root / "reports" / "verdict.json")
     judge(root, record, machine)
     return root
+
+
+def let_make_run(root: Path) -> None:
+    """With this environment as the one that `make` made: it is younger than what it is made from."""
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, root / name)
+    (root / ".venv").mkdir()
+    for name in ("bin", "lib", "pyvenv.cfg"):
+        (root / ".venv" / name).symlink_to(Path(sys.prefix) / name)
+    (root / ".venv/ready").touch()
 
 
 def build_project(root: Path, runtime: str, onnx: Path, build: BuildParams, manifest: Manifest) -> Path:

@@ -80,7 +80,7 @@ def test_pixels_are_mapped_and_not_loaded(opened):
         ),
         (
             {"images": COLORS, "labels": np.array([0, 1, 2, 1, None])},
-            "cannot be read as a NumPy file: .*allow_pickle",
+            "cannot be read as a NumPy file: .*Python objects in dtype",
         ),
         ({"images": np.array([None] * 5)}, "cannot be read as a NumPy file"),
     ],

@@ -103,23 +103,45 @@ def test_completion_is_a_script_of_the_shell(shell):
         assert subprocess.run([shell, "-n"], input=done.stdout, text=True).returncode == 0
 
 
-def test_bash_completes_commands_and_options():
-    """As bash does when the tab key is pressed."""
+def pressed(cwd, *lines):
+    """What bash offers for each line when the tab key is pressed at its end."""
     program = (
         'source /dev/stdin <<< "$SCRIPT"\n'
         "complete -p enginery | grep -o -- '-F [a-z_]*'\n"
         'press() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_enginery; echo "${COMPREPLY[@]}"; }\n'
-        "press enginery in\n"
-        "press enginery infer --t\n"
-    )
+    ) + "".join(f"press enginery {line}\n" for line in lines)
     script = enginery("--print-completion", "bash").stdout
     done = subprocess.run(
-        ["bash", "-c", program], env=os.environ | {"SCRIPT": script}, capture_output=True, text=True, timeout=60
+        ["bash", "-c", program],
+        cwd=cwd,
+        env=os.environ | {"SCRIPT": script},
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
-    function, commands, options = done.stdout.splitlines()
-    assert function == "-F _shtab_enginery"
-    assert commands.split() == ["inspect", "infer"]
-    assert options.split() == ["--top", "--threads"]
+    function, *offered = done.stdout.splitlines()
+    assert (function, done.stderr) == ("-F _shtab_enginery", "")
+    return [set(each.split()) for each in offered]
+
+
+def test_bash_completes_commands_and_options():
+    assert pressed(ROOT, "in", "infer --t") == [{"inspect", "infer"}, {"--top", "--threads"}]
+
+
+def test_bash_completes_precisions_that_were_made_and_runs_to_compare(tmp_path):
+    for place in ("artifacts/engines/fp32", "artifacts/engines/fp16", "reports"):
+        (tmp_path / place).mkdir(parents=True)
+    git = "git -c user.name=a -c user.email=a@b"
+    made = f"git init -q -b main && {git} commit -q --allow-empty -m one && git tag released"
+    subprocess.run(["bash", "-c", made], cwd=tmp_path, check=True)
+    everything, some, runs, tags = pressed(tmp_path, "bundle ''", "bundle fp1", "compare ''", "compare HEAD rel")
+    assert (everything, some) == ({"fp32", "fp16"}, {"fp16"})
+    assert runs >= {"HEAD", "HEAD~1", "main", "released", "reports"}
+    assert tags == {"released"}
+
+
+def test_completion_offers_nothing_where_there_is_nothing(tmp_path):
+    assert pressed(tmp_path, "bundle fp") == [set()]
 
 
 def test_json_of_an_engine_is_its_record_and_what_follows(built):

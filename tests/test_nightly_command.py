@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from project import let_make_run
 
 from enginery.core.records import Verdict
 from enginery.history import read_history
@@ -64,13 +65,13 @@ class Project:
     def fail(self, *arguments):
         (self.root.parent / "broken").write_text(" ".join(arguments))
 
-    def night(self, *measurements, **environment):
+    def night(self, *measurements, command=(sys.executable, "-m", "enginery.nightly"), **environment):
         for each in measurements:
             each.write(self.root.parent / "waiting" / f"{self.count:03}.json")
             self.count += 1
         paths = os.pathsep.join([str(self.root.parent / "stand-in"), str(ROOT)])
         return subprocess.run(
-            [sys.executable, "-m", "enginery.nightly"],
+            command,
             cwd=self.root,
             capture_output=True,
             text=True,
@@ -127,6 +128,18 @@ def test_a_machine_that_stays_slow_has_a_status_of_its_own(project, run):
     assert done.returncode == 4, done.stderr
     assert done.stderr.splitlines()[-1].startswith("Neither good nor red")
     assert "int8 is not raced against the good run's engine: " in done.stderr
+
+
+def test_make_passes_on_red_and_takes_a_slow_machine_for_no_failure(project, run):
+    """`make nightly`: see the Makefile."""
+    let_make_run(project.root)
+    nightly = ["make", "nightly"]
+    assert project.night(run(13.0, 4.4), command=nightly).returncode == 0
+    slow = project.night(*[run(13.0, 4.4, pace=7.4)] * 4, command=nightly)
+    assert (slow.returncode, slow.stderr.splitlines()[-1][:21]) == (0, "Neither good nor red:")
+    red = project.night(run(11.0, 3.7), run(11.0, 3.7), command=nightly)
+    assert red.returncode != 0
+    assert "# Red: a confirmed regression" in red.stdout
 
 
 @pytest.mark.parametrize("stage", ["repro report", "repro --force --single-item validate benchmark"])

@@ -579,6 +579,19 @@ def test_figures_are_drawn_for_every_precision(findings, evidence, tmp_path):
     assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
 
 
+def test_what_cannot_be_shipped_is_hollow_and_not_on_the_staircase(findings, evidence, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("enginery.reporting.figures.plt.close", drawn.append)
+    draw_figures(
+        findings(evidence("fp16", (9.0, 8.9, 9.1), executed="fp32"), evidence("int8"), evidence("fp32")), tmp_path
+    )
+    latency, _, tradeoff = (figure.axes[0] for figure in drawn)
+    assert [bar.get_facecolor() == (1, 1, 1, 1) for bar in latency.patches[::2]] == [False, True, False, False]
+    stairs, *dots = (line for line in tradeoff.lines if line.get_marker() != "|")
+    assert list(stairs.get_xdata()) == [2.0]
+    assert [dot.get_markerfacecolor() == "white" for dot in dots] == [True, False, False]
+
+
 @pytest.fixture
 def gpu(machine):
     changes = {"runtime": "tensorrt", "runtime_version": "11.4.0.106", "device": "cuda", "device_name": "NVIDIA H200"}

@@ -1,5 +1,6 @@
 """Arrays that are fed as they are."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +84,7 @@ def test_samples_are_told_apart_by_all_their_inputs(params):
         ({"x": np.float32(1)}, r"x of .* is float32 of shape \(\); "),
         ({"x": np.zeros((0, 2), np.float32)}, r"x of .* is float32 of shape \(0, 2\); "),
         ({"x": np.array(["a", "b"])}, r"x of .* is <U1 of shape \(2,\); "),
-        ({"x": np.array([None, 1])}, "cannot be read as a NumPy file: .*allow_pickle"),
+        ({"x": np.array([None, 1])}, "cannot be read as a NumPy file: .*Python objects in dtype"),
         ({"ids": IDS, "mask": MASK[:4]}, "have different numbers of samples: ids 5, mask 4"),
         ({"ids": IDS, "labels": np.arange(4)}, "have different numbers of samples: ids 5, labels 4"),
         ({"ids": IDS, "labels": np.ones(5)}, "the labels of .* must be whole numbers or names, one for each sample"),
@@ -95,6 +96,28 @@ def test_what_cannot_be_fed_is_refused(params, arrays, message):
     np.savez(NPZ, **arrays)
     with pytest.raises(EngineryError, match=rf"samples\.source: .*{message}"):
         opened(params())
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_a_sample_that_is_no_number_is_named(params, value):
+    values = np.ones((4, 2), np.float32)
+    values[2, 1] = value
+    np.savez(NPZ, x=values)
+    write_split(opened(params()), [0, 1, 3], params(), Path("split"))  # it is in no split
+    with pytest.raises(EngineryError, match=r"samples\.source: x of set\.npz is NaN or infinite in sample 2"):
+        write_split(opened(params()), [0, 2], params(), Path("other"))
+    assert not Path("other").exists()
+
+
+def test_a_set_is_not_loaded_to_be_split(params):
+    """Memory by tracemalloc, which sees what NumPy allocates and no maps."""
+    np.savez(NPZ, x=np.ones((2000, 4096), np.float32))  # 33 MB
+    tracemalloc.start()
+    write_split(opened(params()), range(1500), params(), Path("split"))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4e6
+    assert len(SampleSet.open(Path("split")).read_at(np.arange(1500))["x"]) == 1500
 
 
 def test_a_broken_file_and_another_kind_are_refused(params):

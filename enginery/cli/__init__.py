@@ -9,6 +9,7 @@ from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormat
 from typing import Any, NoReturn, Protocol
 
 from enginery.cli import bundle, compare, doctor, infer, inspect
+from enginery.cli.completed import FUNCTIONS
 from enginery.core.errors import EngineryError
 from enginery.core.suggestions import suggestion
 from enginery.core.terminal import painted
@@ -127,4 +128,5 @@ class _Version(Action):
 def _add_completion(parser: ArgumentParser) -> None:
     import shtab
 
-    shtab.add_argument_to(parser, "--print-completion", help="the script that completes commands in your shell")
+    told = "the script that completes commands in your shell"
+    shtab.add_argument_to(parser, "--print-completion", help=told, preamble=FUNCTIONS)

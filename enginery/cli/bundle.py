@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from enginery.cli.paths import FOLDER, add_path
+from enginery.cli.completed import FOLDER, PRECISION, add_completed, add_path
 
 SUMMARY = "a folder to deploy: engine, ONNX, examples, and a Triton model repository"
 EXAMPLES = """\
@@ -16,7 +16,7 @@ broke a threshold, or if the engine is not the one that was validated."""
 
 
 def add_arguments(command: ArgumentParser) -> None:
-    command.add_argument("precision", help="one that `dvc repro` made, such as int8")
+    add_completed(command, "precision", PRECISION, help="one that `dvc repro` made, such as int8")
     add_path(command, "--out", FOLDER, metavar="FOLDER", help="bundles/MODEL-PRECISION if not given")
     for name, what in (("artifacts", "what the pipeline made"), ("reports", "its verdict")):
         where = f"where {what} is, {name} if not given"

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from enginery.cli.paths import FILE, add_path
+from enginery.cli.completed import RUN, add_path
 
 if TYPE_CHECKING:
     from enginery.shift import Shifts
@@ -29,7 +29,7 @@ on an error."""
 
 def add_arguments(command: ArgumentParser) -> None:
     for name in ("before", "after"):
-        add_path(command, name, FILE, type=str, help="a reports folder, a measurements.json, or a git revision")
+        add_path(command, name, RUN, type=str, help="a reports folder, a measurements.json, or a git revision")
     command.add_argument(
         "--confidence", type=confidence, default=0.99, metavar="C", help="of the verdict, 0.99 if not given"
     )

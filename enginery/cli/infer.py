@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
-from enginery.cli.paths import FILE, add_engine, add_path
+from enginery.cli.completed import FILE, add_engine, add_path
 
 UNREADABLE = 5
 SUMMARY = "what an engine says of images: the likeliest classes and their probabilities"

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from enginery.cli.paths import add_engine
+from enginery.cli.completed import add_engine
 
 SUMMARY = "what an engine is: tensors, profile, layers, where it runs"
 EXAMPLES = """\

@@ -13,10 +13,13 @@ from matplotlib.axes import Axes
 
 from enginery.reporting import tables
 from enginery.reporting.evidence import Findings, title_of
+from enginery.reporting.page.charts import frontier
+from enginery.reporting.verdict import shippable
 
 COLORS = {"fp32": "#64748b", "fp16": "#2563eb", "bf16": "#0d9488", "int8": "#d97706", "fp8": "#9333ea"}
 STYLE = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
 LIGHTEST, DARKEST = 0.85, 0.55  # greys of the baselines
+STAIRS = "#94a3b8"
 CROWDED = 5
 
 
@@ -31,21 +34,27 @@ def draw_figures(findings: Findings, folder: Path) -> None:
 
 
 def _bars(axes: Axes, findings: Findings, figure: str, label: str) -> None:
-    """Groups by batch size: the baselines first, then each precision."""
+    """Groups by batch size: the baselines first, then each precision; hollow if it ran as another type."""
     first, batches = findings.precisions[0], findings.batches
     greys = np.linspace(LIGHTEST, DARKEST, len(findings.baselines))
     series = [
-        (title_of(name), str(grey), [getattr(first.latency(batch, name), figure) for batch in batches])
+        (title_of(name), str(grey), True, [getattr(first.latency(batch, name), figure) for batch in batches])
         for name, grey in zip(findings.baselines, greys, strict=True)
     ]
     series += [
-        (entry.precision, COLORS[entry.precision], [getattr(entry.latency(batch), figure) for batch in batches])
+        (
+            entry.precision,
+            COLORS[entry.precision],
+            entry.is_what_it_says,
+            [getattr(entry.latency(batch), figure) for batch in batches],
+        )
         for entry in findings.precisions
     ]
     width = 0.8 / len(series)
-    for position, (name, color, values) in enumerate(series):
+    for position, (name, color, filled, values) in enumerate(series):
         places = [group + (position - (len(series) - 1) / 2) * width for group in range(len(batches))]
-        drawn = axes.bar(places, values, width * 0.92, label=name, color=color)
+        face = color if filled else "white"
+        drawn = axes.bar(places, values, width * 0.92, label=name, color=face, edgecolor=color)
         axes.bar_label(drawn, fmt=_short, fontsize=6.5, padding=1, rotation=90 if len(series) > CROWDED else 0)
     axes.set_xticks(range(len(batches)), [f"batch {batch}" for batch in batches])
     axes.set_ylabel(label)
@@ -58,11 +67,18 @@ def _short(value: float) -> str:
 
 
 def _tradeoff(axes: Axes, findings: Findings) -> None:
+    """As on the page: a staircase joins those that no other beats in both, and hollow is what cannot be shipped."""
     rows = tables.tradeoff_rows(findings)
+    filled = rows[rows.precision.isin([entry.precision for entry in shippable(findings)])]
+    stairs = frontier(list(zip(filled.speedup, -filled.relative_error, strict=True)), lower_is_better=True)
+    axes.step([speed for speed, _ in stairs], [-lower for _, lower in stairs], "--", where="pre", color=STAIRS, lw=1)
     for row in rows.itertuples():
         color = COLORS[str(row.precision)]
         spread = [[row.speedup - row.speedup_low], [row.speedup_high - row.speedup]]
-        axes.errorbar([row.speedup], [row.relative_error], xerr=spread, fmt="o", color=color, capsize=3, markersize=8)
+        face = color if row.Index in filled.index else "white"
+        axes.errorbar(
+            [row.speedup], [row.relative_error], xerr=spread, fmt="o", color=color, mfc=face, capsize=3, markersize=8
+        )
         axes.annotate(
             row.precision if pd.isna(row.accuracy) else f"{row.precision}, {row.accuracy:.1%}",
             (row.speedup, row.relative_error),
@@ -74,7 +90,10 @@ def _tradeoff(axes: Axes, findings: Findings) -> None:
     axes.margins(x=0.2, y=0.2)
     axes.set_xlabel(f"times as fast as {title_of(findings.baselines[0])}, batch {findings.tuned_batch}")
     axes.set_ylabel("relative error of the logits (lower is better)")
-    axes.set_title("Right and down is better; the label shows accuracy, if it is known", fontsize=10, loc="left")
+    hollow = "; hollow: ran as another type, or failed" if len(filled) < len(rows) else ""
+    axes.set_title(
+        f"Right and down is better; the label shows accuracy, if it is known{hollow}", fontsize=10, loc="left"
+    )
     axes.grid(alpha=0.25)
 
 

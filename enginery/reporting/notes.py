@@ -37,7 +37,9 @@ def noise_by_batch(findings: Findings) -> list[Note]:
 def _on_faster_baselines(findings: Findings) -> list[Note]:
     """The best engine need not be worth its deployment: compiled or in half precision, PyTorch itself can win."""
     chosen, notes = recommend(findings), []
-    for baseline in findings.baselines if chosen else ():
+    if chosen is None:
+        return []
+    for baseline in findings.baselines:
         ratios = [chosen.ratio(batch, baseline) for batch in findings.batches]
         if ahead := [f"{1 / ratio.median:.2f} times at batch {ratio.batch}" for ratio in ratios if _is_slower(ratio)]:
             notes.append(Note(f"{title_of(baseline)} is faster than {chosen.precision}", f"{', '.join(ahead)}."))

@@ -1,11 +1,8 @@
 """Pixels in a NumPy file: .npz with `images` and perhaps `labels`, or .npy with images alone."""
 
 import hashlib
-import shutil
-import tempfile
 import zipfile
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +12,8 @@ from enginery.core.errors import EngineryError
 from enginery.core.params import Preprocessing
 from enginery.core.records import Sample
 from enginery.preprocessing import Pixels, pixels_of
-from enginery.sources.classes import Classes, classes_of, number_labels
+from enginery.sources.archive import mapped, names_in
+from enginery.sources.classes import LABELS, Classes, classes_of, number_labels
 from enginery.sources.source import Prepared
 
 ARRAY_SUFFIXES = (".npy", ".npz")
@@ -72,25 +70,10 @@ def open_array(path: Path, listed: Classes | None) -> ImageArray:
 
 
 def _read(path: Path) -> tuple[NDArray[np.generic], NDArray[np.generic] | None]:
-    """Images are mapped and not loaded. Pickled objects, which could run code, are refused by NumPy."""
     if path.suffix == ".npy":
         return np.load(path, mmap_mode="r", allow_pickle=False), None
     with zipfile.ZipFile(path) as archive:
-        if "images.npy" not in archive.namelist():
-            held = ", ".join(name.removesuffix(".npy") for name in archive.namelist()) or "nothing"
-            raise ValueError(f"it holds {held}, but no array called images")
-        with archive.open("images.npy") as packed:
-            images = _unpacked(packed)
-        if "labels.npy" not in archive.namelist():
-            return images, None
-        with archive.open("labels.npy") as packed:
-            return images, np.lib.format.read_array(packed, allow_pickle=False)
-
-
-def _unpacked(packed: IO[bytes]) -> NDArray[np.generic]:
-    """On disk, for as long as it is mapped."""
-    with tempfile.NamedTemporaryFile(suffix=".npy") as file:
-        shutil.copyfileobj(packed, file)
-        file.flush()
-        mapped: NDArray[np.generic] = np.load(file.name, mmap_mode="r", allow_pickle=False)
-        return mapped
+        names = names_in(archive)
+        if "images" not in names:
+            raise ValueError(f"it holds {', '.join(names) or 'nothing'}, but no array called images")
+        return mapped(archive, "images"), mapped(archive, LABELS) if LABELS in names else None

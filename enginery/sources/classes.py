@@ -9,6 +9,7 @@ from enginery.core.brought import brought
 from enginery.core.errors import EngineryError
 
 MOST_CLASSES = 100_000
+LABELS = "labels"  # the array that holds them
 Where = Callable[[int], str]  # says of a label, by its index, where it stands
 
 

@@ -3,17 +3,19 @@
 import hashlib
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 from enginery.core.records import Sample
-from enginery.samples import file_of
-from enginery.sources.classes import Classes, classes_of, number_labels
+from enginery.samples import begun, file_of
+from enginery.sources.archive import mapped, names_in
+from enginery.sources.classes import LABELS, Classes, classes_of, number_labels
 
-LABELS = "labels"
 FED = ("float32", "int32", "int64", "bool")  # what engines take
 
 
@@ -29,17 +31,24 @@ class Tensors:
         return len(next(iter(self._arrays.values())))
 
     def write(self, indices: Sequence[int], folder: Path) -> list[Sample]:
-        for position, array in enumerate(self._arrays.values()):
-            np.save(folder / file_of(position), array[np.asarray(indices, np.int64)])
-        return [self._sample(index) for index in indices]
+        """Sample by sample: memory does not grow with how many there are."""
+        with ExitStack() as opened:
+            files = [
+                opened.enter_context(begun(folder / file_of(position), array.dtype, (len(indices), *array.shape[1:])))
+                for position, array in enumerate(self._arrays.values())
+            ]
+            return [self._write_sample(index, files) for index in indices]
 
-    def _sample(self, index: int) -> Sample:
-        content = b"".join(np.ascontiguousarray(array[index]).tobytes() for array in self._arrays.values())
-        return Sample(
-            name=f"{self._name}/{index:06d}",
-            sha256=hashlib.sha256(content).hexdigest(),
-            label=None if self._labels is None else self._labels[index],
-        )
+    def _write_sample(self, index: int, files: Sequence[IO[bytes]]) -> Sample:
+        digest = hashlib.sha256()
+        for (name, array), file in zip(self._arrays.items(), files, strict=True):
+            row = np.ascontiguousarray(array[index])
+            if not np.isfinite(row).all():
+                raise EngineryError(f"samples.source: {name} of {self._name} is NaN or infinite in sample {index}")
+            digest.update(row.data)
+            file.write(row.data)
+        label = None if self._labels is None else self._labels[index]
+        return Sample(name=f"{self._name}/{index:06d}", sha256=digest.hexdigest(), label=label)
 
 
 def open_tensors(path: Path, listed: Classes | None) -> Tensors:
@@ -50,11 +59,8 @@ def open_tensors(path: Path, listed: Classes | None) -> Tensors:
             "is no .npz of these; images need samples.preprocessing"
         )
     try:
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)  # pickled objects could run code
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it is a single array and not an archive of several")
-            arrays = {name: archive[name] for name in archive.files}
+        with zipfile.ZipFile(path) as archive:
+            arrays = {name: mapped(archive, name) for name in names_in(archive)}
     except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile) as error:  # NumPy's for broken files
         raise EngineryError(f"samples.source: {path} cannot be read as a NumPy file: {error}") from None
     labels = arrays.pop(LABELS, None)

@@ -1,0 +1,88 @@
+"""README and docs: what takes minutes, block after block in a project with a small setting: `make verify-documents`.
+
+What the other tests run of them is in test_documents.py.
+"""
+
+import re
+import shutil
+
+import pytest
+from documents import ROOT, blocks, in_text, lines_of
+from project import let_make_run
+from ruamel.yaml import YAML
+from test_documents import attempt, run
+from test_pipeline import TINY, Project, checkout
+
+ELSEWHERE = {  # where it is run
+    "make check": ".ci/run",
+    "make test": ".ci/run",
+    "make nightly": "tests/test_nightly_command.py",
+}
+WHOLE = {"dvc status", "dvc dag", "dvc checkout", "enginery --version"}  # though no more than a name
+TOLD = {"enginery": (3, 4)}  # that something changed, or cannot be told, is an answer
+SMALL_RECIPE = {
+    "samples": TINY["samples"] | {"preprocessing": {"resize": 64, "crop": 64}},
+    "weights": {"training": {"size": 64}},
+    "precisions": {"int8": {"must_pay": None}},
+    "benchmark": TINY["benchmark"],
+}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """Reproduced once and committed."""
+    project = Project(checkout(tmp_path_factory.mktemp("project")))
+    for name in ("recipes", "tests"):
+        shutil.copytree(ROOT / name, project.root / name)
+    let_make_run(project.root)
+    project.make_small()
+    make_smaller(project.root / "recipes/resnet50.yaml")
+    run(project.root, "git init -q && dvc repro && git add . && git commit -qm one")
+    return project.root
+
+
+def make_smaller(recipe):
+    yaml = YAML()
+    settings = yaml.load(recipe)
+    lay_over(settings, SMALL_RECIPE)
+    with recipe.open("w") as file:
+        yaml.dump(settings, file)
+
+
+def lay_over(settings, changes):
+    for name, value in changes.items():
+        if isinstance(value, dict) and isinstance(settings.get(name), dict):
+            lay_over(settings[name], value)
+        else:
+            settings[name] = value
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in blocks("sh", "console") if block.at_length], ids=lambda block: block.name
+)
+def test_what_takes_minutes_runs(block, project):
+    for line in lines_of(block):
+        command = line.partition("#")[0].strip()
+        if command in ELSEWHERE:
+            assert command in (ROOT / ELSEWHERE[command]).read_text()
+            continue
+        done = attempt(project, line)
+        # Four steps of training leave an int8 that need not keep to a limit: then that is what it must say.
+        assert done.returncode == 0 or "gate: int8: " in done.stderr, f"{line}\n{done.stdout}{done.stderr}"
+
+
+def written_out():
+    """Commands in running text that are whole, and need neither a network nor what they only stand for."""
+    texts = {text for _, text in in_text() if text.split()[0] in ("dvc", "enginery")}
+    named = {text for text in texts if len(text.split()) == 2 and text not in WHOLE}
+    return sorted(text for text in texts - named if not re.search(r"\b(A B|FILE|P)\b|@P", text))
+
+
+def test_commands_are_written_out():
+    assert len(written_out()) > 10
+
+
+@pytest.mark.parametrize("text", written_out())
+def test_what_is_written_in_the_text_runs(text, project):
+    done = attempt(project, text)
+    assert done.returncode in (0, *TOLD.get(text.partition(" ")[0], ())), f"{text}\n{done.stdout}{done.stderr}"
