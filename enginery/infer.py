@@ -86,8 +86,6 @@ class Classifier:
                 yield Answer(image, best(next(scores), self._names, top), None)
 
     def _read(self, image: Path) -> Tensor | str:
-        if not image.exists():
-            return f"{image} does not exist"
         try:
             return prepare(image, self.how)
         except EngineryError as error:

@@ -40,6 +40,8 @@ def decode(path: Path) -> Image.Image:
     try:
         with Image.open(path) as opened:
             return _in_rgb(_in_eight_bits(opened))
+    except FileNotFoundError:
+        raise EngineryError(f"{path} does not exist") from None
     except Exception as error:  # each of Pillow's formats has its own for broken files
         raise EngineryError(f"{path} is not an image that can be decoded: {error}") from None
 
