@@ -127,7 +127,7 @@ OWN = {
         f"triton/{MODEL}/1/model.xml",
         f"triton/{MODEL}/1/model.bin",
     },
-    "onnxruntime": {"engine/engine.onnx", *SERVED, f"triton/{MODEL}/1/model.onnx"},
+    "onnxruntime": {"engine/engine.onnx", "reproduce.sh", *SERVED, f"triton/{MODEL}/1/model.onnx"},
     "tensorrt": {*GPU, *SERVED, f"triton/{MODEL}/1/model.plan"},
     "rtx": GPU,
 }
@@ -418,6 +418,18 @@ def test_openvinos_own_tool_reproduces_the_measurement(openvino_bundle):
     done = subprocess.run(["bash", "reproduce.sh", "2"], cwd=openvino_bundle, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"Median:\s+[\d.]+ (us|ms)", done.stdout)
+
+
+def test_a_bare_loop_reproduces_the_measurement_where_there_is_no_tool(onnxruntime_bundle, tmp_path):
+    script = shutil.copytree(onnxruntime_bundle, tmp_path / "copy") / "reproduce.sh"
+    script.write_text(script.read_text().replace("SECONDS = 5", "SECONDS = 0.2"))
+    path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", script, "2"], env=os.environ | {"PATH": path}, cwd="/", capture_output=True, text=True
+    )
+    told = r"batch 2: [\d.]+ ms, the median of \d+ calls in CPUExecutionProvider\n"
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(told, done.stdout)
 
 
 def test_a_script_of_trtexec_finds_the_onnx_of_the_bundle(tensorrt_bundle):

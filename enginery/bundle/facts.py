@@ -8,11 +8,16 @@ from enginery.bundle.licences import DISTRIBUTIONS, about_data, about_model, abo
 from enginery.bundle.triton import BACKENDS
 from enginery.core.params import Params
 from enginery.core.records import ENGINE, EngineRecord
+from enginery.engines import REPRODUCE
 from enginery.feeds import BATCH
 from enginery.inspection import where
 from enginery.reporting.wording import RUNTIME_TITLES
 from enginery.reproduce import TRTEXEC
 
+MEASURED_BY = {
+    "openvino": "OpenVINO's own tool", "onnxruntime": "a bare loop",
+    "tensorrt": "NVIDIA's own tool", "tensorrt_rtx": "NVIDIA's own tool",
+}  # fmt: skip
 CPP_LIBRARIES = {"tensorrt": "nvinfer", "tensorrt_rtx": "tensorrt_rtx"}
 
 
@@ -44,7 +49,10 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         "cpp": has_example(record) and target.runtime in TRTEXEC,
         "cpp_library": CPP_LIBRARIES.get(target.runtime),
         "served": target.runtime in BACKENDS,
-        "reproduces": target.runtime in TRTEXEC or target.runtime == "openvino",
+        "reproduce": f"{'engine/' if target.runtime in TRTEXEC else ''}{REPRODUCE}",
+        "measured_by": MEASURED_BY[target.runtime],
+        "threads": benchmark.threads,
+        "sizes": record.profile.at("opt"),
         "bounded": _shapes(record, ranges),
         "one_shape": _shapes(record, record.profile.at("opt") | {BATCH: "$batch"}),
         "requirements": requirements(record),

@@ -62,8 +62,8 @@ def fill(passed: Passed, params: Params, model: str, folder: Path) -> None:
         write_example(record, facts, folder)
     if runtime in TRTEXEC:
         (folder / "engine" / REPRODUCE).write_text(reproduce_script(record, "../model.onnx"))
-    if runtime == "openvino":
-        (folder / REPRODUCE).write_text(render("reproduce-openvino.sh.j2", facts))
+    else:
+        (folder / REPRODUCE).write_text(render(f"reproduce-{runtime}.sh.j2", facts))
     if runtime in BACKENDS:
         write_repository(passed, model, labels, folder / "triton")
 
