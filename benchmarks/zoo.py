@@ -53,7 +53,7 @@ GIGABYTES = 12
 Row = dict[str, Any]
 
 
-def run_model(name: str, row_file: Path, epochs: int | None) -> None:
+def run_model(name: str, row_file: Path, epochs: int | None, device: str) -> None:
     """In a folder of its own; the row is written after each step, so that a crash leaves what came before it."""
     import torch
 
@@ -79,7 +79,7 @@ def run_model(name: str, row_file: Path, epochs: int | None) -> None:
             return False
         return True
 
-    row["size"], row["epochs"] = write_params(name, epochs)
+    row["size"], row["epochs"] = write_params(name, epochs, device)
     if not attempt("prepare", partial(prepare, step), row, "accuracy"):
         row["failed"] = row["accuracy"]["failed"]
     else:
@@ -92,7 +92,7 @@ def run_model(name: str, row_file: Path, epochs: int | None) -> None:
     row_file.write_text(json.dumps(row))
 
 
-def write_params(name: str, epochs: int | None) -> tuple[int, int]:
+def write_params(name: str, epochs: int | None, device: str) -> tuple[int, int]:
     """params.yaml of the project with SETTINGS, for the smallest image that the model takes; that size, and epochs."""
     import torch
 
@@ -111,7 +111,7 @@ def write_params(name: str, epochs: int | None) -> tuple[int, int]:
     changes = json.loads(json.dumps(SETTINGS))
     changes["model"] = {"source": name}
     changes["samples"]["preprocessing"] = {"resize": size, "crop": size}
-    changes["weights"] = {"training": training(model, size, epochs)}
+    changes["weights"] = {"training": training(model, size, epochs) | {"device": device}}
     shutil.copyfile(ROOT / "params.yaml", "params.yaml")
     with Path("zoo.yaml").open("w") as file:
         YAML().dump(changes, file)
@@ -257,22 +257,22 @@ def race_engines(precisions: list[str]) -> dict[str, float]:
     return {name: median(race.timings[batch].ratios(eager, name)) for name in engines}
 
 
-def sweep(models: list[str], rows: Path, again: bool, minutes: int, epochs: int | None) -> None:
+def sweep(models: list[str], rows: Path, again: bool, minutes: int, epochs: int | None, device: str) -> None:
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
     done = {row["model"]: row for row in read(rows)}
     for model in models:
         if model in done and not (again and done[model]["commit"] != commit):
             continue
-        row = in_own_process(model, minutes, epochs) | {"commit": commit}
+        row = in_own_process(model, minutes, epochs, device) | {"commit": commit}
         with rows.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
 
 
-def in_own_process(model: str, minutes: int, epochs: int | None) -> Row:
+def in_own_process(model: str, minutes: int, epochs: int | None, device: str) -> Row:
     with tempfile.TemporaryDirectory(prefix="zoo.") as scratch:
         row_file, log = Path(scratch) / "row.json", Path(scratch) / "log"
-        command = [sys.executable, __file__, model, "--one", str(row_file)]
+        command = [sys.executable, __file__, model, "--one", str(row_file), "--device", device]
         command += ["--epochs", str(epochs)] if epochs else []
         started = time.perf_counter()
         try:
@@ -364,15 +364,16 @@ def main() -> None:
     parser.add_argument("--minutes", type=int, default=15, help="that one model may take")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--epochs", type=int, help="of training, for networks that 4 of small images have not settled")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the training")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--one", type=Path)
     options = parser.parse_args()
     if options.table:
         print(table(read(options.rows)))
     elif options.one:
-        run_model(options.models[0], options.one, options.epochs)
+        run_model(options.models[0], options.one, options.epochs, options.device)
     else:
-        sweep(options.models, options.rows, options.again, options.minutes, options.epochs)
+        sweep(options.models, options.rows, options.again, options.minutes, options.epochs, options.device)
 
 
 if __name__ == "__main__":

@@ -22,20 +22,20 @@ def train(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
     many steps where a model averages slowly (MobileNetV3 answers at random without this), and training on smaller
     images than the model will see, cheaper by the square, leaves both off by the difference in scale.
     """
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
     model.to(memory_format=torch.channels_last)  # a third faster on a CPU
     if params.epochs:
         train_all(model, samples, params)
-    fit(model, samples)
-    model.to("cpu").to(memory_format=torch.contiguous_format).eval()
+    fit(model, samples)  # on a CPU, in float32: a GPU would round to fewer bits
+    model.to(memory_format=torch.contiguous_format).eval()
 
 
 def train_all(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
-    device = _device(model)
+    device = usable_device(params.device)
     labels = known_labels(samples).to(device)
     batches = len(samples) // params.batch
     if batches == 0:
         raise EngineryError(f"weights.training.batch is {params.batch}, but there are {len(samples)} training samples")
+    model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=params.learning_rate, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=params.learning_rate, total_steps=params.epochs * batches
@@ -52,6 +52,16 @@ def train_all(model: nn.Module, samples: SampleSet, params: TrainingParams) -> N
         loss.backward()
         optimizer.step()
         schedule.step()
+    model.to("cpu")
+
+
+def usable_device(name: str) -> torch.device:
+    """A GPU may be there and too old for this PyTorch: only running something tells."""
+    try:
+        return torch.ones(1, device=name).add(1).device
+    except (RuntimeError, AssertionError) as error:  # the latter of a PyTorch without CUDA
+        why = str(error).strip().partition("\n")[0]
+        raise EngineryError(f"weights.training.device: PyTorch cannot use {name} here: {why}") from None
 
 
 def _train_leaves(model: nn.Module) -> None:
@@ -76,13 +86,13 @@ def fit(model: nn.Module, samples: SampleSet) -> None:
     hook = head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].detach()))
     _show(model, samples, "fitting the last layer")
     hook.remove()
-    _fit_last_layer(head, torch.cat(features), known_labels(samples).to(_device(model)))
+    _fit_last_layer(head, torch.cat(features), known_labels(samples))
 
 
 def _show(model: nn.Module, samples: SampleSet, label: str) -> None:
     with torch.no_grad():
         for feeds in progress(samples.batches(READ_AT_ONCE), label, -(-len(samples) // READ_AT_ONCE), "batches"):
-            model(_only(feeds).to(_device(model)).contiguous(memory_format=torch.channels_last))
+            model(_only(feeds).contiguous(memory_format=torch.channels_last))
 
 
 def last_layer(model: nn.Module) -> nn.Linear | nn.Conv2d:
@@ -99,10 +109,6 @@ def known_labels(samples: SampleSet) -> torch.Tensor:
     if labels is None:
         raise EngineryError("weights.source: train needs images with labels, and samples.source has none; give weights")
     return torch.from_numpy(labels)
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
 
 
 def _only(feeds: Feeds) -> torch.Tensor:

@@ -45,7 +45,7 @@ def report(
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
     nights = read_history(history)
     with new_folder(figures) as unfinished:
-        draw_figures(findings, unfinished)
+        draw_figures(findings, failures, unfinished)
         if nights:
             draw_trend(nights, unfinished / TREND)
     with new_folder(plots) as unfinished:

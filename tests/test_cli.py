@@ -134,9 +134,11 @@ def test_bash_completes_precisions_that_were_made_and_runs_to_compare(tmp_path):
     git = "git -c user.name=a -c user.email=a@b"
     made = f"git init -q -b main && {git} commit -q --allow-empty -m one && git tag released"
     subprocess.run(["bash", "-c", made], cwd=tmp_path, check=True)
+    subprocess.run(["git", "branch", "x$(touch${IFS}run)"], cwd=tmp_path, check=True)
     everything, some, runs, tags = pressed(tmp_path, "bundle ''", "bundle fp1", "compare ''", "compare HEAD rel")
     assert (everything, some) == ({"fp32", "fp16"}, {"fp16"})
-    assert runs >= {"HEAD", "HEAD~1", "main", "released", "reports"}
+    assert runs >= {"HEAD", "HEAD~1", "main", "released", "reports", "x$(touch${IFS}run)"}
+    assert not (tmp_path / "run").exists(), "a branch's name was run as a command"
     assert tags == {"released"}
 
 

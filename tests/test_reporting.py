@@ -261,7 +261,7 @@ def test_without_labels_accuracy_is_left_out_and_not_zero(findings, evidence, tm
     assert tables.accuracy_table(found).loc["int8", ["accuracy", "drop"]].tolist() == ["-", "-"]
     assert tables.spot_table(found).loc["int8"].tolist() == ["-, 1.5e-07"]
     assert "0.00%" not in write_summary(found)
-    draw_figures(found, tmp_path)
+    draw_figures(found, {}, tmp_path)
     assert (tmp_path / "tradeoff.png").stat().st_size > 10_000
 
 
@@ -573,7 +573,7 @@ def test_plots_get_a_row_per_point(findings, evidence):
 
 def test_figures_are_drawn_for_every_precision(findings, evidence, tmp_path):
     every = [evidence(name) for name in ("fp32", "fp16", "bf16", "int8", "fp8")]
-    draw_figures(findings(*every), tmp_path)
+    draw_figures(findings(*every), {}, tmp_path)
     pictures = sorted(tmp_path.iterdir())
     assert [picture.name for picture in pictures] == ["latency.png", "throughput.png", "tradeoff.png"]
     assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
@@ -582,14 +582,21 @@ def test_figures_are_drawn_for_every_precision(findings, evidence, tmp_path):
 def test_what_cannot_be_shipped_is_hollow_and_not_on_the_staircase(findings, evidence, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr("enginery.reporting.figures.plt.close", drawn.append)
-    draw_figures(
-        findings(evidence("fp16", (9.0, 8.9, 9.1), executed="fp32"), evidence("int8"), evidence("fp32")), tmp_path
+    found = findings(
+        evidence("fp32", (1.0, 0.9, 1.1), relative=1e-6),
+        evidence("fp16", (9.0, 8.9, 9.1), relative=1e-7, executed="fp32"),
+        evidence("bf16", (0.9, 0.8, 1.0), relative=1e-5),  # slower than fp32, and further off
+        evidence("int8", (4.0, 3.9, 4.1), relative=1e-2),
+        evidence("fp8", (3.0, 2.9, 3.1), relative=1e-3),
     )
+    draw_figures(found, {"fp8": ("it does not pay",)}, tmp_path)
     latency, _, tradeoff = (figure.axes[0] for figure in drawn)
-    assert [bar.get_facecolor() == (1, 1, 1, 1) for bar in latency.patches[::2]] == [False, True, False, False]
+    hollow = [bar.get_facecolor() == (1, 1, 1, 1) for bar in latency.patches[::2]]
+    assert hollow == [False, False, True, False, False, False], "eager and the five precisions"
     stairs, *dots = (line for line in tradeoff.lines if line.get_marker() != "|")
-    assert list(stairs.get_xdata()) == [2.0]
-    assert [dot.get_markerfacecolor() == "white" for dot in dots] == [True, False, False]
+    assert stairs.get_xydata().tolist() == [[4.0, 1e-2], [1.0, 1e-6]]
+    assert stairs.get_drawstyle() == "steps-post", "at a speed between the two there is only the faster one's error"
+    assert [dot.get_markerfacecolor() == "white" for dot in dots] == [False, True, False, False, True]
 
 
 @pytest.fixture

@@ -66,6 +66,13 @@ def test_an_empty_split_keeps_the_shape_of_its_samples(params):
     }
 
 
+def test_another_machines_byte_order_is_read(params):
+    np.savez(NPZ, x=np.array([[1.5, 2], [3, 4]], ">f4"))
+    write_split(opened(params()), [1, 0], params(), Path("split"))
+    read = SampleSet.open(Path("split")).cycled(2)["x"]
+    assert (read.tolist(), read.dtype.isnative) == ([[3, 4], [1.5, 2]], True)
+
+
 def test_samples_are_told_apart_by_all_their_inputs(params):
     np.savez(NPZ, ids=np.zeros((3, 2), np.int64), mask=np.array([[True], [False], [True]]))
     write_split(opened(params()), [0, 1, 2], params(), Path("split"))

@@ -5,7 +5,7 @@ from torch import nn
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import TrainingParams
-from enginery.training import last_layer, train, train_all
+from enginery.training import last_layer, train, train_all, usable_device
 
 
 class WithAuxiliaryOutput(nn.Module):
@@ -30,7 +30,7 @@ def model(request):
 
 
 def params(epochs, size=8):
-    return TrainingParams(size=size, epochs=epochs, batch=7, learning_rate=0.01, seed=0)
+    return TrainingParams(size=size, epochs=epochs, batch=7, learning_rate=0.01, seed=0, device="cpu")
 
 
 def state(model):
@@ -92,3 +92,12 @@ def test_the_last_layer_is_the_one_that_answers(model):
 def test_a_model_without_a_last_layer_is_refused(samples):
     with pytest.raises(EngineryError, match="has no linear layer or convolution"):
         train(nn.Sequential(nn.BatchNorm2d(3), nn.Flatten()), samples, params(epochs=0))
+
+
+def test_a_gpu_that_is_not_there_is_one_sentence():
+    if torch.cuda.is_available():
+        assert usable_device("cuda").type == "cuda"
+    else:
+        with pytest.raises(EngineryError, match=r"weights\.training\.device: PyTorch cannot use cuda here: \w"):
+            usable_device("cuda")
+    assert usable_device("cpu").type == "cpu"

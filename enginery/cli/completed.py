@@ -6,14 +6,15 @@ from typing import Any
 
 FOLDER = {"bash": "_shtab_compgen_dirs", "zsh": "_files -/", "tcsh": "d"}
 FILE = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
-PRECISION = {"bash": "_enginery_precisions", "zsh": "_enginery_precisions", "tcsh": "`ls artifacts/engines`"}
+PRECISION = {"bash": "_enginery_precisions", "zsh": "_enginery_precisions"}
 RUN = {"bash": "_enginery_runs", "zsh": "_enginery_runs", "tcsh": "f"}
 PRECISIONS = "$(ls artifacts/engines 2>/dev/null)"
-REVISIONS = "HEAD HEAD~1 $(git for-each-ref --format='%(refname:short)' 2>/dev/null)"
+REVISIONS = 'HEAD HEAD~1 $(git for-each-ref --format="%(refname:short)" 2>/dev/null)'
 FUNCTIONS = {
+    # In single quotes, since compgen expands its words itself: a branch may be called $(anything).
     "bash": f"""
-_enginery_precisions() {{ compgen -W "{PRECISIONS}" -- "$1"; }}
-_enginery_runs() {{ _shtab_compgen_files "$1"; compgen -W "{REVISIONS}" -- "$1"; }}
+_enginery_precisions() {{ compgen -W '{PRECISIONS}' -- "$1"; }}
+_enginery_runs() {{ _shtab_compgen_files "$1"; compgen -W '{REVISIONS}' -- "$1"; }}
 """,
     "zsh": f"""
 _enginery_precisions() {{ compadd -- {PRECISIONS}; }}

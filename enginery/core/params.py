@@ -171,6 +171,7 @@ class TrainingParams(Section):
     batch: int = Field(ge=2)
     learning_rate: float = Field(gt=0)
     seed: int = Field(ge=0)
+    device: Literal["cpu", "cuda"]
 
 
 class WeightsParams(Section):

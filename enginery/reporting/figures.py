@@ -1,6 +1,6 @@
 """Static pictures of the findings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import matplotlib
@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from enginery.reporting import tables
 from enginery.reporting.evidence import Findings, title_of
 from enginery.reporting.page.charts import frontier
-from enginery.reporting.verdict import shippable
+from enginery.reporting.verdict import recommend, shippable
 
 COLORS = {"fp32": "#64748b", "fp16": "#2563eb", "bf16": "#0d9488", "int8": "#d97706", "fp8": "#9333ea"}
 STYLE = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
@@ -23,14 +23,14 @@ STAIRS = "#94a3b8"
 CROWDED = 5
 
 
-def draw_figures(findings: Findings, folder: Path) -> None:
+def draw_figures(findings: Findings, failures: Mapping[str, tuple[str, ...]], folder: Path) -> None:
     with plt.style.context(STYLE):
         _save(folder / "latency.png", lambda axes: _bars(axes, findings, "p50", "milliseconds per batch, p50"))
         _save(
             folder / "throughput.png",
             lambda axes: _bars(axes, findings, "images_per_second", "images per second, one at a time"),
         )
-        _save(folder / "tradeoff.png", lambda axes: _tradeoff(axes, findings))
+        _save(folder / "tradeoff.png", lambda axes: _tradeoff(axes, findings, failures))
 
 
 def _bars(axes: Axes, findings: Findings, figure: str, label: str) -> None:
@@ -66,12 +66,13 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _tradeoff(axes: Axes, findings: Findings) -> None:
-    """As on the page: a staircase joins those that no other beats in both, and hollow is what cannot be shipped."""
-    rows = tables.tradeoff_rows(findings)
-    filled = rows[rows.precision.isin([entry.precision for entry in shippable(findings)])]
+def _tradeoff(axes: Axes, findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> None:
+    """As on the page: a staircase joins those that no other beats in both; hollow is what is not to be shipped."""
+    rows, chosen = tables.tradeoff_rows(findings), recommend(findings)
+    sound = [entry for entry in shippable(findings) if entry is chosen or not failures.get(entry.precision)]
+    filled = rows[rows.precision.isin([entry.precision for entry in sound])]
     stairs = frontier(list(zip(filled.speedup, -filled.relative_error, strict=True)), lower_is_better=True)
-    axes.step([speed for speed, _ in stairs], [-lower for _, lower in stairs], "--", where="pre", color=STAIRS, lw=1)
+    axes.step([speed for speed, _ in stairs], [-lower for _, lower in stairs], "--", where="post", color=STAIRS, lw=1)
     for row in rows.itertuples():
         color = COLORS[str(row.precision)]
         spread = [[row.speedup - row.speedup_low], [row.speedup_high - row.speedup]]

@@ -1,4 +1,4 @@
-"""Arrays in a NumPy archive, mapped and not loaded: a set may be larger than memory."""
+"""Arrays in a NumPy archive, mapped and not loaded: temporary files hold them, which may be larger than memory."""
 
 import shutil
 import tempfile
@@ -7,15 +7,23 @@ import zipfile
 import numpy as np
 from numpy.typing import NDArray
 
+from enginery.core.errors import EngineryError
+
 
 def names_in(archive: zipfile.ZipFile) -> list[str]:
     return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
 def mapped(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
-    """Unpacked on disk, for as long as it is mapped. Pickled objects, which could run code, are refused by NumPy."""
+    """Unpacked for as long as it is mapped. Pickled objects, which could run code, are refused by NumPy."""
     with archive.open(f"{name}.npy") as packed, tempfile.NamedTemporaryFile(suffix=".npy") as file:
-        shutil.copyfileobj(packed, file)
-        file.flush()
+        try:
+            shutil.copyfileobj(packed, file)
+            file.flush()
+        except OSError as error:
+            raise EngineryError(
+                f"samples.source: {name} of {archive.filename} does not fit into {tempfile.gettempdir()}: "
+                f"{error.strerror}; the variable TMPDIR names another folder"
+            ) from None
         array: NDArray[np.generic] = np.load(file.name, mmap_mode="r", allow_pickle=False)
         return array

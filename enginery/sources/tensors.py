@@ -34,7 +34,9 @@ class Tensors:
         """Sample by sample: memory does not grow with how many there are."""
         with ExitStack() as opened:
             files = [
-                opened.enter_context(begun(folder / file_of(position), array.dtype, (len(indices), *array.shape[1:])))
+                opened.enter_context(
+                    begun(folder / file_of(position), _native(array), (len(indices), *array.shape[1:]))
+                )
                 for position, array in enumerate(self._arrays.values())
             ]
             return [self._write_sample(index, files) for index in indices]
@@ -42,13 +44,18 @@ class Tensors:
     def _write_sample(self, index: int, files: Sequence[IO[bytes]]) -> Sample:
         digest = hashlib.sha256()
         for (name, array), file in zip(self._arrays.items(), files, strict=True):
-            row = np.ascontiguousarray(array[index])
+            row = np.ascontiguousarray(array[index], _native(array))
             if not np.isfinite(row).all():
                 raise EngineryError(f"samples.source: {name} of {self._name} is NaN or infinite in sample {index}")
             digest.update(row.data)
             file.write(row.data)
         label = None if self._labels is None else self._labels[index]
         return Sample(name=f"{self._name}/{index:06d}", sha256=digest.hexdigest(), label=label)
+
+
+def _native(array: NDArray[np.generic]) -> np.dtype[np.generic]:
+    """In this machine's byte order: engines read no other."""
+    return array.dtype.newbyteorder("=")
 
 
 def open_tensors(path: Path, listed: Classes | None) -> Tensors:

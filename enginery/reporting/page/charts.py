@@ -55,8 +55,8 @@ def draw_points(
     placed = [(axes.x.place(point.x), HEIGHT * (1 - axes.y.place(point.y)), point) for point in points]
     stairs = frontier([(x, y) for x, y, point in placed if point.look in ("plain", "strong")], less_is_better)
     for (x1, y1), (x2, y2) in pairwise(stairs):
-        picture.line(x1, y1, x1, y2, "stair")
-        picture.line(x1, y2, x2, y2, "stair")
+        picture.line(x1, y1, x2, y1, "stair")
+        picture.line(x2, y1, x2, y2, "stair")
     for x, y, point in sorted(placed, key=lambda each: each[2].look != "hollow"):  # which would hide what it covers
         picture.line(axes.x.place(point.low), y, axes.x.place(point.high), y, f"range {point.look}")
         picture.dot(x, y, f"dot {point.look}", point.says, radius=6)
