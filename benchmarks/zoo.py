@@ -124,8 +124,8 @@ def training(model: "nn.Module", size: int, epochs: int | None) -> Row:
     from torch import nn
 
     normalizes = any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
-    epochs = epochs or (4 if size < 224 else 1)
-    return {"size": size, "epochs": epochs, "learning_rate": 0.003 if normalizes else 0.0005}
+    few = 4 if size < 224 else 1
+    return {"size": size, "epochs": few if epochs is None else epochs, "learning_rate": 0.003 if normalizes else 0.0005}
 
 
 def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
@@ -273,7 +273,7 @@ def in_own_process(model: str, minutes: int, epochs: int | None, device: str) ->
     with tempfile.TemporaryDirectory(prefix="zoo.") as scratch:
         row_file, log = Path(scratch) / "row.json", Path(scratch) / "log"
         command = [sys.executable, __file__, model, "--one", str(row_file), "--device", device]
-        command += ["--epochs", str(epochs)] if epochs else []
+        command += [] if epochs is None else ["--epochs", str(epochs)]
         started = time.perf_counter()
         try:
             with log.open("w") as output:
@@ -363,7 +363,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, default=Path("zoo.jsonl"))
     parser.add_argument("--minutes", type=int, default=15, help="that one model may take")
     parser.add_argument("--again", action="store_true")
-    parser.add_argument("--epochs", type=int, help="of training, for networks that 4 of small images have not settled")
+    parser.add_argument("--epochs", type=int, help="of training; 0 fits the last layer of random weights alone")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the training")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--one", type=Path)

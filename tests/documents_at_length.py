@@ -3,6 +3,7 @@
 What the other tests run of them is in test_documents.py.
 """
 
+import html
 import re
 import shutil
 
@@ -62,6 +63,12 @@ def written_out():
     texts = {text for _, text in in_text() if text.split()[0] in ("dvc", "enginery")}
     named = {text for text in texts if len(text.split()) == 2 and text not in WHOLE}
     return sorted(text for text in texts - named if not re.search(r"\b(A B|FILE|P)\b|@P", text))
+
+
+def test_the_page_finds_the_commit_that_holds_it(project):
+    page = html.unescape((project / "reports/report.html").read_text())
+    (command,) = re.findall(r"(?m)^git log .*$", page)
+    assert run(project, command).split()[1:] == ["one"]
 
 
 def test_commands_are_written_out():
