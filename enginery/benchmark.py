@@ -1,6 +1,6 @@
 """One engine against its baselines at each batch size, summed up."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -11,7 +11,7 @@ from enginery.core.params import BenchmarkParams
 from enginery.core.records import ENGINE, Latency, Pace, Ratio
 from enginery.feeds import Feeds
 from enginery.samples import SampleSet
-from enginery.timing import Call, Contender, Timings, best_common_pace, median_interval, race
+from enginery.timing import Contender, Timings, best_common_pace, median_interval, race
 
 RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds", "compute_milliseconds"]
 
@@ -42,9 +42,7 @@ def race_contenders(
     counted = {batch: each if best is None else each.at(best) for batch, each in timings.items()}
     rounds = sum(len(each.rounds) for each in timings.values())
     return Race(
-        latencies=tuple(
-            summarize(name, batch, each.all(name)) for batch, each in counted.items() for name in contenders
-        ),
+        latencies=tuple(summarize(name, batch, each) for batch, each in counted.items() for name in contenders),
         ratios=tuple(
             compare(each, baseline, batch, params.confidence, rng)
             for batch, each in counted.items()
@@ -60,7 +58,8 @@ def race_contenders(
     )
 
 
-def summarize(contender: str, batch: int, calls: Sequence[Call]) -> Latency:
+def summarize(contender: str, batch: int, timings: Timings) -> Latency:
+    calls = timings.all(contender)
     milliseconds: NDArray[np.float64] = np.array([call.seconds for call in calls]) * 1000
     compute = [call.compute * 1000 for call in calls if call.compute is not None]
     p25, p50, p75, p90, p99 = (float(value) for value in np.percentile(milliseconds, [25, 50, 75, 90, 99]))
@@ -74,6 +73,7 @@ def summarize(contender: str, batch: int, calls: Sequence[Call]) -> Latency:
         compute=median(compute) if compute else None,
         spread=(p75 - p25) / p50,
         outliers=float(np.mean(milliseconds > 2 * p50)),
+        unrest=timings.warm_ups[contender].unrest,
         images_per_second=batch / p50 * 1000,
     )
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from enginery.contention import disturbances
-from enginery.core.records import ENGINE, Benchmark, Ratio
+from enginery.core.records import ENGINE, WARM_UP_AGREEMENT, Benchmark, Ratio
 from enginery.reporting.evidence import title_of
 
 # What these leave alone was seen on a machine that nothing else used, a virtual one with two cores.
@@ -47,9 +47,13 @@ def scattering(ratio: Ratio, benchmark: Benchmark) -> list[Excess]:
     for latency in benchmark.latencies:
         if latency.batch == ratio.batch and latency.contender in owners:
             whose = owners[latency.contender]
-            spread, outliers = latency.spread, latency.outliers
+            spread, outliers, unrest = latency.spread, latency.outliers, latency.unrest
             found += [
                 Excess(f"the middle half of {whose} calls spreads over {spread:.0%}", spread / WIDEST_SPREAD),
                 Excess(f"{outliers:.0%} of {whose} calls took over twice as long as most", outliers / MOST_OUTLIERS),
+                Excess(
+                    f"{whose} warm-up had not settled: its last two windows differed by {unrest:.0%}",
+                    unrest / WARM_UP_AGREEMENT,
+                ),
             ]
     return [excess for excess in found if excess.times > 1]

@@ -3,7 +3,7 @@
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import NamedTuple
 
@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.progress import progress
-from enginery.core.records import SAME_PACE
+from enginery.core.records import SAME_PACE, WARM_UP_AGREEMENT
 
 Contender = Callable[[], object]  # may return the seconds of its compute alone
 Point = Mapping[str, Contender]  # who races whom, such as all at one batch size
 MOST_ROUNDS, FEWEST_ROUNDS = 20, 6  # a median of fewer than six ratios has no 95 % interval
-WARM_UP_RUNS, WARM_UP_AGREEMENT = 5, 0.05
+WARM_UP_RUNS = 5
 RESAMPLES = 4000
 
 
@@ -34,11 +34,19 @@ class Round(NamedTuple):
     pace: float
 
 
+class WarmUp(NamedTuple):
+    """Seconds of one call at its end, and by what share its last two windows differed."""
+
+    seconds: float
+    unrest: float
+
+
 @dataclass(frozen=True)
 class Timings:
-    """All rounds of one point."""
+    """All rounds of one point, and how each contender was warmed up for them."""
 
     rounds: Sequence[Round]
+    warm_ups: Mapping[str, WarmUp] = field(default_factory=dict)
 
     def all(self, contender: str) -> list[Call]:
         return [call for each in self.rounds for call in each.turns[contender]]
@@ -48,7 +56,7 @@ class Timings:
         return np.array([middle(each.turns[baseline]) / middle(each.turns[contender]) for each in self.rounds])
 
     def at(self, pace: float) -> "Timings":
-        return Timings([each for each in self.rounds if pace <= each.pace <= SAME_PACE * pace])
+        return replace(self, rounds=[each for each in self.rounds if pace <= each.pace <= SAME_PACE * pace])
 
 
 def race(
@@ -58,7 +66,8 @@ def race(
 
     Each contender gets about `seconds` per point, and up to twice that while the machine is slower than it can be.
     """
-    wanted = [rounds_for(point, seconds) for point in points]
+    warm_ups = [{name: warm_up(contender, seconds / 2) for name, contender in point.items()} for point in points]
+    wanted = [rounds_for(each, seconds) for each in warm_ups]
     done: list[list[Round]] = [[] for _ in points]
 
     def missing() -> list[int]:
@@ -82,23 +91,24 @@ def race(
     finally:
         if was_enabled:
             gc.enable()
-    return [Timings(rounds) for rounds in done]
+    return [Timings(rounds, each) for rounds, each in zip(done, warm_ups, strict=True)]
 
 
-def rounds_for(point: Point, seconds: float) -> int:
-    slowest = max(warm_up(contender, seconds / 2) for contender in point.values())
+def rounds_for(warm_ups: Mapping[str, WarmUp], seconds: float) -> int:
+    slowest = max(each.seconds for each in warm_ups.values())
     # A turn is a discarded call, which pays for the caches and threads that the last contender left, and counted ones.
     return int(np.clip(seconds / (2 * slowest), FEWEST_ROUNDS, MOST_ROUNDS))
 
 
-def warm_up(contender: Contender, most_seconds: float) -> float:
-    """Run until two windows in a row agree, or the time is up. Returns the seconds of one call."""
+def warm_up(contender: Contender, most_seconds: float) -> WarmUp:
+    """Run until two windows in a row agree, or the time is up."""
     deadline = time.perf_counter() + most_seconds
     before = middle(window(contender, most_seconds / 2))
     while True:
         now = middle(window(contender, most_seconds / 2))
-        if abs(now - before) <= WARM_UP_AGREEMENT * now or time.perf_counter() > deadline:
-            return now
+        unrest = abs(now - before) / now
+        if unrest <= WARM_UP_AGREEMENT or time.perf_counter() > deadline:
+            return WarmUp(now, unrest)
         before = now
 
 

@@ -231,14 +231,21 @@ def test_a_turn_counts_at_least_one_call(track):
 
 def test_warm_up_lasts_until_two_windows_agree(track):
     warming = track.contender("a", lambda _, earlier: 1.0 if earlier < 5 else 0.5)
-    assert warm_up(warming, 100.0) == pytest.approx(0.5)
+    assert warm_up(warming, 100.0) == (pytest.approx(0.5), 0.0)
     assert len(track.calls) == 15  # windows of 1.0, 0.5 and 0.5
 
 
 def test_warm_up_gives_up_when_its_time_is_over(track):
     restless = track.contender("a", lambda _, earlier: 1.0 + earlier)
-    warm_up(restless, 30.0)
+    assert warm_up(restless, 30.0) == (7.0, pytest.approx(4 / 7))  # from 3, the middle of 1 to 5, to that of 6, 7 and 8
     assert len(track.calls) == 8  # a window is over after 1 + ... + 5, which is half of it, and one after 6 + 7 + 8
+
+
+def test_a_race_tells_of_each_contender_how_its_warm_up_ended(track, rng):
+    restless = track.contender("b", lambda _, earlier: 1.0 + earlier if earlier < 8 else 7.0)
+    timings = race_one({"a": track.contender("a", 0.5), "b": restless}, 60.0, rng)
+    assert timings.warm_ups["a"] == (0.5, 0.0)
+    assert timings.at(1.0).warm_ups["b"] == (7.0, pytest.approx(4 / 7))
 
 
 def test_a_slow_contender_is_warmed_up_in_two_windows_as_well(track):

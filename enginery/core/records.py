@@ -377,6 +377,7 @@ class Trace(Record):
 
 
 ENGINE = "engine"  # the contender that is no baseline
+WARM_UP_AGREEMENT = 0.05  # by what share two windows of a warm-up may differ and still agree
 SAME_PACE = 1.15  # how much worse a reading may be and still count as the same pace
 LAUNCHED = "engine_launched"  # the same where it is replayed as a CUDA graph, but launched kernel by kernel
 
@@ -386,7 +387,8 @@ class Latency(Record):
 
     Of the rounds at one pace. `compute` is the median without the copies, by the device's own clock; None where there
     is nothing to copy. `spread` is what the middle half of the calls covers, as a share of the median; `outliers` the
-    share that took over twice it.
+    share that took over twice it; `unrest` by how much the last two windows of its warm-up differed, which is more
+    than they may where the time was up before they agreed.
     """
 
     contender: str
@@ -398,6 +400,7 @@ class Latency(Record):
     compute: float | None
     spread: float
     outliers: float
+    unrest: float = 0.0  # early records do not tell
     images_per_second: float
 
 
