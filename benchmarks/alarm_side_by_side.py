@@ -19,7 +19,7 @@ from statistics import median, pstdev
 from alarm import CALLED, CONFIDENCE, FEWEST_FOUND, MOST_FALSE, PRECISION, open_engine, runs_of, work
 
 from enginery.comparison import Outcome, conclusion, deviations_of, judge_race
-from enginery.contention import contention, usage
+from enginery.contention import Company
 from enginery.core.params import load_params
 from enginery.core.records import Machine
 from enginery.duel import AFTER, BEFORE, Bind, duel_of
@@ -34,7 +34,7 @@ SAME, SLOWED = "the same engine", "slowed by 5 %"
 
 
 def run(extra: Mapping[int, int], report: Path) -> None:
-    samples, params, before = SampleSet.open(Path("artifacts/samples/validation")), load_params().benchmark, usage()
+    samples, params, company = SampleSet.open(Path("artifacts/samples/validation")), load_params().benchmark, Company()
     here = Machine.read(Path("artifacts/machine.json"))
 
     @contextmanager
@@ -42,11 +42,12 @@ def run(extra: Mapping[int, int], report: Path) -> None:
         with open_engine(here) as engine:
             yield partial(slowed, engine, extra) if extra else engine.bind
 
-    found = {
-        name: duel_of({BEFORE: lambda: opened({}), AFTER: partial(opened, more)}, samples, params, name)
-        for name, more in {SAME: {}, SLOWED: extra}.items()
-    }
-    report.write_text(json.dumps({"contention": contention(before, usage()).model_dump(), "shifts": found}))
+    with company:
+        found = {
+            name: duel_of({BEFORE: lambda: opened({}), AFTER: partial(opened, more)}, samples, params, name)
+            for name, more in {SAME: {}, SLOWED: extra}.items()
+        }
+    report.write_text(json.dumps({"contention": company.taken.model_dump(), "shifts": found}))
 
 
 def slowed(engine: Engine, extra: Mapping[int, int], feeds: Feeds) -> Contender:

@@ -1,6 +1,7 @@
 """One engine against its baselines at each batch size, summed up."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
 
@@ -33,11 +34,12 @@ def race_contenders(
     params: BenchmarkParams,
     pace: Callable[[], float],
     label: str,
+    watches: Iterable[AbstractContextManager[object]] = (),
 ) -> Race:
     """`contenders` bind feeds and return the call that is timed."""
     rng = np.random.default_rng(params.seed)
     points = [{name: bind(samples.cycled(batch)) for name, bind in contenders.items()} for batch in params.batches]
-    timings = dict(zip(params.batches, race(points, params.seconds, pace, rng, label), strict=True))
+    timings = dict(zip(params.batches, race(points, params.seconds, pace, rng, label, watches), strict=True))
     best = best_common_pace(list(timings.values()))
     counted = {batch: each if best is None else each.at(best) for batch, each in timings.items()}
     rounds = sum(len(each.rounds) for each in timings.values())

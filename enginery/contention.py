@@ -3,7 +3,7 @@
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from enginery.core.records import Contention
 
@@ -30,6 +30,19 @@ def usage() -> Usage:
         stolen=stolen / TICKS_PER_SECOND,
         own=time.process_time(),
     )
+
+
+class Company:
+    """What others took of the processor while this was entered."""
+
+    taken: Contention
+
+    def __enter__(self) -> Self:
+        self._before = usage()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.taken = contention(self._before, usage())
 
 
 def contention(before: Usage, after: Usage) -> Contention:

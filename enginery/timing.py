@@ -2,7 +2,8 @@
 
 import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import NamedTuple
@@ -60,11 +61,17 @@ class Timings:
 
 
 def race(
-    points: Sequence[Point], seconds: float, pace: Callable[[], float], rng: np.random.Generator, label: str
+    points: Sequence[Point],
+    seconds: float,
+    pace: Callable[[], float],
+    rng: np.random.Generator,
+    label: str,
+    watches: Iterable[AbstractContextManager[object]] = (),
 ) -> list[Timings]:
     """Rounds of all points in turns, so that each point sees the machine over the whole race.
 
     Each contender gets about `seconds` per point, and up to twice that while the machine is slower than it can be.
+    `watches` look at the machine while the rounds last: what compiles before them is nobody's disturbance.
     """
     warm_ups = [{name: warm_up(contender, seconds / 2) for name, contender in point.items()} for point in points]
     wanted = [rounds_for(each, seconds) for each in warm_ups]
@@ -82,16 +89,25 @@ def race(
     def unfinished() -> list[int]:
         return [at for at, lacking in enumerate(missing()) if lacking]
 
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
+    with ExitStack() as watching:
+        watching.enter_context(_no_garbage_collection())
+        for watch in watches:
+            watching.enter_context(watch)
         for waiting in progress(iter(unfinished, []), label, lambda: max(missing()), "rounds"):
             for at in waiting:
                 done[at].append(take_round(points[at], seconds / wanted[at], pace, rng))
+    return [Timings(rounds, each) for rounds, each in zip(done, warm_ups, strict=True)]
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
     finally:
         if was_enabled:
             gc.enable()
-    return [Timings(rounds, each) for rounds, each in zip(done, warm_ups, strict=True)]
 
 
 def rounds_for(warm_ups: Mapping[str, WarmUp], seconds: float) -> int:
@@ -101,7 +117,8 @@ def rounds_for(warm_ups: Mapping[str, WarmUp], seconds: float) -> int:
 
 
 def warm_up(contender: Contender, most_seconds: float) -> WarmUp:
-    """Run until two windows in a row agree, or the time is up."""
+    """Run until two windows in a row agree, or the time is up; the first call, which may compile, is not of it."""
+    contender()
     deadline = time.perf_counter() + most_seconds
     before = middle(window(contender, most_seconds / 2))
     while True:

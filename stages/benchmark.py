@@ -1,7 +1,7 @@
 """Race one engine against PyTorch in one process, and keep every timing beside the summary."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import torch
 
 from enginery.benchmark import RAW_COLUMNS, race_contenders, raw_rows
 from enginery.contenders import onnxruntime_session, pytorch_contender, require_possible
-from enginery.contention import contention, usage
+from enginery.contention import Company
 from enginery.core.files import new_folder
 from enginery.core.params import EAGER, ONNXRUNTIME, Baseline, InferenceParams, load_params
 from enginery.core.records import ENGINE, LAUNCHED, Benchmark, Machine
@@ -35,14 +35,12 @@ def benchmark(
     inference = params.inference.on(here.cores)
     torch.set_num_threads(inference.threads)
     samples = SampleSet.open(validation)
-    sampler = GpuSampler() if here.device == "cuda" else None
+    company, sampler = Company(), GpuSampler() if here.device == "cuda" else None
     with ExitStack() as opened:
         contenders = _contenders(opened, engine, simplified, weights, here, inference, params.benchmark.baselines)
-        before = usage()
-        with sampler or nullcontext():
-            pace = pace_of(here.device, inference.threads)
-            race = race_contenders(contenders, samples, params.benchmark, pace, f"benchmark, {precision}")
-        company = contention(before, usage())
+        pace = pace_of(here.device, inference.threads)
+        watches: list[AbstractContextManager[object]] = [company, sampler] if sampler else [company]
+        race = race_contenders(contenders, samples, params.benchmark, pace, f"benchmark, {precision}", watches)
     largest = max(params.benchmark.batches)
     peak_memory = {ENGINE: engine_peak_memory(engine, machine, largest, inference)}
     if params.benchmark.baselines != (ONNXRUNTIME,):
@@ -56,7 +54,7 @@ def benchmark(
         ratios=race.ratios,
         pace=race.pace,
         throughput=engine_throughput(engine, here, inference, samples, params.benchmark),
-        contention=company,
+        contention=company.taken,
         peak_memory=peak_memory,
         gpu=sampler.conditions() if sampler else None,
         pytorch=torch.__version__,

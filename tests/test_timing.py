@@ -8,6 +8,7 @@ import pytest
 
 from enginery import timing
 from enginery.core import progress
+from enginery.core.records import WARM_UP_AGREEMENT
 from enginery.timing import (
     FEWEST_ROUNDS,
     MOST_ROUNDS,
@@ -129,7 +130,7 @@ def test_points_take_rounds_in_turns_so_that_each_sees_the_whole_race(track, rng
     """Else a machine that changes half way would have timed one batch size before, another after."""
     names = ("small", "large")
     race([{name: track.contender(name, 0.01)} for name in names], 1.0, steady, rng, "race")
-    warmed_up = track.calls[20:]
+    warmed_up = track.calls[22:]
     firsts = [one for one, following in pairwise(warmed_up) if one != following]
     assert firsts == list(names) * (MOST_ROUNDS - 1) + ["small"]
 
@@ -232,25 +233,30 @@ def test_a_turn_counts_at_least_one_call(track):
 def test_warm_up_lasts_until_two_windows_agree(track):
     warming = track.contender("a", lambda _, earlier: 1.0 if earlier < 5 else 0.5)
     assert warm_up(warming, 100.0) == (pytest.approx(0.5), 0.0)
-    assert len(track.calls) == 15  # windows of 1.0, 0.5 and 0.5
+    assert len(track.calls) == 16  # one that may compile, and windows of 1.0, 0.5 and 0.5
 
 
 def test_warm_up_gives_up_when_its_time_is_over(track):
     restless = track.contender("a", lambda _, earlier: 1.0 + earlier)
-    assert warm_up(restless, 30.0) == (7.0, pytest.approx(4 / 7))  # from 3, the middle of 1 to 5, to that of 6, 7 and 8
-    assert len(track.calls) == 8  # a window is over after 1 + ... + 5, which is half of it, and one after 6 + 7 + 8
+    assert warm_up(restless, 30.0) == (7.5, pytest.approx(3.5 / 7.5))
+    assert len(track.calls) == 7  # a window is over after 2 + ... + 6, more than half of it, and one after 7 + 8
 
 
 def test_a_race_tells_of_each_contender_how_its_warm_up_ended(track, rng):
     restless = track.contender("b", lambda _, earlier: 1.0 + earlier if earlier < 8 else 7.0)
     timings = race_one({"a": track.contender("a", 0.5), "b": restless}, 60.0, rng)
     assert timings.warm_ups["a"] == (0.5, 0.0)
-    assert timings.at(1.0).warm_ups["b"] == (7.0, pytest.approx(4 / 7))
+    assert timings.at(1.0).warm_ups["b"].unrest > WARM_UP_AGREEMENT
 
 
 def test_a_slow_contender_is_warmed_up_in_two_windows_as_well(track):
-    warm_up(track.contender("a", lambda _, earlier: 20.0 if earlier < 1 else 18.0), 30.0)
-    assert len(track.calls) == 2
+    warm_up(track.contender("a", lambda _, earlier: 20.0 if earlier < 2 else 18.0), 30.0)
+    assert len(track.calls) == 3
+
+
+def test_a_first_call_that_compiles_is_no_part_of_the_warm_up(track):
+    compiled = track.contender("a", lambda _, earlier: 0.004 if earlier else 300.0)
+    assert warm_up(compiled, 1.0) == (pytest.approx(0.004), 0.0)
 
 
 @pytest.mark.parametrize(
