@@ -31,6 +31,8 @@ class Outcome(StrEnum):
     NOT_COMPARABLE = "not comparable"
 
 
+CHANGED = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
+VERSIONS = ("runtime_version", "driver", "cuda", "operating_system")
 SAME_MACHINE = ("runtime", "device_name", "cores")  # versions may differ, and the system: what they do is to be seen
 
 
@@ -94,18 +96,20 @@ def compare_runs(
     figures = sum(len(each) + 2 for each in speeds)
     deviations = deviations_of(confidence, figures)
     elsewhere, best = other_machine(before.machine, after.machine), best_pace(before, after)
+    same_versions = versions_of(before.machine) == versions_of(after.machine)
     changes: list[Change] = []
     for old, new in both:
         if new.precision in raced:
-            changes += judge_race(new.precision, raced[new.precision], deviations)
+            speed = judge_race(new.precision, raced[new.precision], deviations)
         elif problem := elsewhere or other_settings(old.benchmark, new.benchmark):
-            changes.append(_not_comparable(new.precision, "speed", problem))
+            speed = [_not_comparable(new.precision, "speed", problem)]
         elif problem := slower_machine(new.benchmark, best):
-            changes.append(_despite(problem, old, new, again=True))
+            speed = [_despite(problem, old, new, again=True)]
         elif problem := slower_machine(old.benchmark, best):
-            changes.append(_despite(problem, old, new, again=False))
+            speed = [_despite(problem, old, new, again=False)]
         else:
-            changes += compare_speed(old, new, deviations)
+            speed = compare_speed(old, new, deviations)
+        changes += map(_not_of_the_engine, speed) if same_versions and runs_the_same(old, new) else speed
         changes += compare_results(old, new, deviations)
     return changes
 
@@ -199,6 +203,23 @@ def best_pace(*runs: Measurements) -> float:
     """The best at which any precision was timed: what the machine can be."""
     paces = [entry.benchmark.pace.microseconds for run in runs for entry in run.precisions]
     return min((pace for pace in paces if pace is not None), default=0.0)
+
+
+def versions_of(machine: Machine) -> dict[str, str]:
+    return machine.model_dump(include=set(VERSIONS))
+
+
+def runs_the_same(old: Measured, new: Measured) -> bool:
+    """One and the same engine file, run in the same way."""
+    return bool(old.files) and old.files == new.files and old.benchmark.cuda_graph == new.benchmark.cuda_graph
+
+
+def _not_of_the_engine(change: Change) -> Change:
+    """The same file is not faster or slower than itself: whatever changed is no finding about it."""
+    if change.outcome not in CHANGED:
+        return change
+    why = f"{change.change:+.1%}, but the engine is the same file to the byte, so it is the machine: measure again"
+    return _not_comparable(change.precision, change.figure, why, again=True)
 
 
 def other_settings(before: Benchmark, after: Benchmark) -> str | None:

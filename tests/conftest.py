@@ -339,6 +339,7 @@ def run(machine):
         measured = Measured(
             precision=precision,
             engine_bytes=1,
+            files=conditions.pop("files", {}),
             executed_as_asked=as_asked,
             validation=validation,
             benchmark=benchmark,

@@ -35,6 +35,22 @@ def test_a_change_of_the_ratio_to_pytorch_is_called_by_its_size(run, factor, out
     assert conclusion(changes) == outcome
 
 
+@pytest.mark.parametrize("factor", [0.3, 0.8, 1.25])
+def test_the_same_file_is_neither_slower_nor_faster_than_itself(run, factor):
+    """Nights of the project's own did say so: the machine had changed in ways that no pace shows."""
+
+    def judged(now, **machine):
+        faster = [factor * ratio for ratio in (13.0, 4.4)]
+        return compare_runs(run(13.0, 4.4, files={"engine": "a"}), run(*faster, files={"engine": now}, **machine), 0.99)
+
+    assert conclusion(judged("a", pace=7.4)) is Outcome.NOT_COMPARABLE
+    same = [change for change in judged("a") if change.is_speed]
+    assert {(change.outcome, change.again) for change in same} == {(Outcome.NOT_COMPARABLE, True)}
+    assert "but the engine is the same file to the byte, so it is the machine: measure again" in same[0].why
+    for other in (judged("b"), judged("a", driver="600"), judged("a", runtime_version="11.5")):
+        assert conclusion(other) in (Outcome.REGRESSION, Outcome.IMPROVEMENT)
+
+
 def test_all_batch_sizes_together_tell_what_none_tells_alone(run):
     called = outcomes(compare_runs(run(13.0, 4.4), run(13.0 * 0.955, 4.4 * 0.955), 0.99))
     assert called["speed, all together"] == Outcome.REGRESSION

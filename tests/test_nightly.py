@@ -192,14 +192,26 @@ def test_a_regression_that_a_race_tells_is_raced_once_more(nights, both):
 def test_a_regression_by_ratios_is_confirmed_by_a_race_where_the_machine_turns_slow(nights, both):
     nights.night(both())
     slow = both(int8=(9.0, 3.0), int8_is={"pace": SLOW})
-    assert nights.night(both(int8=(11.0, 3.7)), slow, races=[-0.15]).status == Status.REGRESSION
-    assert nights.night(both(int8=(11.0, 3.7)), slow, races=[0.0]).status == Status.GOOD
+    slower = both(int8=(11.0, 3.7))
+    assert nights.night(slower, slow, races=[-0.15, -0.15]).status == Status.REGRESSION
+    assert nights.night(slower, slow, races=[-0.15, 0.0]).status == Status.GOOD
+
+
+def test_a_regression_by_ratios_that_no_race_confirms_is_not_the_engines(nights, both):
+    nights.night(both())
+    slower = both(int8=(11.0, 3.7))
+    assert nights.night(slower, both(), races=[0.0]).status == Status.GOOD
+    judgement = nights.night(*[slower] * 4, races=[0.0] * 4)
+    assert judgement.status == Status.NOT_COMPARABLE
+    said = [change.why for change in judgement.changes if change.outcome is Outcome.NOT_COMPARABLE]
+    assert said == ["-15.6% beside PyTorch, but not slower than the good run's engine side by side: measure again"]
+    assert nights.good == both()
 
 
 def test_a_regression_at_one_batch_size_is_confirmed_by_a_race_at_that_one(nights, both):
     nights.night(both())
     slow = both(int8_is={"pace": SLOW})
-    assert nights.night(both(int8=(11.5, 4.4)), slow, races=[-0.12]).status == Status.REGRESSION
+    assert nights.night(both(int8=(11.5, 4.4)), slow, races=[-0.12, -0.12]).status == Status.REGRESSION
 
 
 def test_a_good_run_of_a_slow_machine_is_raced_before_it_is_replaced(nights, both):

@@ -239,7 +239,7 @@ def test_warm_up_lasts_until_two_windows_agree(track):
 def test_warm_up_gives_up_when_its_time_is_over(track):
     restless = track.contender("a", lambda _, earlier: 1.0 + earlier)
     assert warm_up(restless, 30.0) == (7.5, pytest.approx(3.5 / 7.5))
-    assert len(track.calls) == 7  # a window is over after 2 + ... + 6, more than half of it, and one after 7 + 8
+    assert len(track.calls) == 8  # one of its own, a window over after 2 + ... + 6, and one after 7 + 8
 
 
 def test_a_race_tells_of_each_contender_how_its_warm_up_ended(track, rng):

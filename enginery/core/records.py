@@ -492,6 +492,7 @@ class Measured(Record):
 
     precision: str
     engine_bytes: int
+    files: dict[str, str] = {}  # of the engine, and their hashes; early records do not tell
     executed_as_asked: float
     validation: Validation
     benchmark: Benchmark

@@ -1,6 +1,7 @@
 """Whether a night is good: measured, held against the good run, and what has changed measured once more.
 
-What the machine made of ratios to PyTorch may not be comparable; then the engine is raced against the good run's.
+What the machine made of ratios to PyTorch may not be comparable, or look like a loss: then the engine is raced against
+the good run's.
 """
 
 from collections import defaultdict
@@ -8,11 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from enginery.comparison import Change, Outcome, compare_runs
+from enginery.comparison import CHANGED, Change, Outcome, compare_runs
 from enginery.core.records import Measurements
 from enginery.shift import Shifts
-
-CHANGED = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
 
 
 class Status(IntEnum):
@@ -72,7 +71,10 @@ class Judgement(NamedTuple):
 
 
 def judge(measure: Measure, race: Race, good: Measurements | None, confidence: float, attempts: int) -> Judgement:
-    """Measures again, at most `attempts` times, what neither ratios nor a race told; and once what has changed."""
+    """Measures again, at most `attempts` times, what neither ratios nor a race told; and once what has changed.
+
+    A loss that ratios tell is believed if a race tells it too, or cannot be held.
+    """
 
     raced: dict[str, Shifts] = {}
 
@@ -82,7 +84,7 @@ def judge(measure: Measure, race: Race, good: Measurements | None, confidence: f
             raced.pop(name, None)
         changes = held_against(good, found.measurements, confidence)
         if good:
-            raced.update(race({change.precision for change in changes if _is_unknown_speed(change)} - raced.keys()))
+            raced.update(race({change.precision for change in changes if _is_doubtful(change)} - raced.keys()))
             changes = with_races(changes, good, found.measurements, confidence, raced)
         return found, changes
 
@@ -113,13 +115,19 @@ def held_against(good: Measurements | None, now: Measurements, confidence: float
 def with_races(
     changes: Sequence[Change], good: Measurements, now: Measurements, confidence: float, raced: Mapping[str, Shifts]
 ) -> list[Change]:
-    """Races decide what ratios left open. That the good run's ratios are of no use stays said: it can be replaced."""
+    """Races decide what ratios left open, and whether a loss is the engine's.
+
+    That the good run's ratios are of no use stays said: it can be replaced.
+    """
     if not raced:
         return list(changes)
     decided = [change for change in compare_runs(good, now, confidence, raced) if change.precision in raced]
-    useless = [change for change in changes if change.precision in raced and _is_unknown_speed(change)]
+    lost = {change.precision for change in decided if _is_slower(change)}
+    doubted = [change for change in changes if change.precision in raced and _is_doubtful(change)]
+    useless = [change for change in doubted if not (_is_slower(change) or change.again)]
+    unconfirmed = {change.precision: change for change in reversed(doubted) if _is_slower(change)}
     others = [change for change in changes if change.precision not in raced]
-    return others + decided + [change for change in useless if not change.again]
+    return others + decided + useless + [_unconfirmed(unconfirmed[name]) for name in unconfirmed.keys() - lost]
 
 
 def seen_twice(first: Sequence[Change], second: Sequence[Change]) -> list[Change]:
@@ -137,8 +145,17 @@ def precisions_of(changes: Iterable[Change]) -> set[str]:
     return {change.precision for change in changes}
 
 
-def _is_unknown_speed(change: Change) -> bool:
-    return change.outcome is Outcome.NOT_COMPARABLE and change.is_speed
+def _is_doubtful(change: Change) -> bool:
+    return _is_slower(change) or (change.outcome is Outcome.NOT_COMPARABLE and change.is_speed)
+
+
+def _is_slower(change: Change) -> bool:
+    return change.outcome is Outcome.REGRESSION and change.is_speed
+
+
+def _unconfirmed(change: Change) -> Change:
+    why = f"{change.change:+.1%} beside PyTorch, but not slower than the good run's engine side by side: measure again"
+    return Change(precision=change.precision, figure=change.figure, outcome=Outcome.NOT_COMPARABLE, why=why, again=True)
 
 
 def _confirmed(change: Change, before: set[Outcome], twice: bool) -> Change:

@@ -38,6 +38,7 @@ class Evidence:
         return Measured(
             precision=self.precision,
             engine_bytes=self.engine.bytes,
+            files=self.engine.files,
             executed_as_asked=self.engine.share_as_asked,
             validation=self.validation,
             benchmark=self.benchmark,
