@@ -15,6 +15,7 @@ from enginery.core.records import (
     Machine,
     Measured,
     Ratio,
+    Throughput,
     Trace,
     Validation,
 )
@@ -69,6 +70,15 @@ class Evidence:
 
     def latency(self, batch: int, contender: str = ENGINE) -> Latency:
         return next(entry for entry in self.benchmark.latencies if (entry.batch, entry.contender) == (batch, contender))
+
+    def flights(self, batch: int) -> list[Throughput]:
+        """What was asked for with so many requests in flight, the fewest first."""
+        return sorted((each for each in self.benchmark.throughput if each.batch == batch), key=lambda one: one.requests)
+
+    def rate(self, flight: Throughput) -> float:
+        """Images per second: one at a time as the race timed it, and more at once by what they gained on that."""
+        alone = self.flights(flight.batch)[0]
+        return self.latency(flight.batch).images_per_second * flight.images_per_second / alone.images_per_second
 
     def ratio(self, batch: int, baseline: str) -> Ratio:
         return next(entry for entry in self.benchmark.ratios if (entry.batch, entry.baseline) == (batch, baseline))

@@ -4,7 +4,7 @@ from typing import Any
 
 from enginery.core.records import ENGINE
 from enginery.reporting.evidence import Evidence, Findings
-from enginery.reporting.noise import reasons
+from enginery.reporting.tables import known_p99
 from enginery.reporting.verdict import recommend
 
 
@@ -43,14 +43,15 @@ def _of_precision(entry: Evidence, findings: Findings) -> dict[str, Any]:
 
 
 def _of_batch(entry: Evidence, batch: int, findings: Findings) -> dict[str, Any]:
+    """Images per second are the most that were reached, however many requests were in flight."""
     latency, ratio = entry.latency(batch), entry.ratio(batch, findings.baselines[0])
-    return {
+    figures = {
         "p50_ms": _digits(latency.p50),
-        "p99_ms": _digits(latency.p99),
-        "images_per_s": round(latency.images_per_second),
+        "p99_ms": None if (p99 := known_p99(latency)) is None else _digits(p99),
+        "images_per_s": round(max(entry.rate(flight) for flight in entry.flights(batch))),
         "speedup": _digits(ratio.median),
-        "noisy": bool(reasons(findings, entry, ratio)),
     }
+    return _known(figures)
 
 
 def _percent(share: float | None) -> float | None:

@@ -48,9 +48,10 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
         f"An asterisk marks what is noisy{_reasons_below(noise)}. {_set_aside(findings)}".rstrip(),
         _markdown(tables.ratio_table(findings)),
         "## Throughput",
-        "Images per second. One at a time: the next batch is asked for when the last has been answered, which is what "
-        "the latencies above are of. Several at once: so many requests are in flight, each with its own buffers, and "
-        "each waits longer, as its 99th percentile in milliseconds says.",
+        "Images per second. One at a time: the next batch is asked for when the last has been answered, as in the race "
+        "that the latencies above are of. Several at once: so many requests are in flight, each with its own buffers, "
+        "and each waits longer, as its 99th percentile in milliseconds says; what they gain was measured by turns with "
+        "one at a time, in a pass of its own, and is given as that times the race's.",
         _markdown(tables.throughput_table(findings)),
         "![Throughput](figures/throughput.png)",
         "## Where the time goes",

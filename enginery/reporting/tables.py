@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 
 from enginery.core.params import EAGER
-from enginery.core.records import ENGINE, LAUNCHED, PeakMemory
+from enginery.core.records import ENGINE, LAUNCHED, Latency, PeakMemory
 from enginery.core.sizes import file_size
 from enginery.reporting.evidence import Evidence, Findings, some_of, title_of
 from enginery.reporting.line import fit_line
@@ -78,7 +78,7 @@ def latency_table(findings: Findings) -> pd.DataFrame:
 
     def cell(entry: Evidence, batch: int, contender: str) -> str:
         latency = entry.latency(batch, contender)
-        p99 = f"{latency.p99:.2f}" if latency.runs >= RUNS_FOR_P99 else "-"
+        p99 = "-" if (p99 := known_p99(latency)) is None else f"{p99:.2f}"
         return f"{latency.p50:.2f} / {latency.p90:.2f} / {p99}"
 
     return _by_batch(findings, cell)
@@ -126,6 +126,11 @@ def gpu_table(findings: Findings) -> pd.DataFrame:
     return _frame(rows)
 
 
+def known_p99(latency: Latency) -> float | None:
+    """Of fewer calls it is hardly more than the slowest of them."""
+    return latency.p99 if latency.runs >= RUNS_FOR_P99 else None
+
+
 def throughput_table(findings: Findings) -> pd.DataFrame:
     first = findings.precisions[0]
     rows = {
@@ -135,13 +140,11 @@ def throughput_table(findings: Findings) -> pd.DataFrame:
         for baseline in findings.baselines
     }
     for entry in findings.precisions:
-        for requests in dict.fromkeys(row.requests for row in entry.benchmark.throughput):
-            mode = "one at a time" if requests == 1 else f"{requests} at once"
-            rows[f"{entry.precision}, {mode}"] = {
-                f"batch {row.batch}": f"{row.images_per_second:,.0f} ({row.p99:.1f} ms)"
-                for row in entry.benchmark.throughput
-                if row.requests == requests
-            }
+        for flight in entry.benchmark.throughput:
+            alone = flight.requests == 1
+            mode = "one at a time" if alone else f"{flight.requests} at once"
+            cell = f"{entry.rate(flight):,.0f}" + ("" if alone else f" ({flight.p99:.1f} ms)")
+            rows.setdefault(f"{entry.precision}, {mode}", {})[f"batch {flight.batch}"] = cell
     return _frame(rows, index="")
 
 

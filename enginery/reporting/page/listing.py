@@ -11,7 +11,7 @@ from enginery.core.sizes import file_size
 from enginery.reporting.evidence import Evidence, Findings, title_of
 from enginery.reporting.metrics import batch_key
 from enginery.reporting.noise import reasons
-from enginery.reporting.tables import RUNS_FOR_P99
+from enginery.reporting.tables import known_p99
 from enginery.reporting.wording import percent
 
 FIGURE = re.compile(r"-$|[-+]?\d")
@@ -113,8 +113,8 @@ def _times(latency: Latency, key: str | None = None) -> list[Cell]:
     return [
         cell(f"{latency.p50:.2f}", "p50_ms"),
         Cell(f"{latency.p90:.2f}"),
-        cell(f"{latency.p99:.2f}", "p99_ms") if latency.runs >= RUNS_FOR_P99 else Cell("-"),
-        cell(f"{latency.images_per_second:,.0f}", "images_per_s"),
+        Cell("-") if (p99 := known_p99(latency)) is None else cell(f"{p99:.2f}", "p99_ms"),
+        Cell(f"{latency.images_per_second:,.0f}"),
     ]
 
 
@@ -124,7 +124,7 @@ def throughputs(findings: Findings) -> Table:
             entry.precision,
             str(one.batch),
             str(one.requests),
-            f"{one.images_per_second:,.0f}",
+            f"{entry.rate(one):,.0f}",
             f"{one.p50:.2f}",
             f"{one.p99:.2f}",
         ]

@@ -12,7 +12,7 @@ from enginery.reporting.evidence import Evidence, Findings, title_of
 from enginery.reporting.page.rows import Mark, Row, bar, dot, draw_rows
 from enginery.reporting.page.scales import Scale, from_zero, short
 from enginery.reporting.page.svg import Figure
-from enginery.reporting.tables import RUNS_FOR_P99
+from enginery.reporting.tables import known_p99
 from enginery.reporting.verdict import recommend
 
 Looks = Mapping[str, str]
@@ -42,22 +42,18 @@ def _latency(findings: Findings, looks: Looks, batch: int) -> Markup:
     raced = _contenders(findings, looks, batch)
     rows = [Row(label, _spread(latency), f"{short(latency.p50)} ms", look) for label, look, latency in raced]
     said = "; ".join(f"{row.label} {row.value}" for row in rows)
-    scale = from_zero(max(_p99(latency) or 0, latency.p90) for _, _, latency in raced)
+    scale = from_zero(max(known_p99(latency) or 0, latency.p90) for _, _, latency in raced)
     return draw_rows(f"latency-{batch}", f"Latency at batch {batch}", f"Medians: {said}.", rows, scale, "ms per batch")
 
 
 def _spread(latency: Latency) -> tuple[Mark, ...]:
-    p99 = _p99(latency)
+    p99 = known_p99(latency)
     said = f"p50 {short(latency.p50)} ms, p90 {short(latency.p90)} ms" + (f", p99 {short(p99)} ms" if p99 else "")
     return (
         *([Mark("range", latency.p50, p99, "thin"), Mark("tick", p99, p99)] if p99 else []),
         Mark("range", latency.p50, latency.p90),
         dot(latency.p50, says=said),
     )
-
-
-def _p99(latency: Latency) -> float | None:
-    return latency.p99 if latency.runs >= RUNS_FOR_P99 else None
 
 
 def _contenders(findings: Findings, looks: Looks, batch: int) -> list[tuple[str, str, Latency]]:
@@ -79,17 +75,16 @@ def _throughput(findings: Findings, looks: Looks, batch: int) -> Markup:
         rate = first.latency(batch, name).images_per_second
         rows.append(Row(title_of(name), (bar(rate, says=f"{rate:,.0f} images/s, 1 request"),), f"{rate:,.0f}", "faint"))
     for entry in findings.precisions:
-        found = sorted((one for one in entry.benchmark.throughput if one.batch == batch), key=lambda one: one.requests)
-        look = looks[entry.precision]
+        look, found = looks[entry.precision], entry.flights(batch)
         bars = [
             bar(
-                one.images_per_second,
+                entry.rate(one),
                 f"{look} alone" if one.requests == 1 else look,
-                f"{one.images_per_second:,.0f} images/s, {_requests(one.requests)}",
+                f"{entry.rate(one):,.0f} images/s, {_requests(one.requests)}",
             )
             for one in found
         ]
-        figures = " · ".join(f"{one.images_per_second:,.0f}" for one in found)
+        figures = " · ".join(f"{entry.rate(one):,.0f}" for one in found)
         rows.append(Row(entry.precision, tuple(bars), figures, look))
     said = "; ".join(f"{row.label} {row.value}" for row in rows)
     title = f"Throughput at batch {batch}"
