@@ -466,6 +466,14 @@ def test_a_precision_that_must_pay_fails_if_it_does_not_and_names_what_held_it_b
     assert failures_of(found, {"int8": MustPay(over="bf16", times=1.0)})["int8"] == ()
 
 
+def test_a_gate_that_is_red_by_noisy_ratios_says_so_and_what_the_other_really_was(findings, evidence):
+    found = findings(evidence("bf16", (3.0, 2.0, 4.0), executed="fp32"), evidence("int8", (3.1, 3.05, 3.15)))
+    (why,) = failures_of(found, {"int8": MustPay(over="bf16", times=1.2)})["int8"]
+    assert why.startswith("1.03 times as fast as bf16, which ran as fp32, at batch 8")
+    noise = "bf16: the interval of the ratio to PyTorch eager is 67% of it"
+    assert why.endswith(f"This rests on noisy ratios ({noise}): measure again")
+
+
 def test_what_was_executed_as_something_else_does_not_pay(findings, evidence):
     found = findings(evidence("bf16", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.9, 4.1), executed="fp32"))
     assert failures_of(found, {"int8": MustPay(over="bf16", times=1.1)})["int8"] == (

@@ -9,6 +9,7 @@ from enginery.core.records import Layer, LayerTime
 SLOWER, WORTH_TELLING = 1.1, 0.005  # times the other layer, and a share of the whole: noise makes less
 MOST_CHARACTERS = 48
 BETWEEN_NAMES = re.compile(r"\s*(?:,|\+|\|\|)\s*")  # of the nodes in a fused layer
+ADDED_ENDING = re.compile(r"/WithoutBiases$|_token_\d+$")  # OpenVINO's, and ONNX Runtime's where channels are last
 
 
 class Pair(NamedTuple):
@@ -63,7 +64,7 @@ def losses(found: Comparison, whole: float) -> list[Pair]:
 
 
 def node_names(layer: Layer) -> list[str]:
-    names = (name.removesuffix("/WithoutBiases") for name in BETWEEN_NAMES.split(layer.name))  # OpenVINO's ending
+    names = (ADDED_ENDING.sub("", name) for name in BETWEEN_NAMES.split(layer.name))
     return list(dict.fromkeys(name for name in names if name)) or [layer.kind]
 
 

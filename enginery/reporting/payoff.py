@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from enginery.core.params import MustPay
 from enginery.reporting.evidence import Evidence, Findings, some_of
+from enginery.reporting.noise import reasons
 
 
 def unpaid(findings: Findings, wanted: Mapping[str, MustPay | None]) -> dict[str, str]:
@@ -12,21 +13,23 @@ def unpaid(findings: Findings, wanted: Mapping[str, MustPay | None]) -> dict[str
     Ratios to PyTorch are compared, not milliseconds: each was taken side by side.
     """
     entries = {entry.precision: entry for entry in findings.precisions}
-    at = (findings.tuned_batch, findings.baselines[0])
-    told = {name: _why_not(entries[name], entries[rule.over], rule, *at) for name, rule in wanted.items() if rule}
+    told = {name: _why_not(entries[name], entries[rule.over], rule, findings) for name, rule in wanted.items() if rule}
     return {precision: why for precision, why in told.items() if why}
 
 
-def _why_not(entry: Evidence, other: Evidence, rule: MustPay, batch: int, baseline: str) -> str | None:
+def _why_not(entry: Evidence, other: Evidence, rule: MustPay, findings: Findings) -> str | None:
     if not entry.is_what_it_says:
         return f"none of it was executed in {entry.precision}, so it cannot pay as must_pay asks"
+    batch, baseline = findings.tuned_batch, findings.baselines[0]
     gain = entry.ratio(batch, baseline).median / other.ratio(batch, baseline).median
     if gain >= rule.times:
         return None
-    return (
-        f"{gain:.2f} times as fast as {rule.over} at batch {batch}, and must_pay asks for {rule.times:g}; "
-        f"{_kept_back(entry)}"
-    )
+    asked = f"{gain:.2f} times as fast as {rule.over}{_disguise(other)} at batch {batch}, and must_pay asks for"
+    return f"{asked} {rule.times:g}; {_kept_back(entry)}{_doubt(entry, other, findings)}"
+
+
+def _disguise(entry: Evidence) -> str:
+    return "" if entry.is_what_it_says else f", which ran as {some_of(list(entry.engine.executed))},"
 
 
 def _kept_back(entry: Evidence) -> str:
@@ -34,3 +37,11 @@ def _kept_back(entry: Evidence) -> str:
     if not names:
         return f"none of its {total} compute layers ran in another precision"
     return f"{len(names)} of {total} compute layers ran in another: {some_of(names)}"
+
+
+def _doubt(entry: Evidence, other: Evidence, findings: Findings) -> str:
+    """The gate is red all the same: a gain that cannot be told from noise is none to rely on."""
+    batch, baseline = findings.tuned_batch, findings.baselines[0]
+    found = {one.precision: reasons(findings, one, one.ratio(batch, baseline)) for one in (entry, other)}
+    noise = "; ".join(f"{name}: {why[0]}" for name, why in found.items() if why)
+    return f". This rests on noisy ratios ({noise}): measure again" if noise else ""

@@ -51,9 +51,9 @@ def _beside_latency(entry: Evidence) -> str:
     if not raced:
         return "."
     latency = entry.latency(entry.trace.batch)
-    whole = latency.compute or latency.p50
+    what, whole = ("compute alone", latency.compute) if latency.compute else ("latency", latency.p50)
     far = entry.trace.milliseconds > FAR_FROM_LATENCY * whole
-    return f"; the latency is {whole:.2f} ms." + (" Trust the shares, not the milliseconds." if far else "")
+    return f"; the {what} is {whole:.2f} ms." + (" Trust the shares, not the milliseconds." if far else "")
 
 
 def cost(entry: Evidence, findings: Findings) -> Parts:
@@ -65,7 +65,8 @@ def cost(entry: Evidence, findings: Findings) -> Parts:
         return [f"No layer of it has a name that {other.precision} has as well: they cannot be compared."]
     slower, alone = losses(found, entry.trace.milliseconds), _told_alone(found, entry, other)
     if not slower:
-        return [f"{_shared(found, other)} No layer became slower.", *alone]
+        which = "No layer" if not found.unmatched else "None of these"
+        return [f"{_shared(found, other)} {which} became slower.", *alone]
     most = f", the {MOST_LAYERS} that lost most:" if len(slower) > MOST_LAYERS else ":"
     told = f"{_shared(found, other)} Slower here: {len(slower)}{most}"
     return [told, _loss_table(slower, other.precision), *alone]
