@@ -1,5 +1,6 @@
-"""How calibration and validation grow with the number of images: seconds along a line, memory not at all.
+"""How cost grows: calibration and validation with the number of images, an inference with the batch size.
 
+Seconds of the stages lie along a line, memory does not grow; the batch sizes are those that the last run raced.
 Runs the code of both stages on sets of growing size, which repeat the pipeline's own samples on disk. Each run has a
 fresh process; its peak memory is that process's VmHWM. The fastest of some repetitions counts: what other programs do
 to a timing only adds to it. After `dvc repro`, on a quiet machine:
@@ -22,9 +23,10 @@ from pathlib import Path
 import numpy as np
 from calibration import in_own_process, peak_megabytes
 
+from enginery.comparison import read_measurements
 from enginery.core.errors import EngineryError
 from enginery.core.params import load_params
-from enginery.core.records import Manifest
+from enginery.core.records import ENGINE, Manifest
 from enginery.reporting.line import LARGEST_DEVIATION, Line, fit_line
 from enginery.samples import MANIFEST, file_of
 
@@ -114,6 +116,16 @@ def misses(stage: str, runs: list[Run], line: Line) -> list[str]:
     return found
 
 
+def raced_batches() -> dict[str, tuple[list[int], list[float], Line]]:
+    """By precision, the p50 of each batch size in the last run's report, and the line through them."""
+    found = {}
+    for entry in read_measurements("reports").precisions:
+        raced = [(each.batch, each.p50) for each in entry.benchmark.latencies if each.contender == ENGINE]
+        batches, milliseconds = map(list, zip(*raced, strict=True))
+        found[entry.precision] = batches, milliseconds, fit_line(batches, milliseconds)
+    return found
+
+
 def draw(measured: dict[str, tuple[list[Run], Line]], path: Path) -> None:
     """Here, because matplotlib would count as memory of the stages."""
     import matplotlib
@@ -121,8 +133,10 @@ def draw(measured: dict[str, tuple[list[Run], Line]], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    from enginery.reporting.figures import COLORS
+
     with plt.style.context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
-        figure, (time_axes, memory_axes) = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
+        figure, (time_axes, memory_axes, batch_axes) = plt.subplots(1, 3, figsize=(14, 3.8), layout="constrained")
         for color, (stage, (runs, line)) in zip(("#2563eb", "#d97706"), measured.items(), strict=True):
             samples = [run.samples for run in runs]
             time_axes.plot(samples, [run.seconds for run in runs], "o", color=color)
@@ -130,8 +144,18 @@ def draw(measured: dict[str, tuple[list[Run], Line]], path: Path) -> None:
             ends = [0, samples[-1]]
             time_axes.plot(ends, [line.at(end) for end in ends], color=color, label=label)
             memory_axes.plot(samples, [run.megabytes for run in runs], "o-", color=color, label=stage)
-        for axes, title in ((time_axes, "seconds, and the fitted line"), (memory_axes, "peak memory, MB")):
-            axes.set(title=title, xlabel="images", xlim=(0, None), ylim=(0, 1.1 * axes.dataLim.ymax))
+        for precision, (batches, milliseconds, line) in raced_batches().items():
+            color = COLORS[precision]
+            label = f"{precision}: {line.fixed:.2f} ms + {line.each:.2f} ms an image, off by {line.deviation:.0%}"
+            batch_axes.plot(batches, milliseconds, "o", color=color)
+            batch_axes.plot([0, batches[-1]], [line.at(0), line.at(batches[-1])], color=color, label=label)
+        titles = {
+            time_axes: ("seconds, and the fitted line", "images"),
+            memory_axes: ("peak memory, MB", "images"),
+            batch_axes: ("p50 of one inference, ms, and the fitted line", "batch size"),
+        }
+        for axes, (title, along) in titles.items():
+            axes.set(title=title, xlabel=along, xlim=(0, None), ylim=(0, 1.1 * axes.dataLim.ymax))
             axes.grid(alpha=0.25)
             axes.legend(frameon=False)
         path.parent.mkdir(parents=True, exist_ok=True)
