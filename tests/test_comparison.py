@@ -284,11 +284,12 @@ def test_what_cannot_be_compared_has_a_status_of_its_own(project, run):
     run(13.0, 4.4, pace=7.4).write(project / "reports" / "measurements.json")
     done = enginery("compare", "HEAD", "reports", folder=project)
     assert done.returncode == 4
-    compared, others, said = done.stdout.split("\n\n")
+    compared, others, said, hint = done.stdout.split("\n\n")
     assert "relative error" in compared
     assert others.startswith("not comparable:\nint8  speed")
     assert "measure again" in others
-    assert said == "no regression, but 1 of 4 figures are not comparable, at a confidence of 99%\n"
+    assert said == "no regression, but 1 of 4 figures are not comparable, at a confidence of 99%"
+    assert hint.startswith("With --race")
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from enginery.comparison import Outcome, compare_runs, conclusion, describe, pairs_of, read_measurements
+    from enginery.comparison import DOUBTFUL, Outcome, compare_runs, conclusion, describe, pairs_of, read_measurements
 
     before, after = read_measurements(chosen.before), read_measurements(chosen.after)
     raced = (
@@ -52,6 +52,8 @@ def run(chosen: Namespace) -> int:
         if chosen.json
         else describe(changes, chosen.confidence)
     )
+    if not (chosen.race or chosen.json) and any(change.is_speed and change.outcome in DOUBTFUL for change in changes):
+        print("\nWith --race the engines of both runs are raced here and now: that settles it.")
     return {Outcome.REGRESSION: REGRESSION, Outcome.NOT_COMPARABLE: NOT_COMPARABLE}.get(conclusion(changes), 0)
 
 
