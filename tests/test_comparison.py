@@ -267,7 +267,7 @@ def test_a_revision_is_compared_with_a_folder(project):
     assert "times eager, batch 8" in done.stdout
     assert "      4.4 -> 4 " in done.stdout
     assert max(map(len, done.stdout.splitlines())) < 80
-    assert done.stdout.endswith("regression, at a confidence of 99%\n")
+    assert "regression, at a confidence of 99%\n\nWith --race" in done.stdout
     assert enginery("compare", "reports", "reports/measurements.json", folder=project).returncode == 0
     assert enginery("compare", "reports", "HEAD", folder=project).returncode == 0
 
