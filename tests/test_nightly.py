@@ -208,6 +208,14 @@ def test_a_regression_by_ratios_that_no_race_confirms_is_not_the_engines(nights,
     assert nights.good == both()
 
 
+def test_what_a_new_driver_does_is_not_raced_for_both_engines_would_have_it(nights, both):
+    nights.night(both())
+    slower = both(int8=(11.0, 3.7))
+    slower = slower.model_copy(update={"machine": slower.machine.model_copy(update={"driver": "600"})})
+    assert nights.night(slower, slower).status == Status.REGRESSION
+    assert nights.raced == []
+
+
 def test_a_regression_at_one_batch_size_is_confirmed_by_a_race_at_that_one(nights, both):
     nights.night(both())
     slow = both(int8_is={"pace": SLOW})

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from enginery.comparison import CHANGED, Change, Outcome, compare_runs
+from enginery.comparison import CHANGED, Change, Outcome, compare_runs, versions_of
 from enginery.core.records import Measurements
 from enginery.shift import Shifts
 
@@ -84,7 +84,10 @@ def judge(measure: Measure, race: Race, good: Measurements | None, confidence: f
             raced.pop(name, None)
         changes = held_against(good, found.measurements, confidence)
         if good:
-            raced.update(race({change.precision for change in changes if _is_doubtful(change)} - raced.keys()))
+            # A new driver or runtime is not raced: both sides would have it.
+            same = versions_of(good.machine) == versions_of(found.measurements.machine)
+            doubtful = _is_doubtful if same else _is_unknown_speed
+            raced.update(race({change.precision for change in changes if doubtful(change)} - raced.keys()))
             changes = with_races(changes, good, found.measurements, confidence, raced)
         return found, changes
 
@@ -123,11 +126,11 @@ def with_races(
         return list(changes)
     decided = [change for change in compare_runs(good, now, confidence, raced) if change.precision in raced]
     lost = {change.precision for change in decided if _is_slower(change)}
-    doubted = [change for change in changes if change.precision in raced and _is_doubtful(change)]
-    useless = [change for change in doubted if not (_is_slower(change) or change.again)]
-    unconfirmed = {change.precision: change for change in reversed(doubted) if _is_slower(change)}
+    by_ratios = [change for change in changes if change.precision in raced]
+    useless = [change for change in by_ratios if _is_unknown_speed(change) and not change.again]
+    slower = {change.precision: change for change in reversed(by_ratios) if _is_slower(change)}
     others = [change for change in changes if change.precision not in raced]
-    return others + decided + useless + [_unconfirmed(unconfirmed[name]) for name in unconfirmed.keys() - lost]
+    return others + decided + useless + [_unconfirmed(slower[name]) for name in slower.keys() - lost]
 
 
 def seen_twice(first: Sequence[Change], second: Sequence[Change]) -> list[Change]:
@@ -146,7 +149,11 @@ def precisions_of(changes: Iterable[Change]) -> set[str]:
 
 
 def _is_doubtful(change: Change) -> bool:
-    return _is_slower(change) or (change.outcome is Outcome.NOT_COMPARABLE and change.is_speed)
+    return _is_slower(change) or _is_unknown_speed(change)
+
+
+def _is_unknown_speed(change: Change) -> bool:
+    return change.outcome is Outcome.NOT_COMPARABLE and change.is_speed
 
 
 def _is_slower(change: Change) -> bool:
