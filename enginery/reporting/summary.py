@@ -82,8 +82,8 @@ def _gpu_sections(findings: Findings) -> list[str]:
     replayed = [entry.precision for entry in findings.precisions if entry.benchmark.cuda_graph]
     how = f"of {', '.join(replayed)} were replayed as one CUDA graph" if replayed else "were launched one by one"
     return [
-        f"The median of the compute alone, by the GPU's clock; the kernels {how}. Between kernels that are launched one "
-        "by one the GPU may wait for the host, which counts.",
+        f"The median of the compute alone, by the GPU's clock; the kernels {how}. Between kernels that are launched "
+        "one by one the GPU may wait for the host, which counts.",
         _markdown(tables.compute_table(findings)),
         *(["The GPU meanwhile.", _markdown(watched)] if len(watched := tables.gpu_table(findings)) else []),
     ]
