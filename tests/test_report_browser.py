@@ -109,6 +109,30 @@ def test_the_page_never_scrolls_sideways(visit, width):
     assert page.execute_script(beyond) == 0
 
 
+LEFT_EDGES = """
+return [...document.querySelectorAll(".scroll")].map((box) => {
+  const second = box.querySelector("tbody td"), first = box.querySelector("tbody th");
+  const within = box.getBoundingClientRect();
+  const lines = [...box.querySelectorAll("tbody th")].map((name) => name.getBoundingClientRect().height);
+  box.scrollLeft = 60;
+  const kept = first.getBoundingClientRect().left - within.left;
+  box.scrollLeft = 0;
+  return [box.ariaLabel, second.getBoundingClientRect().left - within.left, within.width, kept, Math.max(...lines)];
+});
+"""
+
+
+def test_on_a_phone_every_table_shows_its_second_column_and_keeps_its_first(visit):
+    page = visit(PHONE)
+    open_all(page)
+    tables = page.execute_script(LEFT_EDGES)
+    assert len(tables) > 10
+    for caption, second, width, kept, tallest in tables:
+        assert second < 0.6 * width, caption
+        assert kept == 0, caption
+        assert tallest < 200, f"{caption}: a name is broken at every letter"
+
+
 def test_figures_in_the_browser_are_those_of_the_metrics(visit, usual):
     page = visit()
     open_all(page)

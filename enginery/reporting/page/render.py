@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ HERE = Path(__file__).parent
 MOST_LAYERS = 60  # the slowest of each engine
 FIRST_HISTOGRAMS = 6  # are seen at once, the others when they are chosen
 MOST_CLASSES = 50
+AFTER_A_DOT = re.compile(r"(?<=\.)(?=[a-z])")
 MOST_NIGHTS = 60  # a row for each precision
 
 
@@ -36,7 +38,7 @@ def render_page(
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"code": with_code, "title_of": title_of, "file_size": file_size}
+    environment.filters |= {"breakable": breakable, "code": with_code, "title_of": title_of, "file_size": file_size}
     script = (HERE / "page.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
@@ -77,6 +79,11 @@ def with_code(text: str) -> Markup:
         Markup("<code>{}</code>").format(part) if odd % 2 else escape(part) for odd, part in enumerate(text.split("`"))
     ]
     return Markup("").join(parts)
+
+
+def breakable(name: str) -> Markup:
+    """A dotted name may go on in the next line after a dot."""
+    return Markup("<wbr>").join(AFTER_A_DOT.split(name))
 
 
 def _verdict(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
