@@ -4,7 +4,15 @@ import importlib.metadata
 from collections.abc import Mapping
 
 from enginery.bundle.gate import Passed
-from enginery.bundle.licences import DISTRIBUTIONS, about_data, about_model, about_weights, licence_of, runtime_licence
+from enginery.bundle.licences import (
+    DISTRIBUTIONS,
+    about_data,
+    about_enginery,
+    about_model,
+    about_weights,
+    licence_of,
+    runtime_licence,
+)
 from enginery.bundle.triton import BACKENDS
 from enginery.core.params import Params
 from enginery.core.records import ENGINE, EngineRecord
@@ -105,7 +113,7 @@ def licences(record: EngineRecord, params: Params) -> dict[str, object]:
         "cuda_licence": licence_of("cuda-bindings"),
         "numpy_licence": licence_of("numpy"),
         "pillow_licence": licence_of("pillow"),
-        "enginery_licence": licence_of("enginery"),
+        "about_enginery": about_enginery(),
     }
 
 
