@@ -347,6 +347,22 @@ def test_ratios_of_a_slower_machine_are_marked_wherever_they_stand(findings, evi
     assert "Noisy, fp32: 2 of 2 ratios: the machine was 1.50 times as slow as for another precision." in page.text
 
 
+def test_an_asterisk_is_explained_where_one_is_shown(findings, evidence):
+    scattered = test_reporting.spread_over(evidence("int8", (4.0, 3.9, 4.1)), 0.3, 1)
+    first, rest = (Reader(part).text for part in open_parts(page_of(findings(scattered)), '<section id="tradeoff"'))
+    assert "All reasons for noise stand beside the latencies." in first
+    assert "sterisk" not in first
+    assert " *" not in first
+    assert rest.count("An asterisk marks what is noisy.") == 1
+    assert "4.00 (3.90 to 4.10) *" in rest
+
+
+def open_parts(page, at):
+    """A page in two that each can be read, cut at the beginning of a section."""
+    first, _, rest = page.partition(at)
+    return first + "</main></body></html>", "<html><body><main>" + at + rest
+
+
 def test_where_nothing_is_noisy_no_asterisk_is_explained(usual):
     assert "asterisk" not in page_of(usual)
     assert "What is noisy" not in page_of(usual)

@@ -368,25 +368,56 @@ def raced_twice(entry, other="channels_last"):
     return replace(entry, benchmark=benchmark.model_copy(update=changes))
 
 
+def spread_over(entry, spread, *batches, contender="engine"):
+    """The evidence with calls of a contender that scatter, at these batch sizes."""
+    latencies = tuple(
+        one.model_copy(update={"spread": spread}) if one.contender == contender and one.batch in batches else one
+        for one in entry.benchmark.latencies
+    )
+    return replace(entry, benchmark=entry.benchmark.model_copy(update={"latencies": latencies}))
+
+
+def noted(found):
+    first, rest = write_summary(found).split("## Accuracy\n")
+    return [line for line in first.splitlines() if line.startswith("- ")], rest
+
+
 def test_however_much_is_noisy_each_precision_has_one_sentence_of_the_worst(findings, evidence):
     """The engine scatters at batch 1 alone, a baseline everywhere, but less."""
-    wide = noisy(raced_twice(evidence("int8", (4.0, 3.9, 4.1))), latency={"channels_last": {"spread": 0.26}})
-    latencies = tuple(
-        one.model_copy(update={"spread": 0.31}) if (one.contender, one.batch) == ("engine", 1) else one
-        for one in wide.benchmark.latencies
-    )
-    wide = replace(wide, benchmark=wide.benchmark.model_copy(update={"latencies": latencies}))
+    wide = noisy(raced_twice(evidence("int8", (4.0, 3.9, 4.1))), latency={"eager": {"spread": 0.26}})
     calm = raced_twice(evidence("fp32", (1.0, 0.98, 1.02)))
-    first, rest = write_summary(findings(calm, wide)).split("## Accuracy\n")
-    assert [line for line in first.splitlines() if line.startswith("- ")] == [
+    notes, rest = noted(findings(calm, spread_over(wide, 0.31, 1)))
+    assert notes == [
         "- **Noisy, int8:** 3 of 4 ratios: at worst, the middle half of the engine's calls spreads over 31% at batch 1."
     ]
     engines = "the middle half of the engine's calls spreads over 31%"
-    baselines = "the middle half of PyTorch channels_last's calls spreads over 26%"
+    baselines = "the middle half of PyTorch eager's calls spreads over 26%"
     assert rest.endswith(
         f"\n## What is noisy and why\n\n- **int8 at batch 1:** 2 of 2 ratios: {engines}; {baselines}.\n"
         f"- **int8 at batch 8:** 1 of 2 ratios: {baselines}.\n"
     )
+
+
+def test_noise_that_the_verdict_does_not_rest_on_is_one_sentence_however_many_have_it(findings, evidence):
+    everywhere = [spread_over(evidence(name, (at, at, at)), 0.3, 1) for name, at in (("fp32", 1.0), ("int8", 4.0))]
+    notes, rest = noted(findings(*everywhere))
+    assert notes == [
+        "- **Noisy at batch 1:** fp32, int8; the verdict is at batch 8 against PyTorch eager, and does not rest on it."
+    ]
+    assert "- **fp32 at batch 1:** the middle half of the engine's calls spreads over 30%.\n" in rest
+
+
+def test_noise_of_the_quoted_speed_has_a_sentence_beside_that_of_other_noise(findings, evidence):
+    quoted = spread_over(evidence("int8", (4.0, 4.0, 4.0)), 0.3, 8)
+    notes, _ = noted(findings(spread_over(evidence("fp32", (1.0, 1.0, 1.0)), 0.3, 1), quoted))
+    assert [note.partition(":**")[0] for note in notes] == ["- **Noisy, int8", "- **Noisy at batch 1"]
+
+
+def test_noise_of_another_baseline_is_told_as_such(findings, evidence):
+    entry = spread_over(raced_twice(evidence("int8", (4.0, 4.0, 4.0))), 0.3, 1, 8, contender="channels_last")
+    notes, _ = noted(findings(entry))
+    (told,) = (note.partition(":**")[0] for note in notes)
+    assert told == "- **Noisy at batch 1 and at batch 8 against other baselines"
 
 
 def test_what_is_furthest_beyond_its_limit_is_the_worst(findings, evidence):

@@ -16,7 +16,7 @@ from enginery.reporting import tables
 from enginery.reporting.background import Background
 from enginery.reporting.evidence import Findings, title_of
 from enginery.reporting.metrics import batch_key
-from enginery.reporting.notes import noise_by_batch, notes_on
+from enginery.reporting.notes import noise_by_batch, noisy_as_quoted, notes_on
 from enginery.reporting.page import causes, pictures
 from enginery.reporting.page.listing import facts, latencies, of_frame, overview, throughputs
 from enginery.reporting.page.nights import draw_trends
@@ -100,6 +100,7 @@ def _verdict(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dic
         "baseline": findings.baselines[0],
         "notes": notes_on(findings, failures),
         "noise": noise_by_batch(findings),
+        "starred": any(noisy_as_quoted(findings, entry) for entry in findings.precisions),
         "overview": overview(findings, failures),
     }
 
