@@ -363,6 +363,17 @@ def open_parts(page, at):
     return first + "</main></body></html>", "<html><body><main>" + at + rest
 
 
+def test_the_figures_say_beside_which_engine_pytorch_ran(usual):
+    text = Reader(page_of(usual)).text
+    told = (
+        "Rows that say “beside fp32” are of turns beside that engine; each ratio is to the turns beside its own engine."
+    )
+    assert f"Latency in figures {told} Latency and how many" in text
+    assert "What int8 gained and lost, layer by layer Compute layers" in text
+    assert "All of them, the slowest first: Slowest layers of fp32" in text
+    assert "The next" not in text
+
+
 def test_where_nothing_is_noisy_no_asterisk_is_explained(usual):
     assert "asterisk" not in page_of(usual)
     assert "What is noisy" not in page_of(usual)
@@ -418,6 +429,8 @@ def test_many_precisions_and_batch_sizes_fit(findings, evidence):
     assert len(page) < 1_000_000
     read = Reader(page)
     assert "120 of 500 activations shown" in read.text
+    assert read.text.count("The 10 slowest: Slowest layers of") == len(entries)
+    assert read.text.count("The next 50 Further layers of") == len(entries)
     assert len(re.findall(r'id="latency-\d+-title"', page)) == len(batches)
 
 

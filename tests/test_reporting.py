@@ -737,24 +737,26 @@ def told_of_layers(page):
 
 
 def cost_of(precision, page):
-    return told_of_layers(page).split(f"### What {precision} cost\n")[1]
+    return told_of_layers(page).split(f"### What {precision} gained and lost, layer by layer\n")[1]
 
 
 def test_the_slowest_layers_are_told_with_their_share_and_the_latency(findings, evidence):
     page = told_of_layers(write_summary(findings(evidence("fp32", (1.0, 0.9, 1.1)))))
     assert "Medians over 48 calls at batch 8" in page
-    assert "60.00 ms in 4 layers; the latency is 64.00 ms. The slowest:" in page
+    assert "60.00 ms in 4 layers; the latency is 64.00 ms. All of them, the slowest first:" in page
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| conv")]
     assert rows == [
         ["conv1", "30.000", "50.0%", "Convolution", "fp32"],
         ["conv2", "20.000", "33.3%", "Convolution", "fp32"],
     ]
-    assert "What fp32 cost" not in page
+    assert "What fp32 gained" not in page
 
 
 def test_of_many_layers_ten_are_told(findings, evidence):
     many = traced(evidence("fp32"), **{f"node_{number}": 100.0 + number for number in range(60)})
-    rows = [line for line in told_of_layers(write_summary(findings(many))).splitlines() if line.startswith("| node_")]
+    told = told_of_layers(write_summary(findings(many)))
+    assert re.search(r"ms in 64 layers;.* The 10 slowest:\n", told)
+    rows = [line for line in told.splitlines() if line.startswith("| node_")]
     assert [row.split()[1] for row in rows] == [f"node_{number}" for number in range(59, 49, -1)]
 
 

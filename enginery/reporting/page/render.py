@@ -21,11 +21,11 @@ from enginery.reporting.page import causes, pictures
 from enginery.reporting.page.listing import facts, latencies, of_frame, overview, throughputs
 from enginery.reporting.page.nights import draw_trends
 from enginery.reporting.verdict import MEASURE_AGAIN, doubts, recommend, stands, why
-from enginery.reporting.where_time_goes import QUANTIZED, Parts, cost, slowest
+from enginery.reporting.where_time_goes import QUANTIZED, Parts, cost, gained_and_lost, next_slowest, slowest
 from enginery.reporting.wording import RUNTIME_TITLES, device, percent
 
 HERE = Path(__file__).parent
-MOST_LAYERS = 60  # the slowest of each engine
+MOST_FOLDED = 50  # layers of each engine, after the slowest
 FIRST_HISTOGRAMS = 6  # are seen at once, the others when they are chosen
 MOST_CLASSES = 50
 AFTER_A_DOT = re.compile(r"(?<=\.)(?=[a-z])")
@@ -144,11 +144,16 @@ def _explained(findings: Findings, background: Background) -> dict[str, Any]:
         "nodes_before": sum(before.values()),
         "nodes_after": sum(after.values()),
         "slowest": {
-            entry.precision: _readable(slowest(entry, findings, MOST_LAYERS), f"Slowest layers of {entry.precision}")
+            entry.precision: _readable(slowest(entry, findings), f"Slowest layers of {entry.precision}")
             for entry in findings.precisions
         },
+        "next_slowest": {
+            entry.precision: of_frame(f"Further layers of {entry.precision}", others)
+            for entry in findings.precisions
+            if (others := next_slowest(entry, MOST_FOLDED)) is not None
+        },
         "costs_of_quantizing": {
-            entry.precision: _readable(cost(entry, findings), f"Layers that lost in {entry.precision}")
+            gained_and_lost(entry): _readable(cost(entry, findings), f"Layers that lost in {entry.precision}")
             for entry in findings.precisions
             if entry.precision in QUANTIZED
         },
