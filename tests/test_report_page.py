@@ -434,6 +434,24 @@ def test_many_precisions_and_batch_sizes_fit(findings, evidence):
     assert len(re.findall(r'id="latency-\d+-title"', page)) == len(batches)
 
 
+def simplified(before, after):
+    base = background_of()
+    changes = {"nodes_before": before, "nodes_after": after}
+    return replace(base, simplification=base.simplification.model_copy(update=changes))
+
+
+def test_kinds_of_nodes_that_went_are_named(usual):
+    page = Reader(page_of(usual, simplified({"Conv": 20, "Shape": 4, "Cast": 6}, {"Conv": 20, "Pad": 1})))
+    assert "30 nodes became 21; gone: 6 Cast, 4 Shape; new: 1 Pad. 45.0 MB became 44.0 MB." in page.text
+    assert "Nodes by type of operator Operators" not in page.text
+
+
+def test_where_no_node_went_one_sentence_says_so_and_the_bars_are_folded(usual):
+    page = Reader(page_of(usual, simplified({"Conv": 20, "Relu": 17}, {"Conv": 20, "Relu": 17})))
+    assert "Nothing could be removed: 37 nodes were exported, and all of them stayed. 45.0 MB became" in page.text
+    assert "Nodes by type of operator Operators before and after simplifying" in page.text
+
+
 def test_ranges_that_were_given_have_no_histograms(findings, evidence):
     base = background_of(())
     given = replace(base, calibration=base.calibration.model_copy(update={"source": "data/calibration/mine.cache"}))

@@ -136,13 +136,13 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
 
 def _explained(findings: Findings, background: Background) -> dict[str, Any]:
     histograms = causes.histogram_pictures(background)
-    before, after = background.simplification.nodes_before, background.simplification.nodes_after
+    simplification = background.simplification
     return {
         "histograms": histograms,
         "first_histograms": FIRST_HISTOGRAMS,
         "operators": causes.operator_picture(background),
-        "nodes_before": sum(before.values()),
-        "nodes_after": sum(after.values()),
+        "told_of_nodes": causes.told_of_nodes(simplification),
+        "simplified": simplification.nodes_before != simplification.nodes_after,
         "slowest": {
             entry.precision: _readable(slowest(entry, findings), f"Slowest layers of {entry.precision}")
             for entry in findings.precisions
