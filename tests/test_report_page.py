@@ -339,6 +339,15 @@ def test_what_is_doubted_is_to_be_measured_again(findings, evidence):
     assert "What is noisy, and why int8 at batch 1: other programs took 0.8 of 2 cores. int8" in page.text
 
 
+def test_the_row_of_what_is_shipped_stands_out_and_what_ran_as_something_else_is_faint(usual, findings, evidence):
+    page = page_of(usual)
+    assert re.findall(r'<tr class="strong">\n<th scope="row"><span>(\w+)</span>', page) == ["int8"]
+    assert '<td class="faint">ran as fp32</td>' in page
+    none = page_of(findings(evidence("fp32", broken=("a",))))
+    assert '<tr class="strong">' not in none
+    assert '<td class="bad">failed</td>' in none
+
+
 def test_ratios_of_a_slower_machine_are_marked_wherever_they_stand(findings, evidence):
     slow = paced(evidence("fp32", (1.0, 0.98, 1.02)), 7.5)
     page = Reader(page_of(findings(slow, paced(evidence("int8", (4.0, 3.9, 4.1)), 5.0))))
