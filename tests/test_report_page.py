@@ -13,12 +13,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import test_reporting
+from onnx import helper
 from test_reporting import noisy, on_gpu, paced, unlabelled
 
 from enginery.agreement import spread
 from enginery.core.params import load_params
 from enginery.core.records import Calibration, GraphCheck, Histograms, Layer, LayerTime, Simplification, Sketch, Tools
-from enginery.reporting.background import Background
+from enginery.reporting.background import Background, Maker, makers_of
 from enginery.reporting.evidence import Findings
 from enginery.reporting.metrics import metrics
 from enginery.reporting.page.charts import apart, frontier
@@ -114,6 +115,7 @@ def background_of(names=tuple(f"activation_{number}" for number in range(20)), *
             ),
             "histograms": Histograms(tensors=seen),
             "tools": Tools(versions={"onnx": "1.23.2"}),
+            "makers": {name: Maker("Conv", f"node of {name}", None) for name in names},
         }
         | changes
     )
@@ -459,6 +461,50 @@ def test_where_no_node_went_one_sentence_says_so_and_the_bars_are_folded(usual):
     page = Reader(page_of(usual, simplified({"Conv": 20, "Relu": 17}, {"Conv": 20, "Relu": 17})))
     assert "Nothing could be removed: 37 nodes were exported, and all of them stayed. 45.0 MB became" in page.text
     assert "Nodes by type of operator Operators before and after simplifying" in page.text
+
+
+def drawn_histograms(page):
+    return re.findall(r"<figcaption>(.*, [\d.]+% clipped)</figcaption>.*", page)
+
+
+def test_a_histogram_is_called_after_the_node_that_makes_the_tensor(usual):
+    nodes = [
+        helper.make_node("Conv", ["input", "weight"], ["getitem_3"], name="node_Conv_294"),
+        helper.make_node("Relu", ["getitem_3"], ["relu"]),
+    ]
+    makers = makers_of(helper.make_graph(nodes, "tiny", [], []))
+    page = page_of(usual, background_of(("input", "getitem_3", "relu"), makers=makers))
+    assert drawn_histograms(page) == [
+        "Relu, 0.020% clipped",
+        "Conv node_Conv_294, 0.010% clipped",
+        "input input, 0.000% clipped",
+    ]
+
+
+def test_a_reshape_of_what_is_drawn_with_the_same_range_is_not_drawn(usual):
+    makers = {
+        "mean": Maker("ReduceMean", "node_mean", "relu"),
+        "view": Maker("Reshape", "node_view", "mean"),
+        "wider": Maker("Flatten", "node_wider", "mean"),
+    }
+    background = background_of(tuple(makers), makers=makers)
+    background.calibration.amax["wider"] = 3.0
+    page = page_of(usual, background)
+    assert {caption.partition(",")[0] for caption in drawn_histograms(page)} == {
+        "ReduceMean node_mean",
+        "Flatten node_wider",
+    }
+    assert "2 of 3 activations shown" in Reader(page).text
+    assert "Not shown: 1 that only reshape" in Reader(page).text
+
+
+def test_only_what_is_clipped_is_coloured(usual):
+    """The first activation clips nothing, though its threshold is below the last bin."""
+    page = page_of(usual, background_of(("a", "b")))
+    red = [
+        figure.count('class="clipped"') for figure in page.split("<figcaption>") if "% clipped</figcaption>" in figure
+    ]
+    assert red == [1, 0]
 
 
 def test_ranges_that_were_given_have_no_histograms(findings, evidence):

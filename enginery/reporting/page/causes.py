@@ -102,14 +102,19 @@ def _at(spread: Spread, values: Sequence[float], share: float) -> float:
 
 
 def histogram_pictures(background: Background) -> list[Figure]:
+    """Each is called after the node that makes the tensor: tensors have names that say nothing."""
     seen, amax = background.histograms.tensors, background.calibration.amax
     return [
         Figure(
-            f"{name}, {seen[name].clipped:.3%} clipped",
+            f"{_made_by(name, background)}, {seen[name].clipped:.3%} clipped",
             draw_histogram(f"histogram-{number}", name, seen[name], amax[name]),
         )
         for number, name in enumerate(background.tensors[:MOST_HISTOGRAMS])
     ]
+
+
+def _made_by(tensor: str, background: Background) -> str:
+    return background.makers[tensor].title if tensor in background.makers else f"input {tensor}"
 
 
 def told_of_nodes(simplification: Simplification) -> str:

@@ -115,9 +115,10 @@ def draw_histogram(key: str, name: str, sketch: Sketch, threshold: float) -> Mar
         f"{short(threshold)}; {sketch.clipped:.3%} lie beyond it."
     )
     picture = Picture(key, f"Histogram of {name}", says, HISTOGRAM_HEIGHT, (18, 8, 20, 8))
-    kept = min(columns, max(1, round(threshold / sketch.width))) if sketch.width else columns
+    kept = min(columns, max(1, round(threshold / sketch.width))) if sketch.width and sketch.clipped else columns
     picture.shape(_outline(heights[:kept], 0), columns, "kept")
-    picture.shape(_outline(heights[kept:], kept), columns, "clipped")
+    if kept < columns:
+        picture.shape(_outline(heights[kept:], kept), columns, "clipped")
     place = min(1.0, threshold / end) if end else 1.0
     picture.line(0, HISTOGRAM_HEIGHT, 1, HISTOGRAM_HEIGHT, "base")
     picture.line(place, -4, place, HISTOGRAM_HEIGHT, "threshold")

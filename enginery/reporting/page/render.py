@@ -139,6 +139,7 @@ def _explained(findings: Findings, background: Background) -> dict[str, Any]:
     simplification = background.simplification
     return {
         "histograms": histograms,
+        "reshaped": len(background.histograms.tensors) - len(background.tensors),
         "first_histograms": FIRST_HISTOGRAMS,
         "operators": causes.operator_picture(background),
         "told_of_nodes": causes.told_of_nodes(simplification),
