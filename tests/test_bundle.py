@@ -485,8 +485,9 @@ def test_a_verdict_that_the_measurements_contradict_lets_nothing_through(project
 
 
 def test_an_unknown_precision_is_a_sentence(project):
-    assert refused(project, precision="fp23").endswith("judges no precision 'fp23'; did you mean 'fp32'?")
-    assert refused(project, precision="../x").endswith("judges no precision '../x'; known here: fp32")
+    rewrite(project / "reports/verdict.json", lambda verdict: verdict["failures"].update(int8=[]))
+    assert refused(project, precision="fp9") == "reports/verdict.json judges no precision 'fp9', only fp32, int8"
+    assert refused(project, precision="../x").endswith("judges no precision '../x', only fp32, int8")
 
 
 def test_the_report_of_another_engine_lets_none_through(project, machine):
@@ -619,5 +620,18 @@ def test_a_bundle_says_that_it_ran_as_something_else(tmp_path, built, tiny_onnx,
     record = json.loads(path.read_text())
     record["layers"] = [layer | {"precision": "bf16"} for layer in record["layers"]]
     path.write_text(json.dumps(record))
-    page = bundled(make_project(tmp_path / "project", path.parent, tiny_onnx, machine)) / "README.md"
+    project = make_project(tmp_path / "project", path.parent, tiny_onnx, machine)
+    done = enginery("bundle", "fp32", cwd=project)
+    assert (done.returncode, done.stdout) == (0, f"bundles/{MODEL}\n")
+    assert done.stderr == "fp32 ran as bf16 where it was judged, and is never recommended\n"
+    page = project / done.stdout.strip() / "README.md"
     assert "Mind that none of it was executed in fp32 there, but in bf16" in page.read_text()
+
+
+def test_a_high_percentile_of_few_calls_is_not_published(project):
+    def few(found):
+        for latency in found["precisions"][0]["benchmark"]["latencies"]:
+            latency["runs"] = 99
+
+    rewrite(project / "reports/measurements.json", few)
+    assert "| batch 4 | 2.50 ms, 1600 images/s |" in (bundled(project) / "README.md").read_text()

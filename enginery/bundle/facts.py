@@ -19,6 +19,7 @@ from enginery.core.records import ENGINE, EngineRecord
 from enginery.engines import REPRODUCE
 from enginery.feeds import BATCH
 from enginery.inspection import where
+from enginery.reporting.tables import RUNS_FOR_P99
 from enginery.reporting.wording import RUNTIME_TITLES
 from enginery.reproduce import TRTEXEC
 
@@ -47,8 +48,9 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         "most": sizes.max,
         "bytes": record.bytes,
         "executed": ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "not known",
-        "instead": None if record.share_as_asked or not record.executed else next(iter(record.executed)),
+        "instead": ran_as(record),
         "validation": measured.validation,
+        "runs_for_p99": RUNS_FOR_P99,
         "latencies": [latency for latency in benchmark.latencies if latency.contender == ENGINE],
         "ratios": benchmark.ratios,
         "measured_on": f"{passed.machine.device_name}, {benchmark.threads} threads on {passed.machine.cores} cores",
@@ -67,6 +69,11 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         **(example_facts(record) if has_example(record) else {}),
         **licences(record, params),
     }
+
+
+def ran_as(record: EngineRecord) -> str | None:
+    """Another type, if none of its arithmetic is known to have run in its own."""
+    return None if record.share_as_asked else next(iter(record.executed), None)
 
 
 def has_example(record: EngineRecord) -> bool:
