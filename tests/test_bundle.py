@@ -1,5 +1,6 @@
 """`enginery bundle`: what is in the folder, that it works without Enginery, and what does not get into one."""
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -8,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from types import SimpleNamespace
 
 import numpy as np
 import openvino
@@ -19,7 +21,7 @@ from PIL import Image
 from project import build_project, judge, make_project
 from ruamel.yaml import YAML
 
-from enginery.bundle import pages
+from enginery.bundle import licences, pages
 from enginery.bundle.standalone import REPLACED, preprocessing_for_bundle, standalone_preprocessing
 from enginery.core.files import sha256
 from enginery.core.params import Preprocessing
@@ -183,9 +185,27 @@ def test_the_notice_invents_nothing(any_bundle):
     runtime, bundle = any_bundle
     text = (bundle / "NOTICE").read_text()
     declared = {"openvino": "Apache-2.0", "onnxruntime": "MIT License", "rtx": "Proprietary"}
-    assert declared.get(runtime, "none is named in its distribution") in text
+    assert declared.get(runtime, licences.NOT_INSTALLED) in text
+    assert "the small files\n    Enginery names no licence: ask its authors before you pass these on\n" in text
     assert "check each entry, above all those of the weights and the data" in text
     assert "trained by the pipeline that made this bundle" in text
+
+
+def test_a_licence_is_told_as_declared_or_why_it_is_not_known(monkeypatch):
+    declared = {"named": {"license_expression": "MIT"}, "old": {"license": "BSD\nand its text"}, "enginery": {}}
+
+    def metadata(name):
+        if name not in declared:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return SimpleNamespace(json=declared[name])
+
+    monkeypatch.setattr(importlib.metadata, "metadata", metadata)
+    assert licences.licence_of("absent", "named") == "MIT"
+    assert licences.licence_of("old") == "BSD"
+    assert licences.licence_of("enginery") == "none is named in its distribution: ask its authors"
+    assert licences.licence_of("absent").startswith("not known, since it is not installed here")
+    declared["enginery"] = {"license_expression": "MIT"}
+    assert licences.about_enginery() == "of Enginery: MIT"
 
 
 def run_example(bundle, *images, **more):
@@ -465,8 +485,9 @@ def test_a_verdict_that_the_measurements_contradict_lets_nothing_through(project
 
 
 def test_an_unknown_precision_is_a_sentence(project):
-    assert refused(project, precision="fp23").endswith("judges no precision 'fp23'; did you mean 'fp32'?")
-    assert refused(project, precision="../x").endswith("judges no precision '../x'; known here: fp32")
+    rewrite(project / "reports/verdict.json", lambda verdict: verdict["failures"].update(int8=[]))
+    assert refused(project, precision="fp9") == "reports/verdict.json judges no precision 'fp9', only fp32, int8"
+    assert refused(project, precision="../x").endswith("judges no precision '../x', only fp32, int8")
 
 
 def test_the_report_of_another_engine_lets_none_through(project, machine):
@@ -599,5 +620,18 @@ def test_a_bundle_says_that_it_ran_as_something_else(tmp_path, built, tiny_onnx,
     record = json.loads(path.read_text())
     record["layers"] = [layer | {"precision": "bf16"} for layer in record["layers"]]
     path.write_text(json.dumps(record))
-    page = bundled(make_project(tmp_path / "project", path.parent, tiny_onnx, machine)) / "README.md"
+    project = make_project(tmp_path / "project", path.parent, tiny_onnx, machine)
+    done = enginery("bundle", "fp32", cwd=project)
+    assert (done.returncode, done.stdout) == (0, f"bundles/{MODEL}\n")
+    assert done.stderr == "fp32 ran as bf16 where it was judged, and is never recommended\n"
+    page = project / done.stdout.strip() / "README.md"
     assert "Mind that none of it was executed in fp32 there, but in bf16" in page.read_text()
+
+
+def test_a_high_percentile_of_few_calls_is_not_published(project):
+    def few(found):
+        for latency in found["precisions"][0]["benchmark"]["latencies"]:
+            latency["runs"] = 99
+
+    rewrite(project / "reports/measurements.json", few)
+    assert "| batch 4 | 2.50 ms, 1600 images/s |" in (bundled(project) / "README.md").read_text()

@@ -146,6 +146,26 @@ def test_completion_offers_nothing_where_there_is_nothing(tmp_path):
     assert pressed(tmp_path, "bundle fp") == [set()]
 
 
+TYPED_IN_ZSH = r"""
+zmodload zsh/zpty
+zpty shell TERM=dumb PS1= zsh -f -i
+zpty -w shell 'autoload -Uz compinit; compinit -u -D; eval "$SCRIPT"; enginery() { print "ran<$*>" }'
+zpty -w shell $'enginery insp\t \nenginery bundle fp1\t\nexit'
+while zpty -r shell line; do print -r -- $line; done
+"""
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh here: `apt-get install zsh` as root")
+def test_zsh_completes_what_the_documented_line_registers(tmp_path):
+    """At a terminal of its own, where the Tab key is pressed."""
+    assert '`eval "$(enginery --print-completion zsh)"`' in (ROOT / "docs/cli.md").read_text()
+    (tmp_path / "artifacts/engines/fp16").mkdir(parents=True)
+    script = os.environ | {"SCRIPT": enginery("--print-completion", "zsh").stdout}
+    typed = ["zsh", "-f", "-c", TYPED_IN_ZSH]
+    done = subprocess.run(typed, cwd=tmp_path, env=script, capture_output=True, text=True, timeout=60)
+    assert re.findall(r"^ran<(.*?) *>", done.stdout, re.MULTILINE) == ["inspect", "bundle fp16"], done.stdout
+
+
 def test_json_of_an_engine_is_its_record_and_what_follows(built):
     done = enginery("inspect", built, "--json")
     assert (done.returncode, done.stderr) == (0, "")

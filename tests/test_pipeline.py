@@ -134,7 +134,7 @@ def test_the_layers_of_every_engine_are_timed_and_told(project):
         assert [layer["name"] for layer in trace["layers"]] == [layer["name"] for layer in engine["layers"]]
         assert trace["batch"] == 2
         assert f"\n### {precision}\n" in summary
-    assert "### What int8 cost" in summary
+    assert "### What int8 gained and lost" in summary
 
 
 def test_nothing_changed_reruns_nothing(project):

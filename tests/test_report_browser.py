@@ -109,6 +109,53 @@ def test_the_page_never_scrolls_sideways(visit, width):
     assert page.execute_script(beyond) == 0
 
 
+COVERED_DOTS = """
+const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+return [...document.querySelectorAll("#tradeoff .chart")].flatMap((chart) => {
+  const dots = [...chart.querySelectorAll("circle")], labels = [...chart.querySelectorAll("text.figure")];
+  const box = (mark) => mark.getBoundingClientRect();
+  const on = labels.flatMap((label) => dots.filter((dot) => meet(box(label), box(dot))).map(() => label.textContent));
+  const met = labels.flatMap((label, n) => labels.slice(n + 1).filter((other) => meet(box(label), box(other))));
+  return [...on, ...met.map((label) => label.textContent)];
+});
+"""
+
+
+@pytest.mark.parametrize("width", [320, 380, 768, 1200])
+def test_no_label_of_the_tradeoff_lies_on_a_dot_or_a_label(visit, evidence, findings, width):
+    """Two as they lay on an H200, two that are one to the eye, and one alone."""
+    speeds = {"fp32": 1.63, "fp16": 1.55, "bf16": 0.28, "int8": 0.26, "fp8": 0.9}
+    errors = {"fp32": 1e-4, "fp16": 1.2e-4, "bf16": 2e-3, "int8": 2e-3, "fp8": 1e-3}
+    entries = [evidence(name, (at, at, at), relative=errors[name]) for name, at in speeds.items()]
+    page = visit((width, 800), found=findings(*entries))
+    assert len(page.find_elements(By.CSS_SELECTOR, "#tradeoff circle")) == 10
+    assert page.execute_script(COVERED_DOTS) == []
+
+
+LEFT_EDGES = """
+return [...document.querySelectorAll(".scroll")].map((box) => {
+  const second = box.querySelector("tbody td"), first = box.querySelector("tbody th");
+  const within = box.getBoundingClientRect();
+  const lines = [...box.querySelectorAll("tbody th")].map((name) => name.getBoundingClientRect().height);
+  box.scrollLeft = 60;
+  const kept = first.getBoundingClientRect().left - within.left;
+  box.scrollLeft = 0;
+  return [box.ariaLabel, second.getBoundingClientRect().left - within.left, within.width, kept, Math.max(...lines)];
+});
+"""
+
+
+def test_on_a_phone_every_table_shows_its_second_column_and_keeps_its_first(visit):
+    page = visit(PHONE)
+    open_all(page)
+    tables = page.execute_script(LEFT_EDGES)
+    assert len(tables) > 10
+    for caption, second, width, kept, tallest in tables:
+        assert second < 0.6 * width, caption
+        assert kept == 0, caption
+        assert tallest < 200, f"{caption}: a name is broken at every letter"
+
+
 def test_figures_in_the_browser_are_those_of_the_metrics(visit, usual):
     page = visit()
     open_all(page)

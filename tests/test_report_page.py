@@ -13,17 +13,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import test_reporting
+from onnx import helper
 from test_reporting import noisy, on_gpu, paced, unlabelled
 
 from enginery.agreement import spread
 from enginery.core.params import load_params
 from enginery.core.records import Calibration, GraphCheck, Histograms, Layer, LayerTime, Simplification, Sketch, Tools
-from enginery.reporting.background import Background
+from enginery.reporting.background import Background, Maker, makers_of
 from enginery.reporting.evidence import Findings
 from enginery.reporting.metrics import metrics
 from enginery.reporting.page.charts import apart, frontier
+from enginery.reporting.page.labels import Named, covers, place_labels
 from enginery.reporting.page.nights import MOST_DRAWN
-from enginery.reporting.page.render import render_page, with_code
+from enginery.reporting.page.render import breakable, render_page, with_code
 from enginery.reporting.page.scales import TIMES, Scale, around, decades, from_zero, short
 from enginery.reporting.page.svg import wrapped
 from enginery.reporting.trend import trend_rows
@@ -41,7 +43,7 @@ class Reader(HTMLParser):
     def __init__(self, page):
         super().__init__()
         self.open, self.tags, self.figures, self.words = [], Counter(), [], []
-        self.feed(page)
+        self.feed(page.replace("<wbr>", ""))
         assert self.open == []
 
     def handle_starttag(self, tag, attributes):
@@ -113,6 +115,7 @@ def background_of(names=tuple(f"activation_{number}" for number in range(20)), *
             ),
             "histograms": Histograms(tensors=seen),
             "tools": Tools(versions={"onnx": "1.23.2"}),
+            "makers": {name: Maker("Conv", f"node of {name}", None) for name in names},
         }
         | changes
     )
@@ -338,12 +341,48 @@ def test_what_is_doubted_is_to_be_measured_again(findings, evidence):
     assert "What is noisy, and why int8 at batch 1: other programs took 0.8 of 2 cores. int8" in page.text
 
 
+def test_the_row_of_what_is_shipped_stands_out_and_what_ran_as_something_else_is_faint(usual, findings, evidence):
+    page = page_of(usual)
+    assert re.findall(r'<tr class="strong">\n<th scope="row"><span>(\w+)</span>', page) == ["int8"]
+    assert '<td class="faint">ran as fp32</td>' in page
+    none = page_of(findings(evidence("fp32", broken=("a",))))
+    assert '<tr class="strong">' not in none
+    assert '<td class="bad">failed</td>' in none
+
+
 def test_ratios_of_a_slower_machine_are_marked_wherever_they_stand(findings, evidence):
     slow = paced(evidence("fp32", (1.0, 0.98, 1.02)), 7.5)
     page = Reader(page_of(findings(slow, paced(evidence("int8", (4.0, 3.9, 4.1)), 5.0))))
     marked = [text for metric, text in page.figures if metric.endswith("speedup") and text.endswith("*")]
     assert marked == ["1.00 *", "1.00 (0.98 to 1.02) *", "1.00 (0.98 to 1.02) *"]
     assert "Noisy, fp32: 2 of 2 ratios: the machine was 1.50 times as slow as for another precision." in page.text
+
+
+def test_an_asterisk_is_explained_where_one_is_shown(findings, evidence):
+    scattered = test_reporting.spread_over(evidence("int8", (4.0, 3.9, 4.1)), 0.3, 1)
+    first, rest = (Reader(part).text for part in open_parts(page_of(findings(scattered)), '<section id="tradeoff"'))
+    assert "All reasons for noise stand beside the latencies." in first
+    assert "sterisk" not in first
+    assert " *" not in first
+    assert rest.count("An asterisk marks what is noisy.") == 1
+    assert "4.00 (3.90 to 4.10) *" in rest
+
+
+def open_parts(page, at):
+    """A page in two that each can be read, cut at the beginning of a section."""
+    first, _, rest = page.partition(at)
+    return first + "</main></body></html>", "<html><body><main>" + at + rest
+
+
+def test_the_figures_say_beside_which_engine_pytorch_ran(usual):
+    text = Reader(page_of(usual)).text
+    told = (
+        "Rows that say “beside fp32” are of turns beside that engine; each ratio is to the turns beside its own engine."
+    )
+    assert f"Latency in figures {told} Latency and how many" in text
+    assert "What int8 gained and lost, layer by layer Compute layers" in text
+    assert "All of them, the slowest first: Slowest layers of fp32" in text
+    assert "The next" not in text
 
 
 def test_where_nothing_is_noisy_no_asterisk_is_explained(usual):
@@ -401,7 +440,71 @@ def test_many_precisions_and_batch_sizes_fit(findings, evidence):
     assert len(page) < 1_000_000
     read = Reader(page)
     assert "120 of 500 activations shown" in read.text
+    assert read.text.count("The 10 slowest: Slowest layers of") == len(entries)
+    assert read.text.count("The next 50 Further layers of") == len(entries)
     assert len(re.findall(r'id="latency-\d+-title"', page)) == len(batches)
+
+
+def simplified(before, after):
+    base = background_of()
+    changes = {"nodes_before": before, "nodes_after": after}
+    return replace(base, simplification=base.simplification.model_copy(update=changes))
+
+
+def test_kinds_of_nodes_that_went_are_named(usual):
+    page = Reader(page_of(usual, simplified({"Conv": 20, "Shape": 4, "Cast": 6}, {"Conv": 20, "Pad": 1})))
+    assert "30 nodes became 21; gone: 6 Cast, 4 Shape; new: 1 Pad. 45.0 MB became 44.0 MB." in page.text
+    assert "Nodes by type of operator Operators" not in page.text
+
+
+def test_where_no_node_went_one_sentence_says_so_and_the_bars_are_folded(usual):
+    page = Reader(page_of(usual, simplified({"Conv": 20, "Relu": 17}, {"Conv": 20, "Relu": 17})))
+    assert "Nothing could be removed: 37 nodes were exported, and all of them stayed. 45.0 MB became" in page.text
+    assert "Nodes by type of operator Operators before and after simplifying" in page.text
+
+
+def drawn_histograms(page):
+    return re.findall(r"<figcaption>(.*, [\d.]+% clipped)</figcaption>.*", page)
+
+
+def test_a_histogram_is_called_after_the_node_that_makes_the_tensor(usual):
+    nodes = [
+        helper.make_node("Conv", ["input", "weight"], ["getitem_3"], name="node_Conv_294"),
+        helper.make_node("Relu", ["getitem_3"], ["relu"]),
+    ]
+    makers = makers_of(helper.make_graph(nodes, "tiny", [], []))
+    page = page_of(usual, background_of(("input", "getitem_3", "relu"), makers=makers))
+    assert drawn_histograms(page) == [
+        "Relu, 0.020% clipped",
+        "Conv node_Conv_294, 0.010% clipped",
+        "input input, 0.000% clipped",
+    ]
+
+
+def test_a_reshape_of_what_is_drawn_with_the_same_range_is_not_drawn(usual):
+    makers = {
+        "mean": Maker("ReduceMean", "node_mean", "relu"),
+        "view": Maker("Reshape", "node_view", "mean"),
+        "wider": Maker("Flatten", "node_wider", "mean"),
+    }
+    background = background_of(tuple(makers), makers=makers)
+    background.calibration.amax["wider"] = 3.0
+    page = page_of(usual, background)
+    assert {caption.partition(",")[0] for caption in drawn_histograms(page)} == {
+        "ReduceMean node_mean",
+        "Flatten node_wider",
+    }
+    assert "2 of 3 activations shown" in Reader(page).text
+    assert "Not shown: 1 that only reshape" in Reader(page).text
+
+
+def test_only_what_is_clipped_is_coloured(usual):
+    """The first activation clips nothing, though its threshold is below the last bin."""
+    page = page_of(usual, background_of(("a", "b")))
+    red = [
+        figure.count('class="clipped"') for figure in page.split("<figcaption>") if "% clipped</figcaption>" in figure
+    ]
+    assert red == [1, 0]
 
 
 def test_ranges_that_were_given_have_no_histograms(findings, evidence):
@@ -514,6 +617,37 @@ def test_labels_that_would_meet_move_apart():
     assert second >= first + 15
 
 
+def labels_of(*dots):
+    named = [Named(x, y, name) for x, y, name in dots]
+    return named, place_labels(named, bottom=260, right=24)
+
+
+@pytest.mark.parametrize("distance", [0.0, 0.005, 0.02, 0.044, 0.1, 0.2])
+@pytest.mark.parametrize("start", [0.02, 0.13, 0.5, 0.75])
+@pytest.mark.parametrize("down", [0, 4, 12])
+def test_no_label_of_five_near_dots_lies_on_another_dot(start, distance, down):
+    names = ("fp32", "fp16", "bf16", "int8", "fp8")
+    placed = [(min(0.91, start + number * distance), 120 + number * down, name) for number, name in enumerate(names)]
+    dots, labels = labels_of(*placed)
+    assert [label.of.name for label in labels if any(covers(label, dot) for dot in dots if dot is not label.of)] == []
+
+
+def test_two_dots_beside_each_other_have_their_labels_outside():
+    """As fp16 and fp32 lay on an H200: the label of one hid the other."""
+    _, labels = labels_of((0.905, 60, "fp32"), (0.861, 60, "fp16"))
+    assert [(label.of.name, label.at_left, label.moved) for label in labels] == [("fp32", False, 0), ("fp16", True, 0)]
+
+
+def test_a_label_that_finds_no_room_beside_its_dot_is_tied_to_it(findings, evidence):
+    _, labels = labels_of((0.13, 60, "fp32"), (0.12, 60, "fp16"))
+    assert [label.moved for label in labels] == [0, 15]
+    near = [evidence(name, (speed, speed, speed), relative=1e-7) for name, speed in (("fp32", 1.2), ("fp16", 1.1))]
+    page = page_of(findings(*near, evidence("int8", (9.0, 8.9, 9.1))))
+    drawn = page.partition('id="tradeoff-error-title"')[2].partition("</figure>")[0]
+    assert drawn.count('class="leader"') == 1
+    assert drawn.rindex("<text") < drawn.index("<circle")  # dots lie above labels
+
+
 def test_the_frontier_is_of_those_that_none_beats():
     """Heights count downwards: 10 is the better where less error is better."""
     places = [(0.9, 2.0), (0.5, 5.0), (0.4, 4.0), (0.1, 10.0)]
@@ -526,6 +660,12 @@ def test_long_labels_are_wrapped_and_cut():
     assert wrapped("PyTorch max_autotune+channels_last+bf16") == ["PyTorch", "max_autotune", "+channels_last", "+bf16"]
     assert all(len(line) <= 18 for line in wrapped("x" * 300))
     assert wrapped(" ".join(["eleven_letters"] * 9)) == ["eleven_letters"] * 3 + ["eleven_letters…"]
+
+
+def test_dotted_names_break_after_a_dot_and_are_escaped():
+    assert breakable("samples.crop") == "samples.<wbr>crop"
+    assert breakable("onnx 1.23") == "onnx 1.23"
+    assert breakable("a.<b>") == "a.&lt;b&gt;"
 
 
 def test_code_in_notes_is_escaped():

@@ -365,25 +365,56 @@ def raced_twice(entry, other="channels_last"):
     return replace(entry, benchmark=benchmark.model_copy(update=changes))
 
 
+def spread_over(entry, spread, *batches, contender="engine"):
+    """The evidence with calls of a contender that scatter, at these batch sizes."""
+    latencies = tuple(
+        one.model_copy(update={"spread": spread}) if one.contender == contender and one.batch in batches else one
+        for one in entry.benchmark.latencies
+    )
+    return replace(entry, benchmark=entry.benchmark.model_copy(update={"latencies": latencies}))
+
+
+def noted(found):
+    first, rest = write_summary(found).split("## Accuracy\n")
+    return [line for line in first.splitlines() if line.startswith("- ")], rest
+
+
 def test_however_much_is_noisy_each_precision_has_one_sentence_of_the_worst(findings, evidence):
     """The engine scatters at batch 1 alone, a baseline everywhere, but less."""
-    wide = noisy(raced_twice(evidence("int8", (4.0, 3.9, 4.1))), latency={"channels_last": {"spread": 0.26}})
-    latencies = tuple(
-        one.model_copy(update={"spread": 0.31}) if (one.contender, one.batch) == ("engine", 1) else one
-        for one in wide.benchmark.latencies
-    )
-    wide = replace(wide, benchmark=wide.benchmark.model_copy(update={"latencies": latencies}))
+    wide = noisy(raced_twice(evidence("int8", (4.0, 3.9, 4.1))), latency={"eager": {"spread": 0.26}})
     calm = raced_twice(evidence("fp32", (1.0, 0.98, 1.02)))
-    first, rest = write_summary(findings(calm, wide)).split("## Accuracy\n")
-    assert [line for line in first.splitlines() if line.startswith("- ")] == [
+    notes, rest = noted(findings(calm, spread_over(wide, 0.31, 1)))
+    assert notes == [
         "- **Noisy, int8:** 3 of 4 ratios: at worst, the middle half of the engine's calls spreads over 31% at batch 1."
     ]
     engines = "the middle half of the engine's calls spreads over 31%"
-    baselines = "the middle half of PyTorch channels_last's calls spreads over 26%"
+    baselines = "the middle half of PyTorch eager's calls spreads over 26%"
     assert rest.endswith(
         f"\n## What is noisy and why\n\n- **int8 at batch 1:** 2 of 2 ratios: {engines}; {baselines}.\n"
         f"- **int8 at batch 8:** 1 of 2 ratios: {baselines}.\n"
     )
+
+
+def test_noise_that_the_verdict_does_not_rest_on_is_one_sentence_however_many_have_it(findings, evidence):
+    everywhere = [spread_over(evidence(name, (at, at, at)), 0.3, 1) for name, at in (("fp32", 1.0), ("int8", 4.0))]
+    notes, rest = noted(findings(*everywhere))
+    assert notes == [
+        "- **Noisy at batch 1:** fp32, int8; the verdict is at batch 8 against PyTorch eager, and does not rest on it."
+    ]
+    assert "- **fp32 at batch 1:** the middle half of the engine's calls spreads over 30%.\n" in rest
+
+
+def test_noise_of_the_quoted_speed_has_a_sentence_beside_that_of_other_noise(findings, evidence):
+    quoted = spread_over(evidence("int8", (4.0, 4.0, 4.0)), 0.3, 8)
+    notes, _ = noted(findings(spread_over(evidence("fp32", (1.0, 1.0, 1.0)), 0.3, 1), quoted))
+    assert [note.partition(":**")[0] for note in notes] == ["- **Noisy, int8", "- **Noisy at batch 1"]
+
+
+def test_noise_of_another_baseline_is_told_as_such(findings, evidence):
+    entry = spread_over(raced_twice(evidence("int8", (4.0, 4.0, 4.0))), 0.3, 1, 8, contender="channels_last")
+    notes, _ = noted(findings(entry))
+    (told,) = (note.partition(":**")[0] for note in notes)
+    assert told == "- **Noisy at batch 1 and at batch 8 against other baselines"
 
 
 def test_what_is_furthest_beyond_its_limit_is_the_worst(findings, evidence):
@@ -712,24 +743,26 @@ def told_of_layers(page):
 
 
 def cost_of(precision, page):
-    return told_of_layers(page).split(f"### What {precision} cost\n")[1]
+    return told_of_layers(page).split(f"### What {precision} gained and lost, layer by layer\n")[1]
 
 
 def test_the_slowest_layers_are_told_with_their_share_and_the_latency(findings, evidence):
     page = told_of_layers(write_summary(findings(evidence("fp32", (1.0, 0.9, 1.1)))))
     assert "Medians over 48 calls at batch 8" in page
-    assert "60.00 ms in 4 layers; the latency is 64.00 ms. The slowest:" in page
+    assert "60.00 ms in 4 layers; the latency is 64.00 ms. All of them, the slowest first:" in page
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| conv")]
     assert rows == [
         ["conv1", "30.000", "50.0%", "Convolution", "fp32"],
         ["conv2", "20.000", "33.3%", "Convolution", "fp32"],
     ]
-    assert "What fp32 cost" not in page
+    assert "What fp32 gained" not in page
 
 
 def test_of_many_layers_ten_are_told(findings, evidence):
     many = traced(evidence("fp32"), **{f"node_{number}": 100.0 + number for number in range(60)})
-    rows = [line for line in told_of_layers(write_summary(findings(many))).splitlines() if line.startswith("| node_")]
+    told = told_of_layers(write_summary(findings(many)))
+    assert re.search(r"ms in 64 layers;.* The 10 slowest:\n", told)
+    rows = [line for line in told.splitlines() if line.startswith("| node_")]
     assert [row.split()[1] for row in rows] == [f"node_{number}" for number in range(59, 49, -1)]
 
 

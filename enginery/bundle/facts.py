@@ -4,13 +4,22 @@ import importlib.metadata
 from collections.abc import Mapping
 
 from enginery.bundle.gate import Passed
-from enginery.bundle.licences import DISTRIBUTIONS, about_data, about_model, about_weights, licence_of, runtime_licence
+from enginery.bundle.licences import (
+    DISTRIBUTIONS,
+    about_data,
+    about_enginery,
+    about_model,
+    about_weights,
+    licence_of,
+    runtime_licence,
+)
 from enginery.bundle.triton import BACKENDS
 from enginery.core.params import Params
 from enginery.core.records import ENGINE, EngineRecord
 from enginery.engines import REPRODUCE
 from enginery.feeds import BATCH
 from enginery.inspection import where
+from enginery.reporting.tables import RUNS_FOR_P99
 from enginery.reporting.wording import RUNTIME_TITLES
 from enginery.reproduce import TRTEXEC
 
@@ -39,8 +48,9 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         "most": sizes.max,
         "bytes": record.bytes,
         "executed": ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "not known",
-        "instead": None if record.share_as_asked or not record.executed else next(iter(record.executed)),
+        "instead": ran_as(record),
         "validation": measured.validation,
+        "runs_for_p99": RUNS_FOR_P99,
         "latencies": [latency for latency in benchmark.latencies if latency.contender == ENGINE],
         "ratios": benchmark.ratios,
         "measured_on": f"{passed.machine.device_name}, {benchmark.threads} threads on {passed.machine.cores} cores",
@@ -59,6 +69,11 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         **(example_facts(record) if has_example(record) else {}),
         **licences(record, params),
     }
+
+
+def ran_as(record: EngineRecord) -> str | None:
+    """Another type, if none of its arithmetic is known to have run in its own."""
+    return None if record.share_as_asked else next(iter(record.executed), None)
 
 
 def has_example(record: EngineRecord) -> bool:
@@ -105,7 +120,7 @@ def licences(record: EngineRecord, params: Params) -> dict[str, object]:
         "cuda_licence": licence_of("cuda-bindings"),
         "numpy_licence": licence_of("numpy"),
         "pillow_licence": licence_of("pillow"),
-        "enginery_licence": licence_of("enginery"),
+        "about_enginery": about_enginery(),
     }
 
 

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from enginery.core.errors import EngineryError
 from enginery.core.records import EngineRecord, Machine, Measured, Measurements, Verdict
-from enginery.core.suggestions import suggestion
 from enginery.engines import require_made_of
 from enginery.lookup import read_engine
 
@@ -26,7 +25,7 @@ def require_passed(precision: str, artifacts: Path, reports: Path) -> Passed:
     verdict = Verdict.read(reports / "verdict.json")
     if precision not in verdict.failures:
         raise EngineryError(
-            f"{reports / 'verdict.json'} judges no precision '{precision}'{suggestion(precision, verdict.failures)}"
+            f"{reports / 'verdict.json'} judges no precision '{precision}', only {', '.join(verdict.failures)}"
         )
     if why := verdict.failures[precision]:
         raise EngineryError(f"{precision} did not pass the gate and is not bundled: {', '.join(why)}")

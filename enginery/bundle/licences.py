@@ -10,7 +10,8 @@ DISTRIBUTIONS = {
     "tensorrt": ("tensorrt-cu13", "tensorrt"),
     "tensorrt_rtx": ("tensorrt_rtx",),
 }
-UNKNOWN = "none is named in its distribution, or that is not installed here: ask where it comes from"
+NOT_NAMED = "none is named in its distribution: ask its authors"
+NOT_INSTALLED = "not known, since it is not installed here: ask where it comes from"
 WEIGHTS = {
     "train": "trained by the pipeline that made this bundle; the data's terms may reach them",
     "given": "the model's own: on the terms that you have it under",
@@ -28,14 +29,25 @@ DATA = {
 
 
 def licence_of(*distributions: str) -> str:
-    """As the installed distribution declares it."""
+    """As the first of them that is installed declares it."""
     for name in distributions:
         try:
-            declared = importlib.metadata.metadata(name).json
+            return _declared(name) or NOT_NAMED
         except importlib.metadata.PackageNotFoundError:
             continue
-        return str(declared.get("license_expression") or declared.get("license") or UNKNOWN).partition("\n")[0]
-    return UNKNOWN
+    return NOT_INSTALLED
+
+
+def _declared(distribution: str) -> str:
+    found = importlib.metadata.metadata(distribution).json
+    return str(found.get("license_expression") or found.get("license") or "").partition("\n")[0]
+
+
+def about_enginery() -> str:
+    found = licence_of("enginery")
+    if found == NOT_NAMED:
+        return "Enginery names no licence: ask its authors before you pass these on"
+    return f"of Enginery: {found}"
 
 
 def runtime_licence(runtime: str) -> str:

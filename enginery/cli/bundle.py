@@ -1,5 +1,6 @@
 """`enginery bundle`."""
 
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -24,7 +25,12 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
+    from enginery.bundle.facts import ran_as
     from enginery.bundle.write import write_bundle
+    from enginery.lookup import read_engine
 
-    print(write_bundle(chosen.precision, chosen.out, chosen.artifacts, chosen.reports))
+    folder = write_bundle(chosen.precision, chosen.out, chosen.artifacts, chosen.reports)
+    print(folder)
+    if other := ran_as(read_engine(folder / "engine")):
+        print(f"{chosen.precision} ran as {other} where it was judged, and is never recommended", file=sys.stderr)
     return 0

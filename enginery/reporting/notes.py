@@ -1,11 +1,11 @@
 """What a reader must know before the figures are believed: what failed, lost to PyTorch itself, or was disturbed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from enginery.core.records import PYTORCH, Ratio
 from enginery.reporting.evidence import Evidence, Findings, title_of
-from enginery.reporting.noise import Noise, noise_at, noise_of, slowed
+from enginery.reporting.noise import Noise, noise_at, noise_of, reasons, slowed
 from enginery.reporting.verdict import AS_FAST, recommend
 from enginery.reporting.wording import RUNTIME_TITLES
 
@@ -50,13 +50,31 @@ def _is_slower(ratio: Ratio) -> bool:
     return AS_FAST * ratio.high < 1
 
 
+def noisy_as_quoted(findings: Findings, entry: Evidence) -> bool:
+    """Whether the one speed that is quoted of it, and that the verdict rests on, is noisy."""
+    return bool(reasons(findings, entry, entry.ratio(findings.tuned_batch, findings.baselines[0])))
+
+
 def _on_noise(findings: Findings) -> list[Note]:
-    """A sentence for each precision, however many of its ratios are noisy."""
-    return [
+    """A sentence for each precision whose quoted speed is noisy, however much of it is; one for what else is."""
+    noisy = [(entry, noise) for entry in findings.precisions if (noise := noise_of(findings, entry)).noisy]
+    notes = [
         Note(f"Noisy, {entry.precision}", f"{_told(noise)}.{_again(findings, entry.precision)}")
-        for entry in findings.precisions
-        if (noise := noise_of(findings, entry)).noisy
+        for entry, noise in noisy
+        if noisy_as_quoted(findings, entry)
     ]
+    elsewhere = [entry for entry, _ in noisy if not noisy_as_quoted(findings, entry)]
+    return notes + ([_noisy_elsewhere(findings, elsewhere)] if elsewhere else [])
+
+
+def _noisy_elsewhere(findings: Findings, entries: Sequence[Evidence]) -> Note:
+    quoted, names = findings.tuned_batch, ", ".join(entry.precision for entry in entries)
+    noisy = [batch for batch in findings.batches if any(noise_at(findings, entry, batch).noisy for entry in entries)]
+    others = ", ".join(str(batch) for batch in noisy if batch != quoted)
+    places = [f"at batch {others}"] if others else []
+    places += [f"at batch {quoted} against other baselines"] if quoted in noisy else []
+    verdict = f"the verdict is at batch {quoted} against {title_of(findings.baselines[0])}"
+    return Note(f"Noisy {' and '.join(places)}", f"{names}; {verdict}, and does not rest on it.")
 
 
 def _again(findings: Findings, precision: str) -> str:

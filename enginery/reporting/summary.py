@@ -24,6 +24,7 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
         f"Measured on {device(machine)}, {RUNTIME_TITLES[machine.runtime]} {machine.runtime_version}, "
         f"{first.benchmark.threads} threads, {first.validation.samples} validation images.",
         *_listed(notes_on(findings, failures)),
+        *([f"All [reasons](#{_anchor(NOISE)}) for noise stand at the end."] if noise else []),
         "![Accuracy and speed](figures/tradeoff.png)",
         "## Accuracy",
         "Each engine against PyTorch on the full validation set.",
@@ -98,7 +99,11 @@ def _listed(notes: Sequence[Note]) -> list[str]:
 
 
 def _reasons_below(noise: Sequence[Note]) -> str:
-    return f", for the [reasons at the end](#{NOISE.lower().replace(' ', '-')})" if noise else ""
+    return f", for the [reasons at the end](#{_anchor(NOISE)})" if noise else ""
+
+
+def _anchor(heading: str) -> str:
+    return heading.lower().replace(" ", "-")
 
 
 def _markdown(table: pd.DataFrame) -> str:

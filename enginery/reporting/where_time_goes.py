@@ -1,4 +1,4 @@
-"""The report on layers: the slowest of each engine, and what quantizing cost."""
+"""The report on layers: the slowest of each engine, and what quantizing gained and lost."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ def layer_sections(findings: Findings) -> Parts:
         parts += [f"### {entry.precision}", *slowest(entry, findings)]
     for entry in findings.precisions:
         if entry.precision in QUANTIZED:
-            parts += [f"### What {entry.precision} cost", *cost(entry, findings)]
+            parts += [f"### {gained_and_lost(entry)}", *cost(entry, findings)]
     return parts
 
 
@@ -37,13 +37,31 @@ def fastest_unquantized(findings: Findings) -> Evidence | None:
     return min(others, key=lambda entry: entry.latency(findings.tuned_batch).p50, default=None)
 
 
-def slowest(entry: Evidence, findings: Findings, most: int = MOST_LAYERS) -> Parts:
-    trace = entry.trace
-    if not trace.layers:
+def gained_and_lost(entry: Evidence) -> str:
+    return f"What {entry.precision} gained and lost, layer by layer"
+
+
+def slowest(entry: Evidence, findings: Findings) -> Parts:
+    ran = _by_time(entry)
+    if not entry.trace.layers:
         return [f"{RUNTIME_TITLES[findings.machine.runtime]} told no times of its layers."]
-    ran = sorted((layer for layer in trace.layers if layer.milliseconds), key=_milliseconds, reverse=True)
-    rows = [_row(layer, {"share": f"{layer.milliseconds / trace.milliseconds:.1%}"}) for layer in ran[:most]]
-    return [f"{trace.milliseconds:.2f} ms in {len(ran)} layers{_beside_latency(entry)} The slowest:", _table(rows)]
+    told = f"{entry.trace.milliseconds:.2f} ms in {len(ran)} layers{_beside_latency(entry)}"
+    which = f"The {MOST_LAYERS} slowest:" if len(ran) > MOST_LAYERS else "All of them, the slowest first:"
+    return [f"{told} {which}", _time_table(entry, ran[:MOST_LAYERS])]
+
+
+def next_slowest(entry: Evidence, most: int) -> pd.DataFrame | None:
+    """Those after the slowest, so many at most, for where there is room to fold them away."""
+    others = _by_time(entry)[MOST_LAYERS:][:most]
+    return _time_table(entry, others) if others else None
+
+
+def _by_time(entry: Evidence) -> list[LayerTime]:
+    return sorted((layer for layer in entry.trace.layers if layer.milliseconds), key=_milliseconds, reverse=True)
+
+
+def _time_table(entry: Evidence, layers: Sequence[LayerTime]) -> pd.DataFrame:
+    return _table([_row(one, {"share": f"{one.milliseconds / entry.trace.milliseconds:.1%}"}) for one in layers])
 
 
 def _beside_latency(entry: Evidence) -> str:

@@ -1,12 +1,13 @@
 """What explains the figures, drawn: errors against speed, errors of single images, calibration, the graph."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from enginery.core.records import Spread
+from enginery.core.records import Simplification, Spread
 from enginery.reporting.background import Background
-from enginery.reporting.evidence import Evidence, Findings, title_of
+from enginery.reporting.evidence import Evidence, Findings, some_of, title_of
 from enginery.reporting.page.charts import Axes, Curve, Point, draw_curves, draw_histogram, draw_points
 from enginery.reporting.page.pictures import Looks
 from enginery.reporting.page.rows import Mark, Row, bar, dot, draw_rows
@@ -101,14 +102,33 @@ def _at(spread: Spread, values: Sequence[float], share: float) -> float:
 
 
 def histogram_pictures(background: Background) -> list[Figure]:
+    """Each is called after the node that makes the tensor: tensors have names that say nothing."""
     seen, amax = background.histograms.tensors, background.calibration.amax
     return [
         Figure(
-            f"{name}, {seen[name].clipped:.3%} clipped",
+            f"{_made_by(name, background)}, {seen[name].clipped:.3%} clipped",
             draw_histogram(f"histogram-{number}", name, seen[name], amax[name]),
         )
         for number, name in enumerate(background.tensors[:MOST_HISTOGRAMS])
     ]
+
+
+def _made_by(tensor: str, background: Background) -> str:
+    return background.makers[tensor].title if tensor in background.makers else f"input {tensor}"
+
+
+def told_of_nodes(simplification: Simplification) -> str:
+    """How many there are, and which kinds went."""
+    before, after = Counter(simplification.nodes_before), Counter(simplification.nodes_after)
+    if before == after:
+        return f"Nothing could be removed: {before.total()} nodes were exported, and all of them stayed."
+    told = f"{before.total()} nodes became {after.total()}"
+    changes = [(what, left) for what, left in (("gone", before - after), ("new", after - before)) if left]
+    return "; ".join([told, *(f"{what}: {_counted(left)}" for what, left in changes)]) + "."
+
+
+def _counted(kinds: Counter[str]) -> str:
+    return some_of([f"{count} {kind}" for kind, count in kinds.most_common()])
 
 
 def operator_picture(background: Background) -> Markup:

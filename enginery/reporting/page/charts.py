@@ -8,10 +8,12 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from enginery.core.records import Sketch
+from enginery.reporting.page.labels import GAP, RADIUS, Label, Named, place_labels
 from enginery.reporting.page.scales import Scale, short
 from enginery.reporting.page.svg import LETTER, TEXT_HEIGHT, Picture
 
 HEIGHT, AXIS = 260, 40
+RIGHT = 24  # pixels beside points
 NEAR = 0.3  # a share of the width within which labels could meet
 HISTOGRAM_HEIGHT = 110
 
@@ -51,20 +53,29 @@ def draw_points(
     key: str, title: str, description: str, points: Sequence[Point], axes: Axes, less_is_better: bool
 ) -> Markup:
     """A staircase joins those that no other beats in both."""
-    picture = _with_axes(key, title, description, axes, right=24)
+    picture = _with_axes(key, title, description, axes, RIGHT)
     placed = [(axes.x.place(point.x), HEIGHT * (1 - axes.y.place(point.y)), point) for point in points]
     stairs = frontier([(x, y) for x, y, point in placed if point.look in ("plain", "strong")], less_is_better)
     for (x1, y1), (x2, y2) in pairwise(stairs):
         picture.line(x1, y1, x2, y1, "stair")
         picture.line(x2, y1, x2, y2, "stair")
-    for x, y, point in sorted(placed, key=lambda each: each[2].look != "hollow"):  # which would hide what it covers
+    for _, y, point in placed:
         picture.line(axes.x.place(point.low), y, axes.x.place(point.high), y, f"range {point.look}")
-        picture.dot(x, y, f"dot {point.look}", point.says, radius=6)
-    heights = apart([(x, y) for x, y, _ in placed])
-    for (x, _, point), height in zip(placed, heights, strict=True):
-        left = x > 1 - NEAR
-        picture.text(x, height + 4, point.label, f"figure {point.look}{' end' if left else ''}", -13 if left else 13)
+    labels = place_labels([Named(x, y, point.label) for x, y, point in placed], HEIGHT, RIGHT)
+    for label, (_, _, point) in zip(labels, placed, strict=True):
+        _label(picture, label, point.look)
+    for x, y, point in sorted(placed, key=lambda each: each[2].look != "hollow"):  # which would hide what it covers
+        picture.dot(x, y, f"dot {point.look}", point.says, RADIUS)
     return picture.markup()
+
+
+def _label(picture: Picture, label: Label, look: str) -> None:
+    """One that had to move away is tied to its dot."""
+    x, y, name = label.of
+    side = -1 if label.at_left else 1
+    if label.moved:
+        picture.leader(x, y, side * (GAP - 2), label.moved)
+    picture.text(x, y + label.moved + 4, name, f"figure {look}{' end' if label.at_left else ''}", side * GAP)
 
 
 def frontier(places: Sequence[tuple[float, float]], lower_is_better: bool) -> list[tuple[float, float]]:
@@ -104,9 +115,10 @@ def draw_histogram(key: str, name: str, sketch: Sketch, threshold: float) -> Mar
         f"{short(threshold)}; {sketch.clipped:.3%} lie beyond it."
     )
     picture = Picture(key, f"Histogram of {name}", says, HISTOGRAM_HEIGHT, (18, 8, 20, 8))
-    kept = min(columns, max(1, round(threshold / sketch.width))) if sketch.width else columns
+    kept = min(columns, max(1, round(threshold / sketch.width))) if sketch.width and sketch.clipped else columns
     picture.shape(_outline(heights[:kept], 0), columns, "kept")
-    picture.shape(_outline(heights[kept:], kept), columns, "clipped")
+    if kept < columns:
+        picture.shape(_outline(heights[kept:], kept), columns, "clipped")
     place = min(1.0, threshold / end) if end else 1.0
     picture.line(0, HISTOGRAM_HEIGHT, 1, HISTOGRAM_HEIGHT, "base")
     picture.line(place, -4, place, HISTOGRAM_HEIGHT, "threshold")

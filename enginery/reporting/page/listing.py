@@ -12,8 +12,10 @@ from enginery.reporting.evidence import Evidence, Findings, title_of
 from enginery.reporting.metrics import batch_key
 from enginery.reporting.noise import reasons
 from enginery.reporting.tables import known_p99
+from enginery.reporting.verdict import recommend
 from enginery.reporting.wording import percent
 
+RAN_AS = "ran as"
 FIGURE = re.compile(r"-$|[-+]?\d")
 
 
@@ -21,11 +23,16 @@ class Cell(NamedTuple):
     text: str
     metric: str | None = None  # where metrics.json has the same figure
 
+    @property
+    def look(self) -> str:
+        return "bad" if self.text == "failed" else "faint" if self.text.startswith(RAN_AS) else ""
+
 
 class Table(NamedTuple):
     caption: str
     columns: tuple[tuple[str, bool], ...]  # the name, and whether it holds figures
     rows: tuple[tuple[Cell, ...], ...]
+    strong: str | None = None  # what the row that is to stand out begins with
 
 
 def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> Table:
@@ -45,11 +52,9 @@ def overview(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Tab
         "precision", "verdict", f"times {title_of(baseline)}", f"ms per batch of\N{NO-BREAK SPACE}{batch}", "accuracy",
         "same answer", "relative error", "engine", "peak memory, MB",
     )  # fmt: skip
-    return table(
-        "Every precision at a glance",
-        columns,
-        [_at_a_glance(entry, findings, failures) for entry in findings.precisions],
-    )
+    rows = [_at_a_glance(entry, findings, failures) for entry in findings.precisions]
+    chosen = recommend(findings)
+    return table("Every precision at a glance", columns, rows)._replace(strong=chosen.precision if chosen else None)
 
 
 def _at_a_glance(entry: Evidence, findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> list[Cell]:
@@ -73,7 +78,7 @@ def _at_a_glance(entry: Evidence, findings: Findings, failures: Mapping[str, tup
 def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
     if failures.get(entry.precision):
         return "failed"
-    return "passed" if entry.is_what_it_says else f"ran as {next(iter(entry.engine.executed), 'nothing')}"
+    return "passed" if entry.is_what_it_says else f"{RAN_AS} {next(iter(entry.engine.executed), 'nothing')}"
 
 
 def latencies(findings: Findings) -> Table:

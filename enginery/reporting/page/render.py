@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,19 @@ from enginery.reporting import tables
 from enginery.reporting.background import Background
 from enginery.reporting.evidence import Findings, title_of
 from enginery.reporting.metrics import batch_key
-from enginery.reporting.notes import noise_by_batch, notes_on
+from enginery.reporting.notes import noise_by_batch, noisy_as_quoted, notes_on
 from enginery.reporting.page import causes, pictures
 from enginery.reporting.page.listing import facts, latencies, of_frame, overview, throughputs
 from enginery.reporting.page.nights import draw_trends
 from enginery.reporting.verdict import MEASURE_AGAIN, doubts, recommend, stands, why
-from enginery.reporting.where_time_goes import QUANTIZED, Parts, cost, slowest
+from enginery.reporting.where_time_goes import QUANTIZED, Parts, cost, gained_and_lost, next_slowest, slowest
 from enginery.reporting.wording import RUNTIME_TITLES, device, percent
 
 HERE = Path(__file__).parent
-MOST_LAYERS = 60  # the slowest of each engine
+MOST_FOLDED = 50  # layers of each engine, after the slowest
 FIRST_HISTOGRAMS = 6  # are seen at once, the others when they are chosen
 MOST_CLASSES = 50
+AFTER_A_DOT = re.compile(r"(?<=\.)(?=[a-z])")
 MOST_NIGHTS = 60  # a row for each precision
 
 
@@ -36,7 +38,7 @@ def render_page(
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"code": with_code, "title_of": title_of, "file_size": file_size}
+    environment.filters |= {"breakable": breakable, "code": with_code, "title_of": title_of, "file_size": file_size}
     script = (HERE / "page.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
@@ -79,6 +81,11 @@ def with_code(text: str) -> Markup:
     return Markup("").join(parts)
 
 
+def breakable(name: str) -> Markup:
+    """A dotted name may go on in the next line after a dot."""
+    return Markup("<wbr>").join(AFTER_A_DOT.split(name))
+
+
 def _verdict(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
     chosen = recommend(findings)
     return {
@@ -93,6 +100,7 @@ def _verdict(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dic
         "baseline": findings.baselines[0],
         "notes": notes_on(findings, failures),
         "noise": noise_by_batch(findings),
+        "starred": any(noisy_as_quoted(findings, entry) for entry in findings.precisions),
         "overview": overview(findings, failures),
     }
 
@@ -128,19 +136,25 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
 
 def _explained(findings: Findings, background: Background) -> dict[str, Any]:
     histograms = causes.histogram_pictures(background)
-    before, after = background.simplification.nodes_before, background.simplification.nodes_after
+    simplification = background.simplification
     return {
         "histograms": histograms,
+        "reshaped": len(background.histograms.tensors) - len(background.tensors),
         "first_histograms": FIRST_HISTOGRAMS,
         "operators": causes.operator_picture(background),
-        "nodes_before": sum(before.values()),
-        "nodes_after": sum(after.values()),
+        "told_of_nodes": causes.told_of_nodes(simplification),
+        "simplified": simplification.nodes_before != simplification.nodes_after,
         "slowest": {
-            entry.precision: _readable(slowest(entry, findings, MOST_LAYERS), f"Slowest layers of {entry.precision}")
+            entry.precision: _readable(slowest(entry, findings), f"Slowest layers of {entry.precision}")
             for entry in findings.precisions
         },
+        "next_slowest": {
+            entry.precision: of_frame(f"Further layers of {entry.precision}", others)
+            for entry in findings.precisions
+            if (others := next_slowest(entry, MOST_FOLDED)) is not None
+        },
         "costs_of_quantizing": {
-            entry.precision: _readable(cost(entry, findings), f"Layers that lost in {entry.precision}")
+            gained_and_lost(entry): _readable(cost(entry, findings), f"Layers that lost in {entry.precision}")
             for entry in findings.precisions
             if entry.precision in QUANTIZED
         },

@@ -55,6 +55,11 @@ class Picture:
         """`shift` is in pixels, to stand beside a mark."""
         self._add("text", look, x=_share(x), y=_pixels(y), dx=_pixels(shift)).text = words
 
+    def leader(self, x: float, y: float, across: float, down: float) -> None:
+        """A line from a place, over so many pixels."""
+        frame = self._add("svg", "leader", x=_share(x), y=_pixels(y))
+        SubElement(frame, "line", {"x2": _pixels(across), "y2": _pixels(down)})
+
     def shape(self, path: str, columns: float, look: str) -> None:
         """A path over so many columns, 100 high, stretched over the area."""
         frame = self._add("svg", viewBox=f"0 0 {columns:g} 100", preserveAspectRatio="none", width="100%")
