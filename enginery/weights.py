@@ -18,20 +18,24 @@ from enginery.samples import SampleSet
 from enginery.training import train
 
 
-def obtain(params: ModelParams, weights: WeightsParams, training: SampleSet, data: Path) -> nn.Module:
-    """The model with its weights. How many classes there are is what the samples say, or else the weights."""
-    classes = len(training.manifest.class_names) or None
+def obtain(
+    params: ModelParams, weights: WeightsParams, training: SampleSet, data: Path
+) -> tuple[nn.Module, int | None]:
+    """The model with its weights, and how many classes it was made for: what the samples say, or else the weights."""
+    classes = training.classes or None
     if weights.source == "train":
-        return _trained(params, weights.training, classes, training)
+        return _trained(params, weights.training, classes, training), classes
     if weights.source == "pretrained":
-        return _pretrained(params, classes)
+        return _pretrained(params, classes), classes
     if weights.source == "given":
-        return make_model(params, classes)
+        return make_model(params, classes), classes
     checkpoint = brought_checkpoint(weights.source, data)
     state = read_checkpoint(checkpoint)
-    model = make_model(params, classes or _classes_of(state))
+    if not params.is_factory:  # a factory is told by its own arguments
+        classes = classes or _classes_of(state)
+    model = make_model(params, classes)
     apply_weights(model, state, checkpoint)
-    return model
+    return model, classes
 
 
 def _trained(params: ModelParams, how: TrainingParams, classes: int | None, training: SampleSet) -> nn.Module:

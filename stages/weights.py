@@ -25,17 +25,18 @@ def weights(data: Path, models: Path, training: Path, weights: Path) -> None:
             file = unfinished / GIVEN_GRAPH
             graph = load_graph(brought_model(params.model.source, models))
             save_graph(graph, file)  # with the weights that it may have beside it
+            classes = samples.classes or None
             parameters = sum(len(onnx.numpy_helper.to_array(tensor).ravel()) for tensor in graph.graph.initializer)
         else:
             file = unfinished / WEIGHTS
-            model = obtain(params.model, params.weights, samples, data)
+            model, classes = obtain(params.model, params.weights, samples, data)
             torch.save(model.state_dict(), file)
             parameters = sum(parameter.numel() for parameter in model.parameters())
         record = Weights(
             model=params.model.source,
             arguments=params.model.arguments,
             source=params.weights.source,
-            classes=len(samples.manifest.class_names) or None,
+            classes=classes,
             sha256=sha256(file),
         )
         record.write(unfinished / RECORD)

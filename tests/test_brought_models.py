@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torchvision
 from documents import blocks
 from PIL import Image
 from ruamel.yaml import YAML
 from test_pipeline import checkout
 
-from enginery.core.records import EngineRecord, Manifest, Validation, Verdict
+from enginery.core.records import EngineRecord, Manifest, Validation, Verdict, Weights
 from enginery.recipes import apply_recipe
 
 PRECISION = "int8"  # its chain is the longest; the others' is the same without calibration
@@ -158,6 +159,25 @@ def test_a_factory_with_a_checkpoint_and_a_fixed_batch(project, monkeypatch):
     assert shapes(record.interface.outputs) == {"logits": ("float32", (4, 2))}
     assert [spot.batch for spot in validation.spots] == [4]
     assert record.class_names == ("cat", "dog")
+
+
+def test_images_without_labels_and_a_checkpoint_of_other_than_a_thousand_classes(project, monkeypatch):
+    """The weights alone say how many there are, and each stage that makes the model anew must know."""
+    photos("data/images/plain")
+    torch.manual_seed(0)
+    Path("data/weights").mkdir(exist_ok=True)
+    torch.save(torchvision.models.squeezenet1_1(num_classes=7).state_dict(), "data/weights/seven.pt")
+    recipe = """
+model: {source: squeezenet1_1}
+weights: {source: data/weights/seven.pt}
+samples: {source: data/images/plain, preprocessing: {resize: 32, crop: 32}}
+"""
+    lay_over(recipe, TINY, "samples: {validation: 12}")
+    record, validation = run_pipeline(monkeypatch)
+    assert shapes(record.interface.outputs) == {"logits": ("float32", ("batch", 7))}
+    assert Weights.read(Path("artifacts/weights/weights.json")).classes == 7
+    assert validation.engine_accuracy is None
+    assert validation.engine_against_pytorch.top1_agreement is not None
 
 
 def test_an_onnx_file_that_is_already_there(project, monkeypatch):

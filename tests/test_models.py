@@ -24,7 +24,7 @@ def given(samples):
         manifest = samples.manifest.model_copy(update={"class_names": tuple(map(str, range(classes)))})
         ours = load_params(Path(__file__).parents[1] / "params.yaml").weights
         params = ours.model_copy(update={"source": str(path)})
-        return obtain(model, params, SampleSet(samples.folder, manifest), path.parent)
+        return obtain(model, params, SampleSet(samples.folder, manifest), path.parent)[0]
 
     return load
 

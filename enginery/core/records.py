@@ -110,7 +110,7 @@ class Manifest(Record):
 
 
 class Weights(Record):
-    """The model, and where its weights come from; `classes` is None where nothing says how many there are."""
+    """The model, and where its weights come from; `classes` are those that it was made for, None if nothing says so."""
 
     model: str
     arguments: dict[str, Any]
