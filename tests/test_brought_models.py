@@ -43,6 +43,26 @@ def network():
         nn.Conv2d(32, 32, 3, 2, 1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True), nn.Conv2d(32, 16, 1),
     )
 """
+FOUND = """
+import torch
+from torch import nn
+
+
+class Found(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 2, 1), nn.ReLU())
+        self.boxes, self.odds = nn.Linear(32, 4), nn.Linear(32, 1)
+
+    def forward(self, image):
+        seen = self.body(image).mean((2, 3))
+        return {"boxes": self.boxes(seen), "odds": self.odds(seen).sigmoid()}
+
+
+def network():
+    torch.manual_seed(0)
+    return Found()
+"""
 MAPS_RECIPE = """
 model: {source: "maps:network"}
 weights: {source: given}
@@ -202,6 +222,23 @@ def test_an_onnx_file_that_is_already_there(project, monkeypatch):
     assert shapes(record.interface.inputs) == {"images": ("float32", ("batch", 3, 16, 16))}
     assert shapes(record.interface.outputs) == {"scores": ("float32", ("batch", 2))}
     assert validation.reference == "ONNX Runtime"
+
+
+def test_a_model_that_tells_no_classes_apart_is_judged_by_its_errors(project, monkeypatch):
+    """One number for two classes, as of a sigmoid, and boxes that look like scores."""
+    photos("data/images/pets/cat", "data/images/pets/dog")
+    write_code(monkeypatch, "found", FOUND)
+    recipe = """
+model: {source: "found:network", scores: none}
+weights: {source: given}
+samples: {source: data/images/pets}
+"""
+    lay_over(recipe, SMALL_IMAGES, TINY)
+    record, validation = run_pipeline(monkeypatch)
+    assert record.scores == "none"
+    assert (validation.engine_accuracy, validation.accuracy_drop) == (None, None)
+    assert validation.engine_against_pytorch.top1_agreement is None
+    assert "accuracy not measured (no labels or no scores)." in Path("reports/summary.md").read_text()
 
 
 def test_maps_whose_size_follows_from_the_images(project, monkeypatch):

@@ -29,6 +29,7 @@ LAUNCHES = (EAGER, "compile", "max_autotune", "cuda_graph")
 NUMBERS = ("fp16", "bf16")
 LAYOUTS = ("channels_last",)
 LARGEST_SIDE = 65500  # of an image, in pixels
+NO_SCORES = "none"  # model.scores of a model that tells no classes apart
 OPSETS = range(18, 25)
 
 
@@ -146,6 +147,7 @@ class ModelParams(Section):
 
     source: str
     arguments: dict[str, Any]
+    scores: str | None = Field(default=None, min_length=1)
 
     @field_validator("source")
     @classmethod
