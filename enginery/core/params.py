@@ -1,5 +1,6 @@
 """params.yaml as frozen, validated values. An unknown or impossible entry is an error that names it."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -88,6 +89,13 @@ def _possible_opset(given: Any) -> Any:
     return given
 
 
+def _survives_json(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError):
+        return False
+
+
 Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
 Size = Annotated[tuple[Side, Side], BeforeValidator(_height_and_width)]
 PerChannel = Annotated[tuple[float, ...], Field(min_length=1)]
@@ -148,6 +156,18 @@ class ModelParams(Section):
     source: str
     arguments: dict[str, Any]
     scores: str | None = Field(default=None, min_length=1)
+
+    @field_validator("arguments")
+    @classmethod
+    def _are_the_same_in_json(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The first stage takes them from YAML, the others from what it recorded: they must make the same model."""
+        for name, value in arguments.items():
+            if not _survives_json(value):
+                raise ValueError(
+                    f"{name} is {value!r}, which no record keeps: write text, finite numbers, true, false, null, lists "
+                    "and sections of those, and names and dates in quotes"
+                )
+        return arguments
 
     @field_validator("source")
     @classmethod
