@@ -65,7 +65,13 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
             )
     except torch.onnx.errors.OnnxExporterError as error:
         with _quiet_exporter():
-            place = _place_of(error, lambda: torch.export.export(flat, (), given, dynamic_shapes=shapes, strict=False))
+            traced = _traced(lambda: torch.export.export(flat, (), given, dynamic_shapes=shapes, strict=False))
+            place = _place_of(error, traced) if traced else ""
+        if ignored := _ignored(traced, list(given)) if traced else []:
+            raise EngineryError(
+                f"the model makes no use of its input {', '.join(ignored)}, and PyTorch cannot export it with such: "
+                "leave it out of samples.source, and give it a default in forward"
+            ) from None
         raise EngineryError(f"the model cannot be exported to ONNX: {_cause(error, place)}") from None
     if program is None:
         raise EngineryError("the model cannot be exported to ONNX: PyTorch returned no program")
@@ -160,13 +166,26 @@ def _cause(error: BaseException, place: str) -> str:
     return reason.strip() + (f" ({own[-1][0]}, line {own[-1][1]}, in {own[-1][2]})" if own else "")
 
 
-def _place_of(error: BaseException, retrace: Callable[[], torch.export.ExportedProgram]) -> str:
+def _traced(trace: Callable[[], torch.export.ExportedProgram]) -> torch.export.ExportedProgram | None:
+    """What the exporter could not write, once more: its error does not tell all."""
+    with contextlib.suppress(Exception):  # the reason alone will have to do
+        return trace()
+    return None
+
+
+def _ignored(program: torch.export.ExportedProgram, inputs: list[str]) -> list[str]:
+    """The inputs that nothing reads."""
+    read = {node.name for node in program.graph.nodes if node.users}
+    return [name for name, place in zip(inputs, program.graph_signature.user_inputs, strict=True) if place not in read]
+
+
+def _place_of(error: BaseException, program: torch.export.ExportedProgram) -> str:
     """Where the model uses an operator that has no translation: the error names a node, the traced program a line."""
     named = re.search(r"translating node %(\w+)", str(error))
     if not named:
         return ""
-    with contextlib.suppress(Exception):  # the reason alone will have to do
-        for node in retrace().run_decompositions().graph.nodes:
+    with contextlib.suppress(Exception):
+        for node in program.run_decompositions().graph.nodes:
             if node.name == named[1]:
                 return str(node.meta.get("stack_trace", ""))
     return ""

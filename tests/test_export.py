@@ -144,6 +144,22 @@ def test_what_cannot_be_exported_is_told_with_its_operator_and_the_users_line(mo
     assert capfd.readouterr() == ("", "")  # PyTorch prints all that it has traced so far
 
 
+def test_an_input_that_the_model_ignores_is_named():
+    class Ignores(nn.Module):
+        def forward(self, pixels, mask=None):
+            return pixels * 2
+
+    pixels, mask = noise(2, 4), noise(2, 4)
+    with pytest.raises(EngineryError) as caught:
+        export_model(Ignores().eval(), {"mask": mask, "pixels": pixels}, {0: "batch"}, BATCH, OPSET)
+    assert str(caught.value) == (
+        "the model makes no use of its input mask, and PyTorch cannot export it with such: "
+        "leave it out of samples.source, and give it a default in forward"
+    )
+    graph = export_model(Ignores().eval(), {"pixels": pixels}, {0: "batch"}, BATCH, OPSET)
+    assert sizes_of(graph.graph.input) == {"pixels": ["batch", 4]}
+
+
 # The user's own ONNX file.
 
 
