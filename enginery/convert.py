@@ -23,7 +23,7 @@ LARGEST_INT8 = 127
 LARGEST_FP8 = 448  # of E4M3
 LARGEST_FLOAT16 = float(np.finfo(np.float16).max)  # ModelOpt writes it for all that is larger
 SMALLEST_FLOAT16_SCALE = 2.0**-20  # below, float16 has fewer than five bits left
-LARGE_IMAGE = 224
+LARGE_IMAGE = 224  # takes it to come through most networks
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
 
 
@@ -65,9 +65,19 @@ def nodes_of_tiny_inputs(source: Path, precision: str, amax: Mapping[str, float]
     return [node.name for node in load_graph(source).graph.node if tiny.intersection(node.input)]
 
 
-def quantize(source: Path, precision: str, amax: Mapping[str, float], keep: Keep, rest: Rest) -> onnx.ModelProto:
-    """Q/DQ nodes where TensorRT fuses them, which is NVIDIA's to know; the scales are ours, to the bit of `rest`."""
-    zeros = _one_batch(source)
+def quantize(
+    source: Path,
+    precision: str,
+    amax: Mapping[str, float],
+    keep: Keep,
+    rest: Rest,
+    sizes: Mapping[str, int] | None = None,
+) -> onnx.ModelProto:
+    """Q/DQ nodes where TensorRT fuses them, which is NVIDIA's to know; the scales are ours, to the bit of `rest`.
+
+    `sizes` are of images that the graph takes, where it leaves them open.
+    """
+    zeros = _one_batch(source, sizes or {})
     tiny = [re.escape(name) for name in nodes_of_tiny_inputs(source, precision, amax, rest)]
     with _quiet_modelopt(), tempfile.TemporaryDirectory() as scratch:
         from modelopt.onnx.quantization import quantize as modelopt_quantize
@@ -131,23 +141,27 @@ def _require_usable_scales(model: onnx.ModelProto) -> None:
                 )
 
 
-def tensors_to_quantize(source: Path, precision: str, keep: Keep) -> list[str]:
+def tensors_to_quantize(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | None = None) -> list[str]:
     """The activations that are quantized when each has a range: ModelOpt silently leaves out what a cache lacks."""
-    activations = [*_one_batch(source), *(name for node in load_graph(source).graph.node for name in node.output)]
-    complete = quantize(source, precision, dict.fromkeys(activations, 1.0), keep, rest="fp32")
+    activations = [
+        *_one_batch(source, sizes or {}),
+        *(name for node in load_graph(source).graph.node for name in node.output),
+    ]
+    complete = quantize(source, precision, dict.fromkeys(activations, 1.0), keep, "fp32", sizes)
     quantized = {node.input[0] for node in complete.graph.node if node.op_type == "QuantizeLinear"}
     return [name for name in activations if name in quantized]
 
 
-def _one_batch(source: Path) -> dict[str, NDArray[np.generic]]:
-    """Zeros for each input; what varies beside the batch is as large as it takes to come through any network."""
+def _one_batch(source: Path, sizes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
+    """Zeros for each input; what varies beside the batch is as large as the samples."""
     zeros = {}
     for tensor in graph_inputs(onnx.load(source, load_external_data=False).graph):
         kind = tensor.type.tensor_type
-        sizes = [
-            size.dim_value or (LARGE_IMAGE if axis else CALIBRATION_BATCH) for axis, size in enumerate(kind.shape.dim)
+        shape = [
+            size.dim_value or (sizes.get(size.dim_param, LARGE_IMAGE) if axis else CALIBRATION_BATCH)
+            for axis, size in enumerate(kind.shape.dim)
         ]
-        zeros[tensor.name] = np.zeros(sizes, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        zeros[tensor.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
     return zeros
 
 
