@@ -96,7 +96,10 @@ def open_exported(path: Path, name: str) -> Any:
 
 
 def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -> onnx.ModelProto:
-    """The user's own file as it is, but that what varies is called batch, height and width, as in build.profile."""
+    """The user's own file as it is, but that what varies is called batch, height and width, as in build.profile.
+
+    `axes` are those of the profile; another that the file leaves open is from then on as large as in the samples.
+    """
     inputs = graph_inputs(model.graph)
     names = [tensor.name for tensor in inputs]
     if sorted(names) != sorted(example):
@@ -106,12 +109,13 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -
         )
     for tensor in inputs:
         _require_fitting(tensor, example[tensor.name], what)
-    meant: defaultdict[str, set[str]] = defaultdict(set)  # by each name of the file
+    meant: defaultdict[str, set[str | int]] = defaultdict(set)  # by each name of the file
     for tensor in inputs:
         for number, size in enumerate(tensor.type.tensor_type.shape.dim):
-            if number in axes and not size.HasField("dim_value"):
-                meant[size.dim_param].add(axes[number])
-                size.dim_param = axes[number]
+            if not size.HasField("dim_value"):
+                ours = axes.get(number, example[tensor.name].shape[number])
+                meant[size.dim_param].add(ours)
+                _set_size(size, ours)
     for tensor in (*model.graph.output, *model.graph.value_info):
         for size in tensor.type.tensor_type.shape.dim:
             if size.dim_param:
@@ -137,10 +141,17 @@ def _require_fitting(tensor: onnx.ValueInfoProto, sample: NDArray[Any], what: st
         )
 
 
-def _rename(size: onnx.TensorShapeProto.Dimension, meant: set[str], ours: set[str]) -> None:
+def _set_size(size: onnx.TensorShapeProto.Dimension, ours: str | int) -> None:
+    if isinstance(ours, str):
+        size.dim_param = ours
+    else:
+        size.dim_value = ours
+
+
+def _rename(size: onnx.TensorShapeProto.Dimension, meant: set[str | int], ours: set[str]) -> None:
     """What may be one of several, or has a name of ours for something else, gets none: it would pass for that size."""
     if len(meant) == 1:
-        (size.dim_param,) = meant
+        _set_size(size, *meant)
     elif meant or size.dim_param in ours:
         size.ClearField("dim_param")
 

@@ -29,7 +29,8 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
     checked = checked_feeds(samples, profile)
     example = samples.cycled(profile.batch.max if profile.batch.fixed else 2)
     given = weights / GIVEN_GRAPH
-    adopted = adopt_graph(load_graph(given), example, samples.axes, name) if given.exists() else None
+    varying = {number: axis for number, axis in samples.axes.items() if axis in profile.ranges}
+    adopted = adopt_graph(load_graph(given), example, varying, name) if given.exists() else None
     if adopted:  # what does not fit it says better than by failing
         interface_of(adopted, profile, name)
     wanted = [require_runs(original, feeds, samples.classes, params.model.scores) for feeds in checked]
