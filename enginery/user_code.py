@@ -11,7 +11,8 @@ from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 
 INSTALLED = ("site-packages", "dist-packages")
-SHOWN = 3  # frames of a traceback
+SHOWN = 3  # frames of a traceback, and lines of a message
+LONGEST = 400  # characters of a message: some list each weight of a network
 RAISED = (Exception, SystemExit)  # by the user's code, which may also leave by sys.exit
 
 
@@ -77,12 +78,27 @@ def users_part(error: BaseException) -> str:
     """The error, and the places in the user's own files that led there; of ours and of libraries none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
-    first_line = str(error).strip().partition("\n")[0]
-    said = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    root = _root_of(error)
+    said = _said(error) + (f", because of {_said(root)}" if root is not error else "")
     frames = users_frames(error)[-SHOWN:]
     return said + "".join(
         f"\n  {frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}" for frame in frames
     )
+
+
+def _said(error: BaseException) -> str:
+    """PyTorch tells in the second line what the first announces."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = " ".join(lines[:SHOWN])
+    told = told if len(told) <= LONGEST else f"{told[:LONGEST]}…"
+    return f"{type(error).__name__}: {told}" if told else type(error).__name__
+
+
+def _root_of(error: BaseException) -> BaseException:
+    """What it was raised from, or while something else was handled."""
+    while earlier := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
+        error = earlier
+    return error
 
 
 def users_frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -99,18 +99,52 @@ def raised_by(call, *arguments):
 def test_of_a_failure_the_last_places_in_the_users_code_are_told():
     def fail(depth):
         if depth == 0:
-            raise ValueError("no depth left\nand more that nobody reads")
+            raise ValueError("\nno depth left:\n\n\ttake a smaller one,\n  or none\nand more that nobody reads")
         fail(depth - 1)
 
     first, *places = users_part(raised_by(fail, 5)).split("\n  ")
-    assert first == "ValueError: no depth left"
+    assert first == "ValueError: no depth left: take a smaller one, or none"
     assert len(places) == 3
     assert [place.rpartition(": ")[2] for place in places] == [
         "fail(depth - 1)",
         "fail(depth - 1)",
-        'raise ValueError("no depth left\\nand more that nobody reads")',
+        r'raise ValueError("\nno depth left:\n\n\ttake a smaller one,\n  or none\nand more that nobody reads")',
     ]
     assert all(place.startswith(f"{__file__}, line ") and ", in fail: " in place for place in places)
+
+
+@pytest.mark.parametrize("told", ["from", "while handling"])
+def test_what_an_error_was_raised_for_is_told_in_its_line(told):
+    def fail():
+        try:
+            Path("/nowhere/at/all").read_bytes()
+        except OSError as error:
+            if told == "from":
+                raise RuntimeError("could not build") from error
+            raise RuntimeError("could not build")  # noqa: B904
+
+    first, *places = users_part(raised_by(fail)).split("\n  ")
+    assert first == (
+        "RuntimeError: could not build, because of FileNotFoundError: "
+        "[Errno 2] No such file or directory: '/nowhere/at/all'"
+    )
+    assert [place.partition(", in ")[2].partition(":")[0] for place in places] == ["raised_by", "fail"]
+
+
+def test_an_error_that_hides_its_reason_keeps_it_hidden():
+    def fail():
+        try:
+            Path("/nowhere/at/all").read_bytes()
+        except OSError:
+            raise RuntimeError("could not build") from None
+
+    assert users_part(raised_by(fail)).startswith("RuntimeError: could not build\n")
+
+
+def test_of_a_message_without_end_the_beginning_is_told():
+    told = users_part(ValueError("x" * 100_000))
+    assert len(told) < 500
+    assert told.endswith("x…")
 
 
 def test_places_in_libraries_are_left_out():
