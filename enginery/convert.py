@@ -42,7 +42,7 @@ def require_known(keep: Keep, model: onnx.ModelProto) -> None:
 
 def cast(source: Path, precision: str, keep: Keep) -> onnx.ModelProto:
     """fp16 or bf16 inside, float32 inputs and outputs. Operators that need the range or the precision stay float32."""
-    with _quiet_modelopt():
+    with _quiet_modelopt(), _told(precision):
         from modelopt.onnx.autocast import convert_to_mixed_precision
 
         converted: onnx.ModelProto = convert_to_mixed_precision(
@@ -84,20 +84,22 @@ def quantize(
 
         cache, target = Path(scratch) / "calibration.cache", Path(scratch) / "quantized.onnx"
         write_cache(amax, cache)
-        modelopt_quantize(
-            shutil.copyfile(source, Path(scratch) / "given.onnx").as_posix(),  # some graphs it writes back, changed
-            quantize_mode=precision,
-            # One batch of zeros: with a cache given, the data is run but its ranges are not used.
-            calibration_data=zeros,
-            calibration_shapes=",".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in zeros.items()),
-            calibration_cache_path=str(cache),
-            calibration_eps=["cpu"],
-            op_types_to_exclude=list(keep.op_types),
-            nodes_to_exclude=[*keep.nodes, *tiny],
-            high_precision_dtype=rest,
-            output_path=str(target),
-            log_level="ERROR",
-        )
+        shapes = ",".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in zeros.items())
+        with _told(precision):
+            modelopt_quantize(
+                shutil.copyfile(source, Path(scratch) / "given.onnx").as_posix(),  # some graphs it writes back, changed
+                quantize_mode=precision,
+                # One batch of zeros: with a cache given, the data is run but its ranges are not used.
+                calibration_data=zeros,
+                calibration_shapes=shapes,
+                calibration_cache_path=str(cache),
+                calibration_eps=["cpu"],
+                op_types_to_exclude=list(keep.op_types),
+                nodes_to_exclude=[*keep.nodes, *tiny],
+                high_precision_dtype=rest,
+                output_path=str(target),
+                log_level="ERROR",
+            )
         graph = load_graph(target)
         if precision == "fp8":
             _set_fp8_scales(graph, read_cache(cache))
@@ -163,6 +165,19 @@ def _one_batch(source: Path, sizes: Mapping[str, int]) -> dict[str, NDArray[np.g
         ]
         zeros[tensor.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
     return zeros
+
+
+@contextlib.contextmanager
+def _told(precision: str) -> Iterator[None]:
+    """What ModelOpt cannot do with a graph is no defect of ours."""
+    try:
+        yield
+    except Exception as error:  # ONNX Runtime's own exceptions share no base class
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise EngineryError(
+            f"ModelOpt cannot make {precision} of the graph: {why}; keep what it names in high precision, or drop the "
+            "precision"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -29,14 +29,18 @@ PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
 class _Flat(nn.Module):
-    """Returns a plain tuple, so that the exporter finds as many outputs as there are names."""
+    """Returns a plain tuple, so that the exporter finds as many outputs as there are names.
+
+    Of float64 it returns float32, as `run_model` does: no engine answers in more.
+    """
 
     def __init__(self, model: nn.Module, names: list[str]) -> None:
         super().__init__()
         self.model, self.names = model, names
 
     def forward(self, **feeds: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(call_model(self.model, {name: feeds[name] for name in self.names}).values())
+        outputs = call_model(self.model, {name: feeds[name] for name in self.names}).values()
+        return tuple(output.float() if output.dtype == torch.float64 else output for output in outputs)
 
 
 def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile, opset: int) -> onnx.ModelProto:

@@ -319,3 +319,14 @@ def test_a_graph_that_takes_only_some_sizes_is_shown_images_of_the_samples_size(
     amax = checked_ranges("int8", path, tmp_path, samples, EVERYTHING)
     quantized = quantize(path, "int8", amax, EVERYTHING, "fp32", samples.sizes)
     assert quantized_inputs(quantized)["conv"] == ["input", "w"]
+
+
+def test_what_modelopt_cannot_do_with_a_graph_is_a_sentence(tiny_graph, tmp_path):
+    """Such as an output of float64, which a file of the user's own may have."""
+    model = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    model.graph.node.append(helper.make_node("Cast", ["logits"], ["exact"], "widen", to=TensorProto.DOUBLE))
+    model.graph.output[0].name = "exact"
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(EngineryError, match=r"^ModelOpt cannot make fp16 of the graph: .*exact.*; keep what it names"):
+        cast(tmp_path / "model.onnx", "fp16", EVERYTHING)

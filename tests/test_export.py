@@ -144,6 +144,15 @@ def test_what_cannot_be_exported_is_told_with_its_operator_and_the_users_line(mo
     assert capfd.readouterr() == ("", "")  # PyTorch prints all that it has traced so far
 
 
+def test_float64_is_returned_as_float32_as_everywhere():
+    class Exact(nn.Module):
+        def forward(self, pixels):
+            return {"exact": pixels.double() * 3, "half": pixels.half()}
+
+    graph = export_model(Exact().eval(), {"input": noise(2, 4)}, {0: "batch"}, BATCH, OPSET)
+    assert [spec.dtype for spec in interface_of(graph, BATCH, "x").outputs] == ["float32", "float16"]
+
+
 def test_an_input_that_the_model_ignores_is_named():
     class Ignores(nn.Module):
         def forward(self, pixels, mask=None):
