@@ -1,26 +1,36 @@
 """The user's own code: what it is made of, and what it says when it fails."""
 
 import ast
+import contextlib
 import importlib.util
-import re
+import site
 import sys
+import sysconfig
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 
-INSTALLED = ("site-packages", "dist-packages")
+KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
+INSTALLED = {
+    Path(folder).resolve()
+    for folder in (*map(sysconfig.get_path, KINDS), *site.getsitepackages(), site.getusersitepackages())
+}
 SHOWN = 3  # frames of a traceback, and lines of a message
 LONGEST = 400  # characters of a message: some list each weight of a network
 RAISED = (Exception, SystemExit)  # by the user's code, which may also leave by sys.exit
 
 
 def fingerprint(source: str) -> dict[str, str]:
-    """The hashes of all Python files that `package.module:factory` may come from: new code, new run.
+    """The hashes of all Python files that `package.module:factory` may come from: new code, new run."""
+    files = watched_files(source)
+    return {name: sha256(files[name]) for name in sorted(files)}
 
-    Those of its package, and of what the user wrote besides and these import. None of it is run.
-    """
+
+def watched_files(source: str) -> dict[str, Path]:
+    """Those of its package, and of what the user wrote besides and these import. None of it is run."""
     package = source.partition(":")[0].partition(".")[0]
     files = _files_of(package)
     if not files:
@@ -34,7 +44,23 @@ def fingerprint(source: str) -> dict[str, str]:
             if name not in sys.stdlib_module_names and (imported := _users(_files_of(name))):
                 files = files | imported
                 waiting.append(imported)
-    return {name: sha256(files[name]) for name in sorted(files)}
+    return files
+
+
+@contextlib.contextmanager
+def tell_unwatched(source: str) -> Iterator[None]:
+    """While the factory runs: it may import what lies in a folder that it puts on `sys.path` itself."""
+    watched, before = {file.resolve() for file in watched_files(source).values()}, set(sys.modules)
+    yield
+    modules = [module for name, module in sys.modules.items() if name not in before]
+    files = {Path(file).resolve() for module in modules if (file := getattr(module, "__file__", None))}
+    if lost := sorted(file for file in files - watched if file.suffix == ".py" and not _is_installed(file)):
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        print(
+            f"MIND: {source} imports {lost[0]}{more}, where `dvc repro` sees no change: put the folder on PYTHONPATH, "
+            "or the files beside params.yaml, and import them by name",
+            file=sys.stderr,
+        )
 
 
 def _files_of(package: str) -> dict[str, Path]:
@@ -58,7 +84,8 @@ def _users(files: dict[str, Path]) -> dict[str, Path]:
 
 
 def _is_installed(file: Path) -> bool:
-    return any(part in INSTALLED or re.fullmatch(r"python3\.\d+", part) for part in file.parts)
+    """With Python, or into its environment: others wrote it."""
+    return not INSTALLED.isdisjoint(file.resolve().parents)
 
 
 def _imports(file: Path) -> set[str]:

@@ -254,6 +254,20 @@ def test_maps_whose_size_follows_from_the_images(project, monkeypatch):
     assert validation.engine_accuracy is None
 
 
+def test_code_that_is_not_watched_is_named_where_it_is_run(project, monkeypatch, capsys):
+    photos("data/images/plain")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "maps_vendored", raising=False)
+    Path("third").mkdir()
+    Path("third/maps_vendored.py").write_text(MAPS)
+    write_code(monkeypatch, "maps", f"import sys\nsys.path.insert(0, {str(Path('third').resolve())!r})\n")
+    with Path("maps.py").open("a") as code:
+        code.write("from maps_vendored import network\n")
+    lay_over(MAPS_RECIPE, TINY, "samples: {validation: 12}")
+    run_stages(monkeypatch, "machine", "samples", "weights")
+    assert f"MIND: maps:network imports {Path('third/maps_vendored.py').resolve()}, where" in capsys.readouterr().err
+
+
 def test_a_size_that_the_model_refuses_is_told_before_it_is_exported(project, monkeypatch):
     photos("data/images/plain")
     write_code(monkeypatch, "maps", MAPS)

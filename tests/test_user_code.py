@@ -1,3 +1,5 @@
+import ast
+import importlib
 import sys
 from pathlib import Path
 
@@ -6,7 +8,7 @@ import pytest
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
-from enginery.user_code import fingerprint, users_part
+from enginery.user_code import _is_installed, fingerprint, tell_unwatched, users_part
 
 
 @pytest.fixture
@@ -64,6 +66,53 @@ def test_what_the_user_wrote_besides_is_known_as_far_as_it_is_imported(project, 
 def test_of_an_installed_package_nothing_else_is_followed():
     """What it imports is others' work as well."""
     assert {name.partition("/")[0] for name in fingerprint("onnx_ir:Model")} == {"onnx_ir"}
+
+
+def test_what_lies_in_a_folder_that_looks_like_pythons_own_is_the_users(tmp_path, monkeypatch):
+    folder = tmp_path / "python3.11/site-packages-of-mine"
+    folder.mkdir(parents=True)
+    (folder / "users_housed.py").write_text("import users_helping\ndef build():\n    raise ValueError('boom')\n")
+    (folder / "users_helping.py").write_text("")
+    monkeypatch.syspath_prepend(folder)
+    assert list(fingerprint("users_housed:build")) == ["users_helping.py", "users_housed.py"]
+    import users_housed
+
+    assert str(folder / "users_housed.py") in users_part(raised_by(users_housed.build))
+
+
+def test_python_and_its_packages_are_others_work():
+    assert all(_is_installed(Path(module.__file__)) for module in (np, ast, pytest))
+
+
+VENDORED = """
+import os, sys
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "third"))
+import users_beside
+from users_vendored import Net
+"""
+
+
+def test_what_the_code_puts_on_the_path_itself_is_told(project, monkeypatch, capsys):
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (project / "third").mkdir()
+    (project / "users_path.py").write_text(VENDORED)
+    (project / "users_beside.py").write_text("")
+    (project / "third/users_vendored.py").write_text("import users_deeper\nNet = dict\n")
+    (project / "third/users_deeper.py").write_text("")
+    with tell_unwatched("users_path:Net"):
+        importlib.import_module("users_path")
+    assert capsys.readouterr().err == (
+        f"MIND: users_path:Net imports {project / 'third/users_deeper.py'} and 1 more, where `dvc repro` sees no "
+        "change: put the folder on PYTHONPATH, or the files beside params.yaml, and import them by name\n"
+    )
+
+
+def test_of_what_is_watched_nothing_is_told(project, capsys):
+    (project / "users_watched.py").write_text("import users_seen, colorsys\n")
+    (project / "users_seen.py").write_text("")
+    with tell_unwatched("users_watched:build"):
+        importlib.import_module("users_watched")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_other_code_has_another_fingerprint(project):
