@@ -10,28 +10,19 @@ from enginery.core.records import Errors, Spread
 from enginery.feeds import Outputs
 
 Values = NDArray[Any]
-Logits = NDArray[Any]
 TINY = 1e-12
 SHARES = (0, 0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 1)  # finer where the extremes are
 
 
-def logits_of(outputs: Outputs, classes: int = 0) -> Logits | None:
-    """The first output that has a number for each class: for several, if nothing says how many there are."""
-    flat = [values for values in outputs.values() if values.ndim == 2 and values.shape[1] > 1]
-    return next((values for values in flat if classes in (0, values.shape[1])), None)
+def accuracy_of(outputs: Outputs, labels: NDArray[np.int64] | None, scores: str | None) -> float | None:
+    """None without labels, or without an output of scores."""
+    return None if labels is None or scores is None else float(np.mean(outputs[scores].argmax(axis=1) == labels))
 
 
-def accuracy_of(outputs: Outputs, labels: NDArray[np.int64] | None, classes: int = 0) -> float | None:
-    """None without labels."""
-    logits = logits_of(outputs, classes)
-    return None if labels is None or logits is None else float(np.mean(logits.argmax(axis=1) == labels))
-
-
-def compare(wanted: Outputs, got: Outputs, classes: int = 0) -> Errors:
-    """Of several outputs, the worst of each figure."""
+def compare(wanted: Outputs, got: Outputs, scores: str | None = None) -> Errors:
+    """Of several outputs, the worst of each figure. `scores` is the one with a number for each class, if there is."""
     all_errors = [_errors(wanted[name], got[name]) for name in wanted]
-    exact, found = logits_of(wanted, classes), logits_of(got, classes)
-    agreeing = None if exact is None or found is None else np.mean(_finite(exact).argmax(1) == _finite(found).argmax(1))
+    agreeing = np.mean(_finite(wanted[scores]).argmax(1) == _finite(got[scores]).argmax(1)) if scores else None
     return Errors(
         max_abs=max(errors.max_abs for errors in all_errors),
         mean_abs=max(errors.mean_abs for errors in all_errors),
@@ -63,12 +54,11 @@ def _finite(values: Values) -> NDArray[np.float64]:
     return np.where(np.isfinite(values), values, 0).astype(np.float64)
 
 
-def spread(wanted: Outputs, got: Outputs, classes: int = 0) -> Spread:
+def spread(wanted: Outputs, got: Outputs, scores: str | None = None) -> Spread:
     """How single samples differ, over all outputs; the margin is that of the classes. What is not finite is zero."""
     exact, finite = _flat(wanted), _flat({name: got[name] for name in wanted})
     relative = np.linalg.norm(exact - finite, axis=1) / np.maximum(np.linalg.norm(exact, axis=1), TINY)
-    logits, found = logits_of(wanted, classes), logits_of(got, classes)
-    kept = np.empty(0) if logits is None or found is None else _margins_kept(_finite(logits), _finite(found))
+    kept = _margins_kept(_finite(wanted[scores]), _finite(got[scores])) if scores else np.empty(0)
     return Spread(shares=SHARES, relative_error=_quantiles(relative), margin_kept=_quantiles(kept))
 
 
@@ -76,8 +66,13 @@ def _flat(outputs: Outputs) -> NDArray[np.float64]:
     return np.hstack([_finite(values).reshape(len(values), -1) for values in outputs.values()])
 
 
-def broken_thresholds(errors: Errors, accuracy_drop: float | None, limits: Thresholds) -> tuple[str, ...]:
-    """A sentence for each threshold that is broken. What was not measured counts for nothing."""
+def broken_thresholds(
+    errors: Errors, accuracy_drop: float | None, limits: Thresholds, taken: str | None = None
+) -> tuple[str, ...]:
+    """A sentence for each threshold that is broken. What was not measured counts for nothing.
+
+    `taken` is the output that was taken for scores, if nothing but its shape says that it holds any.
+    """
     broken = []
     if errors.nonfinite:
         broken.append(f"{errors.nonfinite} outputs are NaN or infinite")
@@ -86,7 +81,8 @@ def broken_thresholds(errors: Errors, accuracy_drop: float | None, limits: Thres
     if not errors.relative <= limits.relative_error:
         broken.append(f"relative error {errors.relative:.2e} is above {limits.relative_error:.2e}")
     if errors.top1_agreement is not None and not errors.top1_agreement >= limits.top1_agreement:
-        broken.append(f"top-1 agreement {errors.top1_agreement:.2%} is below {limits.top1_agreement:.2%}")
+        doubt = f", if {taken} holds a score per class: else set model.scores" if taken else ""
+        broken.append(f"top-1 agreement {errors.top1_agreement:.2%} is below {limits.top1_agreement:.2%}{doubt}")
     if accuracy_drop is not None and not accuracy_drop <= limits.accuracy_drop:
         broken.append(f"accuracy drop {accuracy_drop:.2%} is above {limits.accuracy_drop:.2%}")
     return tuple(broken)

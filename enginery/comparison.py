@@ -187,7 +187,7 @@ def _compare_accuracy(was: Validation, now: Validation, deviations: float) -> li
     if before is None and after is None:
         return []
     if before is None or after is None:
-        why = f"the {'earlier' if before is None else 'later'} run had no labels to measure it with"
+        why = f"the {'earlier' if before is None else 'later'} run had no labels or no scores to measure it with"
         return [Change(precision=precision, figure="accuracy", outcome=Outcome.NOT_COMPARABLE, why=why)]
     return [_judged(precision, "accuracy", after - before, deviations * _chance(was, now), before, after)]
 

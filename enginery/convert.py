@@ -23,7 +23,7 @@ LARGEST_INT8 = 127
 LARGEST_FP8 = 448  # of E4M3
 LARGEST_FLOAT16 = float(np.finfo(np.float16).max)  # ModelOpt writes it for all that is larger
 SMALLEST_FLOAT16_SCALE = 2.0**-20  # below, float16 has fewer than five bits left
-LARGE_IMAGE = 224
+LARGE_IMAGE = 224  # takes it to come through most networks
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
 
 
@@ -42,7 +42,7 @@ def require_known(keep: Keep, model: onnx.ModelProto) -> None:
 
 def cast(source: Path, precision: str, keep: Keep) -> onnx.ModelProto:
     """fp16 or bf16 inside, float32 inputs and outputs. Operators that need the range or the precision stay float32."""
-    with _quiet_modelopt():
+    with _quiet_modelopt(), _told(precision):
         from modelopt.onnx.autocast import convert_to_mixed_precision
 
         converted: onnx.ModelProto = convert_to_mixed_precision(
@@ -65,29 +65,41 @@ def nodes_of_tiny_inputs(source: Path, precision: str, amax: Mapping[str, float]
     return [node.name for node in load_graph(source).graph.node if tiny.intersection(node.input)]
 
 
-def quantize(source: Path, precision: str, amax: Mapping[str, float], keep: Keep, rest: Rest) -> onnx.ModelProto:
-    """Q/DQ nodes where TensorRT fuses them, which is NVIDIA's to know; the scales are ours, to the bit of `rest`."""
-    zeros = _one_batch(source)
+def quantize(
+    source: Path,
+    precision: str,
+    amax: Mapping[str, float],
+    keep: Keep,
+    rest: Rest,
+    sizes: Mapping[str, int] | None = None,
+) -> onnx.ModelProto:
+    """Q/DQ nodes where TensorRT fuses them, which is NVIDIA's to know; the scales are ours, to the bit of `rest`.
+
+    `sizes` are of images that the graph takes, where it leaves them open.
+    """
+    zeros = _one_batch(source, sizes or {})
     tiny = [re.escape(name) for name in nodes_of_tiny_inputs(source, precision, amax, rest)]
     with _quiet_modelopt(), tempfile.TemporaryDirectory() as scratch:
         from modelopt.onnx.quantization import quantize as modelopt_quantize
 
         cache, target = Path(scratch) / "calibration.cache", Path(scratch) / "quantized.onnx"
         write_cache(amax, cache)
-        modelopt_quantize(
-            shutil.copyfile(source, Path(scratch) / "given.onnx").as_posix(),  # some graphs it writes back, changed
-            quantize_mode=precision,
-            # One batch of zeros: with a cache given, the data is run but its ranges are not used.
-            calibration_data=zeros,
-            calibration_shapes=",".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in zeros.items()),
-            calibration_cache_path=str(cache),
-            calibration_eps=["cpu"],
-            op_types_to_exclude=list(keep.op_types),
-            nodes_to_exclude=[*keep.nodes, *tiny],
-            high_precision_dtype=rest,
-            output_path=str(target),
-            log_level="ERROR",
-        )
+        shapes = ",".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in zeros.items())
+        with _told(precision):
+            modelopt_quantize(
+                shutil.copyfile(source, Path(scratch) / "given.onnx").as_posix(),  # some graphs it writes back, changed
+                quantize_mode=precision,
+                # One batch of zeros: with a cache given, the data is run but its ranges are not used.
+                calibration_data=zeros,
+                calibration_shapes=shapes,
+                calibration_cache_path=str(cache),
+                calibration_eps=["cpu"],
+                op_types_to_exclude=list(keep.op_types),
+                nodes_to_exclude=[*keep.nodes, *tiny],
+                high_precision_dtype=rest,
+                output_path=str(target),
+                log_level="ERROR",
+            )
         graph = load_graph(target)
         if precision == "fp8":
             _set_fp8_scales(graph, read_cache(cache))
@@ -131,24 +143,41 @@ def _require_usable_scales(model: onnx.ModelProto) -> None:
                 )
 
 
-def tensors_to_quantize(source: Path, precision: str, keep: Keep) -> list[str]:
+def tensors_to_quantize(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | None = None) -> list[str]:
     """The activations that are quantized when each has a range: ModelOpt silently leaves out what a cache lacks."""
-    activations = [*_one_batch(source), *(name for node in load_graph(source).graph.node for name in node.output)]
-    complete = quantize(source, precision, dict.fromkeys(activations, 1.0), keep, rest="fp32")
+    activations = [
+        *_one_batch(source, sizes or {}),
+        *(name for node in load_graph(source).graph.node for name in node.output),
+    ]
+    complete = quantize(source, precision, dict.fromkeys(activations, 1.0), keep, "fp32", sizes)
     quantized = {node.input[0] for node in complete.graph.node if node.op_type == "QuantizeLinear"}
     return [name for name in activations if name in quantized]
 
 
-def _one_batch(source: Path) -> dict[str, NDArray[np.generic]]:
-    """Zeros for each input; what varies beside the batch is as large as it takes to come through any network."""
+def _one_batch(source: Path, sizes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
+    """Zeros for each input; what varies beside the batch is as large as the samples."""
     zeros = {}
     for tensor in graph_inputs(onnx.load(source, load_external_data=False).graph):
         kind = tensor.type.tensor_type
-        sizes = [
-            size.dim_value or (LARGE_IMAGE if axis else CALIBRATION_BATCH) for axis, size in enumerate(kind.shape.dim)
+        shape = [
+            size.dim_value or (sizes.get(size.dim_param, LARGE_IMAGE) if axis else CALIBRATION_BATCH)
+            for axis, size in enumerate(kind.shape.dim)
         ]
-        zeros[tensor.name] = np.zeros(sizes, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        zeros[tensor.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
     return zeros
+
+
+@contextlib.contextmanager
+def _told(precision: str) -> Iterator[None]:
+    """What ModelOpt cannot do with a graph is no defect of ours."""
+    try:
+        yield
+    except Exception as error:  # ONNX Runtime's own exceptions share no base class
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise EngineryError(
+            f"ModelOpt cannot make {precision} of the graph: {why}; keep what it names in high precision, or drop the "
+            "precision"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -22,7 +22,13 @@ RECORD, REPRODUCE = "engine.json", "reproduce.sh"
 
 
 def build_engine(
-    precision: str, onnx: Path, target: Target, build: BuildParams, manifest: Manifest, folder: Path
+    precision: str,
+    onnx: Path,
+    target: Target,
+    build: BuildParams,
+    manifest: Manifest,
+    folder: Path,
+    scores: str | None = None,
 ) -> EngineRecord:
     """Compile for the target; the folder holds all that inference needs."""
     blueprint = read_blueprint(onnx, build)
@@ -44,6 +50,7 @@ def build_engine(
             build_seconds=round(seconds, 3),
             preprocessing=manifest.preprocessing,
             class_names=manifest.class_names,
+            scores=scores,
         )
         if target.runtime in TRTEXEC:
             (unfinished / REPRODUCE).write_text(reproduce_script(record, os.path.relpath(onnx, folder)))

@@ -29,14 +29,18 @@ PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
 class _Flat(nn.Module):
-    """Returns a plain tuple, so that the exporter finds as many outputs as there are names."""
+    """Returns a plain tuple, so that the exporter finds as many outputs as there are names.
+
+    Of float64 it returns float32, as `run_model` does: no engine answers in more.
+    """
 
     def __init__(self, model: nn.Module, names: list[str]) -> None:
         super().__init__()
         self.model, self.names = model, names
 
     def forward(self, **feeds: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(call_model(self.model, {name: feeds[name] for name in self.names}).values())
+        outputs = call_model(self.model, {name: feeds[name] for name in self.names}).values()
+        return tuple(output.float() if output.dtype == torch.float64 else output for output in outputs)
 
 
 def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile, opset: int) -> onnx.ModelProto:
@@ -65,7 +69,13 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
             )
     except torch.onnx.errors.OnnxExporterError as error:
         with _quiet_exporter():
-            place = _place_of(error, lambda: torch.export.export(flat, (), given, dynamic_shapes=shapes, strict=False))
+            traced = _traced(lambda: torch.export.export(flat, (), given, dynamic_shapes=shapes, strict=False))
+            place = _place_of(error, traced) if traced else ""
+        if ignored := _ignored(traced, list(given)) if traced else []:
+            raise EngineryError(
+                f"the model makes no use of its input {', '.join(ignored)}, and PyTorch cannot export it with such: "
+                "leave it out of samples.source, and give it a default in forward"
+            ) from None
         raise EngineryError(f"the model cannot be exported to ONNX: {_cause(error, place)}") from None
     if program is None:
         raise EngineryError("the model cannot be exported to ONNX: PyTorch returned no program")
@@ -90,7 +100,10 @@ def open_exported(path: Path, name: str) -> Any:
 
 
 def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -> onnx.ModelProto:
-    """The user's own file as it is, but that what varies is called batch, height and width, as in build.profile."""
+    """The user's own file as it is, but that what varies is called batch, height and width, as in build.profile.
+
+    `axes` are those of the profile; another that the file leaves open is from then on as large as in the samples.
+    """
     inputs = graph_inputs(model.graph)
     names = [tensor.name for tensor in inputs]
     if sorted(names) != sorted(example):
@@ -100,12 +113,13 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -
         )
     for tensor in inputs:
         _require_fitting(tensor, example[tensor.name], what)
-    meant: defaultdict[str, set[str]] = defaultdict(set)  # by each name of the file
+    meant: defaultdict[str, set[str | int]] = defaultdict(set)  # by each name of the file
     for tensor in inputs:
         for number, size in enumerate(tensor.type.tensor_type.shape.dim):
-            if number in axes and not size.HasField("dim_value"):
-                meant[size.dim_param].add(axes[number])
-                size.dim_param = axes[number]
+            if not size.HasField("dim_value"):
+                ours = axes.get(number, example[tensor.name].shape[number])
+                meant[size.dim_param].add(ours)
+                _set_size(size, ours)
     for tensor in (*model.graph.output, *model.graph.value_info):
         for size in tensor.type.tensor_type.shape.dim:
             if size.dim_param:
@@ -131,10 +145,17 @@ def _require_fitting(tensor: onnx.ValueInfoProto, sample: NDArray[Any], what: st
         )
 
 
-def _rename(size: onnx.TensorShapeProto.Dimension, meant: set[str], ours: set[str]) -> None:
+def _set_size(size: onnx.TensorShapeProto.Dimension, ours: str | int) -> None:
+    if isinstance(ours, str):
+        size.dim_param = ours
+    else:
+        size.dim_value = ours
+
+
+def _rename(size: onnx.TensorShapeProto.Dimension, meant: set[str | int], ours: set[str]) -> None:
     """What may be one of several, or has a name of ours for something else, gets none: it would pass for that size."""
     if len(meant) == 1:
-        (size.dim_param,) = meant
+        _set_size(size, *meant)
     elif meant or size.dim_param in ours:
         size.ClearField("dim_param")
 
@@ -160,13 +181,26 @@ def _cause(error: BaseException, place: str) -> str:
     return reason.strip() + (f" ({own[-1][0]}, line {own[-1][1]}, in {own[-1][2]})" if own else "")
 
 
-def _place_of(error: BaseException, retrace: Callable[[], torch.export.ExportedProgram]) -> str:
+def _traced(trace: Callable[[], torch.export.ExportedProgram]) -> torch.export.ExportedProgram | None:
+    """What the exporter could not write, once more: its error does not tell all."""
+    with contextlib.suppress(Exception):  # the reason alone will have to do
+        return trace()
+    return None
+
+
+def _ignored(program: torch.export.ExportedProgram, inputs: list[str]) -> list[str]:
+    """The inputs that nothing reads."""
+    read = {node.name for node in program.graph.nodes if node.users}
+    return [name for name, place in zip(inputs, program.graph_signature.user_inputs, strict=True) if place not in read]
+
+
+def _place_of(error: BaseException, program: torch.export.ExportedProgram) -> str:
     """Where the model uses an operator that has no translation: the error names a node, the traced program a line."""
     named = re.search(r"translating node %(\w+)", str(error))
     if not named:
         return ""
-    with contextlib.suppress(Exception):  # the reason alone will have to do
-        for node in retrace().run_decompositions().graph.nodes:
+    with contextlib.suppress(Exception):
+        for node in program.run_decompositions().graph.nodes:
             if node.name == named[1]:
                 return str(node.meta.get("stack_trace", ""))
     return ""

@@ -1,6 +1,6 @@
 """What goes into a model and what comes out: arrays by the names of its inputs and outputs, the batch first."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,21 @@ Outputs = dict[str, NDArray[Any]]
 Run = Callable[[Feeds], Outputs]
 Axes = Mapping[int, str]  # which axes of the inputs may vary, by number: the batch, height and width of images
 BATCH = "batch"
+
+
+def scores_among(shapes: Mapping[str, Sequence[object]], classes: int, asked: str | None) -> str | None:
+    """The output with a score for each class: the one that the user names, or that is sure by its shape; or none.
+
+    Where nothing says how many classes there are, another output of the same kind leaves it open: boxes look alike.
+    """
+    wide = [
+        name
+        for name, shape in shapes.items()
+        if len(shape) == 2 and isinstance(shape[1], int) and shape[1] > 1 and classes in (0, shape[1])
+    ]
+    if asked:
+        return asked if asked in wide else None
+    return wide[0] if len(wide) == 1 or (classes and wide) else None
 
 
 def resized(feeds: Feeds, axes: Axes, sizes: Mapping[str, int]) -> Feeds:

@@ -27,7 +27,7 @@ def load_graph(path: Path) -> onnx.ModelProto:
         onnx.checker.check_model(model)
     except FileNotFoundError:
         raise EngineryError(f"{path} is missing: run `dvc repro` to make it") from None
-    except (DecodeError, onnx.checker.ValidationError) as error:
+    except (DecodeError, ValueError, onnx.checker.ValidationError) as error:  # the second of weights beside the file
         if is_plan(path):
             raise EngineryError(f"{path} is a TensorRT engine, and an ONNX file is expected") from None
         raise EngineryError(f"{path} is not a valid ONNX file, it may be truncated: {error}") from None
@@ -80,6 +80,9 @@ def graph_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
 
 def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, follows: bool) -> TensorSpec:
     """`follows`: what varies may have another size than the profile's, for it comes of one of those."""
+    if not tensor.type.HasField("tensor_type"):
+        found = tensor.type.WhichOneof("value").removesuffix("_type")
+        raise EngineryError(f"{what} {tensor.name} is a {found} and no tensor")
     kind = tensor.type.tensor_type
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
     shape = [size.dim_value if size.HasField("dim_value") else _name_of(size) for size in kind.shape.dim]

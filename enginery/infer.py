@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from enginery.agreement import logits_of
 from enginery.core.errors import EngineryError
 from enginery.core.params import InferenceParams, Preprocessing
 from enginery.core.progress import progress
-from enginery.core.records import EngineRecord, TensorSpec
+from enginery.core.records import EngineRecord
 from enginery.engines import RECORD, Engine
+from enginery.feeds import scores_among
 from enginery.lookup import require_engine
 from enginery.machine import describe_machine
 from enginery.preprocessing import prepare
@@ -71,7 +71,7 @@ class Classifier:
     def __init__(self, engine: Engine, folder: Path) -> None:
         self._engine = engine
         self.how = required_preprocessing(engine.record, folder)
-        require_classifier(engine.record, folder)
+        self._output = require_classifier(engine.record, folder)
         self._names = engine.record.class_names
 
     def answer(self, images: Sequence[Path], top: int) -> Iterator[Answer]:
@@ -95,8 +95,7 @@ class Classifier:
         """Fewer images than the engine takes are filled up with copies, whose scores are dropped."""
         filled = np.resize(images, (max(len(images), self._engine.record.profile.batch.min), *images.shape[1:]))
         (spec,) = self._engine.record.interface.inputs
-        logits = logits_of(dict(self._engine.run({spec.name: filled})), len(self._names))
-        assert logits is not None, "require_classifier saw them"
+        logits = self._engine.run({spec.name: filled})[self._output]
         scores = logits[: len(images)].astype(np.float32)
         if not np.isfinite(scores).all():
             raise EngineryError("the engine's scores are not all finite: `dvc repro` validates it, and says more")
@@ -118,16 +117,14 @@ def required_preprocessing(record: EngineRecord, folder: Path) -> Preprocessing:
     return record.preprocessing
 
 
-def require_classifier(record: EngineRecord, folder: Path) -> None:
+def require_classifier(record: EngineRecord, folder: Path) -> str:
+    """The output that holds the scores, as validation finds it."""
     inputs, outputs = record.interface.inputs, record.interface.outputs
-    if len(inputs) != 1 or not any(map(_holds_scores, outputs)):
+    scores = scores_among({spec.name: spec.shape for spec in outputs}, len(record.class_names), record.scores)
+    if len(inputs) != 1 or scores is None:
         tensors = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in (*inputs, *outputs))
         raise EngineryError(f"{folder} is no classifier of images, one input and a score per class: it has {tensors}")
-
-
-def _holds_scores(spec: TensorSpec) -> bool:
-    """As many for each image, however large that is."""
-    return len(spec.shape) == 2 and isinstance(spec.shape[1], int) and spec.shape[1] != 1
+    return scores
 
 
 def batch_size(record: EngineRecord, asked: int | None) -> int:

@@ -34,7 +34,7 @@ def load_model(folder: Path) -> nn.Module:
 
 def make_model(params: ModelParams, classes: int | None) -> nn.Module:
     """In evaluation mode, with whatever weights a new one has."""
-    return (_from_factory(params) if params.is_factory else _from_torchvision(params, classes)).eval()
+    return _from_factory(params) if params.is_factory else _from_torchvision(params, classes)
 
 
 def _from_torchvision(params: ModelParams, classes: int | None) -> nn.Module:
@@ -50,9 +50,10 @@ def _from_torchvision(params: ModelParams, classes: int | None) -> nn.Module:
     arguments = ({} if classes is None else {"num_classes": classes}) | params.arguments
     try:
         model: nn.Module = torchvision.models.get_model(params.source, weights=None, **arguments)
-    except (TypeError, ValueError) as error:
-        raise EngineryError(f"model.arguments: torchvision's {params.source} refuses them: {error}") from None
-    return model
+    except Exception as error:  # each layer has its own way to refuse a size
+        why = _first_line(error) or type(error).__name__
+        raise EngineryError(f"model.arguments: torchvision's {params.source} refuses them: {why}") from None
+    return model.eval()
 
 
 def _from_factory(params: ModelParams) -> nn.Module:
@@ -68,6 +69,8 @@ def _from_factory(params: ModelParams) -> nn.Module:
         raise EngineryError(f"model.source: {module_name} has no function or class '{name}'{hint}")
     try:
         model = factory(**params.arguments)
+        if isinstance(model, nn.Module):
+            model.eval()
     except RAISED as error:
         raise EngineryError(f"model.source: {params.source} fails: {users_part(error)}") from None
     if not isinstance(model, nn.Module):
@@ -132,6 +135,10 @@ def read_checkpoint(path: Path) -> State:
         isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()
     ):
         raise EngineryError(f"{path} is not a state dict: it must map parameter names to tensors")
+    if odd := sorted(name for name, value in content.items() if value.layout != torch.strided or value.is_meta):
+        raise EngineryError(
+            f"{path} holds tensors that are sparse, or without values, in {_some(odd)}: save them dense"
+        )
     state = OrderedDict(content)
     state._metadata = getattr(content, "_metadata", {})  # type: ignore[attr-defined]
     return state
@@ -161,8 +168,21 @@ def apply_weights(model: nn.Module, state: State, path: Path) -> None:
     ]
     if misshapen:
         raise EngineryError(f"{path} does not fit model.source and the classes of samples.source: {_some(misshapen)}")
+    other = [name for name, value in wanted.items() if _kind(state[name]) != _kind(value)]
+    if other:
+        told = [f"{name} is {_dtype(state[name])} and should be {_dtype(wanted[name])}" for name in other]
+        raise EngineryError(f"{path} does not fit model.source: {_some(told)}")
     require_finite(state, path, not_finite(wanted))
     model.load_state_dict(state)
+
+
+def _kind(value: torch.Tensor) -> str:
+    """PyTorch copies numbers of one kind into another without a word: quantized weights as if they were real."""
+    return "float" if value.is_floating_point() else "complex" if value.is_complex() else "whole"
+
+
+def _dtype(value: torch.Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
 
 
 def _without_prefix(state: State) -> State:

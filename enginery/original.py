@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from enginery.core.errors import EngineryError
+from enginery.core.params import NO_SCORES
 from enginery.core.records import PYTORCH
-from enginery.feeds import Feeds, Outputs, Run
+from enginery.feeds import Feeds, Outputs, Run, scores_among
 from enginery.graphs import arbiter, check_at_each_size, run_graph
 from enginery.models import call_model, load_model
 from enginery.user_code import RAISED, users_part
@@ -48,7 +49,7 @@ def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
         }
 
 
-def require_runs(run: Run, feeds: Feeds, classes: int) -> Outputs:
+def require_runs(run: Run, feeds: Feeds, classes: int, scores: str | None = None) -> Outputs:
     """One pass over few samples: what the model cannot take or does not return is said before hours of work."""
     samples = len(next(iter(feeds.values())))
     try:
@@ -70,12 +71,23 @@ def require_runs(run: Run, feeds: Feeds, classes: int) -> Outputs:
                 f"model.source: output {name} holds NaN or infinity: are the weights whole, and are samples prepared "
                 "as the model was trained on them?"
             )
-    if classes and not any(output.shape == (samples, classes) for output in outputs.values()):
+    _require_scores(outputs, classes, scores)
+    return outputs
+
+
+def _require_scores(outputs: Outputs, classes: int, asked: str | None) -> None:
+    shapes = {name: output.shape for name, output in outputs.items()}
+    if asked == NO_SCORES:
+        return
+    if asked and not scores_among(shapes, classes, asked):
+        wanted = f"a score for each of the {classes} classes" if classes else "a score per class"
+        raise EngineryError(f"model.scores: '{asked}' is no output with {wanted}: the model returns {_shapes(outputs)}")
+    if classes and not any(shape[1:] == (classes,) for shape in shapes.values()):
         raise EngineryError(
             f"samples.source has {classes} classes, and no output of the model has as many: it returns "
-            f"{_shapes(outputs)}. Are these the images that the model was trained on?"
+            f"{_shapes(outputs)}. Are these the images that the model was trained on? If its outputs are no scores of "
+            f"classes, set model.scores: {NO_SCORES}"
         )
-    return outputs
 
 
 def require_steady(run: Run, asked: Sequence[Feeds], answered: Sequence[Outputs]) -> None:

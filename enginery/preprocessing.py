@@ -69,11 +69,15 @@ def normalize(pixels: Pixels, how: Preprocessing) -> NDArray[np.float32]:
 def _in_eight_bits(opened: Image.Image) -> Image.Image:
     """Of 16 bits the upper eight, as Pillow itself takes of 16-bit colours."""
     upright = ImageOps.exif_transpose(opened)
-    if upright.mode in BOUNDLESS_MODES:
+    scaled = upright.mode == "I" and opened.format == "PPM"  # whatever its maximum, Pillow makes 65535 of it
+    if upright.mode in BOUNDLESS_MODES and not scaled:
         raise ValueError("its values have 32 bits, and nothing says which are black and white; save it with 8 or 16")
-    if upright.mode not in SIXTEEN_BIT_MODES:
+    if upright.mode not in SIXTEEN_BIT_MODES and not scaled:
         return upright
-    upper = (np.asarray(upright) >> 8).astype(np.uint8)
+    values = np.asarray(upright)
+    upper = (values >> 8).astype(np.uint8)
+    if isinstance(clear := opened.info.get("transparency"), int):
+        upper[values == clear] = 255
     inverted = opened.format == "TIFF" and getattr(opened, "tag_v2", {}).get(PHOTOMETRIC) == WHITE_IS_ZERO
     return Image.fromarray(255 - upper if inverted else upper)  # Pillow minds it in 8 bits only
 

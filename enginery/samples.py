@@ -62,6 +62,12 @@ class SampleSet:
         first = 1 if how and how.layout == "nhwc" else 2
         return {0: "batch"} | ({first: "height", first + 1: "width"} if how else {})
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Height and width of images."""
+        how = self.manifest.preprocessing
+        return dict(zip(("height", "width"), how.crop, strict=True)) if how else {}
+
     def read_at(self, indices: NDArray[np.int64]) -> Feeds:
         """Samples as the model takes them, by the names of its inputs.
 

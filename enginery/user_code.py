@@ -1,25 +1,36 @@
 """The user's own code: what it is made of, and what it says when it fails."""
 
 import ast
+import contextlib
 import importlib.util
-import re
+import site
 import sys
+import sysconfig
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 
-INSTALLED = ("site-packages", "dist-packages")
-SHOWN = 3  # frames of a traceback
+KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
+INSTALLED = {
+    Path(folder).resolve()
+    for folder in (*map(sysconfig.get_path, KINDS), *site.getsitepackages(), site.getusersitepackages())
+}
+SHOWN = 3  # frames of a traceback, and lines of a message
+LONGEST = 400  # characters of a message: some list each weight of a network
 RAISED = (Exception, SystemExit)  # by the user's code, which may also leave by sys.exit
 
 
 def fingerprint(source: str) -> dict[str, str]:
-    """The hashes of all Python files that `package.module:factory` may come from: new code, new run.
+    """The hashes of all Python files that `package.module:factory` may come from: new code, new run."""
+    files = watched_files(source)
+    return {name: sha256(files[name]) for name in sorted(files)}
 
-    Those of its package, and of what the user wrote besides and these import. None of it is run.
-    """
+
+def watched_files(source: str) -> dict[str, Path]:
+    """Those of its package, and of what the user wrote besides and these import. None of it is run."""
     package = source.partition(":")[0].partition(".")[0]
     files = _files_of(package)
     if not files:
@@ -33,7 +44,23 @@ def fingerprint(source: str) -> dict[str, str]:
             if name not in sys.stdlib_module_names and (imported := _users(_files_of(name))):
                 files = files | imported
                 waiting.append(imported)
-    return {name: sha256(files[name]) for name in sorted(files)}
+    return files
+
+
+@contextlib.contextmanager
+def tell_unwatched(source: str) -> Iterator[None]:
+    """While the factory runs: it may import what lies in a folder that it puts on `sys.path` itself."""
+    watched, before = {file.resolve() for file in watched_files(source).values()}, set(sys.modules)
+    yield
+    modules = [module for name, module in sys.modules.items() if name not in before]
+    files = {Path(file).resolve() for module in modules if (file := getattr(module, "__file__", None))}
+    if lost := sorted(file for file in files - watched if file.suffix == ".py" and not _is_installed(file)):
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        print(
+            f"MIND: {source} imports {lost[0]}{more}, where `dvc repro` sees no change: put the folder on PYTHONPATH, "
+            "or the files beside params.yaml, and import them by name",
+            file=sys.stderr,
+        )
 
 
 def _files_of(package: str) -> dict[str, Path]:
@@ -57,7 +84,8 @@ def _users(files: dict[str, Path]) -> dict[str, Path]:
 
 
 def _is_installed(file: Path) -> bool:
-    return any(part in INSTALLED or re.fullmatch(r"python3\.\d+", part) for part in file.parts)
+    """With Python, or into its environment: others wrote it."""
+    return not INSTALLED.isdisjoint(file.resolve().parents)
 
 
 def _imports(file: Path) -> set[str]:
@@ -77,12 +105,27 @@ def users_part(error: BaseException) -> str:
     """The error, and the places in the user's own files that led there; of ours and of libraries none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
-    first_line = str(error).strip().partition("\n")[0]
-    said = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    root = _root_of(error)
+    said = _said(error) + (f", because of {_said(root)}" if root is not error else "")
     frames = users_frames(error)[-SHOWN:]
     return said + "".join(
         f"\n  {frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}" for frame in frames
     )
+
+
+def _said(error: BaseException) -> str:
+    """PyTorch tells in the second line what the first announces."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = " ".join(lines[:SHOWN])
+    told = told if len(told) <= LONGEST else f"{told[:LONGEST]}…"
+    return f"{type(error).__name__}: {told}" if told else type(error).__name__
+
+
+def _root_of(error: BaseException) -> BaseException:
+    """What it was raised from, or while something else was handled."""
+    while earlier := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
+        error = earlier
+    return error
 
 
 def users_frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -15,7 +15,7 @@ from enginery.core.params import ENDS, Range, Thresholds
 from enginery.core.progress import progress
 from enginery.core.records import PYTORCH, Resized, Spot, Validation
 from enginery.engines import Engine
-from enginery.feeds import Feeds, Outputs, Run, resized
+from enginery.feeds import Feeds, Outputs, Run, resized, scores_among
 from enginery.graphs import arbiter, load_graph, run_graph
 from enginery.samples import SampleSet, run_all
 
@@ -30,20 +30,23 @@ def validate_engine(
     made_by: str = PYTORCH,
 ) -> Validation:
     """`made_by` says whose the reference is."""
-    precision, sizes = engine.record.precision, engine.record.profile.batch
+    precision, sizes, asked = engine.record.precision, engine.record.profile.batch, engine.record.scores
+    scores = scores_among({name: values.shape for name, values in reference.items()}, samples.classes, asked)
     as_written, whole = run_as_written(onnx), sizes.min > 1
     graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph")
     compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine")
     wanted_accuracy, graph_accuracy, got_accuracy = (
-        accuracy_of(outputs, samples.labels, samples.classes) for outputs in (reference, graph, compiled)
+        accuracy_of(outputs, samples.labels, scores) for outputs in (reference, graph, compiled)
     )
-    engine_errors = compare(reference, compiled, samples.classes)
-    graph_errors = compare(reference, graph, samples.classes)
-    compiler_errors = compare(graph, compiled, samples.classes)
-    spots = tuple(check_spot(engine, samples, reference, compiled, size, spot_samples) for size in spot_batches(sizes))
+    engine_errors = compare(reference, compiled, scores)
+    graph_errors = compare(reference, graph, scores)
+    compiler_errors = compare(graph, compiled, scores)
+    spots = tuple(
+        check_spot(engine, samples, reference, compiled, size, spot_samples, scores) for size in spot_batches(sizes)
+    )
     other_sizes = check_sizes(engine, as_written, samples)
     drop = None if wanted_accuracy is None or got_accuracy is None else wanted_accuracy - got_accuracy
-    broken = broken_thresholds(engine_errors, drop, limits)
+    broken = broken_thresholds(engine_errors, drop, limits, taken=None if samples.classes or asked else scores)
     for spot in spots:
         broken += broken_spot(spot, limits)
     for other in other_sizes:
@@ -64,7 +67,7 @@ def validate_engine(
         resized=other_sizes,
         loss_comes_from=origin_of_loss(graph_errors, compiler_errors),
         broken=broken,
-        spread=spread(reference, compiled, samples.classes),
+        spread=spread(reference, compiled, scores),
     )
 
 
@@ -80,7 +83,13 @@ def spot_batches(sizes: Range) -> list[int]:
 
 
 def check_spot(
-    engine: Engine, samples: SampleSet, reference: Outputs, compiled: Outputs, batch: int, count: int
+    engine: Engine,
+    samples: SampleSet,
+    reference: Outputs,
+    compiled: Outputs,
+    batch: int,
+    count: int,
+    scores: str | None = None,
 ) -> Spot:
     """Whole batches of just this size; a set that is too small goes round."""
     batches = max(1, min(count, len(samples)) // batch)
@@ -92,8 +101,8 @@ def check_spot(
     return Spot(
         batch=batch,
         samples=len(chosen),
-        errors=compare(_at(reference, chosen), found, samples.classes),
-        accuracy=accuracy_of(found, None if labels is None else labels[chosen], samples.classes),
+        errors=compare(_at(reference, chosen), found, scores),
+        accuracy=accuracy_of(found, None if labels is None else labels[chosen], scores),
         drift=compare(_at(compiled, chosen), found).relative,
     )
 
@@ -107,7 +116,7 @@ def check_sizes(engine: Engine, as_written: Run, samples: SampleSet) -> tuple[Re
     checks = []
     for bound in ENDS:
         other: Feeds = resized(feeds, samples.axes, profile.at(bound))
-        errors = compare(as_written(other), engine.run(other), samples.classes)
+        errors = compare(as_written(other), engine.run(other))
         sizes = {axis: size for axis, size in profile.at(bound).items() if axis != "batch"}
         checks.append(Resized(sizes=sizes, errors=errors))
     return tuple(checks)

@@ -1,9 +1,13 @@
 """Where the weights come from: trained here, published by torchvision, the user's checkpoint, or with the model."""
 
+import contextlib
 import inspect
+import pickle
 import urllib.error
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torchvision
@@ -11,6 +15,7 @@ from torch import nn
 
 from enginery.core.brought import brought_checkpoint
 from enginery.core.errors import EngineryError
+from enginery.core.files import sha256
 from enginery.core.params import ModelParams, TrainingParams, WeightsParams
 from enginery.models import State, apply_weights, make_model, not_finite, read_checkpoint, require_finite
 from enginery.original import require_runs, run_model
@@ -18,20 +23,24 @@ from enginery.samples import SampleSet
 from enginery.training import train
 
 
-def obtain(params: ModelParams, weights: WeightsParams, training: SampleSet, data: Path) -> nn.Module:
-    """The model with its weights. How many classes there are is what the samples say, or else the weights."""
-    classes = len(training.manifest.class_names) or None
+def obtain(
+    params: ModelParams, weights: WeightsParams, training: SampleSet, data: Path
+) -> tuple[nn.Module, int | None]:
+    """The model with its weights, and how many classes it was made for: what the samples say, or else the weights."""
+    classes = training.classes or None
     if weights.source == "train":
-        return _trained(params, weights.training, classes, training)
+        return _trained(params, weights.training, classes, training), classes
     if weights.source == "pretrained":
-        return _pretrained(params, classes)
+        return _pretrained(params, classes), classes
     if weights.source == "given":
-        return make_model(params, classes)
+        return make_model(params, classes), classes
     checkpoint = brought_checkpoint(weights.source, data)
     state = read_checkpoint(checkpoint)
-    model = make_model(params, classes or _classes_of(state))
+    if not params.is_factory:  # a factory is told by its own arguments
+        classes = classes or _classes_of(state)
+    model = make_model(params, classes)
     apply_weights(model, state, checkpoint)
-    return model
+    return model, classes
 
 
 def _trained(params: ModelParams, how: TrainingParams, classes: int | None, training: SampleSet) -> nn.Module:
@@ -59,7 +68,8 @@ def _pretrained(params: ModelParams, classes: int | None) -> nn.Module:
             "give a checkpoint of your own, or weights.source: train"
         )
     try:
-        model: nn.Module = torchvision.models.get_model(params.source, weights=published, **params.arguments)
+        with _read_safely(published):
+            model: nn.Module = torchvision.models.get_model(params.source, weights=published, **params.arguments)
     except ValueError as error:
         raise EngineryError(
             f"model.arguments: torchvision's {params.source} refuses them with its published weights: {error}"
@@ -76,6 +86,34 @@ def _pretrained(params: ModelParams, classes: int | None) -> nn.Module:
             f"{{{told}}}"
         )
     return model.eval()
+
+
+@contextlib.contextmanager
+def _read_safely(published: Any) -> Iterator[None]:
+    """torchvision's own way runs what code the file may hold, and believes a file that is already there."""
+    published.get_state_dict = lambda **_: _published_state(published)
+    try:
+        yield
+    finally:
+        del published.get_state_dict
+
+
+def _published_state(published: Any) -> State:
+    """Whole files have the hash that their name ends with; that of a download, PyTorch looks at."""
+    file = Path(torch.hub.get_dir()) / "checkpoints" / published.url.rpartition("/")[2]
+    beginning = file.stem.rpartition("-")[2]
+    if file.exists() and not sha256(file).startswith(beginning):
+        raise EngineryError(
+            f"weights.source: {file} is not what torchvision published: delete it, and it is downloaded anew"
+        )
+    try:
+        state: State = type(published).get_state_dict(published, check_hash=True, weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError) as error:
+        why = str(error).partition("\n")[0]
+        raise EngineryError(
+            f"weights.source: {published.url} did not bring what torchvision published: {why}"
+        ) from None
+    return state
 
 
 def _implied(plain: nn.Module, published: nn.Module) -> dict[str, object]:

@@ -28,9 +28,10 @@ def convert(
         elif precision in ("fp16", "bf16"):
             save_graph(cast(source, precision, keep), target)
         else:
-            amax = checked_ranges(precision, source, made_from, SampleSet.open(calibration), keep)
+            samples = SampleSet.open(calibration)
+            amax = checked_ranges(precision, source, made_from, samples, keep)
             rest = Dialect.read(dialect).rest if keep.rest == "auto" else keep.rest
-            save_graph(quantize(source, precision, amax, keep, rest), target)
+            save_graph(quantize(source, precision, amax, keep, rest, samples.sizes), target)
             for name in nodes_of_tiny_inputs(source, precision, amax, rest):
                 print(f"{precision}: {name} stays in {rest}, which cannot hold the scale of what it reads")
         graph = load_graph(target)
@@ -44,7 +45,7 @@ def checked_ranges(precision: str, source: Path, calibrated: Path, samples: Samp
     cache = calibrated / "calibration.cache"
     require_match(Calibration.read(calibrated / "calibration.json"), cache, source, samples)
     amax = read_cache(cache)
-    require_tensors(cache, amax, tensors_to_quantize(source, precision, keep))
+    require_tensors(cache, amax, tensors_to_quantize(source, precision, keep, samples.sizes))
     return amax
 
 

@@ -29,10 +29,11 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
     checked = checked_feeds(samples, profile)
     example = samples.cycled(profile.batch.max if profile.batch.fixed else 2)
     given = weights / GIVEN_GRAPH
-    adopted = adopt_graph(load_graph(given), example, samples.axes, name) if given.exists() else None
+    varying = {number: axis for number, axis in samples.axes.items() if axis in profile.ranges}
+    adopted = adopt_graph(load_graph(given), example, varying, name) if given.exists() else None
     if adopted:  # what does not fit it says better than by failing
         interface_of(adopted, profile, name)
-    wanted = [require_runs(original, feeds, samples.classes) for feeds in checked]
+    wanted = [require_runs(original, feeds, samples.classes, params.model.scores) for feeds in checked]
     require_steady(original, checked, wanted)
     graph = adopted or export_model(load_model(weights), example, samples.axes, profile, params.export.opset)
     with new_folder(exported) as unfinished:

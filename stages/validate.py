@@ -39,7 +39,7 @@ def validate(
 
 def _accuracy(record: Validation) -> str:
     if record.engine_accuracy is None:
-        return "accuracy not measured: no labels"
+        return "accuracy not measured: no labels or no scores"
     return f"accuracy {record.engine_accuracy:.2%} ({record.reference} {record.reference_accuracy:.2%})"
 
 

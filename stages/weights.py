@@ -1,5 +1,6 @@
 """Obtain the model with its weights: trained here, torchvision's, the user's checkpoint, or an ONNX file."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import onnx
@@ -14,6 +15,7 @@ from enginery.graphs import load_graph, save_graph
 from enginery.models import RECORD, WEIGHTS
 from enginery.original import GIVEN_GRAPH
 from enginery.samples import SampleSet
+from enginery.user_code import tell_unwatched
 from enginery.weights import obtain
 
 
@@ -25,17 +27,19 @@ def weights(data: Path, models: Path, training: Path, weights: Path) -> None:
             file = unfinished / GIVEN_GRAPH
             graph = load_graph(brought_model(params.model.source, models))
             save_graph(graph, file)  # with the weights that it may have beside it
+            classes = samples.classes or None
             parameters = sum(len(onnx.numpy_helper.to_array(tensor).ravel()) for tensor in graph.graph.initializer)
         else:
             file = unfinished / WEIGHTS
-            model = obtain(params.model, params.weights, samples, data)
+            with tell_unwatched(params.model.source) if params.model.is_factory else nullcontext():
+                model, classes = obtain(params.model, params.weights, samples, data)
             torch.save(model.state_dict(), file)
             parameters = sum(parameter.numel() for parameter in model.parameters())
         record = Weights(
             model=params.model.source,
             arguments=params.model.arguments,
             source=params.weights.source,
-            classes=len(samples.manifest.class_names) or None,
+            classes=classes,
             sha256=sha256(file),
         )
         record.write(unfinished / RECORD)

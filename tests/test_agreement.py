@@ -21,7 +21,7 @@ def errors(**changes):
 
 def test_errors_are_those_computed_by_hand():
     """Differences 1, 0 and 0, 2; norms of 3, 4 and 0, 2 make sqrt(29) in all."""
-    got = compare(logits([3, 4], [0, 2]), logits([4, 4], [0, 4]))
+    got = compare(logits([3, 4], [0, 2]), logits([4, 4], [0, 4]), "logits")
     assert got.max_abs == 2
     assert got.mean_abs == 0.75
     assert got.relative == pytest.approx(math.sqrt(5) / math.sqrt(29))
@@ -34,7 +34,7 @@ def test_errors_are_those_computed_by_hand():
 
 def test_equal_outputs_agree_perfectly():
     some = logits(*np.random.default_rng(0).normal(size=(7, 10)))
-    got = compare(some, some)
+    got = compare(some, some, "logits")
     assert (got.max_abs, got.mean_abs, got.relative, got.top1_agreement, got.nonfinite) == (0, 0, 0, 1, 0)
     assert got.cosine == pytest.approx(1)
 
@@ -58,7 +58,7 @@ def test_nan_and_infinity_are_counted_and_taken_as_zero():
 
 def test_every_figure_is_finite_even_where_the_wanted_outputs_are_not():
     """A record with NaN in it cannot be read back, and the report needs it."""
-    got = compare(logits([np.nan, 1], [np.inf, 2]), logits([np.nan, 1], [1, 2]))
+    got = compare(logits([np.nan, 1], [np.inf, 2]), logits([np.nan, 1], [1, 2]), "logits")
     assert all(math.isfinite(value) for value in got.model_dump().values())
     assert got.nonfinite == 1
 
@@ -69,8 +69,8 @@ def test_values_too_large_to_be_squared_in_float32_are_compared():
 
 def test_accuracy_is_the_share_of_right_answers():
     labels = np.array([1, 0, 0, 1])
-    assert accuracy_of(logits([0, 1], [1, 0], [0, 1], [0, 1]), labels) == 0.75
-    assert accuracy_of(logits([0, 1]), None) is None
+    assert accuracy_of(logits([0, 1], [1, 0], [0, 1], [0, 1]), labels, "logits") == 0.75
+    assert accuracy_of(logits([0, 1]), None, "logits") is None
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_graph_that_overflows_is_not_blamed_on_the_compiler():
 
 def test_equal_outputs_have_no_error_and_keep_their_margins():
     some = logits(*np.random.default_rng(0).normal(size=(7, 10)))
-    got = spread(some, some)
+    got = spread(some, some, "logits")
     assert got.shares == SHARES
     assert set(got.relative_error) == {0}
     assert set(got.margin_kept) == {1}
@@ -135,7 +135,7 @@ def test_equal_outputs_have_no_error_and_keep_their_margins():
 def test_single_images_are_told_in_order_of_their_error():
     """Errors of 0, 1 of 5 and 2.5 of 5; the second doubled its lead, the last has half of it left."""
     wanted, got = logits([3, 4], [4, 3], [0, 5]), logits([3, 4], [5, 3], [0, 2.5])
-    found = spread(wanted, got)
+    found = spread(wanted, got, "logits")
     assert (found.relative_error[0], found.relative_error[-1]) == (0, 0.5)
     assert found.relative_error[SHARES.index(0.5)] == 0.2
     assert (found.margin_kept[0], found.margin_kept[SHARES.index(0.5)], found.margin_kept[-1]) == (0.5, 1, 2)
@@ -144,12 +144,12 @@ def test_single_images_are_told_in_order_of_their_error():
 
 def test_another_answer_has_a_margin_below_zero():
     """It led by 1, and now another leads by 2."""
-    assert spread(logits([3, 4, 0]), logits([6, 4, 0])).margin_kept[0] == -2
+    assert spread(logits([3, 4, 0]), logits([6, 4, 0]), "logits").margin_kept[0] == -2
 
 
 def test_one_class_has_no_margin_and_what_is_not_finite_still_gives_figures():
     assert spread(logits([3], [4]), logits([3], [5])).margin_kept == ()
-    broken = spread(logits([1, 2], [3, 4]), logits([np.nan, 2], [-np.inf, np.inf]))
+    broken = spread(logits([1, 2], [3, 4]), logits([np.nan, 2], [-np.inf, np.inf]), "logits")
     assert np.isfinite([*broken.relative_error, *broken.margin_kept]).all()
 
 
@@ -157,10 +157,10 @@ def test_of_several_outputs_the_worst_of_each_figure_counts():
     wanted = logits([3, 4], [4, 3]) | {"map": np.ones((2, 3, 4), np.float32)}
     got = logits([3, 5], [4, 3]) | {"map": np.ones((2, 3, 4), np.float32) * 1.1}
     scores, maps = (
-        compare(logits([3, 4], [4, 3]), logits([3, 5], [4, 3])),
+        compare(logits([3, 4], [4, 3]), logits([3, 5], [4, 3]), "logits"),
         compare({"map": wanted["map"]}, {"map": got["map"]}),
     )
-    both = compare(wanted, got)
+    both = compare(wanted, got, "logits")
     assert both.max_abs == scores.max_abs == 1
     assert both.relative == max(scores.relative, maps.relative)
     assert both.cosine == min(scores.cosine, maps.cosine)
@@ -171,17 +171,21 @@ def test_of_several_outputs_the_worst_of_each_figure_counts():
 def test_without_an_output_of_classes_there_is_neither_agreement_nor_accuracy():
     maps = {"map": np.ones((2, 3, 4), np.float32)}
     assert compare(maps, maps).top1_agreement is None
-    assert accuracy_of(maps, np.array([0, 1])) is None
-    assert accuracy_of({"distance": np.ones((2, 1))}, np.array([0, 1])) is None
+    assert accuracy_of(maps, np.array([0, 1]), None) is None
     strict = LIMITS.model_copy(update={"top1_agreement": 1})
     assert broken_thresholds(compare(maps, maps), None, strict) == ()
 
 
-def test_of_several_outputs_the_one_with_as_many_numbers_as_classes_is_judged():
+def test_of_several_outputs_the_one_of_scores_is_judged():
     features, right, wrong = np.eye(2, 5), np.eye(2, 3), np.eye(2, 3)[::-1]
     wanted, got = {"features": features, "scores": right}, {"features": features, "scores": wrong}
     labels = np.array([0, 1])
-    assert [accuracy_of(outputs, labels, classes=3) for outputs in (wanted, got)] == [1, 0]
-    assert compare(wanted, got, classes=3).top1_agreement == 0
-    assert max(spread(wanted, got, classes=3).margin_kept) < 0
-    assert accuracy_of(wanted, labels, classes=4) is None
+    assert [accuracy_of(outputs, labels, "scores") for outputs in (wanted, got)] == [1, 0]
+    assert compare(wanted, got, "scores").top1_agreement == 0
+    assert max(spread(wanted, got, "scores").margin_kept) < 0
+
+
+def test_where_scores_are_only_taken_for_such_the_sentence_says_what_to_do():
+    assert broken_thresholds(errors(top1_agreement=0.5), None, LIMITS, taken="boxes") == (
+        "top-1 agreement 50.00% is below 95.00%, if boxes holds a score per class: else set model.scores",
+    )

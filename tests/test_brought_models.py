@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torchvision
 from documents import blocks
 from PIL import Image
 from ruamel.yaml import YAML
 from test_pipeline import checkout
 
-from enginery.core.records import EngineRecord, Manifest, Validation, Verdict
+from enginery.core.records import EngineRecord, Manifest, Validation, Verdict, Weights
 from enginery.recipes import apply_recipe
 
 PRECISION = "int8"  # its chain is the longest; the others' is the same without calibration
@@ -41,6 +42,26 @@ def network():
         nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU(),
         nn.Conv2d(32, 32, 3, 2, 1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True), nn.Conv2d(32, 16, 1),
     )
+"""
+FOUND = """
+import torch
+from torch import nn
+
+
+class Found(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 2, 1), nn.ReLU())
+        self.boxes, self.odds = nn.Linear(32, 4), nn.Linear(32, 1)
+
+    def forward(self, image):
+        seen = self.body(image).mean((2, 3))
+        return {"boxes": self.boxes(seen), "odds": self.odds(seen).sigmoid()}
+
+
+def network():
+    torch.manual_seed(0)
+    return Found()
 """
 MAPS_RECIPE = """
 model: {source: "maps:network"}
@@ -160,6 +181,25 @@ def test_a_factory_with_a_checkpoint_and_a_fixed_batch(project, monkeypatch):
     assert record.class_names == ("cat", "dog")
 
 
+def test_images_without_labels_and_a_checkpoint_of_other_than_a_thousand_classes(project, monkeypatch):
+    """The weights alone say how many there are, and each stage that makes the model anew must know."""
+    photos("data/images/plain")
+    torch.manual_seed(0)
+    Path("data/weights").mkdir(exist_ok=True)
+    torch.save(torchvision.models.squeezenet1_1(num_classes=7).state_dict(), "data/weights/seven.pt")
+    recipe = """
+model: {source: squeezenet1_1}
+weights: {source: data/weights/seven.pt}
+samples: {source: data/images/plain, preprocessing: {resize: 32, crop: 32}}
+"""
+    lay_over(recipe, TINY, "samples: {validation: 12}")
+    record, validation = run_pipeline(monkeypatch)
+    assert shapes(record.interface.outputs) == {"logits": ("float32", ("batch", 7))}
+    assert Weights.read(Path("artifacts/weights/weights.json")).classes == 7
+    assert validation.engine_accuracy is None
+    assert validation.engine_against_pytorch.top1_agreement is not None
+
+
 def test_an_onnx_file_that_is_already_there(project, monkeypatch):
     photos("data/images/pets/cat", "data/images/pets/dog")
     Path("data/models").mkdir(exist_ok=True)
@@ -184,6 +224,23 @@ def test_an_onnx_file_that_is_already_there(project, monkeypatch):
     assert validation.reference == "ONNX Runtime"
 
 
+def test_a_model_that_tells_no_classes_apart_is_judged_by_its_errors(project, monkeypatch):
+    """One number for two classes, as of a sigmoid, and boxes that look like scores."""
+    photos("data/images/pets/cat", "data/images/pets/dog")
+    write_code(monkeypatch, "found", FOUND)
+    recipe = """
+model: {source: "found:network", scores: none}
+weights: {source: given}
+samples: {source: data/images/pets}
+"""
+    lay_over(recipe, SMALL_IMAGES, TINY)
+    record, validation = run_pipeline(monkeypatch)
+    assert record.scores == "none"
+    assert (validation.engine_accuracy, validation.accuracy_drop) == (None, None)
+    assert validation.engine_against_pytorch.top1_agreement is None
+    assert "accuracy not measured (no labels or no scores)." in Path("reports/summary.md").read_text()
+
+
 def test_maps_whose_size_follows_from_the_images(project, monkeypatch):
     photos("data/images/plain")
     write_code(monkeypatch, "maps", MAPS)
@@ -195,6 +252,20 @@ def test_maps_whose_size_follows_from_the_images(project, monkeypatch):
     assert logits.shape[2:] != ("height", "width")
     assert [other.sizes for other in validation.resized] == [{"height": 15, "width": 16}, {"height": 33, "width": 24}]
     assert validation.engine_accuracy is None
+
+
+def test_code_that_is_not_watched_is_named_where_it_is_run(project, monkeypatch, capsys):
+    photos("data/images/plain")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "maps_vendored", raising=False)
+    Path("third").mkdir()
+    Path("third/maps_vendored.py").write_text(MAPS)
+    write_code(monkeypatch, "maps", f"import sys\nsys.path.insert(0, {str(Path('third').resolve())!r})\n")
+    with Path("maps.py").open("a") as code:
+        code.write("from maps_vendored import network\n")
+    lay_over(MAPS_RECIPE, TINY, "samples: {validation: 12}")
+    run_stages(monkeypatch, "machine", "samples", "weights")
+    assert f"MIND: maps:network imports {Path('third/maps_vendored.py').resolve()}, where" in capsys.readouterr().err
 
 
 def test_a_size_that_the_model_refuses_is_told_before_it_is_exported(project, monkeypatch):

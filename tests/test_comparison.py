@@ -223,7 +223,7 @@ def test_accuracies_that_were_not_measured_are_not_compared(run):
         changes = compare_runs(before, after, 0.99)
         (accuracy,) = [change for change in changes if change.figure == "accuracy"]
         assert accuracy.outcome == Outcome.NOT_COMPARABLE
-        assert accuracy.why == f"the {which} run had no labels to measure it with"
+        assert accuracy.why == f"the {which} run had no labels or no scores to measure it with"
 
 
 def test_an_error_that_was_zero_is_no_division_by_it(run):

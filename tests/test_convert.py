@@ -291,3 +291,42 @@ def test_a_graph_of_several_inputs_and_sizes_is_quantized_where_it_computes_on_f
         wanted, got = (run_graph(arbiter(graph), pair_feeds(*sizes)) for graph in (pair_onnx, quantized))
         for name, values in wanted.items():
             assert 0 < np.linalg.norm(got[name] - values) / np.linalg.norm(values) < 0.1, name
+
+
+def test_a_graph_that_takes_only_some_sizes_is_shown_images_of_the_samples_size(samples, tmp_path):
+    """As a U-Net does, whose halves meet only where the size divides by what it shrinks by: here 8, and not 224."""
+    rng = np.random.default_rng(0)
+    weights = {"w": (16, 3, 3, 3), "u": (16, 16, 3, 3), "v": (16, 32, 1, 1)}
+    nodes = [
+        helper.make_node("Conv", ["input", "w"], ["seen"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("AveragePool", ["seen"], ["small"], "pool", kernel_shape=[3, 3], strides=[5, 5]),
+        helper.make_node("ConvTranspose", ["small", "u"], ["large"], "up", strides=[5, 5]),
+        helper.make_node("Concat", ["seen", "large"], ["both"], "concat", axis=1),
+        helper.make_node("Conv", ["both", "v"], ["map"], "head"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "u",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, "height", "width"])],
+        [helper.make_tensor_value_info("map", TensorProto.FLOAT, ["batch", 16, "height", "width"])],
+        [numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name) for name, shape in weights.items()],
+    )
+    path, ranges = tmp_path / "model.onnx", dict.fromkeys(["input", "seen", "small", "large", "both"], 4.0)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    write_cache(ranges, tmp_path / "calibration.cache")
+    params = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
+    provided_provenance(params, tmp_path / "calibration.cache", ranges).write(tmp_path / "calibration.json")
+    amax = checked_ranges("int8", path, tmp_path, samples, EVERYTHING)
+    quantized = quantize(path, "int8", amax, EVERYTHING, "fp32", samples.sizes)
+    assert quantized_inputs(quantized)["conv"] == ["input", "w"]
+
+
+def test_what_modelopt_cannot_do_with_a_graph_is_a_sentence(tiny_graph, tmp_path):
+    """Such as an output of float64, which a file of the user's own may have."""
+    model = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    model.graph.node.append(helper.make_node("Cast", ["logits"], ["exact"], "widen", to=TensorProto.DOUBLE))
+    model.graph.output[0].name = "exact"
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(EngineryError, match=r"^ModelOpt cannot make fp16 of the graph: .*exact.*; keep what it names"):
+        cast(tmp_path / "model.onnx", "fp16", EVERYTHING)

@@ -28,7 +28,7 @@ def picture(array, mode="RGB"):
     return Image.fromarray(np.asarray(array, np.uint8)).convert(mode)
 
 
-def png(path, values, color_type):
+def png(path, values, color_type, transparency=b""):
     """A PNG of 16 bits, most of which Pillow cannot write."""
 
     def chunk(kind, content):
@@ -37,7 +37,8 @@ def png(path, values, color_type):
     height, width = values.shape[:2]
     header = struct.pack(">IIBBBBB", width, height, 16, color_type, 0, 0, 0)
     rows = zlib.compress(b"".join(b"\0" + row.astype(">u2").tobytes() for row in values))
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b""))
+    clear = chunk(b"tRNS", transparency) if transparency else b""
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + clear + chunk(b"IDAT", rows) + chunk(b"IEND", b""))
 
 
 def tiff(path, values, photometric, sample_format=1):
@@ -137,6 +138,18 @@ def test_sixteen_bits_with_transparency(tmp_path):
     assert decoded(tmp_path / "grey.png")[0].tolist() == [[255] * 3, [100] * 3]
     png(tmp_path / "color.png", np.array([[[65535, 0, 0, 65535], [65535, 0, 0, 0]]]), RGB_ALPHA)
     assert decoded(tmp_path / "color.png")[0].tolist() == [[255, 0, 0], [255, 255, 255]]
+
+
+def test_a_transparent_grey_of_sixteen_bits_shows_white_paper(tmp_path):
+    """Of two that are alike in eight bits, the one."""
+    png(tmp_path / "grey.png", np.array([[[25700], [25701], [0]]]), GREY, struct.pack(">H", 25700))
+    assert decoded(tmp_path / "grey.png")[0, :, 0].tolist() == [255, 100, 0]
+
+
+@pytest.mark.parametrize(("most", "values"), [(65535, (0, 25700, 65535)), (4095, (0, 1606, 4095))])
+def test_a_pgm_of_more_than_eight_bits_is_scaled_by_its_maximum(tmp_path, most, values):
+    (tmp_path / "deep.pgm").write_bytes(b"P5\n3 1\n%d\n" % most + struct.pack(">3H", *values))
+    assert decoded(tmp_path / "deep.pgm")[0, :, 0].tolist() == [0, 100, 255]
 
 
 @pytest.mark.parametrize(("kind", "sample_format"), [(np.uint32, 1), (np.int16, 2), (np.float32, 3)])

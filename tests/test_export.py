@@ -8,7 +8,7 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.params import Profile, Range
 from enginery.export import adopt_graph, export_model
-from enginery.graphs import arbiter, read_interface, run_graph, save_graph
+from enginery.graphs import arbiter, interface_of, read_interface, run_graph, save_graph
 from enginery.original import run_model
 
 OPSET = 20
@@ -144,6 +144,31 @@ def test_what_cannot_be_exported_is_told_with_its_operator_and_the_users_line(mo
     assert capfd.readouterr() == ("", "")  # PyTorch prints all that it has traced so far
 
 
+def test_float64_is_returned_as_float32_as_everywhere():
+    class Exact(nn.Module):
+        def forward(self, pixels):
+            return {"exact": pixels.double() * 3, "half": pixels.half()}
+
+    graph = export_model(Exact().eval(), {"input": noise(2, 4)}, {0: "batch"}, BATCH, OPSET)
+    assert [spec.dtype for spec in interface_of(graph, BATCH, "x").outputs] == ["float32", "float16"]
+
+
+def test_an_input_that_the_model_ignores_is_named():
+    class Ignores(nn.Module):
+        def forward(self, pixels, mask=None):
+            return pixels * 2
+
+    pixels, mask = noise(2, 4), noise(2, 4)
+    with pytest.raises(EngineryError) as caught:
+        export_model(Ignores().eval(), {"mask": mask, "pixels": pixels}, {0: "batch"}, BATCH, OPSET)
+    assert str(caught.value) == (
+        "the model makes no use of its input mask, and PyTorch cannot export it with such: "
+        "leave it out of samples.source, and give it a default in forward"
+    )
+    graph = export_model(Ignores().eval(), {"pixels": pixels}, {0: "batch"}, BATCH, OPSET)
+    assert sizes_of(graph.graph.input) == {"pixels": ["batch", 4]}
+
+
 # The user's own ONNX file.
 
 
@@ -184,6 +209,26 @@ def test_only_what_surely_is_as_large_as_the_images_gets_their_names(shape, outp
     assert sizes_of(graph.input) == {"input": ["batch", 3, "height", "width"]}
     sizes = [size or 0 for size in wanted]  # without a name and a number it reads as zero
     assert sizes_of([*graph.output, *graph.value_info]) == {"scores": sizes, "hidden": sizes}
+
+
+def test_what_a_given_file_leaves_open_beside_the_profile_is_as_large_as_in_the_samples():
+    batch = {0: "batch"}
+    shape = ("N", "seq", 4)
+    graph = adopt_graph(given_graph(*shape, output=shape), {"input": noise(2, 5, 4)}, batch, "x.onnx")
+    assert [*sizes_of([*graph.graph.input, *graph.graph.output]).values()] == [["batch", 5, 4]] * 2
+    assert [spec.shape for spec in interface_of(graph, BATCH, "x.onnx").outputs] == [("batch", 5, 4)]
+    shape = ("N", 3, "H", "W")
+    images = adopt_graph(given_graph(*shape, output=("N", 3, "H", "H//2")), {"input": noise(2, 3, 8, 6)}, batch, "x")
+    assert sizes_of([*images.graph.input, *images.graph.output]) == {
+        "input": ["batch", 3, 8, 6],
+        "scores": ["batch", 3, 8, "H//2"],
+    }
+
+
+def test_a_name_that_means_two_sizes_is_no_size_of_an_output():
+    given = given_graph("N", "N", output=("N", "N"), hidden=("N", "N"))
+    graph = adopt_graph(given, {"input": noise(2, 4)}, {0: "batch"}, "x.onnx").graph
+    assert sizes_of([*graph.input, *graph.output]) == {"input": ["batch", 4], "scores": [0, 0]}
 
 
 def test_sizes_that_a_given_file_fixes_stay_as_they_are():

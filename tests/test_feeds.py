@@ -1,6 +1,7 @@
 import numpy as np
+import pytest
 
-from enginery.feeds import resized
+from enginery.feeds import resized, scores_among
 
 IMAGES = {0: "batch", 2: "height", 3: "width"}
 
@@ -23,3 +24,26 @@ def test_channels_last_are_resized_where_their_height_and_width_are():
     images = np.zeros((2, 4, 5, 3))
     sizes = {"batch": 2, "height": 8, "width": 7}
     assert resized({"input": images}, {0: "batch", 1: "height", 2: "width"}, sizes)["input"].shape == (2, 8, 7, 3)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "classes", "asked", "found"),
+    [
+        ({"logits": (2, 10)}, 0, None, "logits"),
+        ({"features": (2, 64), "scores": (2, 10)}, 10, None, "scores"),
+        ({"scores": (2, 10), "again": (2, 10)}, 10, None, "scores"),
+        ({"features": (2, 64), "scores": (2, 10)}, 0, None, None),  # boxes and scores look alike
+        ({"features": (2, 64), "scores": (2, 10)}, 0, "scores", "scores"),
+        ({"features": (2, 64), "scores": (2, 10)}, 10, "features", None),
+        ({"scores": (2, 10), "map": (2, 10, 8, 8), "odds": (2, 1)}, 0, None, "scores"),
+        ({"boxes": (2, 4)}, 0, "none", None),
+        ({"scores": (2, 10)}, 10, "none", None),
+        ({"scores": (2, 10)}, 9, None, None),
+        ({"odds": (2, 1)}, 1, None, None),
+        ({"pieces": ("batch", "height//8")}, 0, None, None),
+        ({"scores": ("batch", 10)}, 10, None, "scores"),
+        ({}, 10, None, None),
+    ],
+)
+def test_scores_are_the_output_that_is_named_or_sure_by_its_shape(shapes, classes, asked, found):
+    assert scores_among(shapes, classes, asked) == found

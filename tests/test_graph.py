@@ -17,6 +17,9 @@ PARTS = {  # of a section that a stage hands on, what matters to it: not the bat
     ("export", "build.profile"): BATCH_ENDS | {"build.profile.height", "build.profile.width"},
     ("simplify", "build.profile"): BATCH_ENDS | {"build.profile.height", "build.profile.width"},
     ("reference", "build.profile.batch"): BATCH_ENDS,
+    ("weights", "model.is_onnx"): {"model.source"},
+    ("weights", "model.is_factory"): {"model.source"},
+    ("weights", "model"): {"model.source", "model.arguments"},  # which output holds scores changes no weights
 }
 
 

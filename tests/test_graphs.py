@@ -12,6 +12,7 @@ from enginery.graphs import (
     check_graph,
     count_nodes,
     fixed_batch,
+    interface_of,
     load_graph,
     read_interface,
     run_graph,
@@ -221,3 +222,24 @@ def test_a_batch_that_is_frozen_into_the_graph_is_refused(written):
     path = written([("image", TensorProto.FLOAT, ["batch", 3])], [("map", TensorProto.FLOAT, [2, 3])])
     with pytest.raises(EngineryError, match="a batch size is frozen into the graph"):
         read_interface(path, PROFILE)
+
+
+def test_weights_beside_a_file_that_are_cut_off_are_named_with_it(tiny_graph, tmp_path):
+    path = tmp_path / "model.onnx"
+    model = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    onnx.save(model, path, save_as_external_data=True, location="weights.data", size_threshold=0)
+    (tmp_path / "weights.data").write_bytes(b"cut")
+    with pytest.raises(
+        EngineryError, match=r"model\.onnx is not a valid ONNX file, it may be truncated: External data"
+    ):
+        load_graph(path)
+
+
+def test_an_output_that_is_no_tensor_is_refused(tiny_graph, profile):
+    model = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    model.graph.node.append(helper.make_node("SequenceConstruct", ["logits"], ["all"], "collect"))
+    model.graph.output.append(helper.make_value_info("all", kind))
+    with pytest.raises(EngineryError) as caught:
+        interface_of(model, profile, "x.onnx")
+    assert str(caught.value) == "x.onnx: output all is a sequence and no tensor"

@@ -202,6 +202,8 @@ def test_what_takes_no_images_is_refused(built, machine, inference):
         EngineryError, match="is no classifier of images, one input and a score per class: it has input"
     ):
         require_classifier(pair, built)
+    with pytest.raises(EngineryError, match="is no classifier of images"):
+        require_classifier(record.model_copy(update={"scores": "none"}), built)
     interface = record.interface
     varying = interface.outputs[0].model_copy(update={"shape": ("batch", "height//8")})
     pieces = record.model_copy(update={"interface": interface.model_copy(update={"outputs": (varying,)})})

@@ -24,7 +24,7 @@ def given(samples):
         manifest = samples.manifest.model_copy(update={"class_names": tuple(map(str, range(classes)))})
         ours = load_params(Path(__file__).parents[1] / "params.yaml").weights
         params = ours.model_copy(update={"source": str(path)})
-        return obtain(model, params, SampleSet(samples.folder, manifest), path.parent)
+        return obtain(model, params, SampleSet(samples.folder, manifest), path.parent)[0]
 
     return load
 
@@ -229,6 +229,45 @@ def test_torchvision_is_given_the_arguments_too():
         make_model(ModelParams(source="resnet18", arguments={"widht": 7}), 3)
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize(
+    ("name", "arguments", "why"),
+    [
+        ("vit_b_16", {"image_size": 225}, "Input shape indivisible by patch size!"),
+        ("resnet18", {"num_classes": -1}, "Trying to create tensor with negative dimension -1"),
+        ("maxvit_t", {"input_size": [250, 250]}, "is not divisible by partition size 7"),
+    ],
+)
+def test_sizes_that_torchvision_cannot_make_are_one_line(name, arguments, why):
+    told = sentence_of(make_model, ModelParams(source=name, arguments=arguments), None)
+    assert told.startswith(f"model.arguments: torchvision's {name} refuses them: ")
+    assert why in told
+    assert "\n" not in told
+
+
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor invariants")
+@pytest.mark.parametrize(
+    "odd", [lambda value: value.to_sparse(), lambda value: value.to("meta")], ids=["sparse", "meta"]
+)
+def test_tensors_that_hold_their_values_elsewhere_are_refused(state, checkpoint, refusal_of, odd):
+    changed = dict(state) | {"classifier.1.bias": odd(state["classifier.1.bias"])}
+    told = refusal_of(checkpoint(changed))
+    assert told.endswith("holds tensors that are sparse, or without values, in classifier.1.bias: save them dense")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "complex64"])
+def test_numbers_of_another_kind_are_refused(state, checkpoint, refusal_of, dtype):
+    """PyTorch would copy them, without their scales and without their imaginary halves."""
+    changed = dict(state) | {"classifier.1.bias": state["classifier.1.bias"].to(getattr(torch, dtype))}
+    told = refusal_of(checkpoint(changed))
+    assert told.endswith(f"does not fit model.source: classifier.1.bias is {dtype} and should be float32")
+
+
+def test_fewer_bits_are_numbers_of_the_same_kind(state, checkpoint, given):
+    halves = {name: value.half() for name, value in state.items()}
+    assert given(checkpoint(halves)).state_dict()["classifier.1.bias"].dtype == torch.float32
+
+
 def sentence_of(call, *arguments, **named):
     with pytest.raises(EngineryError) as caught:
         call(*arguments, **named)
@@ -272,6 +311,17 @@ def test_code_that_leaves_by_itself_is_told_like_code_that_fails(users, tmp_path
     )
     sys.modules.pop("users_net")
     assert "users_net cannot be imported: SystemExit: 0\n" in sentence_of(users, code="raise SystemExit(0)  # leaves\n")
+
+
+def test_a_model_that_cannot_be_put_into_evaluation_is_told_like_a_factory_that_fails(users):
+    odd = "from torch import nn\nclass {0}(nn.Linear):\n    def eval(self):\n        {1}\n"
+    code = odd.format("Net", "raise RuntimeError('train me')")
+    assert "users_net:Net fails: RuntimeError: train me" in sentence_of(
+        users, "Net", code, in_features=2, out_features=3
+    )
+    sys.modules.pop("users_net")
+    silent = users("Net", odd.format("Net", "super().eval()"), in_features=2, out_features=3)  # returns nothing
+    assert not silent.training
 
 
 def test_a_factory_that_makes_no_model_is_refused(users):

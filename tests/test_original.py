@@ -96,7 +96,8 @@ def test_a_model_that_takes_the_samples_is_let_through():
 
 def test_a_model_that_takes_one_sample_alone_is_told_how_to_say_so():
     def answer(pixels):
-        assert len(pixels) == 1, "one at a time"
+        if len(pixels) != 1:
+            raise AssertionError("one at a time")  # not by `assert`, to which pytest adds words
         return pixels[:, :3]
 
     told = refusal_of(answer)
@@ -145,7 +146,27 @@ def test_an_output_without_the_batch_or_of_no_floats_is_refused_by_name(answer, 
 def test_another_number_of_classes_is_told_with_what_the_model_returns():
     assert refusal_of(lambda pixels: pixels[:, :3], classes=10) == (
         "samples.source has 10 classes, and no output of the model has as many: it returns logits (2, 3). "
-        "Are these the images that the model was trained on?"
+        "Are these the images that the model was trained on? If its outputs are no scores of classes, "
+        "set model.scores: none"
+    )
+
+
+def test_a_model_without_scores_is_let_through_where_that_is_said():
+    feeds, outputs = FEEDS, run_of(lambda pixels: pixels[:, :1])
+    assert require_runs(outputs, feeds, 2, "none")["logits"].shape == (2, 1)
+    with pytest.raises(EngineryError, match=r"set model\.scores: none"):
+        require_runs(outputs, feeds, 2)
+
+
+@pytest.mark.parametrize(
+    ("scores", "classes", "wanted"),
+    [("odds", 0, "a score per class"), ("logits", 3, "a score for each of the 3 classes")],
+)
+def test_an_output_that_is_named_must_hold_scores(scores, classes, wanted):
+    with pytest.raises(EngineryError) as caught:
+        require_runs(run_of(lambda pixels: pixels), FEEDS, classes, scores)
+    assert str(caught.value) == (
+        f"model.scores: '{scores}' is no output with {wanted}: the model returns logits (2, 6)"
     )
 
 

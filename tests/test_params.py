@@ -1,12 +1,15 @@
 import copy
+import datetime
 import re
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import load_params, precision_params
+from enginery.core.params import ModelParams, load_params, precision_params
+from enginery.core.records import Weights
 
 ROOT = Path(__file__).parents[1]
 VALID = YAML(typ="safe").load((ROOT / "params.yaml").read_text())
@@ -294,3 +297,30 @@ def test_the_commented_out_precision_is_ready_to_use(tmp_path):
     uncommented = re.sub(r"(?m)^  # ", "  ", text[start:end])
     (tmp_path / "params.yaml").write_text(text[:start] + uncommented + text[end:])
     assert load_params(tmp_path / "params.yaml").precisions["fp8"].made_from == "calibrated"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("inf"),
+        float("nan"),
+        [1, {"deep": float("inf")}],
+        {0: "cat", 1: "dog"},
+        datetime.date(2024, 1, 1),
+        {"a", "b"},
+        b"bytes",
+    ],
+    ids=repr,
+)
+def test_arguments_that_later_stages_would_get_otherwise_are_refused(value):
+    """Each later stage makes the model anew, of what was recorded in JSON."""
+    with pytest.raises(ValidationError, match=r"cap is .*, which no record keeps: write text, finite numbers"):
+        ModelParams(source="net:make", arguments={"width": 4, "cap": value})
+
+
+def test_arguments_that_json_keeps_are_taken_as_they_are(tmp_path):
+    arguments = {"width": 4, "rate": 0.1, "names": {"0": "cat"}, "sizes": [1, [2, None]], "deep": True, "big": 10**30}
+    assert ModelParams(source="net:make", arguments=arguments).arguments == arguments
+    record = Weights(model="net:make", arguments=arguments, source="given", classes=None, sha256="0" * 64)
+    record.write(tmp_path / "weights.json")
+    assert Weights.read(tmp_path / "weights.json").arguments == arguments

@@ -52,6 +52,24 @@ def test_files_that_are_no_images_by_their_names_are_told_and_left_out(pets, sam
     )
 
 
+def test_links_that_are_not_followed_are_told_and_left_out(pets, samples_params, capsys):
+    (pets / "cat/notes.txt").unlink()
+    (pets / "cat" / "lost.jpg").symlink_to("nowhere.jpg")
+    (pets / "cat" / "more").symlink_to(Path("../dog"))
+    assert len(open_source(samples_params(), Path("data"))) == 3
+    assert capsys.readouterr().out == (
+        "data/pets: links to folders, and to what is not there, are left out: 2, such as data/pets/cat/lost.jpg\n"
+    )
+
+
+def test_a_folder_without_images_is_no_class_unless_that_is_said(pets, samples_params, preprocessing):
+    (pets / "__MACOSX").mkdir()
+    with pytest.raises(EngineryError, match=r"data/pets holds folders without images, __MACOSX: take them out, or"):
+        open_source(samples_params(), Path("data"))
+    source = open_source(samples_params(class_names=("cat", "dog")), Path("data"))
+    assert [sample.label for sample in prepared(source, preprocessing)] == [0, 0, 1]
+
+
 def test_the_digits_are_scaled_to_the_full_range(preprocessing):
     digits = Digits()
     assert len(digits) == 1797

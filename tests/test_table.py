@@ -43,6 +43,14 @@ def test_names_and_numbers_mean_places_in_the_list(labels, written):
     assert labels(table, class_names=("cat", "dog", "bird")) == ([1, 0], ("cat", "dog", "bird"))
 
 
+@pytest.mark.parametrize("places", [("0.0", "11.0"), ("0.", "11.00"), ("0", "11.0")], ids=str)
+def test_whole_numbers_may_be_written_with_a_fraction(labels, places):
+    """As pandas does where a column had gaps: as names they would count as 0.0, 1.0, 10.0, 11.0, 2.0."""
+    table = "path,label\npets/dog/1.png,{}\npets/cat/b.JPG,{}\n".format(*places)
+    assert labels(table) == ([0, 11], tuple(map(str, range(12))))
+    assert labels(table, class_names=tuple("abcdefghijkl"))[0] == [0, 11]
+
+
 def test_numbers_that_are_names_are_names(labels):
     assert labels("path,label\npets/dog/1.png,7\n", class_names=("3", "7")) == ([1], ("3", "7"))
 
@@ -79,6 +87,8 @@ def test_what_a_spreadsheet_writes_is_read(labels):
         ("path\nlink.png\n", "line 2, names 'link.png', which lies outside data/"),
         ("path,label\npets/dog/1.png,-1\n", "line 2, gives the label '-1', which is not from 0 to 0"),
         ("path,label\npets/dog/1.png,1000000000\n", "gives the label '1000000000', which is not from 0 to 100000"),
+        ("path,label\npets/dog/1.png,0\npets/cat/b.JPG,0.5\n", "line 3, gives the label '0.5', which is no whole num"),
+        (f"path,label\npets/dog/1.png,{'9' * 5000}\n", "9', which is not from 0 to 100000"),
         ("path,label\npets/dog/1.png,1\npets/cat/b.JPG,cat\n", "line 3, gives the label 'cat', while others are num"),
         ('path,label\n"pets/dog/1.png,dog\n', "is not a CSV file in UTF-8: unexpected end of data"),
     ],
@@ -96,6 +106,7 @@ def test_a_mistake_is_named_with_its_line(opened, text, message):
     ("label", "message"),
     [
         ("2", "line 2, gives the label '2', which is not from 0 to 1"),
+        ("0.5", "line 2, gives the label '0.5', which is not from 0 to 1"),
         ("bird", "line 2, gives the label 'bird', which is not one of the 2 in samples.class_names"),
     ],
 )

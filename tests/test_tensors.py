@@ -95,6 +95,7 @@ def test_samples_are_told_apart_by_all_their_inputs(params):
         ({"ids": IDS, "mask": MASK[:4]}, "have different numbers of samples: ids 5, mask 4"),
         ({"ids": IDS, "labels": np.arange(4)}, "have different numbers of samples: ids 5, labels 4"),
         ({"ids": IDS, "labels": np.ones(5)}, "the labels of .* must be whole numbers or names, one for each sample"),
+        ({"ids": IDS, "labels": np.int64(3)}, "the labels of .* must be whole numbers or names, one for each sample"),
         ({"ids": IDS, "labels": np.ones((5, 1), int)}, "the labels of .* must be whole numbers or names"),
         ({"ids": IDS, "labels": np.array([0, 1, 2, -1, 0])}, "set.npz, sample 3, gives the label '-1', which is not"),
     ],

@@ -1,3 +1,5 @@
+import ast
+import importlib
 import sys
 from pathlib import Path
 
@@ -6,7 +8,7 @@ import pytest
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
-from enginery.user_code import fingerprint, users_part
+from enginery.user_code import _is_installed, fingerprint, tell_unwatched, users_part
 
 
 @pytest.fixture
@@ -66,6 +68,53 @@ def test_of_an_installed_package_nothing_else_is_followed():
     assert {name.partition("/")[0] for name in fingerprint("onnx_ir:Model")} == {"onnx_ir"}
 
 
+def test_what_lies_in_a_folder_that_looks_like_pythons_own_is_the_users(tmp_path, monkeypatch):
+    folder = tmp_path / "python3.11/site-packages-of-mine"
+    folder.mkdir(parents=True)
+    (folder / "users_housed.py").write_text("import users_helping\ndef build():\n    raise ValueError('boom')\n")
+    (folder / "users_helping.py").write_text("")
+    monkeypatch.syspath_prepend(folder)
+    assert list(fingerprint("users_housed:build")) == ["users_helping.py", "users_housed.py"]
+    import users_housed
+
+    assert str(folder / "users_housed.py") in users_part(raised_by(users_housed.build))
+
+
+def test_python_and_its_packages_are_others_work():
+    assert all(_is_installed(Path(module.__file__)) for module in (np, ast, pytest))
+
+
+VENDORED = """
+import os, sys
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "third"))
+import users_beside
+from users_vendored import Net
+"""
+
+
+def test_what_the_code_puts_on_the_path_itself_is_told(project, monkeypatch, capsys):
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (project / "third").mkdir()
+    (project / "users_path.py").write_text(VENDORED)
+    (project / "users_beside.py").write_text("")
+    (project / "third/users_vendored.py").write_text("import users_deeper\nNet = dict\n")
+    (project / "third/users_deeper.py").write_text("")
+    with tell_unwatched("users_path:Net"):
+        importlib.import_module("users_path")
+    assert capsys.readouterr().err == (
+        f"MIND: users_path:Net imports {project / 'third/users_deeper.py'} and 1 more, where `dvc repro` sees no "
+        "change: put the folder on PYTHONPATH, or the files beside params.yaml, and import them by name\n"
+    )
+
+
+def test_of_what_is_watched_nothing_is_told(project, capsys):
+    (project / "users_watched.py").write_text("import users_seen, colorsys\n")
+    (project / "users_seen.py").write_text("")
+    with tell_unwatched("users_watched:build"):
+        importlib.import_module("users_watched")
+    assert capsys.readouterr() == ("", "")
+
+
 def test_other_code_has_another_fingerprint(project):
     file = project / "users_changing.py"
     file.write_text("depth = 1\n")
@@ -99,18 +148,52 @@ def raised_by(call, *arguments):
 def test_of_a_failure_the_last_places_in_the_users_code_are_told():
     def fail(depth):
         if depth == 0:
-            raise ValueError("no depth left\nand more that nobody reads")
+            raise ValueError("\nno depth left:\n\n\ttake a smaller one,\n  or none\nand more that nobody reads")
         fail(depth - 1)
 
     first, *places = users_part(raised_by(fail, 5)).split("\n  ")
-    assert first == "ValueError: no depth left"
+    assert first == "ValueError: no depth left: take a smaller one, or none"
     assert len(places) == 3
     assert [place.rpartition(": ")[2] for place in places] == [
         "fail(depth - 1)",
         "fail(depth - 1)",
-        'raise ValueError("no depth left\\nand more that nobody reads")',
+        r'raise ValueError("\nno depth left:\n\n\ttake a smaller one,\n  or none\nand more that nobody reads")',
     ]
     assert all(place.startswith(f"{__file__}, line ") and ", in fail: " in place for place in places)
+
+
+@pytest.mark.parametrize("told", ["from", "while handling"])
+def test_what_an_error_was_raised_for_is_told_in_its_line(told):
+    def fail():
+        try:
+            Path("/nowhere/at/all").read_bytes()
+        except OSError as error:
+            if told == "from":
+                raise RuntimeError("could not build") from error
+            raise RuntimeError("could not build")  # noqa: B904
+
+    first, *places = users_part(raised_by(fail)).split("\n  ")
+    assert first == (
+        "RuntimeError: could not build, because of FileNotFoundError: "
+        "[Errno 2] No such file or directory: '/nowhere/at/all'"
+    )
+    assert [place.partition(", in ")[2].partition(":")[0] for place in places] == ["raised_by", "fail"]
+
+
+def test_an_error_that_hides_its_reason_keeps_it_hidden():
+    def fail():
+        try:
+            Path("/nowhere/at/all").read_bytes()
+        except OSError:
+            raise RuntimeError("could not build") from None
+
+    assert users_part(raised_by(fail)).startswith("RuntimeError: could not build\n")
+
+
+def test_of_a_message_without_end_the_beginning_is_told():
+    told = users_part(ValueError("x" * 100_000))
+    assert len(told) < 500
+    assert told.endswith("x…")
 
 
 def test_places_in_libraries_are_left_out():

@@ -51,6 +51,55 @@ def test_arguments_that_published_weights_forbid_are_a_sentence(published):
         _pretrained(ModelParams(source="resnet18", arguments={"num_classes": 5}), None)
 
 
+@pytest.fixture
+def cached(tmp_path, monkeypatch):
+    """Where PyTorch would keep ResNet-18's published weights, once they are downloaded."""
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    url = torchvision.models.get_model_weights("resnet18").DEFAULT.url
+    file = tmp_path / "checkpoints" / url.rpartition("/")[2]
+    file.parent.mkdir()
+    return file
+
+
+class Surprise:
+    """Would leave a file behind if it were unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def pretrained():
+    return _pretrained(ModelParams(source="resnet18", arguments={}), None)
+
+
+def test_a_cached_file_that_is_not_the_published_one_is_named_and_not_read(cached, tmp_path):
+    trace = tmp_path / "trace"
+    torch.save({"weight": Surprise(trace)}, cached)
+    for content in (cached.read_bytes(), b"PK\3\4cut off", b""):
+        cached.write_bytes(content)
+        with pytest.raises(EngineryError) as caught:
+            pretrained()
+        assert str(caught.value) == (
+            f"weights.source: {cached} is not what torchvision published: delete it, and it is downloaded anew"
+        )
+    assert not trace.exists()
+
+
+def test_a_file_of_the_right_hash_runs_no_code_either(cached, tmp_path, monkeypatch):
+    trace = tmp_path / "trace"
+    torch.save({"weight": Surprise(trace)}, cached)
+    monkeypatch.setattr("enginery.weights.sha256", lambda _: cached.stem.rpartition("-")[2])
+    with pytest.raises(EngineryError, match=r"did not bring what torchvision published: Weights only load failed"):
+        pretrained()
+    assert not trace.exists()
+    state = make_model(ModelParams(source="resnet18", arguments={}), None).state_dict()
+    torch.save(state, cached)
+    assert torch.equal(pretrained().fc.weight, state["fc.weight"])
+
+
 def test_a_submodule_may_be_called_module():
     class Named(nn.Module):
         def __init__(self):

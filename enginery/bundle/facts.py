@@ -14,7 +14,7 @@ from enginery.bundle.licences import (
     runtime_licence,
 )
 from enginery.bundle.triton import BACKENDS
-from enginery.core.params import Params
+from enginery.core.params import NO_SCORES, Params
 from enginery.core.records import ENGINE, EngineRecord
 from enginery.engines import REPRODUCE
 from enginery.feeds import BATCH
@@ -54,7 +54,7 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         "latencies": [latency for latency in benchmark.latencies if latency.contender == ENGINE],
         "ratios": benchmark.ratios,
         "measured_on": f"{passed.machine.device_name}, {benchmark.threads} threads on {passed.machine.cores} cores",
-        "labeled": bool(record.class_names),
+        "labeled": record.names_classes,
         "example": has_example(record),
         "cpp": has_example(record) and target.runtime in TRTEXEC,
         "cpp_library": CPP_LIBRARIES.get(target.runtime),
@@ -79,7 +79,7 @@ def ran_as(record: EngineRecord) -> str | None:
 def has_example(record: EngineRecord) -> bool:
     """The examples are of classifiers: an image in, a score per class out."""
     inputs, outputs = record.interface.inputs, record.interface.outputs
-    if record.preprocessing is None or not len(inputs) == len(outputs) == 1:
+    if record.preprocessing is None or record.scores == NO_SCORES or not len(inputs) == len(outputs) == 1:
         return False
     shape = outputs[0].shape
     return len(shape) == 2 and isinstance(shape[1], int)

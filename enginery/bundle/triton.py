@@ -49,7 +49,7 @@ def configuration(passed: Passed, model: str) -> str:
             "preferred": sorted({sizes.opt, most}),
             "inputs": record.interface.inputs,
             "outputs": record.interface.outputs,
-            "labeled": bool(record.class_names),
+            "labeled": record.names_classes,
             "types": TYPES,
             "dims": _dims,
         },

@@ -1,5 +1,6 @@
 """params.yaml as frozen, validated values. An unknown or impossible entry is an error that names it."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ LAUNCHES = (EAGER, "compile", "max_autotune", "cuda_graph")
 NUMBERS = ("fp16", "bf16")
 LAYOUTS = ("channels_last",)
 LARGEST_SIDE = 65500  # of an image, in pixels
+NO_SCORES = "none"  # model.scores of a model that tells no classes apart
 OPSETS = range(18, 25)
 
 
@@ -85,6 +87,13 @@ def _possible_opset(given: Any) -> Any:
             "PyTorch's exporter writes none older, and TensorRT 10 supports none newer"
         )
     return given
+
+
+def _survives_json(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError):
+        return False
 
 
 Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
@@ -146,6 +155,19 @@ class ModelParams(Section):
 
     source: str
     arguments: dict[str, Any]
+    scores: str | None = Field(default=None, min_length=1)
+
+    @field_validator("arguments")
+    @classmethod
+    def _are_the_same_in_json(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The first stage takes them from YAML, the others from what it recorded: they must make the same model."""
+        for name, value in arguments.items():
+            if not _survives_json(value):
+                raise ValueError(
+                    f"{name} is {value!r}, which no record keeps: write text, finite numbers, true, false, null, lists "
+                    "and sections of those, and names and dates in quotes"
+                )
+        return arguments
 
     @field_validator("source")
     @classmethod

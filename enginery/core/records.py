@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file, sha256_of
-from enginery.core.params import BuildParams, Preprocessing, Profile, Rest
+from enginery.core.params import NO_SCORES, BuildParams, Preprocessing, Profile, Rest
 
 
 class Record(BaseModel):
@@ -110,7 +110,7 @@ class Manifest(Record):
 
 
 class Weights(Record):
-    """The model, and where its weights come from; `classes` is None where nothing says how many there are."""
+    """The model, and where its weights come from; `classes` are those that it was made for, None if nothing says so."""
 
     model: str
     arguments: dict[str, Any]
@@ -145,7 +145,7 @@ PYTORCH = "PyTorch"  # who answers in a Reference, but for a model that came as 
 
 
 class Reference(Record):
-    """What the model as it came answers. `accuracy` is None here and below where the samples have no labels."""
+    """What the model as it came answers. `accuracy` is None here and below where there are no labels or no scores."""
 
     made_by: str
     samples: int
@@ -259,6 +259,7 @@ class EngineRecord(Record):
     build_seconds: float
     preprocessing: Preprocessing | None
     class_names: tuple[str, ...]
+    scores: str | None = None  # model.scores, as params.yaml has it; early records do not tell
 
     @property
     def blueprint(self) -> Blueprint:
@@ -267,6 +268,10 @@ class EngineRecord(Record):
     @property
     def profile(self) -> Profile:
         return self.build.profile
+
+    @property
+    def names_classes(self) -> bool:
+        return bool(self.class_names) and self.scores != NO_SCORES
 
     @property
     def identity(self) -> str:

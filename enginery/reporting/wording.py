@@ -2,7 +2,7 @@
 
 from enginery.core.records import Machine, Validation
 
-NO_LABELS = "not measured (no labels)"
+NO_LABELS = "not measured (no labels or no scores)"
 RUNTIME_TITLES = {
     "openvino": "OpenVINO",
     "onnxruntime": "ONNX Runtime",
@@ -12,7 +12,7 @@ RUNTIME_TITLES = {
 
 
 def percent(share: float | None) -> str:
-    """Accuracy is left out where images have no labels: it is not zero."""
+    """Accuracy is left out where there are no labels, or no scores: it is not zero."""
     return "-" if share is None else f"{share:.2%}"
 
 

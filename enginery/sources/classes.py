@@ -1,5 +1,6 @@
 """Which classes there are, in the order of the model's outputs, and which of them a label means."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from enginery.core.brought import brought
 from enginery.core.errors import EngineryError
 
 MOST_CLASSES = 100_000
+NUMBER = re.compile(r"(-?\d+)(\.\d*)?")  # with a fraction, as spreadsheets and pandas write whole ones too
+MOST_DIGITS = 9
 LABELS = "labels"  # the array that holds them
 Where = Callable[[int], str]  # says of a label, by its index, where it stands
 
@@ -62,7 +65,13 @@ def classes_of(labels: Sequence[str], where: Where) -> Classes:
             f"samples.source: {where(names[0])} gives the label {labels[names[0]]!r}, while others are numbers: "
             "label all with names, or all with numbers, or list the classes under samples.class_names"
         )
-    most = max(int(label) for label in labels)
+    broken = [index for index, label in enumerate(labels) if _whole(label) is None]
+    if broken:
+        raise EngineryError(
+            f"samples.source: {where(broken[0])} gives the label {labels[broken[0]]!r}, which is no whole number: "
+            "label with numbers from 0, or list the classes under samples.class_names"
+        )
+    most = max(_whole(label) or 0 for label in labels)
     return Classes.of([str(number) for number in range(min(max(most, 0), MOST_CLASSES) + 1)])
 
 
@@ -70,15 +79,23 @@ def number_labels(labels: Sequence[str], classes: Classes, where: Where) -> list
     """The place of each label in the list of classes; of numbers that are no class's name, the numbers themselves."""
     places = {key: place for place, key in enumerate(classes.keys)}
     by_number = all(_is_number(label) for label in labels) and not places.keys() >= set(labels)
-    numbers = [int(label) if by_number else places.get(label, -1) for label in labels]
+    numbers = [_whole(label) if by_number else places.get(label) for label in labels]
     for index, number in enumerate(numbers):
-        if not 0 <= number < len(places):
+        if number is None or not 0 <= number < len(places):
             known = f"from 0 to {len(places) - 1}" if by_number else f"one of the {len(places)} in samples.class_names"
             raise EngineryError(
                 f"samples.source: {where(index)} gives the label {labels[index]!r}, which is not {known}"
             )
-    return numbers
+    return [number for number in numbers if number is not None]
 
 
 def _is_number(label: str) -> bool:
-    return label.removeprefix("-").isdecimal()
+    return bool(NUMBER.fullmatch(label))
+
+
+def _whole(label: str) -> int | None:
+    """The number that is written so, also with a fraction of zeros; of so many digits, none that is a class's."""
+    found = NUMBER.fullmatch(label)
+    if not found or (found[2] or "").strip(".0"):
+        return None
+    return int(found[1][: MOST_DIGITS + 1])

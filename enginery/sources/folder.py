@@ -17,6 +17,7 @@ def open_folder(root: Path, data: Path, listed: Classes | None) -> ImageFiles:
     _refuse_splits(root, folders)
     labeled = [(file, folder.name) for folder in folders for file in sorted(folder.rglob("*")) if _is_image(file)]
     _tell_others(root)
+    _tell_links(root)
     if not labeled and not alone:
         raise EngineryError(
             f"samples.source: {root} holds no images: it needs a folder per class, such as {root}/cat/1.jpg, or images "
@@ -32,7 +33,7 @@ def open_folder(root: Path, data: Path, listed: Classes | None) -> ImageFiles:
     names = [file.relative_to(root).as_posix() for file in files]
     if alone:
         return ImageFiles(files, names, None, listed.names if listed else ())
-    classes = listed or Classes.of([folder.name for folder in folders])
+    classes = listed or Classes.of(_all_with_images(root, folders, [folder for _, folder in labeled]))
     labels = number_labels([folder for _, folder in labeled], classes, lambda index: f"the folder of {files[index]}")
     return ImageFiles(files, names, labels, classes.names)
 
@@ -53,6 +54,26 @@ def _tell_others(root: Path) -> None:
     if others:
         told = ", ".join(f"{count} of {suffix}" for suffix, count in sorted(others.items()))
         print(f"{root}: files that are no images by their names are left out: {told}")
+
+
+def _tell_links(root: Path) -> None:
+    """They are not followed within a class, where they could lead in a circle."""
+    links = sorted(path for path in root.rglob("*") if path.is_symlink() and not path.is_file())
+    lost = [link for link in links if not (link.is_dir() and link.parent == root)]
+    if lost:
+        print(f"{root}: links to folders, and to what is not there, are left out: {len(lost)}, such as {lost[0]}")
+
+
+def _all_with_images(root: Path, folders: list[Path], used: list[str]) -> list[str]:
+    """Whether an empty folder is a class, or was put there by a program, only the user knows: classes are counted."""
+    names = [folder.name for folder in folders]
+    if empty := sorted({*names} - {*used}):
+        some = ", ".join(empty[:3]) + (", …" if len(empty) > 3 else "")
+        raise EngineryError(
+            f"samples.source: {root} holds folders without images, {some}: take them out, or, if they are "
+            "classes, list all of them under samples.class_names"
+        )
+    return names
 
 
 def _refuse_splits(root: Path, folders: list[Path]) -> None:

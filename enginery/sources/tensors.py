@@ -94,9 +94,9 @@ def _require_feedable(
                 f"samples.source: {name} of {path} is {array.dtype} of shape {array.shape}; inputs are "
                 f"{', '.join(FED)}, with the samples along the first axis"
             )
+    if labels is not None and (labels.ndim != 1 or labels.dtype.kind not in "iuU"):
+        raise EngineryError(f"samples.source: the labels of {path} must be whole numbers or names, one for each sample")
     lengths = {name: len(array) for name, array in arrays.items()} | ({} if labels is None else {LABELS: len(labels)})
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise EngineryError(f"samples.source: the arrays of {path} have different numbers of samples: {found}")
-    if labels is not None and (labels.ndim != 1 or labels.dtype.kind not in "iuU"):
-        raise EngineryError(f"samples.source: the labels of {path} must be whole numbers or names, one for each sample")
