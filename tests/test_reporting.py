@@ -416,7 +416,7 @@ def test_noise_of_another_baseline_is_told_as_such(findings, evidence):
     entry = spread_over(raced_twice(evidence("int8", (4.0, 4.0, 4.0))), 0.3, 1, 8, contender="channels_last")
     notes, _ = noted(findings(entry))
     (told,) = (note.partition(":**")[0] for note in notes)
-    assert told == "- **Noisy at batch 1 and at batch 8 against other baselines"
+    assert told == "- **Noisy at batch 1, 8 (against other baselines)"
 
 
 def test_what_is_furthest_beyond_its_limit_is_the_worst(findings, evidence):

@@ -70,11 +70,9 @@ def _on_noise(findings: Findings) -> list[Note]:
 def _noisy_elsewhere(findings: Findings, entries: Sequence[Evidence]) -> Note:
     quoted, names = findings.tuned_batch, ", ".join(entry.precision for entry in entries)
     noisy = [batch for batch in findings.batches if any(noise_at(findings, entry, batch).noisy for entry in entries)]
-    others = ", ".join(str(batch) for batch in noisy if batch != quoted)
-    places = [f"at batch {others}"] if others else []
-    places += [f"at batch {quoted} against other baselines"] if quoted in noisy else []
+    places = [f"{batch}" + (" (against other baselines)" if batch == quoted else "") for batch in noisy]
     verdict = f"the verdict is at batch {quoted} against {title_of(findings.baselines[0])}"
-    return Note(f"Noisy {' and '.join(places)}", f"{names}; {verdict}, and does not rest on it.")
+    return Note(f"Noisy at batch {', '.join(places)}", f"{names}; {verdict}, and does not rest on it.")
 
 
 def _again(findings: Findings, precision: str) -> str:
