@@ -81,11 +81,10 @@ def test_cats_and_dogs_to_the_gate(tmp_path, monkeypatch):
 
 
 def test_imagenet_as_soon_as_the_files_are_there(project, monkeypatch):
-    """With a checkpoint of one's own, since nothing is downloaded here."""
     for synset in SYNSETS:
         photos(f"data/images/imagenet/{synset}", 1)
-    checkpoint("resnet50", 1000, "data/weights/own.pt")
-    lay_over("imagenet", "samples: {validation: 8, calibration: 4}\nweights: {source: data/weights/own.pt}\n")
+    checkpoint("resnet50", 1000, load_recipe("imagenet").weights.source)
+    lay_over("imagenet", "samples: {validation: 8, calibration: 4}\n")
     run_stages(monkeypatch, *STAGES)
     manifest, export, _ = results()
     assert manifest.class_names == tuple(SYNSETS)
