@@ -1,6 +1,6 @@
 """README and docs: what takes minutes, block after block in a project with a small setting: `make verify-documents`.
 
-What the other tests run of them is in test_documents.py.
+What the other tests run of them is in test_documents.py. The recipes that need no files are run here as well.
 """
 
 import html
@@ -11,6 +11,8 @@ import pytest
 from documents import ROOT, blocks, in_text, lines_of
 from project import let_make_run
 from ruamel.yaml import YAML
+from test_brought_models import lay_over as lay_over_params
+from test_brought_models import run_pipeline, small_project
 from test_documents import attempt, run
 from test_pipeline import TINY, Project, checkout
 
@@ -94,3 +96,36 @@ def test_what_takes_minutes_runs(block, project):
         done = attempt(project, line)
         # Four steps of training leave an int8 that need not keep to a limit: then that is what it must say.
         assert done.returncode == 0 or "gate: int8: " in done.stderr, f"{line}\n{done.stdout}{done.stderr}"
+
+
+# A network, and arguments of it where it takes one size of images alone.
+WITHOUT_FILES = {
+    "convnext_tiny": "{}",
+    "efficientnet_b0": "{}",
+    "mobilenet_v3": "{}",
+    "swin_t": "{}",
+    "vit_b_16": "{image_size: 64}",
+}
+SMALLEST = """
+samples: {validation: 24, calibration: 8, training: 64, preprocessing: {resize: 64, crop: 64}}
+weights: {training: {size: 64, epochs: 0}}
+build: {profile: {batch: {min: 1, opt: 2, max: 4}}}
+validation: {spot_samples: 4}
+benchmark: {batches: [1], requests: [1], seconds: 0.05}
+"""
+
+
+def test_every_recipe_without_files_is_run():
+    brought = {"cats-and-dogs", "imagenet"}  # by test_ready_recipes.py
+    at_length = {"resnet50"}  # above, with all precisions
+    assert {path.stem for path in ROOT.glob("recipes/*.yaml")} == {*WITHOUT_FILES, *brought, *at_length}
+
+
+@pytest.mark.parametrize("name", WITHOUT_FILES)
+def test_a_recipe_without_files_comes_through_all_stages(name, tmp_path, monkeypatch):
+    small_project(tmp_path, monkeypatch, "fp32")
+    recipe = (ROOT / f"recipes/{name}.yaml").read_text()
+    lay_over_params(recipe, SMALLEST + f"model: {{arguments: {WITHOUT_FILES[name]}}}\n")
+    record, validation = run_pipeline(monkeypatch, "fp32")
+    assert record.class_names == tuple("0123456789")
+    assert validation.engine_accuracy is not None

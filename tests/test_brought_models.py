@@ -74,13 +74,17 @@ build: {profile: {height: {min: 15, opt: 16, max: 33}, width: {min: 16, opt: 16,
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A project that makes one precision, whose weights are random: their answers are too close to each other."""
-    root = checkout(tmp_path / "project")
+    return small_project(tmp_path, monkeypatch, PRECISION)
+
+
+def small_project(folder, monkeypatch, precision):
+    root = checkout(folder / "project")
     monkeypatch.chdir(root)
     monkeypatch.syspath_prepend(root)
     yaml = YAML()
     params = yaml.load(root / "params.yaml")
-    params["precisions"] = {PRECISION: params["precisions"][PRECISION]}
-    params["precisions"][PRECISION]["thresholds"] |= {"top1_agreement": 0, "accuracy_drop": 1}
+    params["precisions"] = {precision: params["precisions"][precision]}
+    params["precisions"][precision]["thresholds"] |= {"top1_agreement": 0, "accuracy_drop": 1}
     yaml.dump(params, root / "params.yaml")
     return root
 
@@ -112,13 +116,13 @@ def photos(*folders):
             Image.fromarray(rng.integers(0, 256, (24, 30, 3), dtype=np.uint8)).save(f"{folder}/{number}.png")
 
 
-def run_stages(monkeypatch, *stages):
+def run_stages(monkeypatch, *stages, only=PRECISION):
     """As dvc.yaml calls them, but in one process: importing PyTorch for each would take longer than the rest."""
     written = YAML(typ="safe").load(Path("dvc.yaml"))["stages"]
-    precision = YAML(typ="safe").load(Path("params.yaml"))["precisions"][PRECISION]
+    precision = YAML(typ="safe").load(Path("params.yaml"))["precisions"][only]
     for stage in stages:
         command = written[stage].get("do", written[stage])["cmd"]
-        command = command.replace("${key}", PRECISION).replace("${item.from}", precision["from"])
+        command = command.replace("${key}", only).replace("${item.from}", precision["from"])
         program, option, module, *arguments = shlex.split(command)
         assert (program, option) == ("python", "-m")
         monkeypatch.setattr("sys.argv", [module, *arguments])
@@ -126,13 +130,13 @@ def run_stages(monkeypatch, *stages):
         runpy.run_module(module, run_name="__main__")
 
 
-def run_pipeline(monkeypatch):
-    run_stages(monkeypatch, *STAGES, *PER_PRECISION, "report", "gate")
+def run_pipeline(monkeypatch, only=PRECISION):
+    run_stages(monkeypatch, *STAGES, *PER_PRECISION, "report", "gate", only=only)
     assert Path("reports/report.html").stat().st_size > 10_000
-    assert Verdict.read(Path("reports/verdict.json")).failures == {PRECISION: ()}
-    record = EngineRecord.read(Path(f"artifacts/engines/{PRECISION}/engine.json"))
-    assert record.executed.get(PRECISION, 0) > 0
-    return record, Validation.read(Path(f"reports/validation/{PRECISION}.json"))
+    assert Verdict.read(Path("reports/verdict.json")).failures == {only: ()}
+    record = EngineRecord.read(Path(f"artifacts/engines/{only}/engine.json"))
+    assert record.executed.get(only, 0) > 0
+    return record, Validation.read(Path(f"reports/validation/{only}.json"))
 
 
 def shapes(specs):

@@ -1,9 +1,6 @@
-"""The recipes for images that the user brings, on small files of the same shape: the stages up to the ONNX graph."""
+"""The recipes for images that the user brings, on small files of the same shape."""
 
-import runpy
-import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +8,7 @@ import pytest
 import torch
 import torchvision
 from PIL import Image
-from ruamel.yaml import YAML
+from test_brought_models import TINY, run_pipeline, run_stages, small_project
 
 from enginery.core.params import load_params
 from enginery.core.records import Export, Manifest, Reference
@@ -45,19 +42,8 @@ def photos(folder, count):
 
 def checkpoint(name, classes, path):
     torch.manual_seed(0)
-    Path(path).parent.mkdir(parents=True)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     torch.save(torchvision.models.get_model(name, weights=None, num_classes=classes).state_dict(), path)
-
-
-def run_stages(monkeypatch):
-    """As dvc.yaml calls them, but in one process: importing PyTorch for each would take longer than the rest."""
-    commands = YAML(typ="safe").load(Path("dvc.yaml"))["stages"]
-    for stage in STAGES:
-        program, option, module, *arguments = shlex.split(commands[stage]["cmd"])
-        assert (program, option) == ("python", "-m")
-        monkeypatch.setattr("sys.argv", [module, *arguments])
-        monkeypatch.delitem(sys.modules, module, raising=False)  # other tests import it, which runpy warns of
-        runpy.run_module(module, run_name="__main__")
 
 
 def results():
@@ -74,7 +60,7 @@ def test_cats_and_dogs_as_soon_as_the_files_are_there(project, monkeypatch):
     photos("data/images/cats-and-dogs/dog", 6)
     checkpoint("resnet18", 2, load_recipe("cats-and-dogs").weights.source)
     lay_over("cats-and-dogs", "samples: {validation: 8, calibration: 4}\n")
-    run_stages(monkeypatch)
+    run_stages(monkeypatch, *STAGES)
     manifest, export, reference = results()
     assert manifest.class_names == ("cat", "dog")
     assert {sample.label for sample in manifest.samples} == {0, 1}
@@ -82,13 +68,24 @@ def test_cats_and_dogs_as_soon_as_the_files_are_there(project, monkeypatch):
     assert (reference.samples, 0 <= reference.accuracy <= 1) == (8, True)
 
 
+def test_cats_and_dogs_to_the_gate(tmp_path, monkeypatch):
+    """All stages, in the precision with the longest chain; of images of 32 pixels, where the recipe's are of 224."""
+    small_project(tmp_path, monkeypatch, "int8")
+    photos("data/images/cats-and-dogs/cat", 20)
+    photos("data/images/cats-and-dogs/dog", 20)
+    checkpoint("resnet18", 2, load_recipe("cats-and-dogs").weights.source)
+    lay_over("cats-and-dogs", TINY.replace("training: 0", "training: 0, preprocessing: {resize: 36, crop: 32}"))
+    record, validation = run_pipeline(monkeypatch, "int8")
+    assert record.class_names == ("cat", "dog")
+    assert 0 <= validation.engine_accuracy <= 1
+
+
 def test_imagenet_as_soon_as_the_files_are_there(project, monkeypatch):
-    """With a checkpoint of one's own, since nothing is downloaded here."""
     for synset in SYNSETS:
         photos(f"data/images/imagenet/{synset}", 1)
-    checkpoint("resnet50", 1000, "data/weights/own.pt")
-    lay_over("imagenet", "samples: {validation: 8, calibration: 4}\nweights: {source: data/weights/own.pt}\n")
-    run_stages(monkeypatch)
+    checkpoint("resnet50", 1000, load_recipe("imagenet").weights.source)
+    lay_over("imagenet", "samples: {validation: 8, calibration: 4}\n")
+    run_stages(monkeypatch, *STAGES)
     manifest, export, _ = results()
     assert manifest.class_names == tuple(SYNSETS)
     assert all(SYNSETS[sample.label] == sample.name.split("/")[0] for sample in manifest.samples)
