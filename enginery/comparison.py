@@ -32,7 +32,6 @@ class Outcome(StrEnum):
 
 
 CHANGED = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
-DOUBTFUL = (Outcome.REGRESSION, Outcome.NOT_COMPARABLE)  # of a speed: a race can tell
 VERSIONS = ("runtime_version", "driver", "cuda", "operating_system")
 SAME_MACHINE = ("runtime", "device_name", "cores")  # versions may differ, and the system: what they do is to be seen
 

@@ -29,7 +29,7 @@ BEFORE, AFTER = "before", "after"
 # One and the same engine, opened again in one process, is up to 3 % faster or slower for as long as it is open, and the
 # earlier it was opened the slower it mostly is. So each lap opens each side twice, and no side has the better places.
 LINE_UPS = ((BEFORE, AFTER, AFTER, BEFORE), (AFTER, BEFORE, BEFORE, AFTER))
-PLACEMENT = 0.01  # what that makes of one lap: a standard deviation, see benchmarks/alarm_side_by_side.py
+PLACEMENT = 0.01  # what that makes of one lap: a standard deviation, see benchmarks/alarm.py
 FEWEST_LAPS, MOST_LAPS = 4, 16
 CLEAR = 0.004  # the standard error, over all batch sizes, with which a change of 5 % is seen and no lap need be added
 

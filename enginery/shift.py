@@ -9,8 +9,9 @@ from enginery.core.errors import EngineryError
 from enginery.core.records import Benchmark, Ratio
 
 # How far the ratio of one engine to PyTorch moves between two runs beyond what their intervals tell: the standard
-# deviation of its logarithm in one run. benchmarks/alarm.py shows that it suffices.
-BETWEEN_RUNS = 0.01
+# deviations of its logarithm in one run, of each batch size by itself, and of all alike, for an engine that is opened
+# anew is faster or slower for as long as it is open. benchmarks/alarm_ratios.py shows that they suffice.
+BETWEEN_RUNS, AS_OPENED = 0.01, 0.02
 MOST_OF_IT = 0.5
 DRIFT = 0.03  # what both sides may share: a baseline that moved by less says nothing
 
@@ -45,6 +46,7 @@ def shift_between(before: Ratio, old: Benchmark, after: Ratio, new: Benchmark) -
         batch=after.batch,
         log=math.log(after.median / before.median),
         error=math.hypot(_error(before, old), _error(after, new)),
+        shared=math.sqrt(2) * AS_OPENED,
         longer=math.log(_baseline_p50(after, new) / _baseline_p50(before, old)),
         before=before.median,
         after=after.median,

@@ -1,4 +1,4 @@
-"""Races of two engines. What they tell on a real machine, benchmarks/alarm_side_by_side.py measures."""
+"""Races of two engines. What they tell on a real machine, benchmarks/alarm.py measures."""
 
 import shutil
 from contextlib import nullcontext

@@ -1,5 +1,6 @@
 """Nights with made-up measurements: every way one can end. benchmarks/nights.py runs real ones."""
 
+import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -146,9 +147,17 @@ def test_an_improvement_that_is_luck_does_not_raise_the_bar(nights, both):
 
 
 def test_a_slow_creep_is_found_because_no_night_of_it_moves_the_good_run(nights, both):
-    losses = [both(int8=(13.0 * 0.98**night, 4.4 * 0.98**night)) for night in range(6)]
-    statuses = [nights.night(*[loss] * (1 if night < 2 else 2)).status for night, loss in enumerate(losses)]
-    assert statuses == [Status.GOOD] * 2 + [Status.REGRESSION] * 4
+    losses = [both(int8=(13.0 * 0.97**night, 4.4 * 0.97**night)) for night in range(6)]
+    statuses = [nights.night(*[loss] * (1 if night < 4 else 2)).status for night, loss in enumerate(losses)]
+    assert statuses == [Status.GOOD] * 4 + [Status.REGRESSION] * 2
+
+
+def test_a_race_finds_a_slow_creep_that_ratios_are_too_coarse_for(nights, both):
+    nights.night(both())
+    creep = [night * math.log(0.98) for night in range(1, 4)]
+    assert nights.night(both(), races=creep[:1]).status == Status.GOOD
+    assert nights.night(both(), both(), races=creep[1:2] * 2).status == Status.REGRESSION
+    assert nights.night(both(), both(), races=creep[2:3] * 2).status == Status.REGRESSION
 
 
 def test_what_was_timed_on_a_slower_machine_is_measured_again_and_no_other(nights, both):
@@ -172,7 +181,7 @@ def test_what_a_slow_machine_hides_a_race_against_the_good_runs_engine_tells(nig
     nights.night(both())
     slow = both(int8=(9.0, 3.0), int8_is={"pace": SLOW})
     judgement = nights.night(slow, races=[0.001])
-    assert (nights.asked, nights.raced) == ([set()], [{"int8"}])
+    assert (nights.asked, nights.raced) == ([set()], [{"fp32", "int8"}])
     assert judgement.status == Status.GOOD
     assert sentence(judgement) == "Good: no change."
     assert nights.good == both(), "a night that changed nothing leaves the good run as it is"
@@ -182,7 +191,7 @@ def test_a_regression_that_a_race_tells_is_raced_once_more(nights, both):
     nights.night(both())
     slow = both(int8=(9.0, 3.0), int8_is={"pace": SLOW})
     judgement = nights.night(slow, slow, races=[-0.1, -0.09])
-    assert (nights.asked, nights.raced) == ([set(), {"int8"}], [{"int8"}] * 2)
+    assert (nights.asked, nights.raced) == ([set(), {"int8"}], [{"fp32", "int8"}] * 2)
     assert judgement.status == Status.REGRESSION
     assert sentence(judgement).startswith("Red: a confirmed regression (int8: speed, all together -8.6%")
     assert "Side by side are races against the good run's engine" in nights.summary(judgement)
@@ -251,7 +260,7 @@ def test_a_race_that_cannot_be_held_leaves_the_night_as_it_was(nights, both):
     nights.night(both())
     slow = both(int8_is={"pace": SLOW})
     assert nights.night(*[slow] * 4).status == Status.NOT_COMPARABLE
-    assert nights.raced == [{"int8"}] * 4
+    assert nights.raced == [{"fp32", "int8"}] * 4
 
 
 def test_a_first_night_on_a_disturbed_machine_stands_in_for_a_good_one(nights, both):

@@ -20,9 +20,10 @@ examples:
   enginery compare HEAD~1 reports --race
 
 A share above 0 is better; within what chance explains, it is no change.
-On a machine that is shared, ratios to PyTorch may not be comparable. With
---race the engines of both runs are raced side by side, here and now, half a
-minute for each precision; an earlier commit's come out of DVC's cache.
+Ratios to PyTorch tell a change of a tenth; on a machine that is shared they
+may not be comparable. With --race the engines of both runs are raced side by
+side, here and now, half a minute for each precision, which tells 3 %; an
+earlier commit's come out of DVC's cache.
 Exits 3 on a regression, 4 if there is none but something is not comparable, 1
 on an error."""
 
@@ -40,7 +41,7 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from enginery.comparison import DOUBTFUL, Outcome, compare_runs, conclusion, describe, pairs_of, read_measurements
+    from enginery.comparison import Outcome, compare_runs, conclusion, describe, pairs_of, read_measurements
 
     before, after = read_measurements(chosen.before), read_measurements(chosen.after)
     raced = (
@@ -52,8 +53,8 @@ def run(chosen: Namespace) -> int:
         if chosen.json
         else describe(changes, chosen.confidence)
     )
-    if not (chosen.race or chosen.json) and any(change.is_speed and change.outcome in DOUBTFUL for change in changes):
-        print("\nWith --race the engines of both runs are raced here and now: that settles it.")
+    if not (chosen.race or chosen.json):
+        print("\nRatios tell changes of a tenth. To tell 3 %, race both runs' engines: --race")
     return {Outcome.REGRESSION: REGRESSION, Outcome.NOT_COMPARABLE: NOT_COMPARABLE}.get(conclusion(changes), 0)
 
 

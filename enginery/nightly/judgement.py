@@ -1,7 +1,7 @@
 """Whether a night is good: measured, held against the good run, and what has changed measured once more.
 
-What the machine made of ratios to PyTorch may not be comparable, or look like a loss: then the engine is raced against
-the good run's.
+Ratios to PyTorch tell large losses. A race against the good run's engine, where it can be held, tells smaller ones, and
+whether a loss is the engine's at all.
 """
 
 from collections import defaultdict
@@ -84,10 +84,10 @@ def judge(measure: Measure, race: Race, good: Measurements | None, confidence: f
             raced.pop(name, None)
         changes = held_against(good, found.measurements, confidence)
         if good:
-            # A new driver or runtime is not raced: both sides would have it.
+            # What a new driver or runtime did is for ratios to tell: in a race both sides would have it.
             same = versions_of(good.machine) == versions_of(found.measurements.machine)
-            doubtful = _is_doubtful if same else _is_unknown_speed
-            raced.update(race({change.precision for change in changes if doubtful(change)} - raced.keys()))
+            wanted = {change.precision for change in changes if same or _is_unknown_speed(change)}
+            raced.update(race(wanted & {entry.precision for entry in good.precisions} - raced.keys()))
             changes = with_races(changes, good, found.measurements, confidence, raced)
         return found, changes
 
@@ -146,10 +146,6 @@ def seen_twice(first: Sequence[Change], second: Sequence[Change]) -> list[Change
 
 def precisions_of(changes: Iterable[Change]) -> set[str]:
     return {change.precision for change in changes}
-
-
-def _is_doubtful(change: Change) -> bool:
-    return _is_slower(change) or _is_unknown_speed(change)
 
 
 def _is_unknown_speed(change: Change) -> bool:
