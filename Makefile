@@ -27,7 +27,7 @@ test: $(READY) $(BINDINGS)  ## run the tests
 verify-gpu: $(READY)  ## on a machine with an NVIDIA GPU: check what only it can show
 	pytest -x -s tests/verify_gpu.py
 
-verify-documents: $(READY)  ## run the commands of README and docs that take minutes, on a small setting
+verify-documents: $(READY)  ## run what takes minutes, in short: commands of README and docs, recipes, benchmarks
 	pytest tests/documents_at_length.py
 
 check: $(READY)  ## lint, format and types

@@ -13,6 +13,7 @@ The exit code is 1, with a sentence, where a time is off its line by more than 1
 import argparse
 import contextlib
 import io
+import shutil
 import sys
 import tempfile
 import time
@@ -79,6 +80,7 @@ def make_set(split: str, samples: int, folder: Path) -> None:
     if split == "validation":
         outputs = np.load(ARTIFACTS / "reference" / REFERENCE)
         np.savez(folder / REFERENCE, **{name: values[chosen] for name, values in outputs.items()})
+        shutil.copy(ARTIFACTS / "reference" / "reference.json", folder)
 
 
 def run_once(work: Work, folder: Path, precision: str, samples: int) -> Run:
@@ -149,15 +151,15 @@ def draw(measured: dict[str, tuple[list[Run], Line]], path: Path) -> None:
             label = f"{precision}: {line.fixed:.2f} ms + {line.each:.2f} ms an image, off by {line.deviation:.0%}"
             batch_axes.plot(batches, milliseconds, "o", color=color)
             batch_axes.plot([0, batches[-1]], [line.at(0), line.at(batches[-1])], color=color, label=label)
-        titles = {
-            time_axes: ("seconds, and the fitted line", "images"),
-            memory_axes: ("peak memory, MB", "images"),
-            batch_axes: ("p50 of one inference, ms, and the fitted line", "batch size"),
+        panels = {  # with the room that each legend needs
+            time_axes: ("seconds, and the fitted line", "images", "upper left", 1.1),
+            memory_axes: ("peak memory, MB", "images", "lower left", 1.1),
+            batch_axes: ("p50 of one inference, ms, and the fitted line", "batch size", "upper left", 1.5),
         }
-        for axes, (title, along) in titles.items():
-            axes.set(title=title, xlabel=along, xlim=(0, None), ylim=(0, 1.1 * axes.dataLim.ymax))
+        for axes, (title, along, place, room) in panels.items():
+            axes.set(title=title, xlabel=along, xlim=(0, None), ylim=(0, room * axes.dataLim.ymax))
             axes.grid(alpha=0.25)
-            axes.legend(frameon=False)
+            axes.legend(frameon=False, loc=place)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=130, metadata={"Software": None})
 

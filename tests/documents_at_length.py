@@ -1,6 +1,7 @@
 """README and docs: what takes minutes, block after block in a project with a small setting: `make verify-documents`.
 
-What the other tests run of them is in test_documents.py. The recipes that need no files are run here as well.
+What the other tests run of them is in test_documents.py. The recipes that need no files and the benchmarks are run here
+as well.
 """
 
 import html
@@ -21,6 +22,7 @@ ELSEWHERE = {  # where it is run
     "make test": ".ci/run",
     "make nightly": "tests/test_nightly_command.py",
 }
+OF_OTHER_SHELLS = re.compile("--print-completion (fish|tcsh|powershell)")  # test_cli.py has fish's
 WHOLE = {"dvc status", "dvc dag", "dvc checkout", "enginery --version"}  # though no more than a name
 TOLD = {"enginery": (3, 4)}  # that something changed, or cannot be told, is an answer
 SMALL_RECIPE = {
@@ -63,6 +65,7 @@ def lay_over(settings, changes):
 def written_out():
     """Commands in running text that are whole, and need neither a network nor what they only stand for."""
     texts = {text for _, text in in_text() if text.split()[0] in ("dvc", "enginery")}
+    texts = {text for text in texts if not OF_OTHER_SHELLS.search(text)}
     named = {text for text in texts if len(text.split()) == 2 and text not in WHOLE}
     return sorted(text for text in texts - named if not re.search(r"\b(A B|FILE|P)\b|@P", text))
 
@@ -129,3 +132,30 @@ def test_a_recipe_without_files_comes_through_all_stages(name, tmp_path, monkeyp
     record, validation = run_pipeline(monkeypatch, "fp32")
     assert record.class_names == tuple("0123456789")
     assert validation.engine_accuracy is not None
+
+
+# Benchmarks, with arguments that make them short, and what only a finished run prints.
+BENCHMARKS = {
+    "scale": ("--sizes 4 8 12 --repetitions 1 --picture scale.png", "validate: "),
+    "benchmark_app": ("--batches 1 --seconds 1 --repetitions 1", "| 1 | "),
+    "async_queue": ("--requests 2", "| 2 | "),
+    "calibration": ("--model resnet18 --size 64 --samples 8 --large 16", "2 times the samples"),
+    "samples": ("--sizes 20 40", "| 40 | "),
+    "contention": ("", "| a busy program"),
+    "alarm": ("1", "of all races: "),
+    "alarm_ratios": ("2", "of all comparisons"),
+    "zoo": ("squeezenet1_1 --epochs 0", '"ratios": {'),
+}
+NOT_HERE = {"bare_loop", "conv_bias", "launches", "nights"}  # GPUs', and three nights
+
+
+def test_every_benchmark_is_run():
+    assert {path.stem for path in ROOT.glob("benchmarks/*.py")} == {*BENCHMARKS, *NOT_HERE}
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_benchmark_comes_to_its_end(name, project):
+    """Its targets are for longer runs on a quiet machine."""
+    arguments, told = BENCHMARKS[name]
+    done = attempt(project, f"python {ROOT}/benchmarks/{name}.py {arguments}")
+    assert told in done.stdout, done.stdout + done.stderr

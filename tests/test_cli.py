@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 from command import ROOT, enginery, on_a_terminal
@@ -164,6 +165,16 @@ def test_zsh_completes_what_the_documented_line_registers(tmp_path):
     typed = ["zsh", "-f", "-c", TYPED_IN_ZSH]
     done = subprocess.run(typed, cwd=tmp_path, env=script, capture_output=True, text=True, timeout=60)
     assert re.findall(r"^ran<(.*?) *>", done.stdout, re.MULTILINE) == ["inspect", "bundle fp16"], done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="there is no fish here: `apt-get install fish` as root")
+def test_fish_completes_after_the_documented_line():
+    line = "enginery --print-completion fish | source"
+    assert f"`{line}`" in (ROOT / "docs/cli.md").read_text()
+    path = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    asked = ["fish", "--no-config", "-c", f"{line}; complete --do-complete 'enginery in'"]
+    done = subprocess.run(asked, env=path, capture_output=True, text=True, timeout=60)
+    assert (re.findall(r"(?m)^in\w+", done.stdout), done.stderr) == (["infer", "inspect"], ""), done.stdout
 
 
 def test_json_of_an_engine_is_its_record_and_what_follows(built):
