@@ -13,7 +13,7 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Usage(NamedTuple):
-    """Seconds since some beginning; but for `wall`, summed over all processors."""
+    """Seconds since some beginning; but for `wall`, summed over cores."""
 
     wall: float
     busy: float
@@ -22,8 +22,11 @@ class Usage(NamedTuple):
 
 
 def usage() -> Usage:
-    total = STAT.read_text().split("\n", 1)[0]
-    user, nice, system, _, _, interrupts, soft_interrupts, stolen, *_ = map(int, total.split()[1:])
+    """Of the cores that this process may use: what others do elsewhere does not disturb it."""
+    ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    lines = [line.split() for line in STAT.read_text().splitlines()]
+    ticks = [list(map(int, line[1:])) for line in lines if line and line[0] in ours]
+    user, nice, system, _, _, interrupts, soft_interrupts, stolen, *_ = map(sum, zip(*ticks, strict=True))
     return Usage(
         wall=time.perf_counter(),
         busy=(user + nice + system + interrupts + soft_interrupts) / TICKS_PER_SECOND,
@@ -49,7 +52,7 @@ def contention(before: Usage, after: Usage) -> Contention:
     wall = max(after.wall - before.wall, 1 / TICKS_PER_SECOND)
     others = (after.busy - before.busy) - (after.own - before.own)
     return Contention(
-        cores=os.cpu_count() or 1,
+        cores=len(os.sched_getaffinity(0)),
         others=max(0.0, round(others / wall, 3)),
         stolen=round((after.stolen - before.stolen) / wall, 3),
     )

@@ -60,6 +60,7 @@ def measure_throughput(clients: Mapping[int, Sequence[Client]], batch: int, seco
         Throughput(
             batch=batch,
             requests=requests,
+            runs=len(latencies[requests]),
             images_per_second=batch * median(rates[requests]),
             p50=1000 * float(np.percentile(latencies[requests], 50)),
             p99=1000 * float(np.percentile(latencies[requests], 99)),

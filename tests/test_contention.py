@@ -20,10 +20,12 @@ def test_a_clock_that_ticks_coarsely_gives_no_negative_share():
 
 def test_a_line_of_the_kernel_is_read_in_its_order(monkeypatch, tmp_path):
     stat = tmp_path / "stat"
-    stat.write_text("cpu  100 20 30 4000 500 6 7 80 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n")
+    each = ["cpu0 100 20 30 4000 500 6 7 80 0 0", "cpu3 1 2 3 4 5 6 7 8 0 0", "cpu30 9 9 9 9 9 9 9 9 0 0"]
+    stat.write_text("\n".join(["cpu  110 31 42 4013 514 21 23 97 0 0", *each, "intr 5", ""]))
     monkeypatch.setattr(module, "STAT", stat)
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {0, 3})
     monkeypatch.setattr(module, "TICKS_PER_SECOND", 100)
-    assert (usage().busy, usage().stolen) == (pytest.approx(1.63), pytest.approx(0.8))
+    assert (usage().busy, usage().stolen) == (pytest.approx(1.82), pytest.approx(0.88)), "of the two that are ours"
 
 
 def test_a_busy_neighbour_is_seen():

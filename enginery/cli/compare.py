@@ -3,12 +3,13 @@
 import json
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from enginery.cli.completed import RUN, add_path
 
 if TYPE_CHECKING:
+    from enginery.comparison import Change
     from enginery.shift import Shifts
 
 REGRESSION, NOT_COMPARABLE = 3, 4
@@ -54,8 +55,15 @@ def run(chosen: Namespace) -> int:
         else describe(changes, chosen.confidence)
     )
     if not (chosen.race or chosen.json):
-        print("\nRatios tell changes of a tenth. To tell 3 %, race both runs' engines: --race")
+        print(f"\n{_left_to_chance(changes)}To tell 3 %, race both runs' engines: --race")
     return {Outcome.REGRESSION: REGRESSION, Outcome.NOT_COMPARABLE: NOT_COMPARABLE}.get(conclusion(changes), 0)
+
+
+def _left_to_chance(changes: "Sequence[Change]") -> str:
+    from enginery.comparison import TOGETHER
+
+    slacks = [change.slack for change in changes if change.figure == TOGETHER and change.slack is not None]
+    return f"Ratios leave changes of up to {max(slacks):.0%} to chance here.\n" if slacks else ""
 
 
 def _race(before: str, after: str, precisions: Collection[str]) -> "Mapping[str, Shifts]":

@@ -443,13 +443,14 @@ class Throughput(Record):
 
     batch: int
     requests: int
+    runs: int = 0  # requests that were answered; early records do not tell
     images_per_second: float
     p50: float
     p99: float
 
 
 class Contention(Record):
-    """Cores that others kept busy during the race, and that the host of a virtual machine withheld."""
+    """Of the cores that the race might use: how many others kept busy, and the host of a virtual machine withheld."""
 
     cores: int
     others: float

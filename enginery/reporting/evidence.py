@@ -21,6 +21,7 @@ from enginery.core.records import (
 )
 
 MOST_NAMES = 5
+MOST_STRAY = 1.1
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,17 @@ class Evidence:
         return sorted((each for each in self.benchmark.throughput if each.batch == batch), key=lambda one: one.requests)
 
     def rate(self, flight: Throughput) -> float:
-        """Images per second: one at a time as the race timed it, and more at once by what they gained on that."""
-        alone = self.flights(flight.batch)[0]
-        return self.latency(flight.batch).images_per_second * flight.images_per_second / alone.images_per_second
+        """Images per second, as measured: one at a time in the race, more at once in a pass of their own."""
+        return self.latency(flight.batch).images_per_second if flight.requests == 1 else flight.images_per_second
+
+    def gain(self, flight: Throughput) -> float:
+        """On one at a time, which took turns with it."""
+        return flight.images_per_second / self.flights(flight.batch)[0].images_per_second
+
+    def strays(self, flight: Throughput) -> bool:
+        """Whether the machine was another in the pass than in the race: both asked for one at a time."""
+        alone = self.flights(flight.batch)[0].images_per_second / self.latency(flight.batch).images_per_second
+        return not 1 / MOST_STRAY <= alone <= MOST_STRAY
 
     def ratio(self, batch: int, baseline: str) -> Ratio:
         return next(entry for entry in self.benchmark.ratios if (entry.batch, entry.baseline) == (batch, baseline))
@@ -96,6 +105,11 @@ class Findings:
     @property
     def baselines(self) -> list[str]:
         return list(dict.fromkeys(entry.baseline for entry in self.precisions[0].benchmark.ratios))
+
+    @property
+    def flights_stray(self) -> bool:
+        """Of any precision, at any batch size."""
+        return any(entry.strays(flight) for entry in self.precisions for flight in entry.benchmark.throughput)
 
     @property
     def tuned_batch(self) -> int:

@@ -50,9 +50,10 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
         _markdown(tables.ratio_table(findings)),
         "## Throughput",
         "Images per second. One at a time: the next batch is asked for when the last has been answered, as in the race "
-        "that the latencies above are of. Several at once: so many requests are in flight, each with its own buffers, "
-        "and each waits longer, as its 99th percentile in milliseconds says; what they gain was measured by turns with "
-        "one at a time, in a pass of its own, and is given as that times the race's.",
+        "that the latencies above are of. Several at once, in a pass of its own: so many requests are in flight, each "
+        "with its own buffers; in parentheses, how many times the images of one at a time, which took turns with it, "
+        "and the 99th percentile of milliseconds that a request waits, if 100 or more were answered."
+        + (f" {tables.STRAY}" if findings.flights_stray else ""),
         _markdown(tables.throughput_table(findings)),
         "![Throughput](figures/throughput.png)",
         "## Where the time goes",

@@ -5,14 +5,18 @@ from collections.abc import Callable, Mapping
 import pandas as pd
 
 from enginery.core.params import EAGER
-from enginery.core.records import ENGINE, LAUNCHED, Latency, PeakMemory
+from enginery.core.records import ENGINE, LAUNCHED, Latency, PeakMemory, Throughput
 from enginery.core.sizes import file_size
-from enginery.reporting.evidence import Evidence, Findings, some_of, title_of
+from enginery.reporting.evidence import MOST_STRAY, Evidence, Findings, some_of, title_of
 from enginery.reporting.line import fit_line
 from enginery.reporting.noise import reasons
 from enginery.reporting.wording import percent
 
 RUNS_FOR_P99 = 100
+STRAY = (
+    f"An asterisk: in that pass one at a time was more than {MOST_STRAY - 1:.0%} off the race's; "
+    "trust how many times as many images there were, not how many."
+)
 FEWEST_FOR_A_LINE = 3  # any two batch sizes lie on one
 
 
@@ -126,9 +130,9 @@ def gpu_table(findings: Findings) -> pd.DataFrame:
     return _frame(rows)
 
 
-def known_p99(latency: Latency) -> float | None:
+def known_p99(timed: Latency | Throughput) -> float | None:
     """Of fewer calls it is hardly more than the slowest of them."""
-    return latency.p99 if latency.runs >= RUNS_FOR_P99 else None
+    return timed.p99 if timed.runs >= RUNS_FOR_P99 else None
 
 
 def throughput_table(findings: Findings) -> pd.DataFrame:
@@ -143,9 +147,15 @@ def throughput_table(findings: Findings) -> pd.DataFrame:
         for flight in entry.benchmark.throughput:
             alone = flight.requests == 1
             mode = "one at a time" if alone else f"{flight.requests} at once"
-            cell = f"{entry.rate(flight):,.0f}" + ("" if alone else f" ({flight.p99:.1f} ms)")
+            cell = f"{entry.rate(flight):,.0f}" + ("" if alone else _of_several(entry, flight))
             rows.setdefault(f"{entry.precision}, {mode}", {})[f"batch {flight.batch}"] = cell
     return _frame(rows, index="")
+
+
+def _of_several(entry: Evidence, flight: Throughput) -> str:
+    waited = [] if (p99 := known_p99(flight)) is None else [f"{p99:.1f} ms"]
+    told = ", ".join([f"{entry.gain(flight):.2f} times", *waited])
+    return f" ({told})" + (" *" if entry.strays(flight) else "")
 
 
 def ratio_table(findings: Findings) -> pd.DataFrame:

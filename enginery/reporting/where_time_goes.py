@@ -11,6 +11,7 @@ from enginery.reporting.layers import Comparison, Pair, compare, losses, short_k
 from enginery.reporting.wording import RUNTIME_TITLES
 
 QUANTIZED = ("int8", "fp8")
+OVERSTATED = "Timing adds about as much to each layer, so small layers are overstated."
 MOST_LAYERS = 10
 FAR_FROM_LATENCY = 1.5
 
@@ -71,7 +72,7 @@ def _beside_latency(entry: Evidence) -> str:
     latency = entry.latency(entry.trace.batch)
     what, whole = ("compute alone", latency.compute) if latency.compute else ("latency", latency.p50)
     far = entry.trace.milliseconds > FAR_FROM_LATENCY * whole
-    return f"; the {what} is {whole:.2f} ms." + (" Trust the shares, not the milliseconds." if far else "")
+    return f"; the {what} is {whole:.2f} ms." + (f" {OVERSTATED}" if far else "")
 
 
 def cost(entry: Evidence, findings: Findings) -> Parts:

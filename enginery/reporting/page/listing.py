@@ -129,14 +129,16 @@ def throughputs(findings: Findings) -> Table:
             entry.precision,
             str(one.batch),
             str(one.requests),
-            f"{entry.rate(one):,.0f}",
+            f"{entry.rate(one):,.0f}" + (" *" if one.requests > 1 and entry.strays(one) else ""),
+            f"{entry.gain(one):.2f}",
             f"{one.p50:.2f}",
-            f"{one.p99:.2f}",
+            "-" if (p99 := known_p99(one)) is None else f"{p99:.2f}",
         ]
         for entry in findings.precisions
         for one in entry.benchmark.throughput
     ]
-    columns = ("precision", "batch", "requests in flight", "images/s", "p50, ms per request", "p99, ms per request")
+    each = ("images/s", "times one at a time", "p50, ms per request", "p99, ms per request")
+    columns = ("precision", "batch", "requests in flight", *each)
     return table("Throughput", columns, rows)
 
 

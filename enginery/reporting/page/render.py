@@ -126,6 +126,7 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
         "gpu": of_frame("The GPU meanwhile", gpu) if len(gpu) else None,
         "throughput": pictures.throughput_pictures(findings, looks),
         "throughputs": throughputs(findings),
+        "stray": f" {tables.STRAY}" if findings.flights_stray else "",
         "memory": pictures.memory_pictures(findings, looks),
         "memories": of_frame("Memory and size", tables.memory_table(findings)),
         "executed": pictures.executed_pictures(findings),
