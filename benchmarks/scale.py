@@ -27,12 +27,11 @@ from calibration import in_own_process, peak_megabytes
 from enginery.comparison import read_measurements
 from enginery.core.errors import EngineryError
 from enginery.core.params import load_params
-from enginery.core.records import ENGINE, Manifest
+from enginery.core.records import ENGINE, Manifest, Reference
 from enginery.reporting.line import LARGEST_DEVIATION, Line, fit_line
-from enginery.samples import MANIFEST, file_of
+from enginery.samples import MANIFEST, file_of, output_file
 
 ARTIFACTS = Path("artifacts")
-REFERENCE = "outputs.npz"
 MOST_MEMORY = 1.1
 Work = Callable[[Path, str], None]
 
@@ -78,9 +77,10 @@ def make_set(split: str, samples: int, folder: Path) -> None:
         np.save(folder / file_of(index), np.load(source / file_of(index), mmap_mode="r")[chosen])
     manifest.model_copy(update={"samples": tuple(manifest.samples[index] for index in chosen)}).write(folder / MANIFEST)
     if split == "validation":
-        outputs = np.load(ARTIFACTS / "reference" / REFERENCE)
-        np.savez(folder / REFERENCE, **{name: values[chosen] for name, values in outputs.items()})
-        shutil.copy(ARTIFACTS / "reference" / "reference.json", folder)
+        reference = ARTIFACTS / "reference"
+        shutil.copy(reference / "reference.json", folder)
+        for index in range(len(Reference.read(reference / "reference.json").outputs)):
+            np.save(folder / output_file(index), np.load(reference / output_file(index), mmap_mode="r")[chosen])
 
 
 def run_once(work: Work, folder: Path, precision: str, samples: int) -> Run:

@@ -11,6 +11,7 @@ from enginery.feeds import Outputs
 
 Values = NDArray[Any]
 TINY = 1e-12
+MOST_AT_ONCE = 2**21  # numbers of an output, of which several copies in double precision are made
 SHARES = (0, 0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 1)  # finer where the extremes are
 
 
@@ -20,9 +21,12 @@ def accuracy_of(outputs: Outputs, labels: NDArray[np.int64] | None, scores: str 
 
 
 def compare(wanted: Outputs, got: Outputs, scores: str | None = None) -> Errors:
-    """Of several outputs, the worst of each figure. `scores` is the one with a number for each class, if there is."""
+    """Of several outputs, the worst of each figure. `scores` is the one with a number for each class, if there is.
+
+    Here and in `spread`, samples are taken in blocks: the outputs may be mapped files that are larger than memory.
+    """
     all_errors = [_errors(wanted[name], got[name]) for name in wanted]
-    agreeing = np.mean(_finite(wanted[scores]).argmax(1) == _finite(got[scores]).argmax(1)) if scores else None
+    agreeing = np.mean(_answers(wanted[scores]) == _answers(got[scores])) if scores else None
     return Errors(
         max_abs=max(errors.max_abs for errors in all_errors),
         mean_abs=max(errors.mean_abs for errors in all_errors),
@@ -36,18 +40,38 @@ def compare(wanted: Outputs, got: Outputs, scores: str | None = None) -> Errors:
 
 def _errors(wanted: Values, got: Values) -> Errors:
     """Of one output, in double precision. NaN and infinity count as nonfinite, and then as zero."""
+    blocks = [_errors_of_block(wanted[block], got[block]) for block in _blocks(wanted)]
+    largest, means, differences, sizes, cosines, nonfinite = (list(column) for column in zip(*blocks, strict=True))
+    shares = [len(each) / len(wanted) for each in cosines]
+    angles = np.concatenate(cosines)
+    return Errors(
+        max_abs=max(largest),
+        mean_abs=float(np.dot(means, shares)),
+        relative=float(np.linalg.norm(differences) / max(float(np.linalg.norm(sizes)), TINY)),
+        cosine=float(angles.mean()),
+        worst_cosine=float(angles.min()),
+        top1_agreement=None,
+        nonfinite=sum(nonfinite),
+    )
+
+
+def _errors_of_block(wanted: Values, got: Values) -> tuple[float, float, float, float, NDArray[np.float64], int]:
+    """The largest and the mean difference, the norms of differences and of `wanted`, cosines, what is not finite."""
     exact, finite = (_finite(values).reshape(len(values), -1) for values in (wanted, got))
     difference = np.abs(exact - finite)
-    cosines = _cosines(exact, finite)
-    return Errors(
-        max_abs=float(difference.max()),
-        mean_abs=float(difference.mean()),
-        relative=float(np.linalg.norm(difference) / max(float(np.linalg.norm(exact)), TINY)),
-        cosine=float(cosines.mean()),
-        worst_cosine=float(cosines.min()),
-        top1_agreement=None,
-        nonfinite=int(np.count_nonzero(~np.isfinite(got))),
-    )
+    norms = float(np.linalg.norm(difference)), float(np.linalg.norm(exact))
+    nonfinite = int(np.count_nonzero(~np.isfinite(got)))
+    return float(difference.max()), float(difference.mean()), *norms, _cosines(exact, finite), nonfinite
+
+
+def _blocks(values: Values) -> list[slice]:
+    """Of samples, so many that they take a bounded part of memory, and one at least."""
+    at_once = max(1, MOST_AT_ONCE * len(values) // max(values.size, 1))
+    return [slice(start, start + at_once) for start in range(0, len(values), at_once)]
+
+
+def _answers(scores: Values) -> NDArray[np.int64]:
+    return np.concatenate([_finite(scores[block]).argmax(axis=1) for block in _blocks(scores)])
 
 
 def _finite(values: Values) -> NDArray[np.float64]:
@@ -56,14 +80,24 @@ def _finite(values: Values) -> NDArray[np.float64]:
 
 def spread(wanted: Outputs, got: Outputs, scores: str | None = None) -> Spread:
     """How single samples differ, over all outputs; the margin is that of the classes. What is not finite is zero."""
-    exact, finite = _flat(wanted), _flat({name: got[name] for name in wanted})
-    relative = np.linalg.norm(exact - finite, axis=1) / np.maximum(np.linalg.norm(exact, axis=1), TINY)
-    kept = _margins_kept(_finite(wanted[scores]), _finite(got[scores])) if scores else np.empty(0)
-    return Spread(shares=SHARES, relative_error=_quantiles(relative), margin_kept=_quantiles(kept))
+    pairs = [(values, got[name]) for name, values in wanted.items()]
+    differences = np.linalg.norm([_norms(exact, found) for exact, found in pairs], axis=0)
+    sizes = np.linalg.norm([_norms(exact) for exact, _ in pairs], axis=0)
+    kept = _leads_kept(wanted[scores], got[scores]) if scores else np.empty(0)
+    return Spread(
+        shares=SHARES, relative_error=_quantiles(differences / np.maximum(sizes, TINY)), margin_kept=_quantiles(kept)
+    )
 
 
-def _flat(outputs: Outputs) -> NDArray[np.float64]:
-    return np.hstack([_finite(values).reshape(len(values), -1) for values in outputs.values()])
+def _norms(values: Values, less: Values | None = None) -> NDArray[np.float64]:
+    """Of each sample, or of what it differs by."""
+
+    def of_block(block: slice) -> NDArray[np.float64]:
+        found = _finite(values[block]) if less is None else _finite(values[block]) - _finite(less[block])
+        norms: NDArray[np.float64] = np.linalg.norm(found.reshape(len(found), -1), axis=1)
+        return norms
+
+    return np.concatenate([of_block(block) for block in _blocks(values)])
 
 
 def broken_thresholds(
@@ -101,6 +135,10 @@ def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float
     both_zero = (np.linalg.norm(a, axis=1) < TINY) & (np.linalg.norm(b, axis=1) < TINY)
     cosines: NDArray[np.float64] = np.where(both_zero, 1.0, (a * b).sum(axis=1) / np.maximum(norms, TINY))
     return cosines
+
+
+def _leads_kept(wanted: Values, got: Values) -> NDArray[np.float64]:
+    return np.concatenate([_margins_kept(_finite(wanted[block]), _finite(got[block])) for block in _blocks(wanted)])
 
 
 def _margins_kept(exact: NDArray[np.float64], found: NDArray[np.float64]) -> NDArray[np.float64]:

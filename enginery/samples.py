@@ -1,6 +1,8 @@
 """A split of the samples on disk, and how the later stages read it."""
 
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -104,24 +106,42 @@ def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:
 
 
 def run_all(run: Run, samples: SampleSet, batch: int, whole: bool, label: str) -> Outputs:
-    """The outputs for all samples; those of copies that filled up the last batch are dropped."""
-    found: dict[str, list[NDArray[np.generic]]] = {}
-    for feeds in progress(samples.batches(batch, whole), label, -(-len(samples) // batch), "batches"):
-        for name, values in run(feeds).items():
-            found.setdefault(name, []).append(values)
-    for name, parts in found.items():
-        sizes = {values.shape[1:] for values in parts}
-        if len(sizes) > 1:
-            raise EngineryError(
-                f"output {name} has the shape {sizes.pop()} for some samples and {sizes.pop()} for others of the same "
-                "size: what depends on their values cannot be compared; return it before it is selected"
-            )
-    return {name: np.concatenate(parts)[: len(samples)] for name, parts in found.items()}
+    """The outputs for all samples; those of copies that filled up the last batch are dropped.
+
+    On disk, in files without a name, which are gone when their arrays are: masks of many images exceed memory.
+    """
+    first: dict[str, NDArray[np.generic]] = {}
+    with ExitStack() as opened:
+        files: dict[str, IO[bytes]] = {}
+        for feeds in progress(samples.batches(batch, whole), label, -(-len(samples) // batch), "batches"):
+            for name, values in run(feeds).items():
+                if name not in files:
+                    first[name], files[name] = values[:1].copy(), opened.enter_context(tempfile.TemporaryFile(dir="."))
+                _require_alike(name, first[name], values)
+                files[name].write(np.ascontiguousarray(values).data)
+        return {name: _mapped(file, len(samples), first[name]) for name, file in files.items()}
+
+
+def _require_alike(name: str, one: NDArray[np.generic], other: NDArray[np.generic]) -> None:
+    if one.shape[1:] != other.shape[1:]:
+        raise EngineryError(
+            f"output {name} has the shape {one.shape[1:]} for some samples and {other.shape[1:]} for others of the "
+            "same size: what depends on their values cannot be compared; return it before it is selected"
+        )
+
+
+def _mapped(file: IO[bytes], count: int, like: NDArray[np.generic]) -> NDArray[np.generic]:
+    file.flush()
+    return np.memmap(file, like.dtype, "r", shape=(count, *like.shape[1:]))
 
 
 def file_of(index: int) -> str:
     """By number: the names of inputs may hold what file names cannot."""
     return f"input-{index}.npy"
+
+
+def output_file(index: int) -> str:
+    return f"output-{index}.npy"
 
 
 def begun(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> IO[bytes]:

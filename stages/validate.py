@@ -8,7 +8,7 @@ from enginery.core.params import load_params, precision_params
 from enginery.core.records import Machine, Reference, Validation
 from enginery.core.stage import run_stage
 from enginery.engines import Engine, require_made_of
-from enginery.samples import SampleSet
+from enginery.samples import SampleSet, output_file
 from enginery.validate import validate_engine
 
 
@@ -16,18 +16,18 @@ def validate(
     precision: str, engine: Path, converted: Path, validation: Path, reference: Path, machine: Path, report: Path
 ) -> None:
     """Write the validation record of one precision."""
-    params = load_params()
-    here = Machine.read(machine)
+    params, here = load_params(), Machine.read(machine)
+    wanted = Reference.read(reference / "reference.json")
     with Engine.open(engine, here, params.inference.on(here.cores)) as loaded:
         require_made_of(loaded.record, precision, converted / "model.onnx")
         record = validate_engine(
             loaded,
             converted / "model.onnx",
             SampleSet.open(validation),
-            dict(np.load(reference / "outputs.npz")),
+            {name: np.load(reference / output_file(n), mmap_mode="r") for n, name in enumerate(wanted.outputs)},
             precision_params(params, precision).thresholds,
             params.validation.spot_samples,
-            Reference.read(reference / "reference.json").made_by,
+            wanted.made_by,
         )
     record.write(report)
     errors = record.engine_against_pytorch

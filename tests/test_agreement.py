@@ -1,8 +1,10 @@
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
 
+from enginery import agreement
 from enginery.agreement import SHARES, accuracy_of, broken_thresholds, compare, origin_of_loss, spread
 from enginery.core.params import Thresholds
 from enginery.core.records import Errors
@@ -189,3 +191,30 @@ def test_where_scores_are_only_taken_for_such_the_sentence_says_what_to_do():
     assert broken_thresholds(errors(top1_agreement=0.5), None, LIMITS, taken="boxes") == (
         "top-1 agreement 50.00% is below 95.00%, if boxes holds a score per class: else set model.scores",
     )
+
+
+@pytest.mark.parametrize("numbers", [1, 12, 25, 10**6])
+def test_however_many_samples_are_compared_at_once_the_figures_are_the_same(numbers, monkeypatch):
+    rng = np.random.default_rng(0)
+    wanted = {"scores": rng.normal(size=(7, 4)), "masks": rng.normal(size=(7, 2, 3))}
+    got = {name: values + 0.1 * rng.normal(size=values.shape) for name, values in wanted.items()}
+    got["masks"][5, 1, 1] = np.nan
+    whole = compare(wanted, got, "scores").model_dump(), spread(wanted, got, "scores")
+    monkeypatch.setattr(agreement, "MOST_AT_ONCE", numbers)
+    assert compare(wanted, got, "scores").model_dump() == pytest.approx(whole[0])
+    assert spread(wanted, got, "scores") == whole[1]
+    assert whole[0]["nonfinite"] == 1
+
+
+def test_a_comparison_holds_a_part_of_the_outputs_alone(tmp_path, monkeypatch):
+    """Masks are megabytes an image, and there may be thousands."""
+    monkeypatch.setattr(agreement, "MOST_AT_ONCE", 10_000)
+    shape = (400, 10_000)
+    wanted, got = (np.lib.format.open_memmap(tmp_path / name, "w+", np.float32, shape) for name in ("a.npy", "b.npy"))
+    wanted[:], got[:] = 1.0, 1.01
+    tracemalloc.start()
+    assert compare({"mask": wanted}, {"mask": got}).relative == pytest.approx(0.01, rel=1e-3)
+    spread({"mask": wanted}, {"mask": got})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < wanted.nbytes / 10

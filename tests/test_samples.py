@@ -49,6 +49,22 @@ def test_arrays_without_preprocessing_are_fed_as_they_came(tmp_path, manifest):
     assert raw.axes == {0: "batch"}
 
 
+def test_outputs_come_in_order_without_those_that_fill_up_the_last_batch(samples, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+
+    def answers(feeds):
+        seen.append(len(feeds["input"]))
+        return {"sums": feeds["input"].sum(axis=(2, 3)), "count": np.full(len(feeds["input"]), len(seen))}
+
+    found = run_all(answers, samples, 4, True, "test")
+    images = samples.read_at(np.arange(len(samples)))["input"]
+    assert np.array_equal(found["sums"], images.sum(axis=(2, 3)))
+    assert found["count"].tolist() == [1 + index // 4 for index in range(len(samples))]
+    assert set(seen) == {4}
+    assert list(tmp_path.iterdir()) == [], "the files have no names"
+
+
 def test_outputs_whose_size_depends_on_values_are_refused(samples):
     def found(feeds):
         return {"boxes": np.zeros((len(feeds["input"]), 1 + int(feeds["input"].argmax()) % 2))}

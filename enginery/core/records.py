@@ -148,6 +148,7 @@ class Reference(Record):
     """What the model as it came answers. `accuracy` is None here and below where there are no labels or no scores."""
 
     made_by: str
+    outputs: tuple[str, ...]  # each in a file of its own, by its number
     samples: int
     accuracy: float | None
 
