@@ -69,7 +69,7 @@ def _at_a_glance(entry: Evidence, findings: Findings, failures: Mapping[str, tup
         Cell(f"{entry.latency(batch).p50:.2f}", f"{timed}.p50_ms"),
         Cell(percent(validation.engine_accuracy), known),
         Cell(percent(validation.engine_against_pytorch.top1_agreement), f"{name}.same_answer_%"),
-        Cell(f"{validation.engine_against_pytorch.relative:.1e}", f"{name}.relative_error"),
+        Cell(f"{validation.engine_against_pytorch.relative:.1e}", f"{name}.relative_error_ppm"),
         Cell(file_size(entry.engine.bytes), f"{name}.engine_MB"),
         Cell(f"{entry.benchmark.peak_memory[ENGINE].host:.0f}", f"{name}.peak_MB"),
     ]
