@@ -119,7 +119,7 @@ def _times(latency: Latency, key: str | None = None) -> list[Cell]:
         cell(f"{latency.p50:.2f}", "p50_ms"),
         Cell(f"{latency.p90:.2f}"),
         Cell("-") if (p99 := known_p99(latency)) is None else cell(f"{p99:.2f}", "p99_ms"),
-        Cell(f"{latency.images_per_second:,.0f}"),
+        cell(f"{latency.images_per_second:,.0f}", "images_per_s"),
     ]
 
 
