@@ -28,6 +28,7 @@ def report(
     simplified: Path,
     calibrated: Path,
     tools: Path,
+    samples: Path,
     page: Path,
     history: Path,
     summary: Path,
@@ -41,7 +42,7 @@ def report(
     params = load_params()
     precisions = params.precisions
     findings = gather(tuple(precisions), engines, validation, benchmark, trace, machine)
-    background = gather_background(params, simplified, calibrated, tools)
+    background = gather_background(params, simplified, calibrated, tools, samples)
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
     nights = read_history(history)
     with new_folder(figures) as unfinished:

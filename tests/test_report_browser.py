@@ -204,6 +204,18 @@ def test_sizes_are_sorted_whatever_their_unit(visit, usual):
     assert column(page, 7) == ["40.0 kB", "700.0 kB", "1.5 MB"]
 
 
+def test_versions_are_sorted_part_by_part(visit):
+    page = visit()
+    open_all(page)
+    table = next(
+        table
+        for table in page.find_elements(By.CSS_SELECTOR, "#reproduce table")
+        if table.find_element(By.TAG_NAME, "caption").text == "Tools that shape the graphs"
+    )
+    table.find_elements(By.CSS_SELECTOR, "thead button")[1].send_keys(Keys.ENTER)
+    assert [cell.text for cell in table.find_elements(By.CSS_SELECTOR, "td")] == ["1.9.2", "1.9.10", "1.23.2"]
+
+
 def test_the_keyboard_reaches_everything_and_shows_where_it_is(visit):
     page = visit()
     reached = []
