@@ -621,9 +621,15 @@ def test_plots_get_a_row_per_point(findings, evidence):
         ["int8", 1, 2.0],
         ["int8", 8, 16.0],
     ]
-    tradeoff = tables.tradeoff_rows(both).set_index("precision").loc["int8"]
+    tradeoff = tables.tradeoff_rows(both, {}).set_index("precision").loc["int8"]
     assert (tradeoff.speedup, tradeoff.speedup_low, tradeoff.speedup_high) == (4.0, 3.8, 4.2)
     assert (tradeoff.accuracy, tradeoff.relative_error) == (0.9753, 0.01)
+
+
+def test_the_plot_of_errors_gets_the_verdict_too(findings, evidence):
+    found = findings(evidence("fp32"), evidence("fp16", executed="fp32"), evidence("int8", broken=("a",)))
+    rows = tables.tradeoff_rows(found, failures_of(found, {}))
+    assert rows["verdict"].tolist() == ["passed", "ran as fp32", "failed"]
 
 
 def test_figures_are_drawn_for_every_precision(findings, evidence, tmp_path):

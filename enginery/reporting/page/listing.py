@@ -12,10 +12,9 @@ from enginery.reporting.evidence import Evidence, Findings, title_of
 from enginery.reporting.metrics import batch_key
 from enginery.reporting.noise import reasons
 from enginery.reporting.tables import known_p99
-from enginery.reporting.verdict import recommend
+from enginery.reporting.verdict import RAN_AS, recommend, verdict_on
 from enginery.reporting.wording import percent
 
-RAN_AS = "ran as"
 FIGURE = re.compile(r"-$|[-+]?\d")
 
 
@@ -73,12 +72,6 @@ def _at_a_glance(entry: Evidence, findings: Findings, failures: Mapping[str, tup
         Cell(file_size(entry.engine.bytes), f"{name}.engine_MB"),
         Cell(f"{entry.benchmark.peak_memory[ENGINE].host:.0f}", f"{name}.peak_MB"),
     ]
-
-
-def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
-    if failures.get(entry.precision):
-        return "failed"
-    return "passed" if entry.is_what_it_says else f"{RAN_AS} {next(iter(entry.engine.executed), 'nothing')}"
 
 
 def latencies(findings: Findings) -> Table:
