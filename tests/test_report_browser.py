@@ -152,7 +152,12 @@ def with_three_counts_of_requests(entry):
     """And a baseline of a long name: an H200's, in figures of many digits."""
     benchmark = entry.benchmark
     flights = [
-        one.model_copy(update={"requests": requests, "images_per_second": 400.0 * requests})
+        one.model_copy(
+            update={
+                "requests": requests,
+                "images_per_second": 40 * entry.latency(one.batch).images_per_second * requests,
+            }
+        )
         for one in benchmark.throughput
         if one.requests == 1
         for requests in (1, 2, 4)
