@@ -8,6 +8,7 @@ from enginery.core.records import EngineRecord
 from enginery.engines import RECORD, require_whole
 
 ENGINES = Path("artifacts/engines")
+BUNDLED = "engine"  # where a bundle has its own
 
 
 def read_engine(folder: Path) -> EngineRecord:
@@ -20,6 +21,8 @@ def read_engine(folder: Path) -> EngineRecord:
 def require_engine(folder: Path) -> None:
     if (folder / RECORD).is_file():
         return
+    if (inner := folder / BUNDLED / RECORD).is_file():
+        raise EngineryError(f"{folder} is a bundle, whose engine is {inner.parent}: give that folder")
     near = _engines_near(folder)
     nearest = difflib.get_close_matches(folder.name, near, n=1, cutoff=0.4)
     cure = f"; did you mean {near[nearest[0]]}?" if nearest else f": `dvc repro` makes one per precision, in {ENGINES}"

@@ -28,6 +28,7 @@ def report(
     simplified: Path,
     calibrated: Path,
     tools: Path,
+    samples: Path,
     page: Path,
     history: Path,
     summary: Path,
@@ -41,7 +42,7 @@ def report(
     params = load_params()
     precisions = params.precisions
     findings = gather(tuple(precisions), engines, validation, benchmark, trace, machine)
-    background = gather_background(params, simplified, calibrated, tools)
+    background = gather_background(params, simplified, calibrated, tools, samples)
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
     nights = read_history(history)
     with new_folder(figures) as unfinished:
@@ -50,7 +51,7 @@ def report(
             draw_trend(nights, unfinished / TREND)
     with new_folder(plots) as unfinished:
         latency_rows(findings).to_csv(unfinished / "latency.csv", index=False, float_format="%.6g")
-        tradeoff_rows(findings).to_csv(unfinished / "tradeoff.csv", index=False, float_format="%.6g")
+        tradeoff_rows(findings, failures).to_csv(unfinished / "tradeoff.csv", index=False, float_format="%.6g")
     with new_file(metrics_file) as temporary:
         temporary.write_text(json.dumps(metrics(findings), indent=2) + "\n")
     with new_file(page) as temporary:

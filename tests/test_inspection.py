@@ -165,6 +165,14 @@ def test_what_is_no_whole_engine_is_one_sentence(openvino, tmp_path, mistake, wa
     assert wanted in line
 
 
+def test_a_bundle_is_told_from_an_engine(openvino, tmp_path):
+    shutil.copytree(openvino, tmp_path / "bundle/engine")
+    done = inspect(tmp_path / "bundle")
+    assert (done.returncode, done.stdout) == (1, "")
+    bundle = tmp_path / "bundle"
+    assert done.stderr == f"enginery: {bundle} is a bundle, whose engine is {bundle}/engine: give that folder\n"
+
+
 def test_an_onnx_file_or_a_plan_in_place_of_a_folder_is_one_sentence(tiny_onnx, rtx):
     for path in (tiny_onnx, rtx / "engine.plan"):
         done = inspect(path)

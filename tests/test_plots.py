@@ -15,7 +15,7 @@ from enginery.reporting.tables import latency_rows, tradeoff_rows
 ROOT = Path(__file__).parents[1]
 WRITTEN = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text())["plots"]
 PLOTS = {name: plot for entry in WRITTEN for name, plot in entry.items()}
-ROWS = {"latency": latency_rows, "tradeoff": tradeoff_rows}
+ROWS = {"latency": latency_rows, "tradeoff": lambda found: tradeoff_rows(found, {})}
 evidence, findings = test_reporting.evidence, test_reporting.findings  # its fixtures
 
 
@@ -58,11 +58,27 @@ def test_a_template_is_drawn_from_the_reports_data(name):
         rows = list(csv.DictReader(file))
     drawn = vega.vegalite_to_svg(filled(name, rows), vl_version="5.8")
     assert drawn.count('aria-roledescription="point"') == 2 * len(rows)
-    for told in (
-        PLOTS[name]["title"],
-        PLOTS[name]["x_label"],
-        PLOTS[name]["y_label"],
-        *{row["precision"] for row in rows},
-    ):
+    for told in (PLOTS[name]["title"], PLOTS[name]["x_label"], PLOTS[name]["y_label"]):
         assert f">{told}</text>" in drawn, told
+    for precision in {row["precision"] for row in rows}:
+        assert re.search(rf">{precision}(, [a-z0-9 ]+)?</text>", drawn), precision
     assert not re.search("NaN|undefined|null|Infinity", drawn)
+
+
+def test_what_is_not_to_be_shipped_is_hollow_and_says_why(findings, evidence):
+    """In a revision from before the verdict was told, all are drawn as they were."""
+    vega = pytest.importorskip("vl_convert", reason="`make test` installs what draws DVC's plots")
+    found = findings(evidence("fp32"), evidence("fp16", executed="fp32"), evidence("int8", broken=("a",)))
+    rows = tradeoff_rows(found, {"int8": ("a",)}).astype(str).to_dict("records")
+    untold = [{name: value for name, value in row.items() if name != "verdict"} for row in rows]
+    drawn, before = (vega.vegalite_to_svg(filled("tradeoff", each), vl_version="5.8") for each in (rows, untold))
+    for told in ("fp32", "fp16, ran as fp32", "int8, failed"):
+        assert f">{told}</text>" in drawn, told
+    assert "Filled: passed. Hollow: failed, or ran as another type than it is called." in drawn
+    assert hollow_points(drawn) == 4, "of two precisions in two revisions"
+    assert hollow_points(before) == 0
+
+
+def hollow_points(drawn):
+    points = re.findall(r'<path [^>]*aria-roledescription="point"[^>]*>', drawn)
+    return sum('fill-opacity="0"' in point for point in points)

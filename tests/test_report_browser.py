@@ -132,6 +132,65 @@ def test_no_label_of_the_tradeoff_lies_on_a_dot_or_a_label(visit, evidence, find
     assert page.execute_script(COVERED_DOTS) == []
 
 
+TICKS_AND_BARS = """
+const box = (mark) => mark.getBoundingClientRect(), seen = (mark) => mark.checkVisibility();
+return [...document.querySelectorAll("#throughput .chart")].map((chart) => {
+  const ticks = [...chart.querySelectorAll("text.tick.middle")].filter(seen).map(box);
+  const figures = [...chart.querySelectorAll("text.figure")].filter(seen);
+  const right = Math.max(...[...chart.querySelectorAll("text")].filter(seen).map((text) => box(text).right));
+  return {
+    bar: Math.max(...[...chart.querySelectorAll("rect")].map((bar) => box(bar).width)),
+    gap: Math.min(...ticks.slice(1).map((tick, n) => tick.left - ticks[n].right)),
+    ticks: ticks.length, figures: figures.map((figure) => figure.textContent), right: right,
+  };
+});
+"""
+LONG = "cuda_graph+channels_last+fp16"
+
+
+def with_three_counts_of_requests(entry):
+    """And a baseline of a long name: an H200's, in figures of many digits."""
+    benchmark = entry.benchmark
+    flights = [
+        one.model_copy(
+            update={
+                "requests": requests,
+                "images_per_second": 40 * entry.latency(one.batch).images_per_second * requests,
+            }
+        )
+        for one in benchmark.throughput
+        if one.requests == 1
+        for requests in (1, 2, 4)
+    ]
+    latencies = [
+        one.model_copy(
+            update={
+                "images_per_second": 40 * one.images_per_second,
+                "contender": LONG if one.contender == "eager" else one.contender,
+            }
+        )
+        for one in benchmark.latencies
+    ]
+    ratios = tuple(one.model_copy(update={"baseline": LONG}) for one in benchmark.ratios)
+    changes = {"throughput": tuple(flights), "latencies": tuple(latencies), "ratios": ratios}
+    return replace(entry, benchmark=benchmark.model_copy(update=changes))
+
+
+@pytest.mark.parametrize("width", [320, 360, 390, 1000, 1200])
+def test_bars_of_three_counts_of_requests_have_room(visit, evidence, findings, width):
+    speeds = {"fp32": 1.0, "int8": 4.0}
+    found = findings(*(with_three_counts_of_requests(evidence(name, (at, at, at))) for name, at in speeds.items()))
+    drawn = visit((width, 800), found=found).execute_script(TICKS_AND_BARS)
+    assert len(drawn) == 2
+    for chart in drawn:
+        assert chart["bar"] > 80
+        assert chart["ticks"] > 1
+        assert chart["gap"] > 3, "axis numbers collide"
+        assert chart["right"] <= width
+        wide = "20,000 · 40,000 · 80,000"
+        assert chart["figures"][-1] == ("80,000" if width < 1200 else wide)
+
+
 LEFT_EDGES = """
 return [...document.querySelectorAll(".scroll")].map((box) => {
   const second = box.querySelector("tbody td"), first = box.querySelector("tbody th");
@@ -202,6 +261,18 @@ def test_sizes_are_sorted_whatever_their_unit(visit, usual):
     size = page.find_elements(By.CSS_SELECTOR, "#summary thead th")[7]
     size.find_element(By.TAG_NAME, "button").click()
     assert column(page, 7) == ["40.0 kB", "700.0 kB", "1.5 MB"]
+
+
+def test_versions_are_sorted_part_by_part(visit):
+    page = visit()
+    open_all(page)
+    table = next(
+        table
+        for table in page.find_elements(By.CSS_SELECTOR, "#reproduce table")
+        if table.find_element(By.TAG_NAME, "caption").text == "Tools that shape the graphs"
+    )
+    table.find_elements(By.CSS_SELECTOR, "thead button")[1].send_keys(Keys.ENTER)
+    assert [cell.text for cell in table.find_elements(By.CSS_SELECTOR, "td")] == ["1.9.2", "1.9.10", "1.23.2"]
 
 
 def test_the_keyboard_reaches_everything_and_shows_where_it_is(visit):

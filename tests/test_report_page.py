@@ -117,7 +117,8 @@ def background_of(names=tuple(f"activation_{number}" for number in range(20)), *
                 amax=amax,
             ),
             "histograms": Histograms(tensors=seen),
-            "tools": Tools(versions={"onnx": "1.23.2"}),
+            "tools": Tools(versions={"numpy": "1.9.10", "onnx": "1.23.2", "torch": "1.9.2"}),
+            "validation_sha256": "e" * 64,
             "makers": {name: Maker("Conv", f"node of {name}", None) for name in names},
         }
         | changes
@@ -153,8 +154,9 @@ def require_same_figures(shown, found):
         digits = re.match(r"-?[\d.,]+(e[-+]\d+)?", text)[0].replace(",", "")
         mantissa, _, power = digits.partition("e")
         unit = 10.0 ** (int(power or 0) - len(mantissa.partition(".")[2]))
+        wanted = known[metric] / (1e6 if metric.endswith("_ppm") else 1)
         # metrics.json is rounded as well, to three digits or two decimals
-        assert float(digits) == pytest.approx(known[metric], abs=0.51 * unit, rel=0.006), metric
+        assert float(digits) == pytest.approx(wanted, abs=0.51 * unit, rel=0.006), metric
         seen.add(metric)
     return seen
 
@@ -170,10 +172,11 @@ def test_the_first_screen_says_what_to_ship_and_why(usual):
 def test_figures_are_those_of_the_metrics(usual):
     seen = require_same_figures(Reader(page_of(usual)).figures, usual)
     for precision in ("fp32", "fp16", "int8"):
-        for figure in ("accuracy_%", "same_answer_%", "relative_error", "engine_MB", "peak_MB"):
+        for figure in ("accuracy_%", "same_answer_%", "relative_error_ppm", "engine_MB", "peak_MB"):
             assert f"{precision}.{figure}" in seen
         for batch in ("batch_01", "batch_08"):
-            assert {f"{precision}.{batch}.{figure}" for figure in ("p50_ms", "p99_ms", "speedup")} <= seen
+            timed = ("p50_ms", "p99_ms", "images_per_s", "speedup")
+            assert {f"{precision}.{batch}.{figure}" for figure in timed} <= seen
 
 
 def test_the_page_needs_nothing_but_itself_and_does_not_change_by_itself(usual):
@@ -213,6 +216,7 @@ def nights_of(speeds, setting="resnet18 on a machine", precision="int8", verdict
             "setting": setting, "date": [first + timedelta(days=day) for day in range(len(speeds))],
             "precision": precision, "speedup": speeds, "accuracy": None, "relative_error": error,
             "verdict": verdicts or ["no change"] * len(speeds),
+            "revision": [f"{day:012x}" for day in range(len(speeds))],
         }
     )  # fmt: skip
 
@@ -232,7 +236,7 @@ def test_nights_are_told_the_last_first(usual):
     last, first = (text.index(f"2026-11-{day} 02:17", table) for day in (21, 20))
     assert last < first
     assert "3.70" in text[last:first]
-    assert "regression" in text[last:first]
+    assert "regression 000000000001" in text[last:first], "and the revision of that night"
     assert HOSTILE not in page
 
 
@@ -268,6 +272,21 @@ def test_of_a_year_of_nights_the_latest_are_drawn(usual):
     page = page_of_nights(usual, *year)
     assert len(page) < 1_000_000
     assert drawn_in(page, "nights-0-speed").count('class="curve ') == 4 * (MOST_DRAWN - 1)
+
+
+@pytest.mark.parametrize("nights", [[], [4.0]], ids=["no nights", "nights"])
+def test_the_contents_are_in_the_order_of_the_sections(usual, nights):
+    page = page_of_nights(usual, nights_of(nights)) if nights else page_of(usual)
+    listed = re.findall(r'<a href="#([\w-]+)">', page.partition("<nav")[2].partition("</nav>")[0])
+    assert ["summary", *listed] == re.findall(r'<section id="([\w-]+)"', page)
+
+
+def test_the_hashes_are_of_the_validation_set_too(usual):
+    assert f"validation samples {'e' * 64}" in Reader(page_of(usual)).text
+
+
+def test_it_is_told_what_it_means_that_no_commit_is_found(usual):
+    assert "If the first answers nothing, this page was never committed." in Reader(page_of(usual)).text
 
 
 def test_without_nights_the_page_has_no_such_section(usual):

@@ -3,6 +3,9 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from dvc.commands.metrics import DEFAULT_PRECISION
+from dvc.compare import show_diff
+from dvc.utils.diff import diff
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import MustPay, Profile, Range
@@ -230,19 +233,28 @@ def test_metrics_hold_the_figures_of_every_precision(findings, evidence):
     assert list(got) == ["recommended", "pytorch", "fp32", "int8"]
     assert got["recommended"] == "int8"
     assert got["pytorch"] == {"accuracy_%": 98.76}
+    rates = {"images_per_s": 500, "images_per_s_at_most": 800}  # one at a time, and with two requests in flight
     assert got["int8"] == {
         "passed": True,
         "accuracy_%": 97.53,
         "accuracy_drop_%": 1.23,
         "same_answer_%": 96.88,
         "cosine": 0.998765,
-        "relative_error": 0.0123,
+        "relative_error_ppm": 12300.0,
         "executed_as_asked_%": 66.67,
         "engine_MB": 12.3,
         "peak_MB": 150,
-        "batch_01": {"p50_ms": 2.0, "p99_ms": 3.0, "images_per_s": 800, "speedup": 4.0},
-        "batch_08": {"p50_ms": 16.0, "p99_ms": 24.0, "images_per_s": 800, "speedup": 4.0},
+        "batch_01": {"p50_ms": 2.0, "p99_ms": 3.0, **rates, "speedup": 4.0},
+        "batch_08": {"p50_ms": 16.0, "p99_ms": 24.0, **rates, "speedup": 4.0},
     }
+
+
+def test_dvc_shows_that_the_least_error_has_changed(findings, evidence, capsys):
+    runs = [metrics(findings(evidence("fp32", relative=error))) for error in (3.52e-07, 4.71e-07)]
+    changed = diff(*({"metrics.json": {"data": run}} for run in runs))
+    show_diff(changed, "Metric", precision=DEFAULT_PRECISION, round_digits=True)
+    (told,) = (line.split() for line in capsys.readouterr().out.splitlines() if "relative_error" in line)
+    assert told == ["metrics.json", "fp32.relative_error_ppm", "0.352", "0.471", "0.119"]
 
 
 def test_batch_sizes_sort_as_text_as_they_do_as_numbers(findings, evidence):
@@ -637,9 +649,15 @@ def test_plots_get_a_row_per_point(findings, evidence):
         ["int8", 1, 2.0],
         ["int8", 8, 16.0],
     ]
-    tradeoff = tables.tradeoff_rows(both).set_index("precision").loc["int8"]
+    tradeoff = tables.tradeoff_rows(both, {}).set_index("precision").loc["int8"]
     assert (tradeoff.speedup, tradeoff.speedup_low, tradeoff.speedup_high) == (4.0, 3.8, 4.2)
     assert (tradeoff.accuracy, tradeoff.relative_error) == (0.9753, 0.01)
+
+
+def test_the_plot_of_errors_gets_the_verdict_too(findings, evidence):
+    found = findings(evidence("fp32"), evidence("fp16", executed="fp32"), evidence("int8", broken=("a",)))
+    rows = tables.tradeoff_rows(found, failures_of(found, {}))
+    assert rows["verdict"].tolist() == ["passed", "ran as fp32", "failed"]
 
 
 def test_figures_are_drawn_for_every_precision(findings, evidence, tmp_path):

@@ -10,7 +10,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*ROOT.glob("enginery/**/*.py"), *ROOT.glob("stages/*.py")])
 DOCUMENT = (ROOT / "docs/troubleshooting.md").read_text()
-RAISED = ("EngineryError", "ValueError", "_mistake")  # what becomes the sentence that a user reads
+WRITTEN_OUT = [*ROOT.glob("enginery/bundle/templates/**/*.j2"), *ROOT.glob(".ci/*")]  # no Python, or not yet
+RAISED = ("EngineryError", "ValueError", "_mistake", "ArgumentTypeError", "parser.error", "sys.exit")
+TOLD = ("_tell_unless_plain",)  # a note, before a reason
+PUT_IN = re.compile(r"\{\{.*?\}\}|\{.*?\}")
 VARIES = "…"
 
 
@@ -35,9 +38,19 @@ def strings(wanted):
 
 
 def messages_of(parent):
-    """The last argument of what makes an error is its text."""
-    made = isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id in RAISED
-    return parent.args[-1:] if made else []
+    """The sentences that a user reads: the last argument of what makes an error, and what is printed beside results."""
+    if not isinstance(parent, ast.Call):
+        return []
+    printed = any(ast.unparse(keyword.value) == "sys.stderr" for keyword in parent.keywords)
+    return parent.args[-1:] if printed or ast.unparse(parent.func) in (*RAISED, *TOLD) else []
+
+
+def written_out():
+    return {
+        normal(PUT_IN.sub(VARIES, message)): str(path.relative_to(ROOT))
+        for path in WRITTEN_OUT
+        for message in re.findall(r"""(?:sys\.exit\(f?|echo )"(.+?)"(?:\)| >&2)""", path.read_text())
+    }
 
 
 def any_string(parent):
@@ -48,7 +61,12 @@ def words(text: str) -> list[str]:
     return [part.strip() for part in text.split(VARIES) if re.search(r"\w", part)]
 
 
-MESSAGES = {message: where for message, where in strings(messages_of).items() if words(message)}
+def is_sentence(message: str) -> bool:
+    """Not only the name of the stage before another one."""
+    return any(" " in part for part in words(message))
+
+
+MESSAGES = {message: where for message, where in (strings(messages_of) | written_out()).items() if is_sentence(message)}
 ROWS = [normal(row) for row in re.findall(r"(?m)^\| (?!message \|)(.+?) \| .*\|$", DOCUMENT)]
 
 
@@ -70,7 +88,7 @@ def test_each_message_is_explained(message):
 
 
 def test_no_row_tells_of_a_message_that_is_gone():
-    known = {tuple(words(text)) for text in strings(any_string)}
+    known = {tuple(words(text)) for text in strings(any_string) | written_out()}
     assert [row for row in ROWS if tuple(words(row)) not in known] == []
 
 

@@ -15,6 +15,7 @@ from enginery.core.files import new_folder, sha256
 from enginery.core.params import Params, load_params
 from enginery.core.records import EngineRecord, Record
 from enginery.engines import RECORD, REPRODUCE
+from enginery.lookup import BUNDLED
 from enginery.reproduce import TRTEXEC, reproduce_script
 
 MANIFEST, BUNDLES = "bundle.json", Path("bundles")
@@ -51,9 +52,9 @@ def name_of(params: Params) -> str:
 def fill(passed: Passed, params: Params, model: str, folder: Path) -> None:
     record, facts = passed.record, facts_of(passed, params, model)
     runtime, labels = record.target.runtime, "".join(f"{name}\n" for name in record.class_names)
-    (folder / "engine").mkdir()
+    (folder / BUNDLED).mkdir()
     for name in (*record.files, RECORD):
-        shutil.copyfile(passed.folder / name, folder / "engine" / name)
+        shutil.copyfile(passed.folder / name, folder / BUNDLED / name)
     shutil.copyfile(passed.onnx, folder / "model.onnx")
     (folder / "labels.txt").write_text(labels)
     for name in PAGES:
@@ -61,7 +62,7 @@ def fill(passed: Passed, params: Params, model: str, folder: Path) -> None:
     if has_example(record):
         write_example(record, facts, folder)
     if runtime in TRTEXEC:
-        (folder / "engine" / REPRODUCE).write_text(reproduce_script(record, "../model.onnx"))
+        (folder / BUNDLED / REPRODUCE).write_text(reproduce_script(record, "../model.onnx"))
     else:
         (folder / REPRODUCE).write_text(render(f"reproduce-{runtime}.sh.j2", facts))
     if runtime in BACKENDS:

@@ -27,10 +27,10 @@ def add_arguments(command: ArgumentParser) -> None:
 def run(chosen: Namespace) -> int:
     from enginery.bundle.facts import ran_as
     from enginery.bundle.write import write_bundle
-    from enginery.lookup import read_engine
+    from enginery.lookup import BUNDLED, read_engine
 
     folder = write_bundle(chosen.precision, chosen.out, chosen.artifacts, chosen.reports)
     print(folder)
-    if other := ran_as(read_engine(folder / "engine")):
+    if other := ran_as(read_engine(folder / BUNDLED)):
         print(f"{chosen.precision} ran as {other} where it was judged, and is never recommended", file=sys.stderr)
     return 0

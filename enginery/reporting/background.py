@@ -9,6 +9,7 @@ import onnx
 
 from enginery.core.params import Params
 from enginery.core.records import Calibration, Histograms, Simplification, Sketch, Tools
+from enginery.samples import SampleSet
 
 STRETCHED = 0.999  # of all magnitudes: how far the largest lies beyond these tells how much an outlier costs
 RESHAPES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # what leaves each value as it is
@@ -33,6 +34,7 @@ class Background:
     calibration: Calibration
     histograms: Histograms
     tools: Tools
+    validation_sha256: str  # of the list of samples, as that of calibration
     makers: Mapping[str, Maker]
 
     @property
@@ -50,13 +52,14 @@ class Background:
         return amax[name] == amax[maker.reads]
 
 
-def gather_background(params: Params, simplified: Path, calibrated: Path, tools: Path) -> Background:
+def gather_background(params: Params, simplified: Path, calibrated: Path, tools: Path, samples: Path) -> Background:
     return Background(
         params,
         Simplification.read(simplified / "simplify.json"),
         Calibration.read(calibrated / "calibration.json"),
         Histograms.read(calibrated / "histograms.json"),
         Tools.read(tools),
+        SampleSet.open(samples).list_sha256,
         makers_of(onnx.load(simplified / "model.onnx").graph),
     )
 

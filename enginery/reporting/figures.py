@@ -68,7 +68,7 @@ def _short(value: float) -> str:
 
 def _tradeoff(axes: Axes, findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> None:
     """As on the page: a staircase joins those that no other beats in both; hollow is what is not to be shipped."""
-    rows, chosen = tables.tradeoff_rows(findings), recommend(findings)
+    rows, chosen = tables.tradeoff_rows(findings, failures), recommend(findings)
     sound = [entry for entry in shippable(findings) if entry is chosen or not failures.get(entry.precision)]
     filled = rows[rows.precision.isin([entry.precision for entry in sound])]
     stairs = frontier(list(zip(filled.speedup, -filled.relative_error, strict=True)), lower_is_better=True)

@@ -10,6 +10,7 @@ from enginery.core.sizes import file_size
 from enginery.reporting.evidence import MOST_STRAY, Evidence, Findings, some_of, title_of
 from enginery.reporting.line import fit_line
 from enginery.reporting.noise import reasons
+from enginery.reporting.verdict import verdict_on
 from enginery.reporting.wording import percent
 
 RUNS_FOR_P99 = 100
@@ -197,7 +198,7 @@ def latency_rows(findings: Findings) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def tradeoff_rows(findings: Findings) -> pd.DataFrame:
+def tradeoff_rows(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> pd.DataFrame:
     """One row per precision: what it costs and what it buys."""
     batch, baseline = findings.tuned_batch, findings.baselines[0]
     rows = [
@@ -208,6 +209,7 @@ def tradeoff_rows(findings: Findings) -> pd.DataFrame:
             "speedup": entry.ratio(batch, baseline).median,
             "speedup_low": entry.ratio(batch, baseline).low,
             "speedup_high": entry.ratio(batch, baseline).high,
+            "verdict": verdict_on(entry, failures),
         }
         for entry in findings.precisions
     ]

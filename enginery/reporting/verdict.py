@@ -12,7 +12,7 @@ from enginery.reporting.wording import accuracy_beside
 from enginery.scatter import MOST_A_MACHINE_DOES
 
 AS_FAST = 1.03  # engines are timed in processes of their own, and two runs of one engine differ by about as much
-
+RAN_AS = "ran as"
 MEASURE_AGAIN = "dvc repro --force --single-item benchmark && dvc repro"
 
 
@@ -28,6 +28,12 @@ def recommend(findings: Findings) -> Evidence | None:
 
 def shippable(findings: Findings) -> list[Evidence]:
     return [entry for entry in findings.precisions if entry.validation.passed and entry.is_what_it_says]
+
+
+def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
+    if failures.get(entry.precision):
+        return "failed"
+    return "passed" if entry.is_what_it_says else f"{RAN_AS} {next(iter(entry.engine.executed), 'nothing')}"
 
 
 def doubts(findings: Findings, chosen: Evidence) -> list[str]:

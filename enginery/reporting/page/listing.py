@@ -12,10 +12,9 @@ from enginery.reporting.evidence import Evidence, Findings, title_of
 from enginery.reporting.metrics import batch_key
 from enginery.reporting.noise import reasons
 from enginery.reporting.tables import known_p99
-from enginery.reporting.verdict import recommend
+from enginery.reporting.verdict import RAN_AS, recommend, verdict_on
 from enginery.reporting.wording import percent
 
-RAN_AS = "ran as"
 FIGURE = re.compile(r"-$|[-+]?\d")
 
 
@@ -69,16 +68,10 @@ def _at_a_glance(entry: Evidence, findings: Findings, failures: Mapping[str, tup
         Cell(f"{entry.latency(batch).p50:.2f}", f"{timed}.p50_ms"),
         Cell(percent(validation.engine_accuracy), known),
         Cell(percent(validation.engine_against_pytorch.top1_agreement), f"{name}.same_answer_%"),
-        Cell(f"{validation.engine_against_pytorch.relative:.1e}", f"{name}.relative_error"),
+        Cell(f"{validation.engine_against_pytorch.relative:.1e}", f"{name}.relative_error_ppm"),
         Cell(file_size(entry.engine.bytes), f"{name}.engine_MB"),
         Cell(f"{entry.benchmark.peak_memory[ENGINE].host:.0f}", f"{name}.peak_MB"),
     ]
-
-
-def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
-    if failures.get(entry.precision):
-        return "failed"
-    return "passed" if entry.is_what_it_says else f"{RAN_AS} {next(iter(entry.engine.executed), 'nothing')}"
 
 
 def latencies(findings: Findings) -> Table:
@@ -119,7 +112,7 @@ def _times(latency: Latency, key: str | None = None) -> list[Cell]:
         cell(f"{latency.p50:.2f}", "p50_ms"),
         Cell(f"{latency.p90:.2f}"),
         Cell("-") if (p99 := known_p99(latency)) is None else cell(f"{p99:.2f}", "p99_ms"),
-        Cell(f"{latency.images_per_second:,.0f}"),
+        cell(f"{latency.images_per_second:,.0f}", "images_per_s"),
     ]
 
 

@@ -28,7 +28,10 @@ if (["light", "dark"].includes(remembered())) root.dataset.theme = remembered();
 theme.hidden = false;
 showTheme();
 
-// Tables: a cell counts as the figure that it begins with, if all cells of the column do. What is missing comes last.
+// Tables: a cell counts as the figure that it begins with, if all cells of the column do and none is a version, whose
+// parts count each by itself. What is missing comes last.
+const VERSION = /^\d+(\.\d+){2}/;
+
 function figureOf(text) {
   return parseFloat(text.replaceAll(",", "")) * (text.endsWith(" kB") ? 1e-3 : 1); // the other sizes are in MB
 }
@@ -39,7 +42,7 @@ function sortBy(header) {
   const ascending = header.getAttribute("aria-sort") !== "ascending";
   const rows = [...body.rows].map((row) => ({ row, text: row.cells[column].textContent.trim() }));
   const told = rows.filter(({ text }) => text !== "-");
-  const byFigure = told.every(({ text }) => !Number.isNaN(figureOf(text)));
+  const byFigure = told.every(({ text }) => !Number.isNaN(figureOf(text)) && !VERSION.test(text));
   told.sort((a, b) => {
     const order = byFigure ? figureOf(a.text) - figureOf(b.text) : a.text.localeCompare(b.text, "en", { numeric: true });
     return ascending ? order : -order;

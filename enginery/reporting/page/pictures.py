@@ -85,7 +85,8 @@ def _throughput(findings: Findings, looks: Looks, batch: int) -> Markup:
             for one in found
         ]
         figures = " · ".join(f"{entry.rate(one):,.0f}" for one in found)
-        rows.append(Row(entry.precision, tuple(bars), figures, look))
+        most = f"{max(entry.rate(one) for one in found):,.0f}" if len(found) > 1 else ""
+        rows.append(Row(entry.precision, tuple(bars), figures, look, most))
     said = "; ".join(f"{row.label} {row.value}" for row in rows)
     title = f"Throughput at batch {batch}"
     return draw_rows(f"throughput-{batch}", title, f"Images per second: {said}.", rows, _longest(rows), "images/s")

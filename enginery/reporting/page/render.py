@@ -67,6 +67,7 @@ def _readable_nights(rows: pd.DataFrame) -> pd.DataFrame:
             "accuracy": last["accuracy"].map(percent, na_action=None),
             "relative error": last["relative_error"].map("{:.1e}".format),
             "verdict": last["verdict"].map(str),
+            "revision": last["revision"],
             "of": last["setting"],
         }
     )
@@ -176,6 +177,7 @@ def _hashes(findings: Findings, background: Background) -> dict[str, Any]:
     found: dict[str, Any] = {
         "simplified model.onnx": background.calibration.model_sha256,
         "calibration samples": background.calibration.samples_sha256,
+        "validation samples": background.validation_sha256,
         "calibration.cache": background.calibration.cache_sha256,
     }
     for entry in findings.precisions:

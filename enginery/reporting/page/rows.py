@@ -6,11 +6,12 @@ from typing import Literal, NamedTuple
 from markupsafe import Markup
 
 from enginery.reporting.page.scales import Scale
-from enginery.reporting.page.svg import LETTER, TEXT_HEIGHT, Picture, room_for, wrapped
+from enginery.reporting.page.svg import LETTER, NARROW, TEXT_HEIGHT, WIDE, Picture, room_for, wrapped
 
 ROW, THICK, BETWEEN = 30, 11, 2
 LEAST_LEFT, LEAST_RIGHT = 106, 84  # so that pictures beside each other begin and end alike
 AXIS = 34  # pixels for the ticks and the unit below
+FEW_TICKS = 3  # have room on a phone; of more, each other is left out there
 
 
 class Mark(NamedTuple):
@@ -26,6 +27,7 @@ class Row(NamedTuple):
     marks: tuple[Mark, ...]
     value: str
     look: str = "plain"  # strong is what to look at, faint what to compare with
+    most: str = ""  # of several figures the largest, for which alone a phone has room
 
 
 def bar(value: float, look: str = "", says: str = "") -> Mark:
@@ -42,9 +44,12 @@ def draw_rows(
     """`beside` is a place on the scale that all rows are to be seen against."""
     heights = [_height(row) for row in rows]
     left = max(LEAST_LEFT, room_for([row.label for row in rows]))
-    right = max(LEAST_RIGHT, max((len(row.value) for row in rows), default=0) * LETTER + 14)
-    picture = Picture(key, title, description, sum(heights), (6, right, AXIS, left))
-    _axis(picture, scale, unit)
+    right = max(LEAST_RIGHT, _beside([row.value for row in rows]))
+    shortened = any(row.most for row in rows)
+    narrow = _beside([row.most or row.value for row in rows]) if shortened else None
+    picture = Picture(key, title, description, sum(heights), (6, right, AXIS, left), narrow)
+    _axis(picture, scale)
+    _text(picture, 0, picture.height + 30, unit, f"{unit}, at most" if shortened else "", "tick")
     if beside is not None:
         picture.line(scale.place(beside), 0, scale.place(beside), picture.height, "beside")
     top = 0.0
@@ -63,12 +68,26 @@ def _lanes(row: Row) -> int:
     return sum(mark.kind == "bar" and mark.start == 0 for mark in row.marks)
 
 
-def _axis(picture: Picture, scale: Scale, unit: str) -> None:
-    for tick in scale.ticks:
+def _beside(figures: Sequence[str]) -> float:
+    """Pixels that they take at the right."""
+    return max(map(len, figures), default=0) * LETTER + 14
+
+
+def _axis(picture: Picture, scale: Scale) -> None:
+    ticks = scale.ticks
+    origin = ticks.index(0) if 0 in ticks else 0  # which stays
+    for number, tick in enumerate(ticks):
         place = scale.place(tick)
-        picture.line(place, 0, place, picture.height, "grid")
-        picture.text(place, picture.height + 14, scale.said(tick), "tick middle")
-    picture.text(0, picture.height + 30, unit, "tick")
+        seen = f" {WIDE}" if len(ticks) > FEW_TICKS and (number - origin) % 2 else ""
+        picture.line(place, 0, place, picture.height, f"grid{seen}")
+        picture.text(place, picture.height + 14, scale.said(tick), f"tick middle{seen}")
+
+
+def _text(picture: Picture, x: float, y: float, words: str, instead: str, look: str, shift: float = 0) -> None:
+    """`instead` is what a narrow picture has room for; nothing is the same words."""
+    picture.text(x, y, words, f"{look} {WIDE}" if instead else look, shift)
+    if instead:
+        picture.text(x, y, instead, f"{look} {NARROW}", shift)
 
 
 def _row(picture: Picture, row: Row, scale: Scale, top: float, height: float) -> None:
@@ -88,4 +107,4 @@ def _row(picture: Picture, row: Row, scale: Scale, top: float, height: float) ->
             picture.line(start, middle - 6, start, middle + 6, look)
         else:
             picture.dot(start, middle, look, mark.says)
-    picture.text(1, middle + 4, row.value, f"figure {row.look}", shift=10)
+    _text(picture, 1, middle + 4, row.value, row.most, f"figure {row.look}", shift=10)

@@ -11,6 +11,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from markupsafe import Markup
 
+WIDE, NARROW = "wide", "narrow"  # page.css says below which width
 TEXT_HEIGHT = 15
 LETTER = 7.4  # pixels that one takes, about
 MOST_LINES = 4  # of the longest baseline there is: a word for PyTorch, for how, for its layout, for its numbers
@@ -23,9 +24,21 @@ class Figure(NamedTuple):
 
 
 class Picture:
-    """The inner area is drawn in; around it are pixels for labels: top, right, bottom, left."""
+    """The inner area is drawn in; around it are pixels for labels: top, right, bottom, left.
 
-    def __init__(self, key: str, title: str, description: str, height: float, around: Sequence[float]) -> None:
+    `narrow` are those at the right where the picture has little room. Then texts that are WIDE are not seen, and those
+    that are NARROW are.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        title: str,
+        description: str,
+        height: float,
+        around: Sequence[float],
+        narrow: float | None = None,
+    ) -> None:
         self.height = height
         top, right, bottom, left = around
         self.root = Element(
@@ -34,7 +47,8 @@ class Picture:
                 "class": "chart",
                 "role": "img",
                 "aria-labelledby": f"{key}-title {key}-description",
-                "style": f"height:{height + top + bottom:g}px;padding:{top:g}px {right:g}px {bottom:g}px {left:g}px",
+                "style": f"--wide:{right:g}px;--narrow:{right if narrow is None else narrow:g}px;"
+                f"height:{height + top + bottom:g}px;padding:{top:g}px var(--right) {bottom:g}px {left:g}px",
             },
         )
         self._add("title", id=f"{key}-title").text = title
