@@ -38,7 +38,7 @@ def read_pixels(path: Path, how: Preprocessing) -> Pixels:
 def decode(path: Path) -> Image.Image:
     """The picture as a person sees it: upright, in RGB, on white paper, of several frames the first."""
     try:
-        with Image.open(path) as opened:
+        with path.open("rb") as file, Image.open(file) as opened:  # by name, Pillow maps a turned TIFF and scrambles it
             return _in_rgb(_in_eight_bits(opened))
     except FileNotFoundError:
         raise EngineryError(f"{path} does not exist") from None

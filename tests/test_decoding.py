@@ -88,6 +88,19 @@ def test_a_photo_is_turned_as_its_exif_says(tmp_path, orientation, undo):
     assert np.array_equal(np.asarray(decode(tmp_path / "photo.png")), np.asarray(upright))
 
 
+@pytest.mark.parametrize("mode", ["L", "I;16", "P", "RGBA", "CMYK", "RGB"])
+@pytest.mark.parametrize("orientation", [1, 3, 5, 6, 7, 8])
+def test_an_uncompressed_tiff_is_turned_pixel_by_pixel(tmp_path, orientation, mode):
+    """Of another height than width: by their names, Pillow reads the rows of those as long as they become."""
+    grey = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
+    image = Image.fromarray(grey.astype(np.uint16) << 8) if mode == "I;16" else Image.fromarray(grey).convert(mode)
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    image.save(tmp_path / "turned.tif", exif=exif)
+    turn = {1: grey, 3: grey[::-1, ::-1], 5: grey.T, 6: np.rot90(grey, -1), 7: grey[::-1, ::-1].T, 8: np.rot90(grey)}
+    assert np.array_equal(decoded(tmp_path / "turned.tif")[..., 0], turn[orientation])
+
+
 def test_grey_becomes_three_equal_channels(tmp_path):
     Image.fromarray(np.array([[0, 100, 255]], np.uint8)).save(tmp_path / "grey.png")
     assert np.asarray(decode(tmp_path / "grey.png"))[0].tolist() == [[0] * 3, [100] * 3, [255] * 3]
