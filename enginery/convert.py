@@ -40,8 +40,16 @@ def require_known(keep: Keep, model: onnx.ModelProto) -> None:
             )
 
 
-def cast(source: Path, precision: str, keep: Keep) -> onnx.ModelProto:
-    """fp16 or bf16 inside, float32 inputs and outputs. Operators that need the range or the precision stay float32."""
+def cast(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | None = None) -> onnx.ModelProto:
+    """fp16 or bf16 inside, float32 inputs and outputs. Operators that need the range or the precision stay float32.
+
+    `sizes` as for `quantize`: left to itself, AutoCast tries images of one pixel, which few networks survive.
+    """
+    random = np.random.default_rng(0)
+    noise = {
+        name: random.uniform(-1, 1, zeros.shape).astype(zeros.dtype)  # of AutoCast's own range; integers become 0
+        for name, zeros in _one_batch(source, sizes or {}, batch=1).items()
+    }
     with _quiet_modelopt(), _told(precision):
         from modelopt.onnx.autocast import convert_to_mixed_precision
 
@@ -51,6 +59,7 @@ def cast(source: Path, precision: str, keep: Keep) -> onnx.ModelProto:
             keep_io_types=True,
             nodes_to_exclude=list(keep.nodes),
             op_types_to_exclude=list(keep.op_types),
+            calibration_data=noise,
         )
     return converted
 
@@ -154,13 +163,15 @@ def tensors_to_quantize(source: Path, precision: str, keep: Keep, sizes: Mapping
     return [name for name in activations if name in quantized]
 
 
-def _one_batch(source: Path, sizes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
+def _one_batch(
+    source: Path, sizes: Mapping[str, int], batch: int = CALIBRATION_BATCH
+) -> dict[str, NDArray[np.generic]]:
     """Zeros for each input; what varies beside the batch is as large as the samples."""
     zeros = {}
     for tensor in graph_inputs(onnx.load(source, load_external_data=False).graph):
         kind = tensor.type.tensor_type
         shape = [
-            size.dim_value or (sizes.get(size.dim_param, LARGE_IMAGE) if axis else CALIBRATION_BATCH)
+            size.dim_value or (sizes.get(size.dim_param, LARGE_IMAGE) if axis else batch)
             for axis, size in enumerate(kind.shape.dim)
         ]
         zeros[tensor.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))

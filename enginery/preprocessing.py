@@ -4,6 +4,8 @@ It has two halves. Decoding and resizing happen once and leave bytes, a quarter 
 happens whenever a batch is read. Both are described by `Preprocessing`, which travels with the samples and the engine.
 """
 
+import contextlib
+import struct
 import warnings
 from pathlib import Path
 
@@ -18,6 +20,7 @@ Pixels = NDArray[np.uint8]
 SIXTEEN_BIT_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
 BOUNDLESS_MODES = ("I", "F")
 PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # of TIFF
+MALFORMED = (SyntaxError, struct.error, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # EXIF
 MOST_PIXELS = 1 << 27  # of a scaled image, 134 million
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # Pillow warns from 89 million on, refuses from 179
 
@@ -38,7 +41,7 @@ def read_pixels(path: Path, how: Preprocessing) -> Pixels:
 def decode(path: Path) -> Image.Image:
     """The picture as a person sees it: upright, in RGB, on white paper, of several frames the first."""
     try:
-        with Image.open(path) as opened:
+        with path.open("rb") as file, Image.open(file) as opened:  # by name, Pillow maps a turned TIFF and scrambles it
             return _in_rgb(_in_eight_bits(opened))
     except FileNotFoundError:
         raise EngineryError(f"{path} does not exist") from None
@@ -68,18 +71,25 @@ def normalize(pixels: Pixels, how: Preprocessing) -> NDArray[np.float32]:
 
 def _in_eight_bits(opened: Image.Image) -> Image.Image:
     """Of 16 bits the upper eight, as Pillow itself takes of 16-bit colours."""
-    upright = ImageOps.exif_transpose(opened)
-    scaled = upright.mode == "I" and opened.format == "PPM"  # whatever its maximum, Pillow makes 65535 of it
-    if upright.mode in BOUNDLESS_MODES and not scaled:
+    _turn(opened)
+    scaled = opened.mode == "I" and opened.format == "PPM"  # whatever its maximum, Pillow makes 65535 of it
+    if opened.mode in BOUNDLESS_MODES and not scaled:
         raise ValueError("its values have 32 bits, and nothing says which are black and white; save it with 8 or 16")
-    if upright.mode not in SIXTEEN_BIT_MODES and not scaled:
-        return upright
-    values = np.asarray(upright)
+    if opened.mode not in SIXTEEN_BIT_MODES and not scaled:
+        return opened
+    values = np.asarray(opened)
     upper = (values >> 8).astype(np.uint8)
     if isinstance(clear := opened.info.get("transparency"), int):
         upper[values == clear] = 255
     inverted = opened.format == "TIFF" and getattr(opened, "tag_v2", {}).get(PHOTOMETRIC) == WHITE_IS_ZERO
     return Image.fromarray(255 - upper if inverted else upper)  # Pillow minds it in 8 bits only
+
+
+def _turn(opened: Image.Image) -> None:
+    """As its EXIF says; where that makes no sense, the picture may still be whole."""
+    opened.load()  # if it is not, this says so
+    with contextlib.suppress(*MALFORMED):
+        ImageOps.exif_transpose(opened, in_place=True)  # which turns it before it rewrites the EXIF
 
 
 def _in_rgb(image: Image.Image) -> Image.Image:

@@ -26,7 +26,7 @@ def convert(
         if precision == "fp32":
             shutil.copyfile(source, target)
         elif precision in ("fp16", "bf16"):
-            save_graph(cast(source, precision, keep), target)
+            save_graph(cast(source, precision, keep, SampleSet.open(calibration).sizes), target)
         else:
             samples = SampleSet.open(calibration)
             amax = checked_ranges(precision, source, made_from, samples, keep)

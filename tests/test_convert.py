@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from enginery.bf16_twin import float32_twin
 from enginery.calibration.cache import read_cache, write_cache
 from enginery.calibration.provenance import provided_provenance
 from enginery.convert import cast, nodes_of_tiny_inputs, quantize, require_known, tensors_to_quantize
@@ -330,3 +331,39 @@ def test_what_modelopt_cannot_do_with_a_graph_is_a_sentence(tiny_graph, tmp_path
     onnx.save(model, tmp_path / "model.onnx")
     with pytest.raises(EngineryError, match=r"^ModelOpt cannot make fp16 of the graph: .*exact.*; keep what it names"):
         cast(tmp_path / "model.onnx", "fp16", EVERYTHING)
+
+
+@pytest.fixture(scope="module")
+def unet_onnx(tmp_path_factory):
+    """For images of any even size: halved, doubled again, and laid beside what it was."""
+    rng = np.random.default_rng(7)
+    shapes = {"w1": (8, 3, 3, 3), "w2": (8, 8, 3, 3), "up": (8, 8, 2, 2), "w3": (2, 16, 1, 1)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["image", "w1"], ["wide"], "conv1", pads=[1, 1, 1, 1]),
+            helper.make_node("MaxPool", ["wide"], ["half"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+            helper.make_node("Conv", ["half", "w2"], ["deep"], "conv2", pads=[1, 1, 1, 1]),
+            helper.make_node("ConvTranspose", ["deep", "up"], ["whole"], "double", strides=[2, 2]),
+            helper.make_node("Concat", ["whole", "wide"], ["both"], "concat", axis=1),
+            helper.make_node("Conv", ["both", "w3"], ["mask"], "conv3"),
+        ],
+        "unet",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 3, "height", "width"])],
+        [helper.make_tensor_value_info("mask", TensorProto.FLOAT, ["batch", 2, "height", "width"])],
+        [numpy_helper.from_array(rng.normal(0, 0.3, s).astype(np.float32), name) for name, s in shapes.items()],
+    )
+    path = tmp_path_factory.mktemp("unet") / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    return path
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("fp16", 2e-3), ("bf16", 2e-2)])
+def test_a_network_that_no_image_of_one_pixel_passes_is_cast(unet_onnx, precision, limit):
+    converted = cast(unet_onnx, precision, EVERYTHING, {"height": 32, "width": 32})
+    assert kept_in_float32(converted) == []
+    given, made = arbiter(unet_onnx), arbiter(float32_twin(converted) if precision == "bf16" else converted)
+    for size in (16, 32, 64):
+        feeds = {"image": np.random.default_rng(size).normal(size=(2, 3, size, size)).astype(np.float32)}
+        wanted, got = run_graph(given, feeds)["mask"], run_graph(made, feeds)["mask"]
+        assert got.shape == (2, 2, size, size)
+        assert 0 < np.linalg.norm(got - wanted) < limit * np.linalg.norm(wanted)

@@ -6,13 +6,14 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from enginery.core.errors import EngineryError
 from enginery.preprocessing import decode
 
 RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
-ORIENTATION = 0x0112
+ORIENTATION, OFFSET = 0x0112, 0x0201  # the second where a thumbnail begins
+ASCII, LONG = 2, 4  # types of tags
 DEEP = np.array([[[0, 257, 25700], [65535, 511, 255]]], np.uint16)  # their upper bytes: 0, 1, 100; 255, 1, 0
 SHALLOW = [[0, 1, 100], [255, 1, 0]]
 GREY, GREY_ALPHA, RGB, RGB_ALPHA = 0, 4, 2, 6  # PNG's colour types
@@ -86,6 +87,38 @@ def test_a_photo_is_turned_as_its_exif_says(tmp_path, orientation, undo):
     exif[ORIENTATION] = orientation
     upright.transpose(undo).save(tmp_path / "photo.png", exif=exif)
     assert np.array_equal(np.asarray(decode(tmp_path / "photo.png")), np.asarray(upright))
+
+
+@pytest.mark.parametrize("mode", ["L", "I;16", "P", "RGBA", "CMYK", "RGB"])
+@pytest.mark.parametrize("orientation", [1, 3, 5, 6, 7, 8])
+def test_an_uncompressed_tiff_is_turned_pixel_by_pixel(tmp_path, orientation, mode):
+    """Of another height than width: by their names, Pillow reads the rows of those as long as they become."""
+    grey = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
+    image = Image.fromarray(grey.astype(np.uint16) << 8) if mode == "I;16" else Image.fromarray(grey).convert(mode)
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    image.save(tmp_path / "turned.tif", exif=exif)
+    turn = {1: grey, 3: grey[::-1, ::-1], 5: grey.T, 6: np.rot90(grey, -1), 7: grey[::-1, ::-1].T, 8: np.rot90(grey)}
+    assert np.array_equal(decoded(tmp_path / "turned.tif")[..., 0], turn[orientation])
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+@pytest.mark.parametrize("name", ["photo.png", "photo.webp", "photo.jpg"])
+@pytest.mark.parametrize("block", [b"Exif\0\0", b"Exif\0\0MM", b"Exif\0\0no tags at all", b"Exif\0\0MM\0*\0\0\0\x08"])
+def test_a_photo_whose_exif_makes_no_sense_stays_as_it_is(tmp_path, name, block):
+    lossless = {"lossless": True} if name.endswith("webp") else {}
+    striped([RED, BLUE], width=16, height=16).save(tmp_path / name, exif=block, **lossless)
+    assert np.abs(decoded(tmp_path / name)[8, 8].astype(int) - RED).max() < 5
+
+
+def test_a_photo_of_which_only_another_tag_makes_no_sense_is_turned(tmp_path):
+    exif = turned()
+    exif[OFFSET] = 8
+    block = exif.tobytes().replace(struct.pack(">HHI", OFFSET, LONG, 1), struct.pack(">HHI", OFFSET, ASCII, 1))
+    striped([RED, BLUE]).save(tmp_path / "photo.png", exif=block)
+    with Image.open(tmp_path / "photo.png") as opened, pytest.raises(struct.error):
+        ImageOps.exif_transpose(opened)
+    assert decoded(tmp_path / "photo.png")[:, 0].tolist() == [list(RED), list(BLUE)]
 
 
 def test_grey_becomes_three_equal_channels(tmp_path):
