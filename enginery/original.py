@@ -12,7 +12,7 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.params import NO_SCORES
 from enginery.core.records import PYTORCH
-from enginery.feeds import Feeds, Outputs, Run, scores_among
+from enginery.feeds import Feeds, Outputs, Run, scores_among, wide_as_scores
 from enginery.graphs import arbiter, check_at_each_size, run_graph
 from enginery.models import call_model, load_model
 from enginery.user_code import RAISED, users_part
@@ -87,6 +87,11 @@ def _require_scores(outputs: Outputs, classes: int, asked: str | None) -> None:
             f"samples.source has {classes} classes, and no output of the model has as many: it returns "
             f"{_shapes(outputs)}. Are these the images that the model was trained on? If its outputs are no scores of "
             f"classes, set model.scores: {NO_SCORES}"
+        )
+    if classes and not asked and len(several := wide_as_scores(shapes, classes)) > 1:
+        raise EngineryError(
+            f"samples.source has {classes} classes, and outputs {', '.join(several)} of the model have as many: "
+            f"name the one with their scores as model.scores, or set it to {NO_SCORES}"
         )
 
 

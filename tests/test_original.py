@@ -158,6 +158,20 @@ def test_a_model_without_scores_is_let_through_where_that_is_said():
         require_runs(outputs, feeds, 2)
 
 
+def test_which_of_several_outputs_holds_the_scores_is_for_the_user_to_say():
+    def answer(pixels):
+        return {"centre": pixels[:, :2], "scores": pixels[:, 2:4], "map": pixels[:, :3]}
+
+    assert refusal_of(answer, classes=2) == (
+        "samples.source has 2 classes, and outputs centre, scores of the model have as many: "
+        "name the one with their scores as model.scores, or set it to none"
+    )
+    for scores in ("scores", "none"):
+        require_runs(run_of(answer), FEEDS, 2, scores)
+    require_runs(run_of(answer), FEEDS, 3)
+    require_runs(run_of(answer), FEEDS, 0)  # without classes there is no accuracy to get wrong
+
+
 @pytest.mark.parametrize(
     ("scores", "classes", "wanted"),
     [("odds", 0, "a score per class"), ("logits", 3, "a score for each of the 3 classes")],
