@@ -55,7 +55,7 @@ def require_runs(run: Run, feeds: Feeds, classes: int, scores: str | None = None
     try:
         outputs = _answers(run, users_part, feeds)
     except EngineryError as error:
-        if samples == 1 or not _takes_one(run, feeds):
+        if _takes(run, feeds, 2) or not _takes(run, feeds, 1):
             raise
         raise EngineryError(
             f"{error}\nA single sample it takes: set min, opt and max of build.profile.batch to 1"
@@ -101,9 +101,9 @@ def require_steady(run: Run, asked: Sequence[Feeds], answered: Sequence[Outputs]
     check_at_each_size(answered, again, SAME, "model.source: the model answers the same samples otherwise each time")
 
 
-def _takes_one(run: Run, feeds: Feeds) -> bool:
+def _takes(run: Run, feeds: Feeds, count: int) -> bool:
     with suppress(EngineryError):
-        return bool(_answers(run, users_part, {name: array[:1] for name, array in feeds.items()}))
+        return bool(_answers(run, users_part, {name: array[:count] for name, array in feeds.items()}))
     return False
 
 

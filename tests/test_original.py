@@ -105,6 +105,17 @@ def test_a_model_that_takes_one_sample_alone_is_told_how_to_say_so():
     assert told.endswith("\nA single sample it takes: set min, opt and max of build.profile.batch to 1")
 
 
+def test_a_model_that_takes_several_is_not_told_to_take_one():
+    def answer(pixels):
+        return pixels + torch.zeros(3, 6)[: len(pixels)]
+
+    feeds = {"input": np.zeros((4, 6), np.float32)}
+    with pytest.raises(EngineryError) as caught:
+        require_runs(run_of(answer), feeds, 0)
+    assert str(caught.value).startswith("model.source: the model fails on input (4, 6): RuntimeError: ")
+    assert "A single sample it takes" not in str(caught.value)
+
+
 def test_a_model_that_leaves_by_itself_is_told_like_one_that_fails():
     def answer(pixels):
         raise SystemExit("enough")
