@@ -6,7 +6,7 @@ from enginery.core.files import new_folder
 from enginery.core.params import load_params
 from enginery.core.records import Export, Weights
 from enginery.core.stage import run_stage
-from enginery.export import EXPORT_LIMIT, adopt_graph, export_model, open_exported
+from enginery.export import EXPORT_LIMIT, adopt_graph, export_model, open_exported, require_names
 from enginery.graphs import (
     check_at_each_size,
     count_nodes,
@@ -33,6 +33,8 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
     adopted = adopt_graph(load_graph(given), example, varying, name) if given.exists() else None
     if adopted:  # what does not fit it says better than by failing
         interface_of(adopted, profile, name)
+    else:
+        require_names(example)
     wanted = [require_runs(original, feeds, samples.classes, params.model.scores) for feeds in checked]
     # What fails at either would be told by engines, after hours and in their own words.
     for size in sorted({profile.batch.min, profile.batch.max}):
