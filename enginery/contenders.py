@@ -15,6 +15,7 @@ from enginery.core.records import Blueprint
 from enginery.feeds import Feeds
 from enginery.models import Tensors, call_model
 from enginery.runtimes import Session, load_runtime
+from enginery.user_code import RAISED, users_part
 
 Model = Callable[[Tensors], Tensors]
 NUMBERS = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -57,6 +58,7 @@ def pytorch_contender(
     own = copy.deepcopy(model).to(device, numbers).to(memory_format=layout)
     given = {name: _laid_out(torch.tensor(array), layout) for name, array in feeds.items()}
     run = _compiled(lambda given: call_model(own, {name: _as(numbers, one) for name, one in given.items()}), words)
+    run = _telling(run, baseline)
     if device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         return _on_gpu(run, {name: one.pin_memory() for name, one in given.items()}, replay="cuda_graph" in words)
@@ -74,6 +76,24 @@ def _laid_out(tensor: torch.Tensor, layout: torch.memory_format) -> torch.Tensor
 
 def _as(numbers: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(numbers) if tensor.is_floating_point() else tensor
+
+
+def _telling(run: Model, baseline: Baseline) -> Model:
+    """What ran in float32 may fail in another type, compiled, or on a GPU: a constant that its forward makes, say."""
+
+    def told(given: Tensors) -> Tensors:
+        try:
+            return run(given)
+        except EngineryError:
+            raise
+        except RAISED as error:
+            shapes = ", ".join(f"{name} {tuple(one.shape)}" for name, one in given.items())
+            raise EngineryError(
+                f"benchmark.baselines: the model fails as {baseline} on {shapes}; mend it, or drop this baseline: "
+                f"{users_part(error)}"
+            ) from None
+
+    return told
 
 
 def _compiled(run: Model, words: Sequence[str]) -> Model:

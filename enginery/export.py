@@ -6,7 +6,8 @@ import logging
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,26 @@ class _Flat(nn.Module):
         return tuple(output.float() if output.dtype == torch.float64 else output for output in outputs)
 
 
+def require_names(inputs: Iterable[str]) -> None:
+    """PyTorch calls a model by them, and its exporter writes them into code."""
+    for name in inputs:
+        if not name.isidentifier() or iskeyword(name) or name == "self":
+            raise EngineryError(
+                f"samples.source: an input is called '{name}', which can be no argument of a PyTorch model's forward: "
+                "call it otherwise, of images by samples.input"
+            )
+
+
 def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile, opset: int) -> onnx.ModelProto:
     """What has a range in `profile` stays dynamic. BatchNorm is folded into the convolutions by the exporter."""
     _require_holdable(model)
     given = {name: torch.tensor(array) for name, array in example.items()}
     outputs = list(run_model(model, example))
+    if twice := [name for name in outputs if name in given]:
+        raise EngineryError(
+            f"model.source: output {twice[0]} is called like an input, and a graph has one tensor of a name: "
+            "return it under another"
+        )
     dynamic = {
         number: torch.export.Dim(axis, min=1 if axis == BATCH else sizes.min, max=None if axis == BATCH else sizes.max)
         for number, axis in axes.items()

@@ -14,18 +14,23 @@ BATCH = "batch"
 
 
 def scores_among(shapes: Mapping[str, Sequence[object]], classes: int, asked: str | None) -> str | None:
-    """The output with a score for each class: the one that the user names, or that is sure by its shape; or none.
+    """The output with a score for each class: the one that the user names, or the only one of such a shape; or none.
 
-    Where nothing says how many classes there are, another output of the same kind leaves it open: boxes look alike.
+    Another output of the same shape leaves it open: boxes of four, or the centre of two, look like scores.
     """
-    wide = [
+    wide = wide_as_scores(shapes, classes)
+    if asked:
+        return asked if asked in wide else None
+    return wide[0] if len(wide) == 1 else None
+
+
+def wide_as_scores(shapes: Mapping[str, Sequence[object]], classes: int) -> list[str]:
+    """The outputs with a column for each class; where nothing says how many there are, with two or more."""
+    return [
         name
         for name, shape in shapes.items()
         if len(shape) == 2 and isinstance(shape[1], int) and shape[1] > 1 and classes in (0, shape[1])
     ]
-    if asked:
-        return asked if asked in wide else None
-    return wide[0] if len(wide) == 1 or (classes and wide) else None
 
 
 def resized(feeds: Feeds, axes: Axes, sizes: Mapping[str, int]) -> Feeds:

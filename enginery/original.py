@@ -12,7 +12,7 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.params import NO_SCORES
 from enginery.core.records import PYTORCH
-from enginery.feeds import Feeds, Outputs, Run, scores_among
+from enginery.feeds import Feeds, Outputs, Run, scores_among, wide_as_scores
 from enginery.graphs import arbiter, check_at_each_size, run_graph
 from enginery.models import call_model, load_model
 from enginery.user_code import RAISED, users_part
@@ -55,7 +55,7 @@ def require_runs(run: Run, feeds: Feeds, classes: int, scores: str | None = None
     try:
         outputs = _answers(run, users_part, feeds)
     except EngineryError as error:
-        if samples == 1 or not _takes_one(run, feeds):
+        if _takes(run, feeds, 2) or not _takes(run, feeds, 1):
             raise
         raise EngineryError(
             f"{error}\nA single sample it takes: set min, opt and max of build.profile.batch to 1"
@@ -88,6 +88,11 @@ def _require_scores(outputs: Outputs, classes: int, asked: str | None) -> None:
             f"{_shapes(outputs)}. Are these the images that the model was trained on? If its outputs are no scores of "
             f"classes, set model.scores: {NO_SCORES}"
         )
+    if classes and not asked and len(several := wide_as_scores(shapes, classes)) > 1:
+        raise EngineryError(
+            f"samples.source has {classes} classes, and outputs {', '.join(several)} of the model have as many: "
+            f"name the one with their scores as model.scores, or set it to {NO_SCORES}"
+        )
 
 
 def require_steady(run: Run, asked: Sequence[Feeds], answered: Sequence[Outputs]) -> None:
@@ -96,9 +101,9 @@ def require_steady(run: Run, asked: Sequence[Feeds], answered: Sequence[Outputs]
     check_at_each_size(answered, again, SAME, "model.source: the model answers the same samples otherwise each time")
 
 
-def _takes_one(run: Run, feeds: Feeds) -> bool:
+def _takes(run: Run, feeds: Feeds, count: int) -> bool:
     with suppress(EngineryError):
-        return bool(_answers(run, users_part, {name: array[:1] for name, array in feeds.items()}))
+        return bool(_answers(run, users_part, {name: array[:count] for name, array in feeds.items()}))
     return False
 
 

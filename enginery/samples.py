@@ -19,7 +19,8 @@ from enginery.feeds import Feeds, Outputs, Run, resized
 from enginery.preprocessing import normalize
 
 MANIFEST = "manifest.json"
-CHECKED = 7  # not the batch of two that the exporter sees: a batch frozen into the graph fails here
+# Or the nearest that the profile has. Not the batch of two that the exporter sees: one frozen into it fails here.
+CHECKED = 7
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class SampleSet:
 
 def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:
     """What graphs are checked on: at the samples' own size, and at the smallest and largest that they must take."""
-    feeds = samples.cycled(profile.batch.max if profile.batch.fixed else CHECKED)
+    feeds = samples.cycled(profile.batch.nearest(CHECKED))
     ends = [resized(feeds, samples.axes, profile.at(bound)) for bound in ENDS] if profile.resizes else []
     return [feeds, *ends]
 

@@ -16,7 +16,7 @@ from torch import nn
 from enginery.core.brought import brought_checkpoint
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
-from enginery.core.params import ModelParams, TrainingParams, WeightsParams
+from enginery.core.params import NO_SCORES, ModelParams, TrainingParams, WeightsParams
 from enginery.models import State, apply_weights, make_model, not_finite, read_checkpoint, require_finite
 from enginery.original import require_runs, run_model
 from enginery.samples import SampleSet
@@ -46,7 +46,8 @@ def obtain(
 def _trained(params: ModelParams, how: TrainingParams, classes: int | None, training: SampleSet) -> nn.Module:
     torch.manual_seed(how.seed)
     model = make_model(params, classes)
-    require_runs(partial(run_model, model), training.cycled(2), classes or 0)
+    scores = None if params.scores == NO_SCORES else params.scores  # training needs them, validation may not
+    require_runs(partial(run_model, model), training.cycled(2), classes or 0, scores)
     by_design = not_finite(model.state_dict())
     train(model, training, how)
     require_finite(model.state_dict(), Path("the trained model"), by_design)

@@ -6,7 +6,7 @@ from enginery.core.files import new_folder
 from enginery.core.params import load_params
 from enginery.core.records import Export, Weights
 from enginery.core.stage import run_stage
-from enginery.export import EXPORT_LIMIT, adopt_graph, export_model, open_exported
+from enginery.export import EXPORT_LIMIT, adopt_graph, export_model, open_exported, require_names
 from enginery.graphs import (
     check_at_each_size,
     count_nodes,
@@ -27,13 +27,18 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
     name = Weights.read(weights / RECORD).model
     profile = params.build.profile
     checked = checked_feeds(samples, profile)
-    example = samples.cycled(profile.batch.max if profile.batch.fixed else 2)
+    example = samples.cycled(profile.batch.nearest(2))
     given = weights / GIVEN_GRAPH
     varying = {number: axis for number, axis in samples.axes.items() if axis in profile.ranges}
     adopted = adopt_graph(load_graph(given), example, varying, name) if given.exists() else None
     if adopted:  # what does not fit it says better than by failing
         interface_of(adopted, profile, name)
+    else:
+        require_names(example)
     wanted = [require_runs(original, feeds, samples.classes, params.model.scores) for feeds in checked]
+    # What fails at either would be told by engines, after hours and in their own words.
+    for size in sorted({profile.batch.min, profile.batch.max}):
+        require_runs(original, samples.cycled(size), samples.classes, params.model.scores)
     require_steady(original, checked, wanted)
     graph = adopted or export_model(load_model(weights), example, samples.axes, profile, params.export.opset)
     with new_folder(exported) as unfinished:

@@ -20,8 +20,8 @@ def reference(weights: Path, validation: Path, reference: Path) -> None:
     """Write output-0.npy and so on, and reference.json."""
     params, samples = load_params(), SampleSet.open(validation)
     sizes = params.build.profile.batch
-    batch = sizes.max if sizes.fixed else BATCH
-    outputs = run_all(open_original(weights), samples, batch, sizes.fixed, "reference")
+    whole = sizes.min > 1  # else the last batch may be as small as it comes out
+    outputs = run_all(open_original(weights), samples, sizes.nearest(BATCH), whole, "reference")
     shapes = {name: values.shape for name, values in outputs.items()}
     accuracy = accuracy_of(outputs, samples.labels, scores_among(shapes, samples.classes, params.model.scores))
     result = Reference(made_by=made_by(weights), outputs=tuple(outputs), samples=len(samples), accuracy=accuracy)

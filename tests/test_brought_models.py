@@ -37,6 +37,16 @@ def picky():
     return nn.AvgPool2d(16)
 
 
+class Few(nn.Module):
+    def forward(self, images):
+        return images.mean((2, 3)) + torch.zeros(8, 3)[: len(images)]
+
+
+class Squeezed(nn.Module):
+    def forward(self, images):
+        return images.mean((2, 3), keepdim=True).squeeze()
+
+
 def network():
     torch.manual_seed(0)
     return nn.Sequential(
@@ -280,5 +290,28 @@ def test_a_size_that_the_model_refuses_is_told_before_it_is_exported(project, mo
     lay_over(MAPS_RECIPE, TINY, "samples: {validation: 12}", 'model: {source: "maps:picky"}')
     with pytest.raises(SystemExit) as ended:
         run_stages(monkeypatch, "machine", "samples", "weights", "export")
-    assert str(ended.value).startswith("export: model.source: the model fails on input (7, 3, 15, 16): RuntimeError: ")
+    assert str(ended.value).startswith("export: model.source: the model fails on input (4, 3, 15, 16): RuntimeError: ")
     assert not Path("artifacts/exported").exists()
+
+
+@pytest.mark.parametrize(
+    ("largest", "model", "told"),
+    [
+        (9, "Few", "the model fails on input (9, 3, 16, 16): RuntimeError: "),
+        (
+            4,
+            "Squeezed",
+            "output logits is float32 of shape (3,); it must be floats with the batch, here 1, as first axis",
+        ),
+    ],
+)
+def test_the_smallest_and_the_largest_batch_are_tried_before_it_is_exported(project, monkeypatch, largest, model, told):
+    photos("data/images/plain")
+    write_code(monkeypatch, "maps", MAPS)
+    lay_over(MAPS_RECIPE, TINY, "samples: {validation: 12}", f'model: {{source: "maps:{model}"}}')
+    lay_over(f"build: {{profile: {{batch: {{max: {largest}}}, height: null, width: null}}}}")
+    with pytest.raises(SystemExit) as ended:
+        run_stages(monkeypatch, "machine", "samples", "weights", "export")
+    assert str(ended.value).startswith(f"export: model.source: {told}")
+    assert ("return images.mean((2, 3)) + torch.zeros(8, 3)" in str(ended.value)) == (model == "Few")
+    assert "A single sample it takes" not in str(ended.value)

@@ -81,6 +81,24 @@ def test_a_compiled_baseline_really_is_compiled(baseline):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.parametrize("baseline", ["eager+bf16", "compile+bf16"])
+def test_a_model_that_fails_in_another_type_is_told_with_the_users_line(baseline):
+    class Turned(nn.Module):
+        def forward(self, images):
+            return images.mean((2, 3)) @ torch.eye(3)
+
+    torch._dynamo.reset()
+    pytorch_contender(Turned(), "eager", "cpu", True, IMAGES)()
+    with pytest.raises(EngineryError) as caught:
+        pytorch_contender(Turned(), baseline, "cpu", True, IMAGES)()
+    told = str(caught.value)
+    assert told.startswith(
+        f"benchmark.baselines: the model fails as {baseline} on input (2, 3, 8, 8); mend it, or drop this baseline: "
+        "RuntimeError: expected m1 and m2 to have the same dtype"
+    )
+    assert told.endswith("in forward: return images.mean((2, 3)) @ torch.eye(3)") == ("compile" not in baseline)
+
+
 def test_onnx_runtime_runs_the_graph_as_it_is(tiny_onnx, build, inference):
     with onnxruntime_session(tiny_onnx, read_blueprint(tiny_onnx, build), inference) as session:
         images = np.zeros((2, 3, 8, 8), np.float32)

@@ -7,7 +7,7 @@ from torch import nn
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import Profile, Range
-from enginery.export import adopt_graph, export_model
+from enginery.export import adopt_graph, export_model, require_names
 from enginery.graphs import arbiter, interface_of, read_interface, run_graph, save_graph
 from enginery.original import run_model
 
@@ -57,6 +57,38 @@ def test_several_inputs_and_outputs_keep_their_names_and_the_batch_stays_dynamic
         assert_computes_the_same(model, graph, {"image": noise(batch, 3, 8, 8), "extra": noise(batch, 4)})
     save_graph(graph, tmp_path / "model.onnx")
     assert [spec.name for spec in read_interface(tmp_path / "model.onnx", BATCH).inputs] == ["image", "extra"]
+
+
+def test_an_output_that_is_called_like_an_input_is_refused():
+    class Recurrent(nn.Module):
+        def forward(self, x, state):
+            return {"scores": x + state, "state": state * 2}
+
+    with pytest.raises(EngineryError) as caught:
+        export_model(Recurrent(), {"x": noise(2, 4), "state": noise(2, 4)}, {0: "batch"}, BATCH, OPSET)
+    assert str(caught.value) == (
+        "model.source: output state is called like an input, and a graph has one tensor of a name: "
+        "return it under another"
+    )
+
+
+@pytest.mark.parametrize("name", ["input.1", "my input", "self", "class", "0"])
+def test_an_input_that_python_has_no_name_for_is_refused(name):
+    with pytest.raises(
+        EngineryError, match=rf"^samples\.source: an input is called '{name}', which can be no argument"
+    ):
+        require_names(["image", name])
+
+
+@pytest.mark.parametrize("names", [["feeds"], ["model", "names"]])
+def test_names_that_we_use_ourselves_are_free_to_take(names):
+    class Summed(nn.Module):
+        def forward(self, *arrays, **named):
+            return sum([*arrays, *named.values()]) * 2
+
+    require_names(names)
+    graph = export_model(Summed(), {name: noise(2, 4) for name in names}, {0: "batch"}, BATCH, OPSET)
+    assert [tensor.name for tensor in graph.graph.input] == names
 
 
 class Segments(nn.Module):

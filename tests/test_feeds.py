@@ -31,7 +31,8 @@ def test_channels_last_are_resized_where_their_height_and_width_are():
     [
         ({"logits": (2, 10)}, 0, None, "logits"),
         ({"features": (2, 64), "scores": (2, 10)}, 10, None, "scores"),
-        ({"scores": (2, 10), "again": (2, 10)}, 10, None, "scores"),
+        ({"centre": (2, 2), "scores": (2, 2)}, 2, None, None),  # of as many columns by chance
+        ({"centre": (2, 2), "scores": (2, 2)}, 2, "scores", "scores"),
         ({"features": (2, 64), "scores": (2, 10)}, 0, None, None),  # boxes and scores look alike
         ({"features": (2, 64), "scores": (2, 10)}, 0, "scores", "scores"),
         ({"features": (2, 64), "scores": (2, 10)}, 10, "features", None),

@@ -105,6 +105,17 @@ def test_a_model_that_takes_one_sample_alone_is_told_how_to_say_so():
     assert told.endswith("\nA single sample it takes: set min, opt and max of build.profile.batch to 1")
 
 
+def test_a_model_that_takes_several_is_not_told_to_take_one():
+    def answer(pixels):
+        return pixels + torch.zeros(3, 6)[: len(pixels)]
+
+    feeds = {"input": np.zeros((4, 6), np.float32)}
+    with pytest.raises(EngineryError) as caught:
+        require_runs(run_of(answer), feeds, 0)
+    assert str(caught.value).startswith("model.source: the model fails on input (4, 6): RuntimeError: ")
+    assert "A single sample it takes" not in str(caught.value)
+
+
 def test_a_model_that_leaves_by_itself_is_told_like_one_that_fails():
     def answer(pixels):
         raise SystemExit("enough")
@@ -156,6 +167,20 @@ def test_a_model_without_scores_is_let_through_where_that_is_said():
     assert require_runs(outputs, feeds, 2, "none")["logits"].shape == (2, 1)
     with pytest.raises(EngineryError, match=r"set model\.scores: none"):
         require_runs(outputs, feeds, 2)
+
+
+def test_which_of_several_outputs_holds_the_scores_is_for_the_user_to_say():
+    def answer(pixels):
+        return {"centre": pixels[:, :2], "scores": pixels[:, 2:4], "map": pixels[:, :3]}
+
+    assert refusal_of(answer, classes=2) == (
+        "samples.source has 2 classes, and outputs centre, scores of the model have as many: "
+        "name the one with their scores as model.scores, or set it to none"
+    )
+    for scores in ("scores", "none"):
+        require_runs(run_of(answer), FEEDS, 2, scores)
+    require_runs(run_of(answer), FEEDS, 3)
+    require_runs(run_of(answer), FEEDS, 0)  # without classes there is no accuracy to get wrong
 
 
 @pytest.mark.parametrize(

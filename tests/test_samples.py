@@ -115,4 +115,6 @@ def test_a_graph_is_checked_at_its_own_size_and_at_the_ends_of_its_ranges(sample
     height, width = Range(min=6, opt=8, max=9), Range(min=8, opt=8, max=10)
     assert shapes(batch=batch, height=height, width=width) == [(7, 3, 8, 8), (7, 3, 6, 8), (7, 3, 9, 10)]
     assert shapes(batch=batch) == [(7, 3, 8, 8)]
+    assert shapes(batch=Range(min=1, opt=2, max=4)) == [(4, 3, 8, 8)]
+    assert shapes(batch=Range(min=16, opt=16, max=32)) == [(16, 3, 8, 8)]
     assert shapes(batch=fixed) == [(4, 3, 8, 8)]

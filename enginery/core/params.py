@@ -271,6 +271,9 @@ class Range(Section):
     def __contains__(self, size: int) -> bool:
         return self.min <= size <= self.max
 
+    def nearest(self, size: int) -> int:
+        return min(max(size, self.min), self.max)
+
     def __str__(self) -> str:
         return str(self.min) if self.fixed else f"{self.min} to {self.max}"
 
