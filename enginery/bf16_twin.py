@@ -18,17 +18,26 @@ def uses_bf16(model: onnx.ModelProto) -> bool:
 
 
 def float32_twin(model: onnx.ModelProto) -> onnx.ModelProto:
-    typed = onnx.shape_inference.infer_shapes(model)
-    rounded = {value.name for value in typed.graph.value_info if value.type.tensor_type.elem_type == BF16}
     twin = onnx.ModelProto()
     twin.CopyFrom(model)
-    graph = twin.graph
+    _rewrite(twin.graph, onnx.shape_inference.infer_shapes(model).graph)
+    return twin
+
+
+def _rewrite(graph: onnx.GraphProto, typed: onnx.GraphProto) -> None:
+    """With the graphs within it: the branches of an If, the body of a Loop."""
+    rounded = {value.name for value in (*typed.value_info, *typed.output) if value.type.tensor_type.elem_type == BF16}
     del graph.value_info[:]
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type == BF16:
+            value.type.tensor_type.elem_type = FP32
     for tensor in graph.initializer:
         if tensor.data_type == BF16:
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
     nodes = []
-    for node in graph.node:
+    for node, inferred in zip(graph.node, typed.node, strict=True):
+        for within, known in zip(_graphs_within(node), _graphs_within(inferred), strict=True):
+            _rewrite(within, known)
         if node.op_type == "Cast" and _target(node) == BF16:
             nodes += _rounding(node.input[0], node.output[0])
             continue
@@ -42,7 +51,10 @@ def float32_twin(model: onnx.ModelProto) -> onnx.ModelProto:
     kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(kept)
-    return twin
+
+
+def _graphs_within(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    return [attribute.g for attribute in node.attribute if attribute.HasField("g")]
 
 
 def _rounding(source: str, target: str) -> list[onnx.NodeProto]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from enginery.calibration.cache import read_cache, write_cache
 from enginery.core.errors import EngineryError
@@ -110,10 +110,25 @@ def quantize(
                 log_level="ERROR",
             )
         graph = load_graph(target)
+        if rest == "fp32":
+            _set_float16_scales(graph, source)
         if precision == "fp8":
             _set_fp8_scales(graph, read_cache(cache))
         _require_usable_scales(graph)
         return graph
+
+
+def _set_float16_scales(model: onnx.ModelProto, source: Path) -> None:
+    """Of a file that came in float16: ModelOpt writes a cache's scales in float32, which its tensors do not take."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    if all(tensor.data_type != TensorProto.FLOAT16 for tensor in constants.values()):
+        return
+    graph = onnx.shape_inference.infer_shapes(load_graph(source)).graph
+    types = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
+    for node in model.graph.node:
+        if node.op_type == "QuantizeLinear" and types.get(node.input[0]) == TensorProto.FLOAT16:
+            scale = numpy_helper.to_array(constants[node.input[1]])
+            constants[node.input[1]].CopyFrom(numpy_helper.from_array(scale.astype(np.float16), node.input[1]))
 
 
 def _set_fp8_scales(model: onnx.ModelProto, amax: Mapping[str, float]) -> None:

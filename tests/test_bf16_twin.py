@@ -2,7 +2,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.convert import cast
@@ -101,6 +101,61 @@ def test_what_stays_in_float32_is_not_rounded(tiny_onnx, tiny_graph, samples):
     original = {tensor.name: numpy_helper.to_array(tensor) for tensor in tiny_graph.graph.initializer}
     assert np.array_equal(constants["w3"], original["w3"])
     assert not np.array_equal(constants["w1"], original["w1"])
+
+
+def test_branches_read_what_the_twin_holds_in_float32(tiny_graph, samples, tmp_path):
+    """AutoCast leaves the branches of an If in float32, with casts of what they read."""
+    model = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    model.graph.node[-1].output[0] = "scores"
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node(op_type, ["scores"], [name])],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", "classes"])],
+        )
+        for name, op_type in (("then_branch", "Neg"), ("else_branch", "Identity"))
+    }
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((), np.float32), "zero"))
+    model.graph.node.extend(
+        [
+            helper.make_node("ReduceSum", ["scores"], ["sum"], "sum", keepdims=0),
+            helper.make_node("Greater", ["sum", "zero"], ["positive"], "compare"),
+            helper.make_node("If", ["positive"], ["logits"], "choose", **branches),
+        ]
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    converted = cast(tmp_path / "model.onnx", "bf16", Keep(op_types=(), nodes=()))
+    feeds = [{"input": sign * samples.cycled(4)["input"]} for sign in (1, -1)]
+    for given in feeds:
+        wanted, got = (run_graph(arbiter(graph), given)["logits"] for graph in (model, float32_twin(converted)))
+        assert 1e-3 < relative_error(got, wanted) < 2e-2
+
+
+def test_what_a_branch_computes_in_bf16_is_rounded_too():
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node("Mul", ["low", name], [f"{name}.of"])],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"{name}.of", TensorProto.BFLOAT16, [4])],
+            [numpy_helper.from_array(np.array(factor, ml_dtypes.bfloat16), name)],
+        )
+        for name, factor in (("then_branch", 1.0078125), ("else_branch", 3.0))
+    }
+    nodes = [
+        helper.make_node("Cast", ["input"], ["low"], to=TensorProto.BFLOAT16),
+        helper.make_node("If", ["yes"], ["chosen"], **branches),
+        helper.make_node("Cast", ["chosen"], ["output"], to=TensorProto.FLOAT),
+    ]
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("input", "output")]
+    yes = numpy_helper.from_array(np.array(True), "yes")
+    graph = helper.make_graph(nodes, "branches", info[:1], info[1:], [yes])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    values = np.array([1.0078125, 3.1, -7.7, 0.3], np.float32)
+    got = run_graph(arbiter(float32_twin(model)), {"input": values})["output"]
+    assert np.array_equal(got, rounded(rounded(values) * np.float32(1.0078125)))
+    assert not np.array_equal(got, rounded(values) * np.float32(1.0078125))
 
 
 def test_the_graph_itself_is_left_as_it_was(bf16):

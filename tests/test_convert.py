@@ -7,6 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from enginery.bf16_twin import float32_twin
 from enginery.calibration.cache import read_cache, write_cache
+from enginery.calibration.measure import measure
 from enginery.calibration.provenance import provided_provenance
 from enginery.convert import cast, nodes_of_tiny_inputs, quantize, require_known, tensors_to_quantize
 from enginery.core.errors import EngineryError
@@ -367,3 +368,31 @@ def test_a_network_that_no_image_of_one_pixel_passes_is_cast(unet_onnx, precisio
         wanted, got = run_graph(given, feeds)["mask"], run_graph(made, feeds)["mask"]
         assert got.shape == (2, 2, size, size)
         assert 0 < np.linalg.norm(got - wanted) < limit * np.linalg.norm(wanted)
+
+
+@pytest.fixture(scope="module")
+def half_onnx(tiny_onnx, tmp_path_factory):
+    """A file that came in float16, but for its input and output."""
+    path = tmp_path_factory.mktemp("half") / "model.onnx"
+    onnx.save(cast(tiny_onnx, "fp16", EVERYTHING), path)
+    return path
+
+
+@pytest.mark.parametrize("rest", ["fp32", "fp16"])
+def test_a_graph_of_float16_is_quantized_by_the_ranges_that_were_measured(half_onnx, tiny_onnx, samples, rest):
+    found = measure(onnx.load(half_onnx), samples.batches(8), bins=2048)
+    amax = {name: histogram.amax for name, histogram in found.items()}
+    assert set(tensors_to_quantize(half_onnx, "int8", EVERYTHING)) <= amax.keys()
+    quantized = quantize(half_onnx, "int8", amax, EVERYTHING, rest)
+    assert quantized_inputs(quantized).keys() >= {"conv1", "conv2", "classifier"}
+    feeds = samples.cycled(len(samples))
+    wanted, got = (run_graph(arbiter(graph), feeds)["logits"] for graph in (tiny_onnx, quantized))
+    assert 1e-3 < np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < 5e-2
+
+
+def test_fp8_of_a_float16_graph_has_float16_scales(half_onnx, samples):
+    amax = {name: histogram.amax for name, histogram in measure(onnx.load(half_onnx), samples.batches(8), 2048).items()}
+    for name, scales in pairs(quantize(half_onnx, "fp8", amax, EVERYTHING, "fp32")).items():
+        assert all(
+            scale.dtype == np.float16 and float(scale) == pytest.approx(amax[name] / 448, rel=1e-3) for scale in scales
+        )

@@ -5,7 +5,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from enginery.calibration.measure import measure
+from enginery.convert import cast
 from enginery.core.errors import EngineryError
+from enginery.core.params import Keep
 
 ACTIVATIONS = {"input", "conv", "relu", "conv_2", "relu_2", "pooled", "features", "logits"}
 
@@ -37,6 +39,14 @@ def test_the_batch_size_changes_neither_ranges_nor_memory(tiny_graph, samples, b
         assert len(histogram.counts) == 2 * 2048
         assert histogram.width == wanted[name].width
         assert histogram.amax == pytest.approx(wanted[name].amax, rel=1e-5)  # sums in another order
+
+
+def test_float16_is_measured_as_well(tiny_onnx, tiny_graph, samples):
+    half = cast(tiny_onnx, "fp16", Keep(op_types=(), nodes=()))
+    wanted, got = (measure(graph, samples.batches(4), bins=2048) for graph in (tiny_graph, half))
+    for name in ACTIVATIONS:
+        assert got[name].amax == pytest.approx(wanted[name].amax, rel=5e-3)
+        assert got[name].counts.sum() == wanted[name].counts.sum()
 
 
 def test_integer_tensors_are_not_measured():

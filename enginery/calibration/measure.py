@@ -13,10 +13,11 @@ from enginery.feeds import Feeds
 from enginery.graphs import arbiter
 
 Activations = dict[str, NDArray[np.float32]]
+MEASURED = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}
 
 
 def measure(model: onnx.ModelProto, batches: Iterable[Feeds], bins: int) -> dict[str, Histogram]:
-    """A histogram for each float32 activation. Nothing is kept of a batch once it is counted."""
+    """A histogram for each activation in float32 or float16. Nothing is kept of a batch once it is counted."""
     histograms: dict[str, Histogram] = {}
     for activations in _activations(model, batches):
         for name, values in activations.items():
@@ -34,8 +35,9 @@ def _activations(model: onnx.ModelProto, batches: Iterable[Feeds]) -> Iterator[A
     names = [output.name for output in watched.graph.output]
 
     def run(feeds: Feeds) -> Activations:
-        given = {name: array for name, array in feeds.items() if array.dtype == np.float32}
-        return given | dict(zip(names, session.run(names, dict(feeds)), strict=True))
+        given = {name: array for name, array in feeds.items() if array.dtype.name in MEASURED}
+        seen = given | dict(zip(names, session.run(names, dict(feeds)), strict=True))
+        return {name: array.astype(np.float32, copy=False) for name, array in seen.items()}
 
     with ThreadPoolExecutor(max_workers=1) as pool:
         waiting: Future[Activations] | None = None
@@ -49,13 +51,13 @@ def _activations(model: onnx.ModelProto, batches: Iterable[Feeds]) -> Iterator[A
 
 
 def _expose_activations(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same graph with every float32 activation as an output."""
+    """The same graph with every activation to measure as an output."""
     watched = onnx.ModelProto()
     watched.CopyFrom(onnx.shape_inference.infer_shapes(model))
     graph = watched.graph
     produced = {name for node in graph.node for name in node.output}
     known = {output.name for output in graph.output}
     for value in graph.value_info:
-        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT and value.name in produced - known:
+        if value.type.tensor_type.elem_type in MEASURED.values() and value.name in produced - known:
             graph.output.append(value)
     return watched
