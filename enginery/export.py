@@ -18,7 +18,7 @@ from torch import nn
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import Profile
-from enginery.feeds import BATCH, Axes, Feeds
+from enginery.feeds import BATCH, FED, Axes, Feeds
 from enginery.graphs import arbiter, graph_inputs
 from enginery.models import call_model
 from enginery.original import run_model
@@ -155,9 +155,10 @@ def _require_fitting(tensor: onnx.ValueInfoProto, sample: NDArray[Any], what: st
         )
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.type.tensor_type.elem_type)
     if dtype != sample.dtype:
+        otherwise = ", or bring arrays as samples.source" if dtype.name in FED else ""
         raise EngineryError(
-            f"{what}: input {tensor.name} is {dtype}, and the samples give {sample.dtype}: images are always float32; "
-            "export the model with a cast of its own, or bring arrays as samples.source"
+            f"{what}: input {tensor.name} is {dtype}, and the samples give {sample.dtype}: images are always float32, "
+            f"and arrays {', '.join(FED)}; export the model with a cast of its own{otherwise}"
         )
 
 

@@ -11,6 +11,7 @@ Outputs = dict[str, NDArray[Any]]
 Run = Callable[[Feeds], Outputs]
 Axes = Mapping[int, str]  # which axes of the inputs may vary, by number: the batch, height and width of images
 BATCH = "batch"
+FED = ("float32", "int32", "int64", "bool")  # what engines take
 
 
 def scores_among(shapes: Mapping[str, Sequence[object]], classes: int, asked: str | None) -> str | None:

@@ -75,10 +75,20 @@ def _from_factory(params: ModelParams) -> nn.Module:
         raise EngineryError(f"model.source: {params.source} fails: {users_part(error)}") from None
     if not isinstance(model, nn.Module):
         raise EngineryError(f"model.source: {params.source} returns {type(model).__name__}, not a torch.nn.Module")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise EngineryError(
+            f"model.source: {params.source} returns a TorchScript archive, which holds code: return the "
+            "torch.nn.Module that it was made of"
+        )
     if lazy := sorted(name for name, value in model.named_parameters() if is_lazy(value)):
         raise EngineryError(
             f"model.source: {params.source} returns layers that do not know their sizes yet ({_some(lazy)}): "
             "run the model once before returning it"
+        )
+    if odd := sorted(name for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)):
+        raise EngineryError(
+            f"model.source: {params.source} returns a model whose state is more than tensors ({_some(odd)}), which no "
+            "file of weights may hold: make it in the factory instead of by get_extra_state"
         )
     return model
 
@@ -152,7 +162,8 @@ def _what_it_needs(error: Exception) -> str:
     return f"holds more than tensors: loading it would run {name.split(' ')[0]}, so it is refused"
 
 
-def apply_weights(model: nn.Module, state: State, path: Path) -> None:
+def apply_weights(model: nn.Module, state: State, path: Path, classes: int = 0) -> None:
+    """`classes` are those of the samples, if the model was made for them."""
     wanted = model.state_dict()
     if wanted.keys() != state.keys():
         state = _without_prefix(state)
@@ -166,8 +177,13 @@ def apply_weights(model: nn.Module, state: State, path: Path) -> None:
         for name, value in wanted.items()
         if state[name].shape != value.shape
     ]
-    if misshapen:
+    if misshapen and classes:
         raise EngineryError(f"{path} does not fit model.source and the classes of samples.source: {_some(misshapen)}")
+    if misshapen:
+        raise EngineryError(
+            f"{path} does not fit model.source and model.arguments, which say how many classes there are, such as "
+            f"{{num_classes: 10}}: {_some(misshapen)}"
+        )
     other = [name for name, value in wanted.items() if _kind(state[name]) != _kind(value)]
     if other:
         told = [f"{name} is {_dtype(state[name])} and should be {_dtype(wanted[name])}" for name in other]

@@ -13,7 +13,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from enginery.graphs import graph_inputs, opset_of
 from enginery.strided_copies import drop_strided_copies
+
+AXES_ARE_AN_INPUT = 13  # of Squeeze, from this opset on; before, they are an attribute
 
 
 def rewrite_graph(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -23,6 +26,8 @@ def rewrite_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     rewritten = onnx.shape_inference.infer_shapes(model)
     for rewrite in REWRITES:
         rewrite(rewritten.graph)
+    if opset_of(model) >= AXES_ARE_AN_INPUT:
+        name_squeezed_axes(rewritten.graph)
     _drop_unused(rewritten.graph)
     return rewritten
 
@@ -97,6 +102,21 @@ def name_plainly(graph: onnx.GraphProto) -> None:
         node.output[:] = [renamed.get(name, name) for name in node.output]
     for named in (*graph.initializer, *graph.value_info):
         named.name = renamed.get(named.name, named.name)
+
+
+def name_squeezed_axes(graph: onnx.GraphProto) -> None:
+    """OpenVINO builds no Squeeze that says no axes where the batch varies: it might be one, and go as well.
+
+    No such thing is meant: an output without a batch is refused. Only sizes that are sure, or that the inputs have, do.
+    """
+    varies = {size.dim_param for tensor in graph_inputs(graph) for size in tensor.type.tensor_type.shape.dim} - {""}
+    known = {tensor.name: tensor.type.tensor_type.shape.dim for tensor in (*graph.input, *graph.value_info)}
+    for node in graph.node:
+        sizes = known.get(node.input[0], []) if node.op_type == "Squeeze" and len(node.input) == 1 else []
+        named = {size.dim_param for size in sizes if not size.HasField("dim_value")}
+        axes = np.array([axis for axis, size in enumerate(sizes) if size.dim_value == 1], np.int64)
+        if named and named <= varies and len(axes):
+            node.input.append(_new_constant(graph, f"{node.output[0]}.axes", axes))
 
 
 REWRITES: tuple[Callable[[onnx.GraphProto], None], ...] = (

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import importlib.util
+import os
 import site
 import sys
 import sysconfig
@@ -27,6 +28,17 @@ def fingerprint(source: str) -> dict[str, str]:
     """The hashes of all Python files that `package.module:factory` may come from: new code, new run."""
     files = watched_files(source)
     return {name: sha256(files[name]) for name in sorted(files)}
+
+
+def named_files(arguments: object) -> dict[str, str]:
+    """The hashes of those files of the project that `model.arguments` name, at any depth: a configuration, say."""
+    if isinstance(arguments, dict | list):
+        values = arguments.values() if isinstance(arguments, dict) else arguments
+        return {name: digest for value in values for name, digest in named_files(value).items()}
+    if not isinstance(arguments, str) or not os.path.isfile(arguments):  # Path's raises where a text is no path at all
+        return {}
+    within = Path(os.path.abspath(arguments)).is_relative_to(Path.cwd())  # perhaps as a link to where DVC keeps it
+    return {arguments: sha256(Path(arguments))} if within else {}
 
 
 def watched_files(source: str) -> dict[str, Path]:

@@ -39,7 +39,7 @@ def obtain(
     if not params.is_factory:  # a factory is told by its own arguments
         classes = classes or _classes_of(state)
     model = make_model(params, classes)
-    apply_weights(model, state, checkpoint)
+    apply_weights(model, state, checkpoint, 0 if params.is_factory else training.classes)
     return model, classes
 
 

@@ -8,7 +8,7 @@ from enginery.core.records import Code
 from enginery.core.stage import run_stage
 from enginery.machine import describe_machine, describe_tools, dialect_of
 from enginery.targets import target_of
-from enginery.user_code import fingerprint
+from enginery.user_code import fingerprint, named_files
 
 
 def machine(
@@ -28,7 +28,9 @@ def machine(
     target_of(described, params.build.tensorrt).write(target)
     dialect_of(described).write(dialect)
     describe_tools().write(tools)
-    Code(files=fingerprint(params.model.source) if params.model.is_factory else {}).write(code)
+    model = params.model
+    made_of = fingerprint(model.source) | named_files(model.arguments) if model.is_factory else {}
+    Code(files=made_of).write(code)
     print(f"{described.runtime} {described.runtime_version} on {described.device_name}, {described.cores} cores")
 
 

@@ -6,6 +6,8 @@ import pytest
 from test_params import written
 
 from enginery.core.errors import EngineryError
+from enginery.core.files import sha256
+from enginery.core.records import Code
 from stages.machine import machine
 
 FOLDERS = ("data/models", "data/weights", "data/calibration")
@@ -43,6 +45,20 @@ def test_a_missing_file_is_refused_before_anything_is_made(run, changes, setting
     Path(path).write_bytes(b"")
     run(changes)
     assert all(Path(name).exists() for name in RECORDS)
+
+
+def test_a_file_that_the_factory_is_told_to_read_is_part_of_its_code(run, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("told_net.py").write_text("def network(config): ...\n")
+    Path("net.json").write_text("{}")
+    named = {"model.source": "told_net:network", "model.arguments": {"config": "net.json"}, "weights.source": "given"}
+    found = []
+    for text in ("{}", '{"width": 8}'):
+        Path("net.json").write_text(text)
+        run(named)
+        found.append(Code.read(Path("code.json")).files)
+    assert [set(files) for files in found] == [{"told_net.py", "net.json"}] * 2
+    assert found[0]["net.json"] != found[1]["net.json"] == sha256(Path("net.json"))
 
 
 @pytest.mark.parametrize("source", ["train", "pretrained"])

@@ -270,6 +270,19 @@ def test_sizes_that_a_given_file_fixes_stay_as_they_are():
     assert adopt_graph(given, {"input": noise(*shape)}, IMAGES, "x.onnx").SerializeToString() == before
 
 
+@pytest.mark.parametrize(("dtype", "takes_arrays"), [("uint8", False), ("float16", False), ("int64", True)])
+def test_arrays_are_asked_for_only_where_they_can_be_fed(dtype, takes_arrays):
+    given = given_graph("N", 4, output=("N", 4), hidden=("N", 4))
+    given.graph.input[0].type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    with pytest.raises(EngineryError) as caught:
+        adopt_graph(given, {"input": noise(2, 4)}, {0: "batch"}, "x.onnx")
+    assert str(caught.value) == (
+        f"x.onnx: input input is {dtype}, and the samples give float32: images are always float32, and arrays float32, "
+        "int32, int64, bool; export the model with a cast of its own"
+        + (", or bring arrays as samples.source" if takes_arrays else "")
+    )
+
+
 def test_a_given_file_must_take_what_the_samples_give():
     for example in ({"image": noise(2, 4)}, {"input": noise(2, 4), "mask": noise(2, 4)}):
         with pytest.raises(EngineryError) as caught:

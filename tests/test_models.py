@@ -328,6 +328,39 @@ def test_a_factory_that_makes_no_model_is_refused(users):
     assert sentence_of(users, "sizes", width=3) == "model.source: users_net:sizes returns dict, not a torch.nn.Module"
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script")
+def test_an_archive_of_torchscript_is_refused_like_one_in_a_file(users):
+    code = "import torch\ndef build():\n    return torch.jit.script(torch.nn.Linear(2, 3))\n"
+    assert sentence_of(users, code=code) == (
+        "model.source: users_net:build returns a TorchScript archive, which holds code: return the torch.nn.Module "
+        "that it was made of"
+    )
+
+
+def test_a_state_that_no_file_of_weights_may_hold_is_refused_where_the_model_is_made(users):
+    code = "from torch import nn\nclass Net(nn.Linear):\n    def get_extra_state(self):\n        return {0}\n"
+    code += "    def set_extra_state(self, state): ...\n"
+    assert sentence_of(users, "Net", code.format("{'version': 3}"), in_features=2, out_features=3) == (
+        "model.source: users_net:Net returns a model whose state is more than tensors (_extra_state), which no file of "
+        "weights may hold: make it in the factory instead of by get_extra_state"
+    )
+    sys.modules.pop("users_net")
+    users("Net", "import torch\n" + code.format("torch.ones(1)"), in_features=2, out_features=3)
+
+
+def test_another_number_of_classes_is_put_down_to_who_said_it(users, state, checkpoint, refusal_of):
+    other = dict(state) | {"classifier.1.bias": torch.zeros(4)}
+    told = refusal_of(checkpoint(other))
+    assert "does not fit model.source and the classes of samples.source: classifier.1.bias is (4,)" in told
+    told = refusal_of(checkpoint(other), classes=0)  # the last tensor is the last layer's bias: made for four
+    assert "fit model.source and model.arguments, which say how many classes there are, such as {num_classes" in told
+    users()
+    factory = ModelParams(source="users_net:build", arguments={"width": 4})
+    given = checkpoint({"layer.weight": torch.zeros(3, 4), "layer.bias": torch.zeros(3)})
+    told = refusal_of(given, model=factory)
+    assert "such as {num_classes: 10}: layer.weight is (3, 4) and should be (2, 4), layer.bias is" in told
+
+
 def test_what_the_stage_left_is_loaded_with_its_arguments(users, tmp_path):
     model = users(width=5, classes=4)
     torch.save(model.state_dict(), tmp_path / "weights.pt")

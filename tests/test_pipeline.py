@@ -26,6 +26,16 @@ TINY: dict[str, dict[str, object]] = {
 PRECISIONS = ("fp32", "bf16", "int8")
 INT8_CHAIN = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "trace@int8", "report", "gate"}
 
+TOLD = """
+import json
+from torch import nn
+
+
+def network(parts):
+    width = json.load(open(parts[0]["config"]))["width"]
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, width), nn.Linear(width, 10))
+"""
+
 
 class Project:
     def __init__(self, root: Path) -> None:
@@ -252,3 +262,19 @@ def test_a_broken_checkpoint_is_named(restored):
     assert done.returncode != 0
     assert "weights: data/weights/broken.pt" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_new_bytes_of_a_file_that_the_factory_reads_make_the_weights_anew(tmp_path):
+    project = Project(checkout(tmp_path / "told"))
+    project.make_small()
+    project.run("git", "init", "--quiet")
+    (project.root / "told_net.py").write_text(TOLD)
+    arguments = {"parts": [{"config": "net.json"}]}
+    project.set(**{"model.source": "told_net:network", "model.arguments": arguments, "weights.source": "given"})
+    again = []
+    for width in (4, 4, 8):
+        (project.root / "net.json").write_text(json.dumps({"width": width}))
+        done = project.repro("weights")
+        assert done.returncode == 0, done.stdout + done.stderr
+        again.append(ran(done))
+    assert again == [{"samples", "weights"}, set(), {"weights"}]

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from enginery.convert import cast, quantize
 from enginery.core.errors import EngineryError
-from enginery.core.params import Keep
+from enginery.core.params import Keep, Profile, Range
 from enginery.graphs import arbiter, count_nodes, load_graph, read_blueprint, save_graph
 from enginery.rewrites import rewrite_graph
 from enginery.runtimes import load_runtime
@@ -50,6 +50,48 @@ def rewritten(model):
     for batch in (1, 5):
         assert computed(after, batch) == pytest.approx(computed(model, batch), abs=1e-6)
     return after
+
+
+def test_the_axes_of_a_squeeze_are_named_where_the_batch_varies(tmp_path, build, inference):
+    """As of `pooled.squeeze().view(len(images), -1)`: OpenVINO does not build it where the batch may be one."""
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["input"], ["pooled"]),
+        helper.make_node("Squeeze", ["pooled"], ["bare"]),
+        helper.make_node("Relu", ["bare"], ["seen"]),
+        helper.make_node("Reshape", ["seen", "shape"], ["y"]),
+    ]
+    model = rewritten(graph_of(nodes, (6, 4, 4), {"shape": np.array([-1, 6])}))
+    (squeeze,) = [node for node in model.graph.node if node.op_type == "Squeeze"]
+    (axes,) = [tensor for tensor in model.graph.initializer if tensor.name == squeeze.input[1]]
+    assert numpy_helper.to_array(axes).tolist() == [2, 3]
+    save_graph(model, tmp_path / "model.onnx")
+    from_one = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=2, max=4))})
+    runtime, blueprint = load_runtime("openvino"), read_blueprint(tmp_path / "model.onnx", from_one)
+    runtime.compile(tmp_path / "model.onnx", blueprint, tmp_path)
+    (session,) = runtime.load(tmp_path, blueprint, inference, requests=1)
+    for batch in (1, 2):
+        images = np.random.default_rng(0).normal(size=(batch, 6, 4, 4)).astype(np.float32)
+        assert session.run({"input": images})["y"] == pytest.approx(np.maximum(images.mean((2, 3)), 0), abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["named", "without sizes", "of known sizes"])
+def test_a_squeeze_whose_axes_are_said_or_not_known_stays(kind):
+    before = {
+        "named": [helper.make_node("Squeeze", ["input", "axes"], ["bare"])],
+        "without sizes": [
+            helper.make_node("Unique", ["input"], ["values"]),
+            helper.make_node("Squeeze", ["values"], ["bare"]),
+        ],
+        "of known sizes": [
+            helper.make_node("Shape", ["input"], ["sizes"], start=1, end=2),
+            helper.make_node("Cast", ["sizes"], ["size"], to=TensorProto.FLOAT),
+            helper.make_node("Squeeze", ["size"], ["bare"]),
+        ],
+    }[kind]
+    last = helper.make_node("Reshape", ["bare", "flat"], ["y"])
+    model = graph_of([*before, last], (1, 4), {"axes": np.array([1]), "flat": np.array([-1])})
+    inputs = [list(node.input) for node in rewrite_graph(model).graph.node if node.op_type == "Squeeze"]
+    assert inputs == [list(node.input) for node in before if node.op_type == "Squeeze"]
 
 
 def strided_copy(channels=6, rows="images", width=None, start=0, by=1, offsets=None, batch_axis=0):

@@ -8,7 +8,7 @@ import pytest
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
-from enginery.user_code import _is_installed, fingerprint, tell_unwatched, users_part
+from enginery.user_code import _is_installed, fingerprint, named_files, tell_unwatched, users_part
 
 
 @pytest.fixture
@@ -113,6 +113,28 @@ def test_of_what_is_watched_nothing_is_told(project, capsys):
     with tell_unwatched("users_watched:build"):
         importlib.import_module("users_watched")
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_files_that_arguments_name_are_known_at_any_depth(project, tmp_path_factory):
+    (project / "configs").mkdir()
+    for name in ("net.json", "parts.json"):
+        (project / "configs" / name).write_text("{}")
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "other.json"
+    elsewhere.write_text("{}")
+    arguments = {
+        "config": "configs/net.json",
+        "parts": [{"file": str(project / "configs/parts.json")}, "configs/missing.json", 3, None, True, 0.5],
+        "other": str(elsewhere),  # of which a clone has nothing
+        "texts": ["", "relu", "configs", "x" * 5000, "a\0b"],
+    }
+    known = named_files(arguments)
+    assert known == {
+        "configs/net.json": sha256(project / "configs/net.json"),
+        str(project / "configs/parts.json"): sha256(project / "configs/parts.json"),
+    }
+    assert named_files({}) == {}
+    (project / "configs/net.json").write_text('{"width": 8}')
+    assert named_files(arguments) != known
 
 
 def test_other_code_has_another_fingerprint(project):

@@ -81,7 +81,7 @@ class Tools(Record):
 
 
 class Code(Record):
-    """The files that the user's own model is made of; none if it is torchvision's."""
+    """The files that the user's own model is made of, and those that it is told to read; none of torchvision's."""
 
     files: dict[str, str]
 

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 from enginery.core.records import Sample
+from enginery.feeds import FED
 from enginery.samples import begun, file_of
 from enginery.sources.archive import mapped, names_in
 from enginery.sources.classes import LABELS, Classes, classes_of, number_labels
-
-FED = ("float32", "int32", "int64", "bool")  # what engines take
 
 
 class Tensors:
