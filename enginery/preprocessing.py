@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import Preprocessing
@@ -45,6 +45,8 @@ def decode(path: Path) -> Image.Image:
             return _in_rgb(_in_eight_bits(opened))
     except FileNotFoundError:
         raise EngineryError(f"{path} does not exist") from None
+    except UnidentifiedImageError:  # says so of a file object, which tells nobody anything
+        raise EngineryError(f"{path} is not an image that can be decoded: no format that Pillow knows") from None
     except Exception as error:  # each of Pillow's formats has its own for broken files
         raise EngineryError(f"{path} is not an image that can be decoded: {error}") from None
 
