@@ -1,10 +1,11 @@
-"""Whether others took the processor while something was timed: other programs, or the host of a virtual machine."""
+"""Whether the processor was taken while something was timed: by other programs, a virtual machine's host, a quota."""
 
 import os
 import time
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from enginery.core.cores import throttled_seconds
 from enginery.core.records import Contention
 
 MOST_OTHERS, MOST_STOLEN = 0.15, 0.02  # cores; what is left alone was seen on a machine that nothing else used
@@ -19,6 +20,7 @@ class Usage(NamedTuple):
     busy: float
     stolen: float
     own: float
+    throttled: float
 
 
 def usage() -> Usage:
@@ -32,6 +34,7 @@ def usage() -> Usage:
         busy=(user + nice + system + interrupts + soft_interrupts) / TICKS_PER_SECOND,
         stolen=stolen / TICKS_PER_SECOND,
         own=time.process_time(),
+        throttled=throttled_seconds(),
     )
 
 
@@ -55,6 +58,7 @@ def contention(before: Usage, after: Usage) -> Contention:
         cores=len(os.sched_getaffinity(0)),
         others=max(0.0, round(others / wall, 3)),
         stolen=round((after.stolen - before.stolen) / wall, 3),
+        throttled=round((after.throttled - before.throttled) / wall, 3),
     )
 
 
@@ -65,4 +69,6 @@ def disturbances(contention: Contention, threads: int) -> list[str]:
         found.append(f"other programs took {contention.others:.1f} of {contention.cores} cores")
     if contention.stolen > MOST_STOLEN * contention.cores:
         found.append(f"the host took {contention.stolen:.2f} of {contention.cores} cores away")
+    if contention.throttled > MOST_STOLEN * threads:
+        found.append(f"the container's CPU quota held back {contention.throttled:.2f} of {threads} threads")
     return found

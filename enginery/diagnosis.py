@@ -1,9 +1,9 @@
 """What the machine can run: runtimes, hardware, memory, and what precisions will be executed in."""
 
-import os
 from pathlib import Path
 from typing import get_args
 
+from enginery.core.cores import usable_cores
 from enginery.core.errors import EngineryError
 from enginery.core.params import BuildParams, Params, RuntimeName, load_params
 from enginery.core.records import Machine
@@ -50,7 +50,7 @@ def _chosen(params: Params) -> Machine | Finding:
 
 def examine_cpu() -> Finding:
     cpu = find_cpu()
-    return Finding("CPU", State.FINE, f"{cpu.name}, {len(os.sched_getaffinity(0))} cores, {cpu.capability}")
+    return Finding("CPU", State.FINE, f"{cpu.name}, {usable_cores()} cores, {cpu.capability}")
 
 
 def examine_gpu() -> Finding:

@@ -1,11 +1,11 @@
 """What this machine is, and which runtime it uses."""
 
 import importlib.metadata
-import os
 import platform
 import sys
 from pathlib import Path
 
+from enginery.core.cores import usable_cores
 from enginery.core.errors import EngineryError
 from enginery.core.params import RuntimeName
 from enginery.core.records import Dialect, Machine, Tools
@@ -41,7 +41,7 @@ def describe_machine(wanted: str) -> Machine:
         capability=hardware.capability,
         driver=hardware.driver,
         cuda=hardware.cuda,
-        cores=len(os.sched_getaffinity(0)),
+        cores=usable_cores(),
         operating_system=f"{platform.system()} {platform.machine()}",
     )
 

@@ -1,6 +1,5 @@
 """Dividing the images among training, calibration and validation, and writing each split to disk."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from enginery.core.cores import usable_cores
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_folder
 from enginery.core.params import Preprocessing, SamplesParams
@@ -73,7 +73,7 @@ def _write_pixels(source: Source, indices: Sequence[int], how: Preprocessing, fo
 
 def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
     """In order, and only a few ahead: Executor.map keeps every result that the disk has not taken yet."""
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     with ThreadPoolExecutor(cores) as pool:
         waiting: deque[Future[Result]] = deque()
         for item in items:

@@ -19,16 +19,15 @@ def convert(
 ) -> None:
     """Write model.onnx and convert.json."""
     keep = precision_params(load_params(), precision).keep
-    source = simplified / "model.onnx"
+    source, samples = simplified / "model.onnx", SampleSet.open(calibration)
     require_known(keep, load_graph(source))
     with new_folder(converted) as unfinished:
         target = unfinished / "model.onnx"
         if precision == "fp32":
             shutil.copyfile(source, target)
         elif precision in ("fp16", "bf16"):
-            save_graph(cast(source, precision, keep, SampleSet.open(calibration).sizes), target)
+            save_graph(cast(source, precision, keep, samples.sizes), target)
         else:
-            samples = SampleSet.open(calibration)
             amax = checked_ranges(precision, source, made_from, samples, keep)
             rest = Dialect.read(dialect).rest if keep.rest == "auto" else keep.rest
             save_graph(quantize(source, precision, amax, keep, rest, samples.sizes), target)

@@ -9,13 +9,13 @@ from enginery.contention import Usage, contention, usage
 
 
 def test_what_others_took_is_what_was_busy_but_not_our_own():
-    before, after = Usage(0.0, 100.0, 5.0, 10.0), Usage(2.0, 103.0, 5.1, 12.0)
+    before, after = Usage(0.0, 100.0, 5.0, 10.0, 1.0), Usage(2.0, 103.0, 5.1, 12.0, 1.5)
     found = contention(before, after)
-    assert (found.others, found.stolen) == (0.5, 0.05)
+    assert (found.others, found.stolen, found.throttled) == (0.5, 0.05, 0.25)
 
 
 def test_a_clock_that_ticks_coarsely_gives_no_negative_share():
-    assert contention(Usage(0.0, 100.0, 0.0, 10.0), Usage(1.0, 100.9, 0.0, 11.0)).others == 0
+    assert contention(Usage(0.0, 100.0, 0.0, 10.0, 0.0), Usage(1.0, 100.9, 0.0, 11.0, 0.0)).others == 0
 
 
 def test_a_line_of_the_kernel_is_read_in_its_order(monkeypatch, tmp_path):

@@ -336,11 +336,12 @@ def noisy(entry, latency=None, contention=None, **changes):
         ),
         ({"contention": {"others": 0.8}}, "other programs took 0.8 of 2 cores"),
         ({"contention": {"stolen": 0.1}}, "the host took 0.10 of 2 cores away"),
+        ({"contention": {"throttled": 0.3}}, "the container's CPU quota held back 0.30 of 2 threads"),
         ({"pace": Pace(microseconds=None, rounds=40, set_aside=0)}, "the machine never kept to one pace"),
         ({"gpu": GPU.model_copy(update={"clock_low": 1500})}, "the GPU's clock moved between 1500 and 2520 MHz"),
         ({"gpu": GPU.model_copy(update={"throttled": {"power cap": 0.5}})}, "the GPU was throttled: power cap"),
     ],
-    ids=["spread", "outliers", "warm-up", "others", "stolen", "pace", "clock", "throttled"],
+    ids=["spread", "outliers", "warm-up", "others", "stolen", "quota", "pace", "clock", "throttled"],
 )
 def test_what_is_noisy_is_marked_with_its_reason_and_so_is_the_verdict(findings, evidence, disturbance, why):
     found = findings(evidence("fp32", (1.0, 0.98, 1.02)), noisy(evidence("int8", (4.0, 3.9, 4.1)), **disturbance))

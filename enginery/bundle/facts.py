@@ -48,7 +48,7 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         "most": sizes.max,
         "bytes": record.bytes,
         "executed": ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "not known",
-        "instead": ran_as(record),
+        "instead": record.ran_as,
         "validation": measured.validation,
         "runs_for_p99": RUNS_FOR_P99,
         "latencies": [latency for latency in benchmark.latencies if latency.contender == ENGINE],
@@ -69,11 +69,6 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         **(example_facts(record) if has_example(record) else {}),
         **licences(record, params),
     }
-
-
-def ran_as(record: EngineRecord) -> str | None:
-    """Another type, if none of its arithmetic is known to have run in its own."""
-    return None if record.share_as_asked else next(iter(record.executed), None)
 
 
 def has_example(record: EngineRecord) -> bool:

@@ -25,12 +25,11 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from enginery.bundle.facts import ran_as
     from enginery.bundle.write import write_bundle
     from enginery.lookup import BUNDLED, read_engine
 
     folder = write_bundle(chosen.precision, chosen.out, chosen.artifacts, chosen.reports)
     print(folder)
-    if other := ran_as(read_engine(folder / BUNDLED)):
+    if other := read_engine(folder / BUNDLED).ran_as:
         print(f"{chosen.precision} ran as {other} where it was judged, and is never recommended", file=sys.stderr)
     return 0

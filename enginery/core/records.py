@@ -286,6 +286,11 @@ class EngineRecord(Record):
         return {name: precisions.count(name) for name in sorted(set(precisions), key=precisions.count, reverse=True)}
 
     @property
+    def ran_as(self) -> str | None:
+        """Another precision than its own, if it is known that none of its arithmetic ran in that."""
+        return None if self.share_as_asked else next(iter(self.executed), None)
+
+    @property
     def as_asked(self) -> tuple[str, ...]:
         """What an engine of this precision may run in: TF32 is how a GPU multiplies float32, if it is let."""
         return ("fp32", "tf32") if self.precision == "fp32" and self.build.tf32 else (self.precision,)
@@ -451,11 +456,12 @@ class Throughput(Record):
 
 
 class Contention(Record):
-    """Of the cores that the race might use: how many others kept busy, and the host of a virtual machine withheld."""
+    """In cores, of those that the race might use: what others kept busy, and what the host or a quota withheld."""
 
     cores: int
     others: float
     stolen: float
+    throttled: float = 0.0  # early records do not tell
 
 
 class GpuConditions(Record):

@@ -49,7 +49,7 @@ class Evidence:
     @property
     def is_what_it_says(self) -> bool:
         """Whether any arithmetic ran in the precision asked for; if none did, its figures belong to another one."""
-        return self.engine.share_as_asked > 0 or not self.is_known
+        return self.engine.ran_as is None
 
     @property
     def is_known(self) -> bool:

@@ -103,12 +103,11 @@ def _on_execution(entry: Evidence, runtime: str) -> list[Note]:
         )
         notes.append(Note(f"What {precision} executes is not known", text))
     if not entry.is_what_it_says:
-        executed = next(iter(entry.engine.executed), "nothing")
         text = (
             f"{runtime} executed none of it in {precision} here. "
             f"Its accuracy is that of its graph; its speed says nothing of {precision}."
         )
-        notes.append(Note(f"{precision} ran as {executed}", text))
+        notes.append(Note(f"{precision} ran as {entry.engine.ran_as}", text))
     return notes
 
 

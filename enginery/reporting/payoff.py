@@ -47,10 +47,9 @@ def _rival(named: Evidence, findings: Findings) -> Evidence:
 def _told(named: Evidence, other: Evidence) -> str:
     if named.is_what_it_says:
         return named.precision
-    ran_as = some_of(list(named.engine.executed))
     if other is named:
-        return f"{named.precision}, which ran as {ran_as},"
-    return f"{other.precision} ({named.precision} ran as {ran_as})"
+        return f"{named.precision}, which ran as {named.engine.ran_as},"
+    return f"{other.precision} ({named.precision} ran as {named.engine.ran_as})"
 
 
 def _kept_back(entry: Evidence) -> str:

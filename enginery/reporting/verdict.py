@@ -33,7 +33,7 @@ def shippable(findings: Findings) -> list[Evidence]:
 def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
     if failures.get(entry.precision):
         return "failed"
-    return "passed" if entry.is_what_it_says else f"{RAN_AS} {next(iter(entry.engine.executed), 'nothing')}"
+    return "passed" if entry.is_what_it_says else f"{RAN_AS} {entry.engine.ran_as}"
 
 
 def doubts(findings: Findings, chosen: Evidence) -> list[str]:
