@@ -4,11 +4,14 @@
 
 PyTorch's exporter leaves out biases that are zero, and those of BatchNorm are, in a network of random weights: a bare
 loop over such a network times another graph than that of a trained one. Bare loops that replay a CUDA graph over
-inputs on the device, milliseconds, medians of CALLS calls.
+inputs on the device, milliseconds, medians of CALLS calls. Each variant has a process of its own: a second session in
+one slows them all.
 """
 
+import multiprocessing
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
 
@@ -59,19 +62,23 @@ def milliseconds(session: onnxruntime.InferenceSession, batch: int) -> float:
     return 1000 * median(seconds[WARM_UP:])
 
 
+def taken_by(onnx_path: str, kept: bool, fused: bool) -> list[float]:
+    graph = onnx.load(onnx_path)
+    session = open_session(graph if kept else without_biases(graph), fused)
+    return [milliseconds(session, batch) for batch in BATCHES]
+
+
 def main() -> None:
-    graph = onnx.load(Path(sys.argv[1]))
-    biases = sum(node.op_type == "Conv" and len(node.input) == 3 for node in graph.graph.node)
+    path = sys.argv[1]
+    biases = sum(node.op_type == "Conv" and len(node.input) == 3 for node in onnx.load(Path(path)).graph.node)
     print(f"{biases} convolutions with a bias\n\n| | {' | '.join(f'batch {b}' for b in BATCHES)} |")
     print("|---" * (len(BATCHES) + 1) + "|")
-    variants = {
-        "as it is": (graph, False),
-        "without biases": (without_biases(graph), False),
-        "as it is, fused": (graph, True),
-    }
-    for name, (variant, fused) in variants.items():
-        session = open_session(variant, fused)
-        print(f"| {name} | {' | '.join(f'{milliseconds(session, batch):.3f}' for batch in BATCHES)} |", flush=True)
+    variants = {"as it is": (True, False), "without biases": (False, False), "as it is, fused": (True, True)}
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawned, max_tasks_per_child=1) as processes:
+        for name, (kept, fused) in variants.items():
+            taken = processes.submit(taken_by, path, kept, fused).result()
+            print(f"| {name} | {' | '.join(f'{one:.3f}' for one in taken)} |", flush=True)
 
 
 if __name__ == "__main__":

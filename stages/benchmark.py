@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from enginery.alone import engine_alone, pytorch_peak_memory
 from enginery.benchmark import RAW_COLUMNS, race_contenders, raw_rows
 from enginery.contenders import onnxruntime_session, pytorch_contender, require_possible
 from enginery.contention import Company
@@ -18,7 +19,6 @@ from enginery.core.stage import run_stage
 from enginery.engines import Engine
 from enginery.feeds import Feeds
 from enginery.gpu.nvml import GpuSampler
-from enginery.memory import engine_peak_memory, pytorch_peak_memory
 from enginery.models import load_model
 from enginery.pace import pace_of
 from enginery.samples import SampleSet
@@ -41,9 +41,10 @@ def benchmark(
         pace = pace_of(here.device, inference.threads)
         watches: list[AbstractContextManager[object]] = [company, sampler] if sampler else [company]
         race = race_contenders(contenders, samples, params.benchmark, pace, f"benchmark, {precision}", watches)
-    largest = max(params.benchmark.batches)
-    peak_memory = {ENGINE: engine_peak_memory(engine, machine, largest, inference)}
+    alone = engine_alone(engine, machine, validation, inference, params.benchmark)
+    peak_memory = {ENGINE: alone.memory}
     if params.benchmark.baselines != (ONNXRUNTIME,):
+        largest = max(params.benchmark.batches)
         peak_memory[EAGER] = pytorch_peak_memory(weights, validation, largest, inference.threads, here.device)
     summary = Benchmark(
         precision=precision,
@@ -56,6 +57,7 @@ def benchmark(
         throughput=engine_throughput(engine, here, inference, samples, params.benchmark),
         contention=company.taken,
         peak_memory=peak_memory,
+        alone=alone.compute,
         gpu=sampler.conditions() if sampler else None,
         pytorch=torch.__version__,
     )

@@ -146,7 +146,7 @@ BENCHMARKS = {
     "alarm_ratios": ("2", "of all comparisons"),
     "zoo": ("squeezenet1_1 --epochs 0", '"ratios": {'),
 }
-NOT_HERE = {"bare_loop", "conv_bias", "launches", "nights"}  # GPUs', and three nights
+NOT_HERE = {"bare_loop", "conv_bias", "launches", "max_autotune", "nights", "streams"}  # GPUs', and three nights
 
 
 def test_every_benchmark_is_run():

@@ -743,6 +743,22 @@ def test_on_a_cpu_the_summary_speaks_of_no_gpu(findings, evidence):
         assert word not in page
 
 
+def by_itself(entry, **milliseconds):
+    alone = {int(batch.removeprefix("batch")): taken for batch, taken in milliseconds.items()}
+    return replace(entry, benchmark=entry.benchmark.model_copy(update={"alone": alone}))
+
+
+def test_an_engine_that_company_slows_says_what_it_takes_by_itself(gpu, evidence):
+    slowed = by_itself(on_gpu(evidence("int8", (4.0, 3.8, 4.2))), batch1=0.85, batch8=7.9)
+    found = Findings(gpu, (on_gpu(evidence("fp32", (1.0, 0.9, 1.1))), slowed))
+    page = write_summary(found)
+    told = "its compute takes 0.850 ms instead of 1.000 at batch 1; ratios are of the race."
+    assert f"- **int8 is faster in a process of its own:** {told}" in page
+    assert tables.compute_table(found).loc["int8, in a process of its own"].tolist() == ["0.850", "7.900"]
+    quiet = Findings(gpu, (by_itself(on_gpu(evidence("int8", (4.0, 3.8, 4.2))), batch1=0.98, batch8=7.9),))
+    assert "is faster in a process of its own" not in write_summary(quiet)
+
+
 def test_compute_alone_has_a_row_per_contender(gpu, evidence):
     table = tables.compute_table(Findings(gpu, (on_gpu(evidence("int8", (4.0, 3.8, 4.2))),)))
     assert table.loc["int8"].tolist() == ["1.000", "8.000"]

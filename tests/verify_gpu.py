@@ -16,10 +16,11 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
+from enginery.alone import engine_alone
 from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.convert import cast, quantize
 from enginery.core.errors import EngineryError
-from enginery.core.params import InferenceParams, Keep, Profile, Range
+from enginery.core.params import BenchmarkParams, InferenceParams, Keep, Profile, Range
 from enginery.core.records import Blueprint, EngineRecord, Interface, TensorSpec, Trace
 from enginery.engines import Engine, build_engine
 from enginery.gpu import cuda
@@ -225,6 +226,20 @@ def test_replaying_a_graph_is_no_slower_than_launching_its_kernels(engines, mach
     fastest = {name: min(seconds) for name, seconds in taken.items()}
     print({name: f"{seconds * 1e6:.1f} us" for name, seconds in fastest.items()})
     assert fastest["replayed"] < 1.1 * fastest["plain"]
+
+
+def test_an_engine_is_timed_in_a_process_of_its_own(engines, machine, samples, tmp_path):
+    """By the device's clock, at each batch size; and no slower than beside other engines, which its process has not."""
+    machine.write(tmp_path / "machine.json")
+    params = BenchmarkParams(batches=(2, 8), seconds=0.2, baselines=("eager",), requests=(1,), confidence=0.95, seed=0)
+    by_itself = engine_alone(engines / "fp32", tmp_path / "machine.json", samples.folder, REPLAYED, params)
+    with Engine.open(engines / "fp32", machine, REPLAYED) as engine:
+        call = engine.bind(samples.cycled(8))
+        beside = 1000 * statistics.median(call() for _ in range(300))
+    print(by_itself, f"{beside:.4f} ms beside others at batch 8")
+    assert by_itself.compute.keys() == {2, 8}
+    assert 0 < by_itself.compute[8] < 1.5 * beside
+    assert by_itself.memory.device is None or by_itself.memory.device > 0
 
 
 def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact, manifest, samples, tmp_path):

@@ -485,6 +485,13 @@ class PeakMemory(Record):
     device: float | None
 
 
+class Alone(Record):
+    """An engine in a process of its own. By batch size the milliseconds of its compute; none without a GPU."""
+
+    memory: PeakMemory
+    compute: dict[int, float]
+
+
 class Benchmark(Record):
     precision: str
     threads: int
@@ -496,6 +503,7 @@ class Benchmark(Record):
     throughput: tuple[Throughput, ...]
     contention: Contention
     peak_memory: dict[str, PeakMemory]
+    alone: dict[int, float] = {}  # the engine's compute in a process of its own; early reports do not tell
     gpu: GpuConditions | None
     pytorch: str | None = None  # the version that baselines ran on; early reports do not tell
 

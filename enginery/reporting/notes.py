@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 from enginery.core.records import PYTORCH, Ratio
 from enginery.reporting.evidence import Evidence, Findings, title_of
 from enginery.reporting.noise import Noise, noise_at, noise_of, reasons, slowed
+from enginery.reporting.tables import BY_ITSELF
 from enginery.reporting.verdict import AS_FAST, recommend
 from enginery.reporting.wording import RUNTIME_TITLES
 
@@ -21,7 +22,7 @@ def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> lis
     notes = _on_the_reference(findings.precisions[0].validation.reference)
     for entry in findings.precisions:
         notes += _on_execution(entry, runtime) + _on_failures(entry, failures.get(entry.precision, ()))
-    return notes + _on_faster_baselines(findings) + _on_noise(findings)
+    return notes + _on_faster_baselines(findings) + _on_company(findings) + _on_noise(findings)
 
 
 def noise_by_batch(findings: Findings) -> list[Note]:
@@ -44,6 +45,21 @@ def _on_faster_baselines(findings: Findings) -> list[Note]:
         if ahead := [f"{1 / ratio.median:.2f} times at batch {ratio.batch}" for ratio in ratios if _is_slower(ratio)]:
             notes.append(Note(f"{title_of(baseline)} is faster than {chosen.precision}", f"{', '.join(ahead)}."))
     return notes
+
+
+def _on_company(findings: Findings) -> list[Note]:
+    """What a graph replays takes longer beside another contender than where the engine is deployed by itself."""
+    chosen = recommend(findings)
+    if chosen is None:
+        return []
+    timed = {batch: (chosen.latency(batch).compute, alone) for batch, alone in chosen.benchmark.alone.items()}
+    ahead = [
+        f"{alone:.3f} ms instead of {beside:.3f} at batch {batch}"
+        for batch, (beside, alone) in timed.items()
+        if beside and beside > AS_FAST * alone
+    ]
+    title = f"{chosen.precision} is faster {BY_ITSELF}"
+    return [Note(title, f"its compute takes {', '.join(ahead)}; ratios are of the race.")] if ahead else []
 
 
 def _is_slower(ratio: Ratio) -> bool:

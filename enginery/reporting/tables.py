@@ -14,6 +14,7 @@ from enginery.reporting.verdict import verdict_on
 from enginery.reporting.wording import percent
 
 RUNS_FOR_P99 = 100
+BY_ITSELF = "in a process of its own"
 STRAY = (
     f"An asterisk: in that pass one at a time was more than {MOST_STRAY - 1:.0%} off the race's; "
     "trust how many times as many images there were, not how many."
@@ -106,13 +107,18 @@ def cost_table(findings: Findings) -> pd.DataFrame:
 
 
 def compute_table(findings: Findings) -> pd.DataFrame:
-    """The median without the copies to the GPU and back."""
+    """The median without the copies to the GPU and back; of each engine also in a process of its own."""
 
     def cell(entry: Evidence, batch: int, contender: str) -> str:
         compute = entry.latency(batch, contender).compute
         return "-" if compute is None else f"{compute:.3f}"
 
-    return _by_batch(findings, cell)
+    by_themselves = {
+        f"{entry.precision}, {BY_ITSELF}": {f"batch {batch}": f"{taken:.3f}" for batch, taken in alone.items()}
+        for entry in findings.precisions
+        if (alone := entry.benchmark.alone)
+    }
+    return pd.concat([_by_batch(findings, cell), _frame(by_themselves)])
 
 
 def gpu_table(findings: Findings) -> pd.DataFrame:

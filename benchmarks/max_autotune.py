@@ -1,0 +1,55 @@
+"""What lies between a bare CUDA graph of a model that `torch.compile` tuned, and how long a call of that model takes.
+
+`python benchmarks/max_autotune.py 8` after `dvc repro weights` on a GPU, for batch 8: minutes, since it is tuned. The
+same kernels in fp16, channels last: in a CUDA graph of our own, as `mode="max-autotune"` replays them by itself, and
+as the harness calls that. `queued`: calls that wait for nothing, whose Python is hidden behind the GPU's work; `one by
+one`: each waits for the last, by the device's clock, so that the Python between the two events counts.
+"""
+
+import copy
+import sys
+from pathlib import Path
+
+import torch
+from bare_loop import Loop, harness, one_by_one, queued
+
+from enginery.contenders import pytorch_contender
+from enginery.models import load_model
+
+
+def own_graph(call: Loop) -> Loop:
+    aside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            call()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def main() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    weights = load_model(Path("artifacts/weights"))
+    model = copy.deepcopy(weights).cuda().half().to(memory_format=torch.channels_last)
+    images = torch.randn(int(sys.argv[1]), 3, 224, 224)
+    placed = images.cuda().half().contiguous(memory_format=torch.channels_last)
+    print(f"PyTorch {torch.__version__}\n\n| batch {len(images)} | queued, ms | one by one, ms |\n|---|---|---|")
+    with torch.inference_mode():
+        for name, mode, replayed in (
+            ("a bare graph of the tuned kernels", "max-autotune-no-cudagraphs", own_graph),
+            ("as torch.compile replays them", "max-autotune", lambda call: call),
+        ):
+            torch._dynamo.reset()
+            tuned = torch.compile(model, mode=mode, dynamic=False)
+            call = replayed(lambda tuned=tuned: tuned(placed))
+            queued(call)  # tunes, compiles and warms up
+            print(f"| {name} | {queued(call):.3f} | {one_by_one(call):.3f} |", flush=True)
+    torch._dynamo.reset()
+    ours = pytorch_contender(weights, "max_autotune+channels_last+fp16", "cuda", True, {"input": images.numpy()})
+    harness(ours)
+    print(f"| as the harness calls that, images in float32 | - | {harness(ours):.3f} |")
+
+
+if __name__ == "__main__":
+    main()

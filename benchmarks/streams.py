@@ -1,0 +1,87 @@
+"""What a replayed CUDA graph takes by itself, and once its process has done more on the GPU.
+
+`python benchmarks/streams.py artifacts/engines/fp16` after `dvc repro` with `runtime: onnxruntime` on a GPU. Each kind
+of company comes into a process that until then had the engine alone. Compute in ms, medians of CALLS.
+"""
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import torch
+from bare_loop import CALLS, images_for
+
+from enginery.core.params import load_params
+from enginery.core.records import Machine
+from enginery.engines import Engine
+from enginery.gpu.cuda import Buffer, Stream
+from enginery.models import load_model
+
+BATCHES, STREAMS = (1, 8), 10
+Company = Iterator[str]
+
+
+def streams(_: Path, opened: ExitStack) -> Company:
+    """Each does as little as a stream can: it fills a few bytes."""
+    room = Buffer(1024)
+    opened.callback(room.close)
+    for count in range(1, STREAMS + 1):
+        stream = Stream()
+        opened.callback(stream.close)
+        stream.poison(room, 1024)
+        stream.synchronize()
+        yield f"{count} more streams"
+
+
+def sessions(folder: Path, opened: ExitStack) -> Company:
+    for count in (1, 2):
+        compute(opened.enter_context(open_engine(folder)), batch=1)
+        yield f"{count} more engines"
+
+
+def pytorch(_: Path, opened: ExitStack) -> Company:
+    model = load_model(Path("artifacts/weights")).cuda()
+    yield "PyTorch's weights"
+    model.half()
+    torch.cuda.synchronize()
+    yield "PyTorch's weights in fp16"
+    with torch.inference_mode():
+        model(torch.randn(1, 3, 224, 224, device="cuda", dtype=torch.half))
+    torch.cuda.synchronize()
+    yield "PyTorch's answer"
+
+
+def open_engine(folder: Path) -> Engine:
+    return Engine.open(folder, Machine.read(Path("artifacts/machine.json")), load_params().inference)
+
+
+def compute(engine: Engine, batch: int) -> float:
+    call = engine.bind({spec.name: images_for(engine.record, batch) for spec in engine.record.interface.inputs})
+    return 1000 * median(float(call()) for _ in range(CALLS))
+
+
+def watch(folder: Path, company: Callable[[Path, ExitStack], Company]) -> list[tuple[str, list[float]]]:
+    with ExitStack() as opened:
+        engine = opened.enter_context(open_engine(folder))
+        found = [("by itself", [compute(engine, batch) for batch in BATCHES])]
+        for what in company(folder, opened):
+            found.append((what, [compute(engine, batch) for batch in BATCHES]))
+        return found
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    print(f"| {folder.name}, beside | {' | '.join(f'batch {batch}' for batch in BATCHES)} |\n|---|---|---|")
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawned, max_tasks_per_child=1) as processes:
+        for company in (streams, sessions, pytorch):
+            for what, taken in processes.submit(watch, folder, company).result():
+                print(f"| {what} | {' | '.join(f'{one:.3f}' for one in taken)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

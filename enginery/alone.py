@@ -1,0 +1,94 @@
+"""A contender in a process that holds nothing else: its peak memory and, on a GPU, an engine's time; also its program.
+
+A process that holds more is charged for all of it, and slows what a CUDA graph replays: see docs/measurements.md.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from enginery.core.errors import EngineryError
+from enginery.core.params import BenchmarkParams, InferenceParams
+from enginery.core.records import Alone, Machine, PeakMemory
+from enginery.engines import Engine
+from enginery.feeds import BATCH
+from enginery.gpu.nvml import process_megabytes
+from enginery.samples import SampleSet
+from enginery.timing import Contender, take_turn, warm_up
+
+CALLS = 3
+
+
+def engine_alone(
+    engine: Path, machine: Path, validation: Path, inference: InferenceParams, benchmark: BenchmarkParams
+) -> Alone:
+    chosen = (inference.model_dump_json(), benchmark.model_dump_json())
+    return Alone.model_validate_json(_told("engine", engine, machine, validation, *chosen))
+
+
+def pytorch_peak_memory(weights: Path, validation: Path, batch: int, threads: int, device: str) -> PeakMemory:
+    return PeakMemory.model_validate_json(_told("pytorch", weights, validation, batch, threads, device))
+
+
+def _told(*arguments: object) -> str:
+    command = [sys.executable, "-m", "enginery.alone", *map(str, arguments)]
+    child = subprocess.run(command, capture_output=True, text=True)
+    if child.returncode:
+        last_line = (child.stderr.strip() or "no message").splitlines()[-1]
+        raise EngineryError(
+            f"a contender in a process of its own failed with exit code {child.returncode}: {last_line}"
+        )
+    return child.stdout.splitlines()[-1]
+
+
+def _engine_alone(folder: str, machine: str, validation: str, inference: str, benchmark: str) -> Alone:
+    here, params = Machine.read(Path(machine)), BenchmarkParams.model_validate_json(benchmark)
+    with Engine.open(Path(folder), here, InferenceParams.model_validate_json(inference)) as engine:
+        sizes = engine.record.profile.at("opt") | {BATCH: max(params.batches)}
+        inputs = engine.record.interface.inputs
+        call = engine.bind({spec.name: np.zeros(spec.at(sizes), spec.dtype) for spec in inputs})
+        memory = _peak_of(call, here.device)  # first: it is the engine's, and not that of the samples
+        samples = SampleSet.open(Path(validation))
+        timed = params.batches if here.device == "cuda" else ()
+        compute = {batch: _milliseconds(engine.bind(samples.cycled(batch)), params.seconds) for batch in timed}
+    return Alone(memory=memory, compute=compute)
+
+
+def _pytorch_memory(folder: str, validation: str, batch: str, threads: str, device: str) -> PeakMemory:
+    import torch  # here, so that an engine is not charged for it
+
+    from enginery.contenders import pytorch_contender
+    from enginery.models import load_model
+
+    torch.set_num_threads(int(threads))
+    feeds = SampleSet.open(Path(validation)).cycled(int(batch))
+    return _peak_of(pytorch_contender(load_model(Path(folder)), "eager", device, True, feeds), device)
+
+
+def _milliseconds(contender: Contender, seconds: float) -> float:
+    """Of the compute, by the device's own clock."""
+    warm_up(contender, seconds / 2)
+    return 1000 * median(call.compute for call in take_turn(contender, seconds) if call.compute is not None)
+
+
+def _peak_of(call: Callable[[], object], device: str) -> PeakMemory:
+    """What a contender takes on a GPU it keeps, so that the end is the peak; on the host that is not so."""
+    for _ in range(CALLS):
+        call()
+    return PeakMemory(host=_high_water_mark(), device=process_megabytes() if device == "cuda" else None)
+
+
+def _high_water_mark() -> float:
+    """Of this process since it started, in MB. Not ru_maxrss: that includes the parent, before the exec."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) / 1000
+
+
+if __name__ == "__main__":
+    kind, *arguments = sys.argv[1:]
+    measure = _engine_alone if kind == "engine" else _pytorch_memory
+    print(measure(*arguments).model_dump_json())

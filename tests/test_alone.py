@@ -1,0 +1,39 @@
+"""A contender in a process of its own."""
+
+import pytest
+
+from enginery import alone as module
+from enginery.alone import engine_alone
+from enginery.core.errors import EngineryError
+from enginery.core.params import BenchmarkParams
+
+
+@pytest.fixture
+def params():
+    return BenchmarkParams(
+        batches=(2, 8), seconds=0.01, baselines=("eager",), requests=(1,), confidence=0.95, seed=0
+    )  # fmt: skip
+
+
+@pytest.fixture
+def described(machine, tmp_path):
+    machine.write(tmp_path / "machine.json")
+    return tmp_path / "machine.json"
+
+
+def test_on_a_cpu_it_is_its_memory_alone(built, described, samples, inference, params):
+    found = engine_alone(built, described, samples.folder, inference, params)
+    assert 20 < found.memory.host < 2000, "megabytes of a process with OpenVINO in it, and without PyTorch"
+    assert found.memory.device is None
+    assert found.compute == {}, "no device has a clock of its own"
+
+
+def test_its_time_is_that_of_the_compute(monkeypatch):
+    answers = iter([0.5, *[0.002] * 100_000])
+    assert module._milliseconds(lambda: next(answers), 0.01) == pytest.approx(2)
+
+
+def test_what_goes_wrong_there_is_told_here(built, described, samples, inference, params):
+    missing = samples.folder / "nowhere"
+    with pytest.raises(EngineryError, match=r"in a process of its own failed with exit code 1: .*nowhere"):
+        engine_alone(built, described, missing, inference, params)
