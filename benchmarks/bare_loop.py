@@ -9,7 +9,7 @@ benchmarks/streams.py`). Exits 1 if the harness is more than 3 % off the queued 
 
 import multiprocessing
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -140,8 +140,9 @@ def in_one_process(folder: Path, here: Machine) -> float:
 
 def each_by_itself(folder: Path, machine: Path) -> float:
     params, validation, worst = load_params(), Path("artifacts/samples/validation"), 0.0
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-        bare = process.submit(bare_by_itself, folder, params.benchmark.batches).result()
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawned, max_tasks_per_child=1) as processes:
+        bare = [processes.submit(bare_by_itself, folder, batch).result() for batch in params.benchmark.batches]
     ours = engine_alone(folder, machine, validation, params.inference, params.benchmark).compute
     print("\n| in a process of its own | batch | bare, queued, ms | harness, ms | harness / queued |")
     print("|---|---|---|---|---|")
@@ -151,15 +152,13 @@ def each_by_itself(folder: Path, machine: Path) -> float:
     return worst
 
 
-def bare_by_itself(folder: Path, batches: Sequence[int]) -> list[float]:
-    record, taken = EngineRecord.read(folder / "engine.json"), []
+def bare_by_itself(folder: Path, batch: int) -> float:
+    record = EngineRecord.read(folder / "engine.json")
     with torch.cuda.stream(torch.cuda.Stream()):
-        for batch in batches:
-            images = images_for(record, batch)
-            loop = bare_onnxruntime(folder / "engine.onnx", record.interface, images, record.build.tf32)
-            queued(loop)  # warms up
-            taken.append(median(queued(loop) for _ in range(ROUNDS)))
-    return taken
+        images = images_for(record, batch)
+        loop = bare_onnxruntime(folder / "engine.onnx", record.interface, images, record.build.tf32)
+        queued(loop)  # warms up
+        return median(queued(loop) for _ in range(ROUNDS))
 
 
 def images_for(record: EngineRecord, batch: int) -> np.ndarray:

@@ -5,7 +5,7 @@
 PyTorch's exporter leaves out biases that are zero, and those of BatchNorm are, in a network of random weights: a bare
 loop over such a network times another graph than that of a trained one. Bare loops that replay a CUDA graph over
 inputs on the device, milliseconds, medians of CALLS calls. Each variant has a process of its own: a second session in
-one slows them all.
+one can slow all.
 """
 
 import multiprocessing

@@ -57,10 +57,11 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str) -> Non
     """In a folder of its own; the row is written after each step, so that a crash leaves what came before it."""
     import torch
 
+    from enginery.core.cores import usable_cores
     from enginery.core.params import load_params
     from enginery.machine import find_cpu
 
-    where = f"{find_cpu().name}, {len(os.sched_getaffinity(0))} cores, PyTorch {torch.__version__}"
+    where = f"{find_cpu().name}, {usable_cores()} cores, PyTorch {torch.__version__}"
     row: Row = {"model": name, "where": where, "precisions": {}, "nvidia": {}, "seconds": {}}
 
     def step(what: str, call: Callable[[], object]) -> object:

@@ -24,7 +24,7 @@ class Usage(NamedTuple):
 
 
 def usage() -> Usage:
-    """Of the cores that this process may use: what others do elsewhere does not disturb it."""
+    """Of the cores that this process may be put on: what others do elsewhere does not disturb it."""
     ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     lines = [line.split() for line in STAT.read_text().splitlines()]
     ticks = [list(map(int, line[1:])) for line in lines if line and line[0] in ours]

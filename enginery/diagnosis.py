@@ -1,5 +1,6 @@
 """What the machine can run: runtimes, hardware, memory, and what precisions will be executed in."""
 
+import os
 from pathlib import Path
 from typing import get_args
 
@@ -49,8 +50,9 @@ def _chosen(params: Params) -> Machine | Finding:
 
 
 def examine_cpu() -> Finding:
-    cpu = find_cpu()
-    return Finding("CPU", State.FINE, f"{cpu.name}, {usable_cores()} cores, {cpu.capability}")
+    cpu, usable, shown = find_cpu(), usable_cores(), len(os.sched_getaffinity(0))
+    cores = f"{usable} cores" if usable == shown else f"{usable} of {shown} cores by a CPU quota"
+    return Finding("CPU", State.FINE, f"{cpu.name}, {cores}, {cpu.capability}")
 
 
 def examine_gpu() -> Finding:

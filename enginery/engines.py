@@ -74,7 +74,7 @@ class Engine:
         """They run side by side, on one copy of the weights where the runtime allows it."""
         record = checked_record(folder, machine)
         runtime = load_runtime(machine.runtime)
-        sessions = runtime.load(folder, record.blueprint, inference, requests)
+        sessions = runtime.load(folder, record.blueprint, inference.on(machine.cores), requests)
         return [cls(record, session) for session in sessions]
 
     @property

@@ -18,7 +18,7 @@ def validate(
     """Write the validation record of one precision."""
     params, here = load_params(), Machine.read(machine)
     wanted = Reference.read(reference / "reference.json")
-    with Engine.open(engine, here, params.inference.on(here.cores)) as loaded:
+    with Engine.open(engine, here, params.inference) as loaded:
         require_made_of(loaded.record, precision, converted / "model.onnx")
         record = validate_engine(
             loaded,

@@ -1,11 +1,15 @@
 """A contender in a process of its own."""
 
+import subprocess
+import sys
+
 import pytest
 
 from enginery import alone as module
 from enginery.alone import engine_alone
 from enginery.core.errors import EngineryError
 from enginery.core.params import BenchmarkParams
+from enginery.core.records import Alone, PeakMemory
 
 
 @pytest.fixture
@@ -26,6 +30,16 @@ def test_on_a_cpu_it_is_its_memory_alone(built, described, samples, inference, p
     assert 20 < found.memory.host < 2000, "megabytes of a process with OpenVINO in it, and without PyTorch"
     assert found.memory.device is None
     assert found.compute == {}, "no device has a clock of its own"
+
+
+def test_no_engine_is_charged_for_pytorch():
+    program = "import enginery.alone, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_what_a_gpu_took_comes_through_by_batch_size():
+    told = Alone(memory=PeakMemory(host=1.0, device=2.0), compute={1: 0.5, 8: 1.25})
+    assert Alone.model_validate_json(told.model_dump_json()) == told
 
 
 def test_its_time_is_that_of_the_compute(monkeypatch):

@@ -67,6 +67,9 @@ def test_the_first_version_of_control_groups(grouped, mounted):
     assert (usable_cores(), throttled_seconds()) == (2, 0.25)
 
 
-def test_no_control_groups_at_all(grouped):
+@pytest.mark.parametrize("hidden", [False, True], ids=["none", "not told"])
+def test_no_control_groups_at_all(grouped, hidden):
     grouped()
+    if hidden:
+        cores.OWN.unlink()
     assert (usable_cores(), throttled_seconds()) == (AVAILABLE, 0.0)

@@ -168,6 +168,13 @@ def test_a_gpus_generation_tells_what_tensorrt_executes_on_it(machine, build, ca
     assert {name for name, kind in executed.items() if kind == name} == natively
 
 
+@pytest.mark.parametrize(("usable", "told"), [(8, ", 8 cores, "), (2, ", 2 of 8 cores by a CPU quota, ")])
+def test_a_container_that_may_use_less_than_it_shows_is_told(monkeypatch, usable, told):
+    monkeypatch.setattr(diagnosis.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(diagnosis, "usable_cores", lambda: usable)
+    assert told in diagnosis.examine_cpu().found
+
+
 def test_what_a_cpu_executes_is_what_engines_report(machine, build):
     """The default set of this machine's processor decides bf16; the others do not depend on it."""
     executed = probe.executed_as("openvino", build)

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import test_reporting
 from onnx import helper
-from test_reporting import noisy, on_gpu, paced, unlabelled
+from test_reporting import by_itself, noisy, on_gpu, paced, unlabelled
 
 from enginery.agreement import spread
 from enginery.core.params import load_params
@@ -436,6 +436,9 @@ def test_on_a_gpu_its_state_is_told_and_without_one_it_is_not_mentioned(gpu, fin
         "450 + 612 MB",
     ):
         assert told in there.text
+    alone = "Rows that say “in a process of its own” were timed after the race"
+    assert alone not in there.text
+    assert alone in Reader(page_of(Findings(gpu, (by_itself(on_gpu(evidence("int8")), batch1=0.9, batch8=7.9),)))).text
     here = Reader(page_of(findings(evidence("int8"))))
     for word in ("The GPU meanwhile", "Compute alone", "on the GPU"):
         assert word not in here.text

@@ -743,20 +743,41 @@ def test_on_a_cpu_the_summary_speaks_of_no_gpu(findings, evidence):
         assert word not in page
 
 
+def steady(entry):
+    """On a GPU whose clock did not move."""
+    gpu = entry.benchmark.gpu.model_copy(update={"clock_low": 1980, "clock_median": 1980})
+    return replace(entry, benchmark=entry.benchmark.model_copy(update={"gpu": gpu}))
+
+
 def by_itself(entry, **milliseconds):
     alone = {int(batch.removeprefix("batch")): taken for batch, taken in milliseconds.items()}
     return replace(entry, benchmark=entry.benchmark.model_copy(update={"alone": alone}))
 
 
-def test_an_engine_that_company_slows_says_what_it_takes_by_itself(gpu, evidence):
-    slowed = by_itself(on_gpu(evidence("int8", (4.0, 3.8, 4.2))), batch1=0.85, batch8=7.9)
-    found = Findings(gpu, (on_gpu(evidence("fp32", (1.0, 0.9, 1.1))), slowed))
-    page = write_summary(found)
-    told = "its compute takes 0.850 ms instead of 1.000 at batch 1; ratios are of the race."
-    assert f"- **int8 is faster in a process of its own:** {told}" in page
-    assert tables.compute_table(found).loc["int8, in a process of its own"].tolist() == ["0.850", "7.900"]
-    quiet = Findings(gpu, (by_itself(on_gpu(evidence("int8", (4.0, 3.8, 4.2))), batch1=0.98, batch8=7.9),))
-    assert "is faster in a process of its own" not in write_summary(quiet)
+@pytest.mark.parametrize(
+    ("alone", "told"),
+    [
+        ((0.85, 7.9), "1.000 ms at batch 1 and by itself 0.850"),
+        ((0.85, 4.0), "1.000 ms at batch 1 and by itself 0.850, 8.000 ms at batch 8 and by itself 4.000"),
+        ((0.98, 7.9), None),
+    ],
+    ids=["small batch", "both", "neither"],
+)
+def test_an_engine_that_company_slows_says_what_it_takes_by_itself(gpu, evidence, alone, told):
+    int8 = by_itself(steady(on_gpu(evidence("int8", (4.0, 3.8, 4.2)))), batch1=alone[0], batch8=alone[1])
+    found = Findings(gpu, (on_gpu(evidence("fp32", (1.0, 0.9, 1.1))), int8))
+    said = re.search(r"- \*\*int8 is faster in a process of its own:\*\* (.*)\.", write_summary(found))
+    expected = f"beside the other contenders the GPU took {told}. How many times as fast it is says the former"
+    assert (said[1] if said else None) == (expected if told else None)
+    row = tables.compute_table(found).loc["int8, in a process of its own"]
+    assert row.tolist() == [f"{milliseconds:.3f}" for milliseconds in alone]
+
+
+@pytest.mark.parametrize("why", ["launched one by one", "on a GPU whose clock moved"])
+def test_what_other_causes_slow_is_not_blamed_on_company(gpu, evidence, why):
+    int8 = on_gpu(evidence("int8", (4.0, 3.8, 4.2)), cuda_graph=why != "launched one by one")
+    int8 = by_itself(int8 if why == "on a GPU whose clock moved" else steady(int8), batch1=0.5, batch8=4.0)
+    assert "in a process of its own:" not in write_summary(Findings(gpu, (int8,)))
 
 
 def test_compute_alone_has_a_row_per_contender(gpu, evidence):

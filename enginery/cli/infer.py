@@ -28,7 +28,7 @@ def add_arguments(command: ArgumentParser) -> None:
     command.add_argument(
         "--batch", type=_positive, metavar="N", help="images at a time; the engine's largest if not given"
     )
-    command.add_argument("--threads", type=_positive, metavar="N", help="CPU threads; one per core if not given")
+    command.add_argument("--threads", type=_positive, metavar="N", help="CPU threads; one per usable core if not given")
     command.add_argument("--json", action="store_true", help="a line of JSON for each image")
 
 

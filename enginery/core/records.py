@@ -456,7 +456,7 @@ class Throughput(Record):
 
 
 class Contention(Record):
-    """In cores, of those that the race might use: what others kept busy, and what the host or a quota withheld."""
+    """In cores, of those that the race might be put on: what others kept busy, what the host or a quota withheld."""
 
     cores: int
     others: float

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from enginery.core.records import PYTORCH, Ratio
 from enginery.reporting.evidence import Evidence, Findings, title_of
-from enginery.reporting.noise import Noise, noise_at, noise_of, reasons, slowed
+from enginery.reporting.noise import Noise, meanwhile, noise_at, noise_of, reasons, slowed
 from enginery.reporting.tables import BY_ITSELF
 from enginery.reporting.verdict import AS_FAST, recommend
 from enginery.reporting.wording import RUNTIME_TITLES
@@ -50,16 +50,16 @@ def _on_faster_baselines(findings: Findings) -> list[Note]:
 def _on_company(findings: Findings) -> list[Note]:
     """What a graph replays takes longer beside another contender than where the engine is deployed by itself."""
     chosen = recommend(findings)
-    if chosen is None:
+    if chosen is None or not chosen.benchmark.cuda_graph or meanwhile(findings, chosen):
         return []
     timed = {batch: (chosen.latency(batch).compute, alone) for batch, alone in chosen.benchmark.alone.items()}
     ahead = [
-        f"{alone:.3f} ms instead of {beside:.3f} at batch {batch}"
+        f"{beside:.3f} ms at batch {batch} and by itself {alone:.3f}"
         for batch, (beside, alone) in timed.items()
         if beside and beside > AS_FAST * alone
     ]
-    title = f"{chosen.precision} is faster {BY_ITSELF}"
-    return [Note(title, f"its compute takes {', '.join(ahead)}; ratios are of the race.")] if ahead else []
+    text = f"beside the other contenders the GPU took {', '.join(ahead)}. How many times as fast it is says the former."
+    return [Note(f"{chosen.precision} is faster {BY_ITSELF}", text)] if ahead else []
 
 
 def _is_slower(ratio: Ratio) -> bool:

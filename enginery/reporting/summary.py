@@ -85,7 +85,7 @@ def _gpu_sections(findings: Findings) -> list[str]:
     how = f"of {', '.join(replayed)} were replayed as one CUDA graph" if replayed else "were launched one by one"
     return [
         f"The median of the compute alone, by the GPU's clock; the kernels {how}. Between kernels that are launched "
-        "one by one the GPU may wait for the host, which counts; what is replayed may take longer beside others.",
+        f"one by one the GPU may wait for the host, which counts.{tables.explain_by_itself(findings)}",
         _markdown(tables.compute_table(findings)),
         *(["The GPU meanwhile.", _markdown(watched)] if len(watched := tables.gpu_table(findings)) else []),
     ]

@@ -121,6 +121,12 @@ def compute_table(findings: Findings) -> pd.DataFrame:
     return pd.concat([_by_batch(findings, cell), _frame(by_themselves)])
 
 
+def explain_by_itself(findings: Findings) -> str:
+    if not any(entry.benchmark.alone for entry in findings.precisions):
+        return ""
+    return f" Rows that say “{BY_ITSELF}” were timed after the race without other contenders, as an engine is deployed."
+
+
 def gpu_table(findings: Findings) -> pd.DataFrame:
     """The GPU while each engine was timed: ratios taken at other clocks are other ratios."""
     rows = {

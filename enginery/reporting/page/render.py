@@ -124,6 +124,7 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
         "compute": of_frame("Compute alone, median ms by the GPU's clock", tables.compute_table(findings))
         if findings.machine.device == "cuda"
         else None,
+        "by_itself": tables.explain_by_itself(findings),
         "gpu": of_frame("The GPU meanwhile", gpu) if len(gpu) else None,
         "throughput": pictures.throughput_pictures(findings, looks),
         "throughputs": throughputs(findings),
