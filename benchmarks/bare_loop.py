@@ -33,14 +33,18 @@ Loop = Callable[[], object]
 
 def bare_pytorch(model: torch.nn.Module, images: np.ndarray) -> Loop:
     own, placed = model.cuda(), torch.from_numpy(images).cuda()
+    return captured(lambda: own(placed))
+
+
+def captured(call: Loop) -> Loop:
     aside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with torch.inference_mode():
         with torch.cuda.stream(aside):
             for _ in range(3):
-                own(placed)
+                call()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph):
-            own(placed)
+            call()
     return graph.replay
 
 
