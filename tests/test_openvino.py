@@ -82,3 +82,46 @@ def test_factors_per_channel_keep_their_sign_before_a_quantization(operator, bui
     images = IMAGES.ravel()[:32].reshape(2, 4, 2, 2)
     wanted = arbiter(path).run(None, {"input": images})[0]
     assert session.run({"input": images})["logits"] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_a_quantized_pixel_that_is_added_to_a_convolution_is_right_in_every_batch(build, inference, tmp_path):
+    """The last block of a ResNet without biases, on images of 32 pixels. OpenVINO alone is wrong at batch 1."""
+    rng = np.random.default_rng(0)
+    constants = {"scale": np.float32(0.02), "zero": np.int8(0), "w_zero": np.zeros(24, np.int8)}
+    for name in ("first", "second"):
+        constants[f"w_{name}"] = rng.integers(-127, 128, (24, 24, 1, 1)).astype(np.int8)
+        constants[f"w_scale_{name}"] = rng.uniform(0.001, 0.003, 24).astype(np.float32)  # not if they are all alike
+    nodes = [helper.make_node("Relu", ["input"], ["positive"])]
+
+    def quantize(source, target):
+        nodes.append(helper.make_node("QuantizeLinear", [source, "scale", "zero"], [f"{target}_q"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{target}_q", "scale", "zero"], [target]))
+
+    def convolve(source, target):
+        weights = [f"w_{target}", f"w_scale_{target}", "w_zero"]
+        nodes.append(helper.make_node("DequantizeLinear", weights, [f"weights_{target}"], axis=0))
+        nodes.append(helper.make_node("Conv", [source, f"weights_{target}"], [target]))
+
+    quantize("positive", "residual")
+    convolve("residual", "first")
+    nodes.append(helper.make_node("Relu", ["first"], ["between"]))
+    quantize("between", "quantized")
+    convolve("quantized", "second")
+    nodes.append(helper.make_node("Add", ["second", "residual"], ["logits"]))
+    graph = helper.make_graph(
+        nodes,
+        "block",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 24, 1, 1])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 24, 1, 1])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    openvino = load_runtime("openvino")
+    from_one = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=8, max=16))})
+    blueprint = read_blueprint(path, from_one)
+    openvino.compile(path, blueprint, tmp_path)
+    (session,) = openvino.load(tmp_path, blueprint, inference, 1)
+    for batch in (1, 16, 2, 1):
+        wanted = arbiter(path).run(None, {"input": IMAGES[:batch]})[0]
+        assert session.run({"input": IMAGES[:batch]})["logits"] == pytest.approx(wanted, abs=1e-3), batch
