@@ -73,7 +73,7 @@ def main() -> None:
     lowest = 1.0
     for requests in chosen.requests:
         with ExitStack() as opened:
-            engines = Engine.open_many(folder, here, params.inference.on(here.cores), requests)
+            engines = Engine.open_many(folder, here, params.inference, requests)
             for engine in engines:
                 opened.enter_context(engine)
             for batch in params.benchmark.batches:

@@ -28,6 +28,7 @@ from enginery.models import load_model
 from enginery.runtimes.onnxruntime import convolutions
 
 ROUNDS, CALLS, MOST_OVERHEAD = 7, 100, 0.03
+MACHINE = Path("artifacts/machine.json")
 Loop = Callable[[], object]
 
 
@@ -100,20 +101,24 @@ def harness(contender: Loop) -> float:
 
 
 def main() -> None:
-    folder, here = Path(sys.argv[1]), Path("artifacts/machine.json")
-    worst = max(in_one_process(folder, Machine.read(here)), each_by_itself(folder, here))
+    folder = Path(sys.argv[1])
+    worst = max(in_one_process(folder), each_by_itself(folder))
     if worst > MOST_OVERHEAD:
         sys.exit(f"the harness is {worst:.1%} off the bare loop, and {MOST_OVERHEAD:.0%} is what it may be")
 
 
-def in_one_process(folder: Path, here: Machine) -> float:
+def open_engine(folder: Path) -> Engine:
+    return Engine.open(folder, Machine.read(MACHINE), load_params().inference)
+
+
+def in_one_process(folder: Path) -> float:
     """The worst by which the harness is off."""
     params, model = load_params(), load_model(Path("artifacts/weights"))
     worst = 0.0
     print("| in one process | batch | bare, queued, ms | bare, one by one, ms | harness, ms | harness / queued |")
     print("|---|---|---|---|---|---|")
     # A stream with a name: ONNX Runtime takes the default one for none, and would work on another than the events.
-    with Engine.open(folder, here, params.inference) as engine, torch.cuda.stream(torch.cuda.Stream()):
+    with open_engine(folder) as engine, torch.cuda.stream(torch.cuda.Stream()):
         record = engine.record
         (spec,), tf32 = record.interface.inputs, record.build.tf32
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
@@ -142,12 +147,12 @@ def in_one_process(folder: Path, here: Machine) -> float:
     return worst
 
 
-def each_by_itself(folder: Path, machine: Path) -> float:
+def each_by_itself(folder: Path) -> float:
     params, validation, worst = load_params(), Path("artifacts/samples/validation"), 0.0
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawned, max_tasks_per_child=1) as processes:
         bare = [processes.submit(bare_by_itself, folder, batch).result() for batch in params.benchmark.batches]
-    ours = engine_alone(folder, machine, validation, params.inference, params.benchmark).compute
+    ours = engine_alone(folder, MACHINE, validation, params.inference, params.benchmark).compute
     print("\n| in a process of its own | batch | bare, queued, ms | harness, ms | harness / queued |")
     print("|---|---|---|---|---|")
     for batch, taken in zip(params.benchmark.batches, bare, strict=True):

@@ -14,12 +14,9 @@ from statistics import median
 
 import numpy as np
 import torch
-from bare_loop import Loop, harness, one_by_one, queued
+from bare_loop import Loop, harness, one_by_one, open_engine, queued
 
 from enginery.contenders import pytorch_contender
-from enginery.core.params import load_params
-from enginery.core.records import Machine
-from enginery.engines import Engine
 from enginery.gpu.nvml import GpuSampler
 from enginery.models import load_model
 
@@ -45,10 +42,6 @@ def searching() -> Iterator[None]:
     torch.backends.cudnn.benchmark = False
 
 
-def opened(folder: Path) -> Engine:
-    return Engine.open(folder, Machine.read(Path("artifacts/machine.json")), load_params().inference)
-
-
 def ways_of(model: torch.nn.Module, batch: int, engine: Path) -> dict[str, Way]:
     images = np.random.default_rng(0).normal(0, 1, (batch, 3, 224, 224)).astype(np.float32)
     loop, ours = bare(model, images), pytorch_contender(model, BASELINE, "cuda", True, {"input": images})
@@ -58,7 +51,7 @@ def ways_of(model: torch.nn.Module, batch: int, engine: Path) -> dict[str, Way]:
         "harness": lambda: harness(ours),
         "harness, while NVML is asked": lambda: beside(GpuSampler, ours),
         "harness, with cuDNN searching": lambda: beside(searching, ours),
-        "harness, beside an open engine": lambda: beside(lambda: opened(engine), ours),
+        "harness, beside an open engine": lambda: beside(lambda: open_engine(engine), ours),
     }
 
 

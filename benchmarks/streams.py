@@ -13,10 +13,8 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from bare_loop import CALLS, images_for
+from bare_loop import CALLS, images_for, open_engine
 
-from enginery.core.params import load_params
-from enginery.core.records import Machine
 from enginery.engines import Engine
 from enginery.gpu.cuda import Buffer, Stream
 from enginery.models import load_model
@@ -53,10 +51,6 @@ def pytorch(_: Path, opened: ExitStack) -> Company:
         model(torch.randn(1, 3, 224, 224, device="cuda", dtype=torch.half))
     torch.cuda.synchronize()
     yield "PyTorch's answer"
-
-
-def open_engine(folder: Path) -> Engine:
-    return Engine.open(folder, Machine.read(Path("artifacts/machine.json")), load_params().inference)
 
 
 def compute(engine: Engine, batch: int) -> float:

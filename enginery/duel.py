@@ -48,7 +48,6 @@ def race_runs(before: Find, after: Find, precisions: Collection[str], params: Pa
 def duel(before: Path, after: Path, samples: SampleSet, params: Params) -> Shifts:
     """Two engines' folders, raced on this machine as it is now, and not as artifacts/machine.json has it."""
     here = describe_machine(EngineRecord.read(after / RECORD).target.runtime)
-    inference = params.inference.on(here.cores)
     old, new = checked_record(before, here), checked_record(after, here)
     if old.files == new.files:
         return {f"{SIDE_BY_SIDE}, same file": Shift(batch=None, log=0.0, error=0.0)}
@@ -57,7 +56,7 @@ def duel(before: Path, after: Path, samples: SampleSet, params: Params) -> Shift
 
     @contextmanager
     def opened(folder: Path) -> Iterator[Bind]:
-        with Engine.open(folder, here, inference) as engine:
+        with Engine.open(folder, here, params.inference) as engine:
             yield engine.bind
 
     sides = {BEFORE: lambda: opened(before), AFTER: lambda: opened(after)}

@@ -14,9 +14,7 @@ from enginery.core.records import Alone, PeakMemory
 
 @pytest.fixture
 def params():
-    return BenchmarkParams(
-        batches=(2, 8), seconds=0.01, baselines=("eager",), requests=(1,), confidence=0.95, seed=0
-    )  # fmt: skip
+    return BenchmarkParams(batches=(2, 8), seconds=0.01, baselines=("eager",), requests=(1,), confidence=0.95, seed=0)
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def test_what_a_gpu_took_comes_through_by_batch_size():
     assert Alone.model_validate_json(told.model_dump_json()) == told
 
 
-def test_its_time_is_that_of_the_compute(monkeypatch):
+def test_its_time_is_that_of_the_compute():
     answers = iter([0.5, *[0.002] * 100_000])
     assert module._milliseconds(lambda: next(answers), 0.01) == pytest.approx(2)
 

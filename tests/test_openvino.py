@@ -12,6 +12,20 @@ from enginery.runtimes import load_runtime
 IMAGES = np.random.default_rng(1).normal(size=(16, 24, 1, 1)).astype(np.float32)
 
 
+def save(graph, path):
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+
+
+def opened(path, build, inference, folder, requests=1):
+    openvino, blueprint = load_runtime("openvino"), read_blueprint(path, build)
+    openvino.compile(path, blueprint, folder)
+    return openvino.load(folder, blueprint, inference, requests)
+
+
+def from_one(build):
+    return build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=8, max=16))})
+
+
 @pytest.fixture(scope="module")
 def squeezed(tmp_path_factory):
     """An int8 convolution of one place, as in squeeze-and-excitation: the batch decides which kernel it goes to."""
@@ -37,17 +51,13 @@ def squeezed(tmp_path_factory):
         [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )
     path = tmp_path_factory.mktemp("squeezed") / "model.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    save(graph, path)
     return path
 
 
 @pytest.mark.parametrize("requests", [1, 2])
 def test_a_small_batch_after_a_large_one_is_right(squeezed, build, inference, requests, tmp_path):
-    openvino = load_runtime("openvino")
-    widest = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=8, max=16))})
-    blueprint = read_blueprint(squeezed, widest)
-    openvino.compile(squeezed, blueprint, tmp_path)
-    sessions = openvino.load(tmp_path, blueprint, inference, requests)
+    sessions = opened(squeezed, from_one(build), inference, tmp_path, requests)
     assert len(sessions) == requests
     for session in sessions * 3:
         for batch in (16, 8, 2, 1, 16, 3):
@@ -75,10 +85,8 @@ def test_factors_per_channel_keep_their_sign_before_a_quantization(operator, bui
         [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )
     path = tmp_path / "model.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
-    openvino, blueprint = load_runtime("openvino"), read_blueprint(path, build)
-    openvino.compile(path, blueprint, tmp_path)
-    (session,) = openvino.load(tmp_path, blueprint, inference, 1)
+    save(graph, path)
+    (session,) = opened(path, build, inference, tmp_path)
     images = IMAGES.ravel()[:32].reshape(2, 4, 2, 2)
     wanted = arbiter(path).run(None, {"input": images})[0]
     assert session.run({"input": images})["logits"] == pytest.approx(wanted, abs=1e-4)
@@ -116,12 +124,8 @@ def test_a_quantized_pixel_that_is_added_to_a_convolution_is_right_in_every_batc
         [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )
     path = tmp_path / "model.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
-    openvino = load_runtime("openvino")
-    from_one = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=8, max=16))})
-    blueprint = read_blueprint(path, from_one)
-    openvino.compile(path, blueprint, tmp_path)
-    (session,) = openvino.load(tmp_path, blueprint, inference, 1)
+    save(graph, path)
+    (session,) = opened(path, from_one(build), inference, tmp_path)
     for batch in (1, 16, 2, 1):
         wanted = arbiter(path).run(None, {"input": IMAGES[:batch]})[0]
         assert session.run({"input": IMAGES[:batch]})["logits"] == pytest.approx(wanted, abs=1e-3), batch
