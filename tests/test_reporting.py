@@ -669,6 +669,19 @@ def test_figures_are_drawn_for_every_precision(findings, evidence, tmp_path):
     assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
 
 
+def test_the_names_of_all_contenders_fit_into_the_picture(findings, evidence, tmp_path, monkeypatch):
+    drawn, entry = [], evidence("fp16")
+    monkeypatch.setattr("enginery.reporting.figures.plt.close", drawn.append)
+    for launched in ("eager", "cuda_graph", "max_autotune"):
+        entry = raced_twice(entry, f"{launched}+channels_last+fp16")
+    draw_figures(findings(entry), {}, tmp_path)
+    for figure in drawn[:2]:
+        legend, whole = figure.axes[0].get_legend().get_window_extent(), figure.bbox
+        assert len(figure.axes[0].get_legend().texts) == 5
+        assert whole.x0 <= legend.x0 and legend.x1 <= whole.x1
+        assert figure.axes[0].get_window_extent().width > 0.8 * whole.width
+
+
 def test_what_cannot_be_shipped_is_hollow_and_not_on_the_staircase(findings, evidence, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr("enginery.reporting.figures.plt.close", drawn.append)
@@ -767,7 +780,7 @@ def test_an_engine_that_company_slows_says_what_it_takes_by_itself(gpu, evidence
     int8 = by_itself(steady(on_gpu(evidence("int8", (4.0, 3.8, 4.2)))), batch1=alone[0], batch8=alone[1])
     found = Findings(gpu, (on_gpu(evidence("fp32", (1.0, 0.9, 1.1))), int8))
     said = re.search(r"- \*\*int8 is faster in a process of its own:\*\* (.*)\.", write_summary(found))
-    expected = f"beside the other contenders the GPU took {told}. How many times as fast it is says the former"
+    expected = f"beside the other contenders the GPU took {told}. Its speed-ups are those of the race"
     assert (said[1] if said else None) == (expected if told else None)
     row = tables.compute_table(found).loc["int8, in a process of its own"]
     assert row.tolist() == [f"{milliseconds:.3f}" for milliseconds in alone]

@@ -20,7 +20,7 @@ COLORS = {"fp32": "#64748b", "fp16": "#2563eb", "bf16": "#0d9488", "int8": "#d97
 STYLE = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
 LIGHTEST, DARKEST = 0.85, 0.55  # greys of the baselines
 STAIRS = "#94a3b8"
-CROWDED = 5
+CROWDED, LINE = 5, 100  # letters that fit side by side into a legend
 
 
 def draw_figures(findings: Findings, failures: Mapping[str, tuple[str, ...]], folder: Path) -> None:
@@ -59,7 +59,8 @@ def _bars(axes: Axes, findings: Findings, figure: str, label: str) -> None:
     axes.set_xticks(range(len(batches)), [f"batch {batch}" for batch in batches])
     axes.set_ylabel(label)
     axes.margins(y=0.15 if len(series) > CROWDED else 0.05)
-    axes.legend(frameon=False, ncols=min(CROWDED, len(series)), loc="lower left", bbox_to_anchor=(0, 1), fontsize=8)
+    columns = min(CROWDED, len(series), LINE // max(len(name) for name, *_ in series))
+    axes.legend(frameon=False, ncols=columns, loc="lower left", bbox_to_anchor=(0, 1), fontsize=8)
 
 
 def _short(value: float) -> str:

@@ -58,7 +58,7 @@ def _on_company(findings: Findings) -> list[Note]:
         for batch, (beside, alone) in timed.items()
         if beside and beside > AS_FAST * alone
     ]
-    text = f"beside the other contenders the GPU took {', '.join(ahead)}. How many times as fast it is says the former."
+    text = f"beside the other contenders the GPU took {', '.join(ahead)}. Its speed-ups are those of the race."
     return [Note(f"{chosen.precision} is faster {BY_ITSELF}", text)] if ahead else []
 
 
