@@ -678,7 +678,7 @@ def test_the_names_of_all_contenders_fit_into_the_picture(findings, evidence, tm
     for figure in drawn[:2]:
         legend, whole = figure.axes[0].get_legend().get_window_extent(), figure.bbox
         assert len(figure.axes[0].get_legend().texts) == 5
-        assert whole.x0 <= legend.x0 and legend.x1 <= whole.x1
+        assert whole.x0 <= legend.x0 < legend.x1 <= whole.x1
         assert figure.axes[0].get_window_extent().width > 0.8 * whole.width
 
 
