@@ -12,10 +12,10 @@ from statistics import median
 import numpy as np
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import BenchmarkParams, InferenceParams
-from enginery.core.records import Alone, Machine, PeakMemory
-from enginery.engines import Engine
-from enginery.feeds import BATCH
+from enginery.core.params import EAGER, BenchmarkParams, InferenceParams
+from enginery.core.records import Alone, EngineRecord, Machine, PeakMemory
+from enginery.engines import RECORD, Engine
+from enginery.feeds import BATCH, Feeds
 from enginery.gpu.nvml import process_megabytes
 from enginery.samples import SampleSet
 from enginery.timing import Contender, take_turn, warm_up
@@ -30,8 +30,9 @@ def engine_alone(
     return Alone.model_validate_json(_told("engine", engine, machine, validation, *chosen))
 
 
-def pytorch_peak_memory(weights: Path, validation: Path, batch: int, threads: int, device: str) -> PeakMemory:
-    return PeakMemory.model_validate_json(_told("pytorch", weights, validation, batch, threads, device))
+def pytorch_peak_memory(weights: Path, engine: Path, batch: int, threads: int, device: str) -> PeakMemory:
+    """Of what the engine was made from, on images of its size."""
+    return PeakMemory.model_validate_json(_told("pytorch", weights, engine, batch, threads, device))
 
 
 def _told(*arguments: object) -> str:
@@ -48,25 +49,29 @@ def _told(*arguments: object) -> str:
 def _engine_alone(folder: str, machine: str, validation: str, inference: str, benchmark: str) -> Alone:
     here, params = Machine.read(Path(machine)), BenchmarkParams.model_validate_json(benchmark)
     with Engine.open(Path(folder), here, InferenceParams.model_validate_json(inference)) as engine:
-        sizes = engine.record.profile.at("opt") | {BATCH: max(params.batches)}
-        inputs = engine.record.interface.inputs
-        call = engine.bind({spec.name: np.zeros(spec.at(sizes), spec.dtype) for spec in inputs})
-        memory = _peak_of(call, here.device)  # first: it is the engine's, and not that of the samples
+        # First: it is the engine's, and not that of the samples.
+        memory = _peak_of(engine.bind(_zeros(engine.record, max(params.batches))), here.device)
         samples = SampleSet.open(Path(validation))
         timed = params.batches if here.device == "cuda" else ()
         compute = {batch: _milliseconds(engine.bind(samples.cycled(batch)), params.seconds) for batch in timed}
     return Alone(memory=memory, compute=compute)
 
 
-def _pytorch_memory(folder: str, validation: str, batch: str, threads: str, device: str) -> PeakMemory:
+def _pytorch_memory(folder: str, engine: str, batch: str, threads: str, device: str) -> PeakMemory:
     import torch  # here, so that an engine is not charged for it
 
     from enginery.contenders import pytorch_contender
     from enginery.models import load_model
 
     torch.set_num_threads(int(threads))
-    feeds = SampleSet.open(Path(validation)).cycled(int(batch))
-    return _peak_of(pytorch_contender(load_model(Path(folder)), "eager", device, True, feeds), device)
+    record = EngineRecord.read(Path(engine) / RECORD)
+    model, feeds = load_model(Path(folder)), _zeros(record, int(batch))
+    return _peak_of(pytorch_contender(model, EAGER, device, record.build.tf32, feeds), device)
+
+
+def _zeros(record: EngineRecord, batch: int) -> Feeds:
+    sizes = record.profile.at("opt") | {BATCH: batch}
+    return {spec.name: np.zeros(spec.at(sizes), spec.dtype) for spec in record.interface.inputs}
 
 
 def _milliseconds(contender: Contender, seconds: float) -> float:

@@ -146,8 +146,11 @@ def take_round(point: Point, seconds: float, pace: Callable[[], float], rng: np.
 
 
 def take_turn(contender: Contender, seconds: float) -> list[Call]:
-    deadline = time.perf_counter() + seconds
+    """The first call, which is discarded, can take the whole turn where a new shape is prepared for; the counted ones
+    get half a turn at least."""
+    started = time.perf_counter()
     contender()
+    deadline = max(started + seconds, time.perf_counter() + seconds / 2)
     calls = [time_call(contender)]
     while time.perf_counter() < deadline:
         calls.append(time_call(contender))

@@ -35,17 +35,18 @@ def benchmark(
     inference = params.inference.on(here.cores)
     torch.set_num_threads(inference.threads)
     samples = SampleSet.open(validation)
+    # Processes of their own, while this one holds nothing yet that they might lack.
+    alone = engine_alone(engine, machine, validation, inference, params.benchmark)
+    peak_memory = {ENGINE: alone.memory}
+    if params.benchmark.baselines != (ONNXRUNTIME,):
+        largest = max(params.benchmark.batches)
+        peak_memory[EAGER] = pytorch_peak_memory(weights, engine, largest, inference.threads, here.device)
     company, sampler = Company(), GpuSampler() if here.device == "cuda" else None
     with ExitStack() as opened:
         contenders = _contenders(opened, engine, simplified, weights, here, inference, params.benchmark.baselines)
         pace = pace_of(here.device, inference.threads)
         watches: list[AbstractContextManager[object]] = [company, sampler] if sampler else [company]
         race = race_contenders(contenders, samples, params.benchmark, pace, f"benchmark, {precision}", watches)
-    alone = engine_alone(engine, machine, validation, inference, params.benchmark)
-    peak_memory = {ENGINE: alone.memory}
-    if params.benchmark.baselines != (ONNXRUNTIME,):
-        largest = max(params.benchmark.batches)
-        peak_memory[EAGER] = pytorch_peak_memory(weights, validation, largest, inference.threads, here.device)
     summary = Benchmark(
         precision=precision,
         threads=inference.threads,

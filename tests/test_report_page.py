@@ -436,7 +436,7 @@ def test_on_a_gpu_its_state_is_told_and_without_one_it_is_not_mentioned(gpu, fin
         "450 + 612 MB",
     ):
         assert told in there.text
-    alone = "Rows that say “in a process of its own” were timed after the race"
+    alone = "Rows that say “in a process of its own” were timed without other contenders"
     assert alone not in there.text
     assert alone in Reader(page_of(Findings(gpu, (by_itself(on_gpu(evidence("int8")), batch1=0.9, batch8=7.9),)))).text
     here = Reader(page_of(findings(evidence("int8"))))

@@ -316,6 +316,27 @@ def test_the_summary_says_where_pytorch_beats_the_best_engine(findings, evidence
     assert ("is faster than" in page) == (told is not None)
 
 
+@pytest.mark.parametrize("other", ["cuda_graph", "cuda_graph+channels_last+fp16"])
+def test_of_a_faster_pytorch_in_other_numbers_it_says_that_its_answers_were_not_measured(findings, evidence, other):
+    said = write_summary(findings(raced_twice(evidence("int8", (0.8, 0.75, 0.9)), other)))
+    (line,) = (line for line in said.splitlines() if line.startswith(f"- **PyTorch {other} is faster than int8:**"))
+    assert line.endswith("How well it answers was not measured." if "fp16" in other else "1.25 times at batch 8.")
+
+
+def test_the_summary_says_why_this_precision_unless_it_is_to_be_measured_again(findings, evidence):
+    found = findings(evidence("fp32", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.9, 4.1)))
+    why = "It is the fastest of the 2 that may be shipped, 4.00 times as fast as fp32, the next."
+    assert f"The engine takes 12.3 MB. {why}\n" in write_summary(found)
+    assert "may be shipped" not in write_summary(findings(noisy(evidence("int8"), {"engine": {"spread": 0.31}})))
+
+
+@pytest.mark.parametrize(("executed", "told"), [("tf32", True), ("fp32", False)])
+def test_tf32_is_explained_where_it_ran(findings, evidence, executed, told):
+    assert (
+        "tf32 is how a GPU multiplies float32" in write_summary(findings(evidence("fp32", executed=executed)))
+    ) == told
+
+
 def noisy(entry, latency=None, contention=None, **changes):
     """The evidence with its timings disturbed."""
     benchmark = entry.benchmark
@@ -679,6 +700,7 @@ def test_the_names_of_all_contenders_fit_into_the_picture(findings, evidence, tm
         legend, whole = figure.axes[0].get_legend().get_window_extent(), figure.bbox
         assert len(figure.axes[0].get_legend().texts) == 5
         assert whole.x0 <= legend.x0 < legend.x1 <= whole.x1
+        assert legend.y1 <= whole.y1
         assert figure.axes[0].get_window_extent().width > 0.8 * whole.width
 
 
@@ -744,7 +766,7 @@ def on_gpu(entry, cuda_graph=True, throttled=None):
 def test_on_a_gpu_the_summary_says_what_was_timed_and_in_which_state(gpu, evidence):
     page = write_summary(Findings(gpu, (on_gpu(evidence("fp32", (1.0, 0.9, 1.1))), on_gpu(evidence("int8")))))
     assert "NVIDIA H200 (compute capability 9.0, driver 580.65, CUDA 13.0), TensorRT 11.4.0.106" in page
-    assert "p50 / p90 / p99, copies to the GPU and back included." in page
+    assert "p50 / p90 / p99, the last of 100 calls or more, copies to the GPU and back included." in page
     assert "the kernels of fp32, int8 were replayed as one CUDA graph." in page
     plain = write_summary(Findings(gpu, (on_gpu(evidence("fp32"), cuda_graph=False),)))
     assert "the kernels were launched one by one." in plain
@@ -770,8 +792,8 @@ def by_itself(entry, **milliseconds):
 @pytest.mark.parametrize(
     ("alone", "told"),
     [
-        ((0.85, 7.9), "1.000 ms at batch 1 and by itself 0.850"),
-        ((0.85, 4.0), "1.000 ms at batch 1 and by itself 0.850, 8.000 ms at batch 8 and by itself 4.000"),
+        ((0.85, 7.9), "0.850 ms at batch 1 (1.000 in the race)"),
+        ((0.85, 4.0), "0.850 ms at batch 1 (1.000 in the race), 4.000 ms at batch 8 (8.000 in the race)"),
         ((0.98, 7.9), None),
     ],
     ids=["small batch", "both", "neither"],
@@ -780,7 +802,7 @@ def test_an_engine_that_company_slows_says_what_it_takes_by_itself(gpu, evidence
     int8 = by_itself(steady(on_gpu(evidence("int8", (4.0, 3.8, 4.2)))), batch1=alone[0], batch8=alone[1])
     found = Findings(gpu, (on_gpu(evidence("fp32", (1.0, 0.9, 1.1))), int8))
     said = re.search(r"- \*\*int8 is faster in a process of its own:\*\* (.*)\.", write_summary(found))
-    expected = f"beside the other contenders the GPU took {told}. Its speed-ups are those of the race"
+    expected = f"there its compute takes {told}. Its speed-ups are those of the race"
     assert (said[1] if said else None) == (expected if told else None)
     row = tables.compute_table(found).loc["int8, in a process of its own"]
     assert row.tolist() == [f"{milliseconds:.3f}" for milliseconds in alone]
@@ -873,8 +895,8 @@ def test_a_sum_far_from_the_latency_is_not_to_be_trusted(findings, evidence):
 def test_layers_that_lost_are_named_with_what_they_took_in_the_fastest_that_is_not_quantized(findings, evidence):
     fp32, bf16 = evidence("fp32", (1.0, 0.9, 1.1)), evidence("bf16", (2.0, 1.9, 2.1))
     cost = cost_of("int8", write_summary(findings(fp32, bf16, traced(evidence("int8", (4.0, 3.9, 4.1)), conv2=12.0))))
-    assert "Compute layers that bf16 has too, the fastest that is not quantized: 3." in cost
-    assert "They take 21.50 ms here and 29.00 ms there. Slower here: 1:" in cost
+    assert "Compute layers that bf16, the fastest that is not quantized, has too: 3." in cost
+    assert "They take 21.50 ms here and 29.00 ms there. Clearly slower here: 1, by 2.00 ms together:" in cost
     (row,) = [line for line in cost.splitlines() if line.startswith("| conv")]
     assert [cell.strip() for cell in row.split("|")[1:-1]] == [
         *("conv2", "12.000", "10.000", "2.000"),
@@ -885,8 +907,8 @@ def test_layers_that_lost_are_named_with_what_they_took_in_the_fastest_that_is_n
 def test_where_nothing_lost_one_sentence_says_so(findings, evidence):
     page = write_summary(findings(evidence("fp32", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.8, 4.2))))
     assert cost_of("int8", page).strip() == (
-        "Compute layers that fp32 has too, the fastest that is not quantized: 3. They take 14.50 ms here and 58.00 ms "
-        "there. No layer became slower."
+        "Compute layers that fp32, the fastest that is not quantized, has too: 3. They take 14.50 ms here and 58.00 ms "
+        "there. No layer became clearly slower."
     )
 
 
@@ -906,7 +928,7 @@ def test_layers_that_cannot_be_matched_are_not_compared(findings, evidence):
         return replace(int8, trace=int8.trace.model_copy(update={"layers": tuple(given)}))
 
     some = cost_of("int8", write_summary(findings(fp32, renamed("__myl_1", "__myl_2", "classifier", "reorder"))))
-    assert "Compute layers that fp32 has too, the fastest that is not quantized: 1." in some
+    assert "Compute layers that fp32, the fastest that is not quantized, has too: 1." in some
     assert "Not compared, because no layer of fp32 has their names: __myl_1, __myl_2." in some
     none = cost_of("int8", write_summary(findings(fp32, renamed("__myl_1", "__myl_2", "__myl_3", "__myl_4"))))
     assert none.strip() == "No layer of it has a name that fp32 has as well: they cannot be compared."
@@ -936,7 +958,7 @@ def test_layers_of_which_nothing_is_known_but_their_time_are_told(findings, evid
 
     page = write_summary(findings(unknown(evidence("fp32", (1.0, 0.9, 1.1))), unknown(evidence("int8"))))
     assert "| conv1      | 30.000 | 50.0%   | unknown | unknown       |" in page
-    assert "Layers that fp32 has too, the fastest that is not quantized: 4." in cost_of("int8", page)
+    assert "Layers that fp32, the fastest that is not quantized, has too: 4." in cost_of("int8", page)
 
 
 @pytest.mark.parametrize(("precision", "tf32", "as_asked"), [("fp32", True, 1), ("fp32", False, 0), ("fp16", True, 0)])

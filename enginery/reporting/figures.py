@@ -20,7 +20,8 @@ COLORS = {"fp32": "#64748b", "fp16": "#2563eb", "bf16": "#0d9488", "int8": "#d97
 STYLE = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
 LIGHTEST, DARKEST = 0.85, 0.55  # greys of the baselines
 STAIRS = "#94a3b8"
-CROWDED, LINE = 5, 100  # letters that fit side by side into a legend
+CROWDED = 5
+LINE = 100  # letters that fit side by side into a legend
 
 
 def draw_figures(findings: Findings, failures: Mapping[str, tuple[str, ...]], folder: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from enginery.core.params import NUMBERS
 from enginery.core.records import PYTORCH, Ratio
 from enginery.reporting.evidence import Evidence, Findings, title_of
 from enginery.reporting.noise import Noise, meanwhile, noise_at, noise_of, reasons, slowed
@@ -43,7 +44,9 @@ def _on_faster_baselines(findings: Findings) -> list[Note]:
     for baseline in findings.baselines:
         ratios = [chosen.ratio(batch, baseline) for batch in findings.batches]
         if ahead := [f"{1 / ratio.median:.2f} times at batch {ratio.batch}" for ratio in ratios if _is_slower(ratio)]:
-            notes.append(Note(f"{title_of(baseline)} is faster than {chosen.precision}", f"{', '.join(ahead)}."))
+            untold = " How well it answers was not measured." if set(baseline.split("+")) & set(NUMBERS) else ""
+            title = f"{title_of(baseline)} is faster than {chosen.precision}"
+            notes.append(Note(title, f"{', '.join(ahead)}.{untold}"))
     return notes
 
 
@@ -54,11 +57,11 @@ def _on_company(findings: Findings) -> list[Note]:
         return []
     timed = {batch: (chosen.latency(batch).compute, alone) for batch, alone in chosen.benchmark.alone.items()}
     ahead = [
-        f"{beside:.3f} ms at batch {batch} and by itself {alone:.3f}"
+        f"{alone:.3f} ms at batch {batch} ({beside:.3f} in the race)"
         for batch, (beside, alone) in timed.items()
         if beside and beside > AS_FAST * alone
     ]
-    text = f"beside the other contenders the GPU took {', '.join(ahead)}. Its speed-ups are those of the race."
+    text = f"there its compute takes {', '.join(ahead)}. Its speed-ups are those of the race."
     return [Note(f"{chosen.precision} is faster {BY_ITSELF}", text)] if ahead else []
 
 

@@ -8,7 +8,7 @@ from enginery.core.records import ENGINE
 from enginery.reporting import tables
 from enginery.reporting.evidence import Evidence, Findings
 from enginery.reporting.notes import Note, noise_by_batch, notes_on
-from enginery.reporting.verdict import sentence
+from enginery.reporting.verdict import recommend, sentence, stands, why
 from enginery.reporting.where_time_goes import layer_sections
 from enginery.reporting.wording import RUNTIME_TITLES, device
 
@@ -17,10 +17,10 @@ NOISE = "What is noisy and why"
 
 def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> str:
     machine, first = findings.machine, findings.precisions[0]
-    on_gpu, noise = machine.device == "cuda", noise_by_batch(findings)
+    on_gpu, noise, chosen = machine.device == "cuda", noise_by_batch(findings), recommend(findings)
     parts = [
         "# Which precision to ship",
-        sentence(findings),
+        " ".join([sentence(findings), *([why(findings, chosen)] if chosen and stands(findings, chosen) else [])]),
         f"Measured on {device(machine)}, {RUNTIME_TITLES[machine.runtime]} {machine.runtime_version}, "
         f"{first.benchmark.threads} threads, {first.validation.samples} validation images.",
         *_listed(notes_on(findings, failures)),
@@ -32,14 +32,14 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
         "Where the error arises, as relative error: the typed graph run as written against PyTorch, then the engine "
         "against that graph.",
         _markdown(tables.blame_table(findings)),
-        f"At single batch sizes, over {first.validation.spots[0].samples} images or one batch: accuracy, and the "
-        "relative error to the same engine's logits on the full set.",
+        f"{tables.explain_spots(findings)}.",
         _markdown(tables.spot_table(findings)),
         "## Executed precision",
-        "What the compiler made of the layers that carry the arithmetic.",
+        f"What the compiler made of the layers that carry the arithmetic.{tables.explain_tf32(findings)}",
         _markdown(tables.executed_table(findings)),
         "## Latency",
-        "Milliseconds per batch: p50 / p90 / p99" + (", copies to the GPU and back included." if on_gpu else "."),
+        f"Milliseconds per batch: p50 / p90 / p99, the last of {tables.RUNS_FOR_P99} calls or more"
+        + (", copies to the GPU and back included." if on_gpu else "."),
         _markdown(tables.latency_table(findings)),
         *_cost_section(findings),
         *(_gpu_sections(findings) if on_gpu else []),

@@ -25,7 +25,7 @@ FEWEST_FOR_A_LINE = 3  # any two batch sizes lie on one
 def accuracy_table(findings: Findings) -> pd.DataFrame:
     rows = {
         entry.precision: {
-            "verdict": "passed" if entry.validation.passed else "FAILED",
+            "thresholds": "passed" if entry.validation.passed else "FAILED",
             "accuracy": percent(entry.validation.engine_accuracy),
             "drop": percent(entry.validation.accuracy_drop),
             "top-1 agreement": percent(entry.validation.engine_against_pytorch.top1_agreement),
@@ -67,6 +67,14 @@ def spot_table(findings: Findings) -> pd.DataFrame:
     return _frame(rows)
 
 
+def explain_spots(findings: Findings) -> str:
+    samples = findings.precisions[0].validation.spots[0].samples
+    return (
+        f"At single batch sizes, over {samples} images or one batch: accuracy, and the relative error to the same "
+        "engine's logits on the full set, which was run at the largest"
+    )
+
+
 def executed_table(findings: Findings) -> pd.DataFrame:
     rows = {
         entry.precision: {
@@ -77,6 +85,12 @@ def executed_table(findings: Findings) -> pd.DataFrame:
         for entry in findings.precisions
     }
     return _frame(rows)
+
+
+def explain_tf32(findings: Findings) -> str:
+    if not any("tf32" in entry.engine.executed for entry in findings.precisions):
+        return ""
+    return " tf32 is how a GPU multiplies float32 if build.tf32 lets it: with 11 bits of mantissa instead of 24."
 
 
 def latency_table(findings: Findings) -> pd.DataFrame:
@@ -124,7 +138,7 @@ def compute_table(findings: Findings) -> pd.DataFrame:
 def explain_by_itself(findings: Findings) -> str:
     if not any(entry.benchmark.alone for entry in findings.precisions):
         return ""
-    return f" Rows that say “{BY_ITSELF}” were timed after the race without other contenders, as an engine is deployed."
+    return f" Rows that say “{BY_ITSELF}” were timed without other contenders, as an engine is deployed."
 
 
 def gpu_table(findings: Findings) -> pd.DataFrame:

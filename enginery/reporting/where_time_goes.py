@@ -85,9 +85,10 @@ def cost(entry: Evidence, findings: Findings) -> Parts:
     slower, alone = losses(found, entry.trace.milliseconds), _told_alone(found, entry, other)
     if not slower:
         which = "No layer" if not found.unmatched else "None of these"
-        return [f"{_shared(found, other)} {which} became slower.", *alone]
-    most = f", the {MOST_LAYERS} that lost most:" if len(slower) > MOST_LAYERS else ":"
-    told = f"{_shared(found, other)} Slower here: {len(slower)}{most}"
+        return [f"{_shared(found, other)} {which} became clearly slower.", *alone]
+    lost = f"{sum(pair.lost for pair in slower):.2f} ms"
+    most = f"; the {MOST_LAYERS} that lost most:" if len(slower) > MOST_LAYERS else ":"
+    told = f"{_shared(found, other)} Clearly slower here: {len(slower)}, by {lost} together{most}"
     return [told, _loss_table(slower, other.precision), *alone]
 
 
@@ -96,7 +97,7 @@ def _shared(found: Comparison, other: Evidence) -> str:
     pairs, what = (found.computing, "Compute layers") if found.computing else (found.pairs, "Layers")
     ours, theirs = (sum(pair[side].milliseconds for pair in pairs) for side in (0, 1))
     return (
-        f"{what} that {other.precision} has too, the fastest that is not quantized: {len(pairs)}. They take "
+        f"{what} that {other.precision}, the fastest that is not quantized, has too: {len(pairs)}. They take "
         f"{ours:.2f} ms here and {theirs:.2f} ms there."
     )
 

@@ -113,11 +113,7 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
         "tradeoff": causes.tradeoff_pictures(findings, looks),
         "accuracy": of_frame("Against PyTorch, on the full validation set", tables.accuracy_table(findings)),
         "blame": of_frame("Where the error arises, as relative error", tables.blame_table(findings)),
-        "spots": of_frame(
-            f"At single batch sizes, over {findings.precisions[0].validation.spots[0].samples} images or one batch: "
-            "accuracy, and relative error to its own logits on the full set",
-            tables.spot_table(findings),
-        ),
+        "spots": of_frame(tables.explain_spots(findings), tables.spot_table(findings)),
         "latency": pictures.latency_pictures(findings, looks),
         "latencies": latencies(findings),
         "costs": of_frame("What a batch costs: a fixed part, and each image", costs) if len(costs) else None,
@@ -125,6 +121,7 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
         if findings.machine.device == "cuda"
         else None,
         "by_itself": tables.explain_by_itself(findings),
+        "tf32": tables.explain_tf32(findings),
         "gpu": of_frame("The GPU meanwhile", gpu) if len(gpu) else None,
         "throughput": pictures.throughput_pictures(findings, looks),
         "throughputs": throughputs(findings),
