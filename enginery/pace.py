@@ -1,16 +1,18 @@
 """How fast the machine is while it races: a fixed piece of work, timed before each round.
 
-A virtual machine's cores may be moved nearer to each other or further apart under way, a clock may drop. That changes
-some contenders by a quarter and others hardly, so rounds at different paces are not of one kind.
+A virtual machine's cores may be moved nearer to each other or further apart under way, or shared with others; a clock
+may drop. That changes some contenders by a quarter and others hardly, so rounds at different paces are not of one kind.
 """
 
+import math
 import time
 from collections.abc import Callable
 
 import torch
 
-HANDOVERS, ATTEMPTS = 20, 3
-SHARE = 32768  # elements that PyTorch gives to a thread
+ATTEMPTS = 3
+HANDOVERS, SHARE = 20, 32768  # elements that PyTorch gives to a thread
+LAUNCHES = 100
 MATRIX, PRODUCTS = 2048, 20  # smaller ones take as long as their launch
 
 
@@ -24,17 +26,24 @@ def _cpu_pace(threads: int) -> Callable[[], float]:
     numbers = torch.zeros(SHARE * threads)
 
     def read() -> float:
-        return min(_seconds(lambda: numbers.add_(1.0)) for _ in range(ATTEMPTS))
+        return min(_seconds(lambda: numbers.add_(1.0), HANDOVERS) for _ in range(ATTEMPTS))
 
     return read
 
 
 def _gpu_pace() -> Callable[[], float]:
-    """Products of matrices by the device's clock: they see the GPU's clock, and others that use it."""
-    matrix = torch.rand(MATRIX, MATRIX, device="cuda")
+    """Of the host, which launches one operation after the other, and of the GPU, which multiplies matrices.
+
+    Their geometric mean: a change of either by some share shows alike, however much faster one of them is.
+    """
+    number, matrix = torch.zeros(1, device="cuda"), torch.rand(MATRIX, MATRIX, device="cuda")
     before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
-    def once() -> float:
+    def launching() -> float:
+        torch.cuda.synchronize()  # a launch that finds the queue full waits
+        return _seconds(lambda: number.add_(1.0), LAUNCHES)
+
+    def multiplying() -> float:
         before.record()
         for _ in range(PRODUCTS):
             torch.mm(matrix, matrix)
@@ -42,12 +51,16 @@ def _gpu_pace() -> Callable[[], float]:
         after.synchronize()
         return float(before.elapsed_time(after)) / 1000 / PRODUCTS
 
-    return lambda: min(once() for _ in range(ATTEMPTS))
+    def read() -> float:
+        host, gpu = (min(once() for _ in range(ATTEMPTS)) for once in (launching, multiplying))
+        return math.sqrt(host * gpu)
+
+    return read
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def _seconds(work: Callable[[], object], times: int) -> float:
     work()
     started = time.perf_counter()
-    for _ in range(HANDOVERS):
+    for _ in range(times):
         work()
-    return (time.perf_counter() - started) / HANDOVERS
+    return (time.perf_counter() - started) / times

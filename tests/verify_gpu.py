@@ -15,19 +15,21 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from enginery.alone import engine_alone
 from enginery.bf16_twin import float32_twin, uses_bf16
 from enginery.convert import cast, quantize
 from enginery.core.errors import EngineryError
 from enginery.core.params import BenchmarkParams, InferenceParams, Keep, Profile, Range
-from enginery.core.records import Blueprint, EngineRecord, Interface, TensorSpec, Trace
+from enginery.core.records import SAME_PACE, Blueprint, EngineRecord, Interface, TensorSpec, Trace
 from enginery.engines import Engine, build_engine
 from enginery.gpu import cuda
 from enginery.gpu.nvml import GpuSampler, process_megabytes
 from enginery.gpu.session import DeviceSession
 from enginery.graphs import arbiter, load_graph, run_graph, save_graph
 from enginery.machine import describe_machine
+from enginery.pace import pace_of
 from enginery.targets import target_of
 
 PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
@@ -310,6 +312,16 @@ def test_the_gpu_is_watched_while_it_works(engines, machine, images):
     assert held is None or held > 0
 
 
+def test_the_pace_sees_a_host_that_is_slow_to_launch():
+    """NVML does not: the GPU is as fast as ever, and waits."""
+    read = pace_of("cuda", 1)
+    undisturbed = statistics.median(read() for _ in range(21))
+    with SlowLaunches():
+        disturbed = statistics.median(read() for _ in range(21))
+    print(f"{1e6 * undisturbed:.1f} us, disturbed {1e6 * disturbed:.1f} us")
+    assert disturbed > SAME_PACE * undisturbed
+
+
 def test_tf32_is_used_only_if_it_is_allowed(graphs, engines, machine, build, manifest, images, tmp_path):
     assert "tf32" not in EngineRecord.read(engines / "fp32" / "engine.json").executed
     build_engine("fp32", graphs["fp32"], target_of(machine, build.tensorrt), build, manifest, tmp_path / "tf32")
@@ -340,6 +352,16 @@ def test_nvidias_own_command_builds_the_same_and_runs_it(engines, machine):
         pytest.skip(f"{command or 'trtexec'} is not for {machine.runtime}, or not on the PATH")
     done = subprocess.run(["bash", str(engines / "int8" / "reproduce.sh")], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+class SlowLaunches(TorchDispatchMode):
+    """Each operation costs the host 20 microseconds more: less than the GPU takes for a product of matrices."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        until = time.perf_counter() + 20e-6
+        while time.perf_counter() < until:
+            pass
+        return func(*args, **(kwargs or {}))
 
 
 def free_memory():

@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 
 from enginery.reporting import tables
 from enginery.reporting.evidence import Findings, title_of
-from enginery.reporting.page.charts import frontier
+from enginery.reporting.page.charts import RIGHT, frontier
+from enginery.reporting.page.labels import GAP, Named, place_labels
 from enginery.reporting.verdict import recommend, shippable
 
 COLORS = {"fp32": "#64748b", "fp16": "#2563eb", "bf16": "#0d9488", "int8": "#d97706", "fp8": "#9333ea"}
@@ -21,6 +22,7 @@ STYLE = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
 LIGHTEST, DARKEST = 0.85, 0.55  # greys of the baselines
 STAIRS = "#94a3b8"
 CROWDED = 5
+POINTS = 72  # of an inch
 LINE = 100  # letters that fit side by side into a legend
 
 
@@ -82,15 +84,9 @@ def _tradeoff(axes: Axes, findings: Findings, failures: Mapping[str, tuple[str, 
         axes.errorbar(
             [row.speedup], [row.relative_error], xerr=spread, fmt="o", color=color, mfc=face, capsize=3, markersize=8
         )
-        axes.annotate(
-            row.precision if pd.isna(row.accuracy) else f"{row.precision}, {row.accuracy:.1%}",
-            (row.speedup, row.relative_error),
-            textcoords="offset points",
-            xytext=(8, 6),
-            color=color,
-        )
     axes.set_yscale("log")
     axes.margins(x=0.2, y=0.2)
+    _name_dots(axes, rows)
     axes.set_xlabel(f"times as fast as {title_of(findings.baselines[0])}, batch {findings.tuned_batch}")
     axes.set_ylabel("relative error of the logits (lower is better)")
     hollow = "; hollow: ran as another type, or failed" if len(filled) < len(rows) else ""
@@ -98,6 +94,31 @@ def _tradeoff(axes: Axes, findings: Findings, failures: Mapping[str, tuple[str, 
         f"Right and down is better; the label shows accuracy, if it is known{hollow}", fontsize=10, loc="left"
     )
     axes.grid(alpha=0.25)
+
+
+def _name_dots(axes: Axes, rows: pd.DataFrame) -> None:
+    """Where the page puts the names; its pixels are points here."""
+    axes.autoscale_view()
+    (left, top), (right, bottom) = axes.transAxes.transform([(0, 1), (1, 0)])
+    height = (top - bottom) * POINTS / axes.figure.dpi
+    places = axes.transData.transform(rows[["speedup", "relative_error"]])
+    names = [
+        row.precision if pd.isna(row.accuracy) else f"{row.precision}, {row.accuracy:.1%}" for row in rows.itertuples()
+    ]
+    dots = [
+        Named((x - left) / (right - left), height * (top - y) / (top - bottom), name)
+        for (x, y), name in zip(places, names, strict=True)
+    ]
+    for row, label in zip(rows.itertuples(), place_labels(dots, height, RIGHT), strict=True):
+        axes.annotate(
+            label.of.name,
+            (row.speedup, row.relative_error),
+            textcoords="offset points",
+            xytext=(-GAP if label.at_left else GAP, -label.moved),
+            horizontalalignment="right" if label.at_left else "left",
+            verticalalignment="center",
+            color=COLORS[str(row.precision)],
+        )
 
 
 def _save(path: Path, draw: Callable[[Axes], None]) -> None:

@@ -32,7 +32,8 @@ class Stream:
 
 
 def install() -> None:
-    for owner, names in {torch.Tensor: ["to"], torch.nn.Module: ["to"], torch: ["empty", "empty_like", "rand"]}.items():
+    made = ["empty", "empty_like", "rand", "zeros"]
+    for owner, names in {torch.Tensor: ["to"], torch.nn.Module: ["to"], torch: made}.items():
         for name in names:
             setattr(owner, name, _on_cpu(getattr(owner, name)))
     torch.mm = _small(torch.mm)
