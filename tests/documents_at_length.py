@@ -146,7 +146,8 @@ BENCHMARKS = {
     "alarm_ratios": ("2", "of all comparisons"),
     "zoo": ("squeezenet1_1 --epochs 0", '"ratios": {'),
 }
-NOT_HERE = {"bare_loop", "conv_bias", "launches", "max_autotune", "nights", "streams"}  # GPUs', and three nights
+# They need a GPU, or three nights.
+NOT_HERE = {"bare_loop", "conv_bias", "host_states", "launches", "max_autotune", "nights", "streams"}
 
 
 def test_every_benchmark_is_run():
