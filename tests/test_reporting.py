@@ -1,11 +1,13 @@
 import re
 import shutil
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from dvc.commands.metrics import DEFAULT_PRECISION
 from dvc.compare import show_diff
 from dvc.utils.diff import diff
+from matplotlib.transforms import Bbox
 
 from enginery.core.errors import EngineryError
 from enginery.core.params import MustPay, Profile, Range
@@ -722,6 +724,24 @@ def test_what_cannot_be_shipped_is_hollow_and_not_on_the_staircase(findings, evi
     assert stairs.get_xydata().tolist() == [[4.0, 1e-2], [1.0, 1e-6]]
     assert stairs.get_drawstyle() == "steps-post", "at a speed between the two there is only the faster one's error"
     assert [dot.get_markerfacecolor() == "white" for dot in dots] == [False, True, False, False, True]
+
+
+def test_no_name_in_the_picture_lies_on_a_dot_or_a_name(findings, evidence, tmp_path, monkeypatch):
+    """Two as they lay on an H200, two that are one to the eye, and one alone."""
+    drawn = []
+    monkeypatch.setattr("enginery.reporting.figures.plt.close", drawn.append)
+    speeds = {"fp32": 1.63, "fp16": 1.55, "bf16": 0.28, "int8": 0.26, "fp8": 0.9}
+    errors = {"fp32": 1e-4, "fp16": 1.2e-4, "bf16": 2e-3, "int8": 2e-3, "fp8": 1e-3}
+    entries = [evidence(name, (at, at, at), relative=errors[name]) for name, at in speeds.items()]
+    draw_figures(findings(*entries), {}, tmp_path)
+    axes = drawn[2].axes[0]
+    names = [text.get_window_extent() for text in axes.texts]
+    middles = axes.transData.transform([(speeds[name], errors[name]) for name in speeds])
+    radius = axes.lines[1].get_markersize() / 2 * drawn[2].dpi / 72
+    dots = [Bbox.from_bounds(x - radius, y - radius, 2 * radius, 2 * radius) for x, y in middles]
+    assert len(names) == len(dots) == 5
+    assert [name for name in names if name.count_overlaps(dots)] == []
+    assert [first for first, second in combinations(names, 2) if first.overlaps(second)] == []
 
 
 @pytest.fixture
