@@ -7,48 +7,27 @@ is called slow. The pace of a race (`enginery/pace.py`) joins the first and the 
 
 import sys
 import time
-from collections.abc import Callable
-from statistics import median
 
+import numpy as np
 import pandas as pd
-import torch
 import torchvision
 
-ATTEMPTS, TURN, SLOW = 3, 0.075, 1.2
+from enginery.contenders import pytorch_contender
+from enginery.core.params import EAGER
+from enginery.pace import fastest, launching, multiplying
+from enginery.timing import middle, take_turn
+
+TURN, SLOW = 0.075, 1.2
 
 
 def main() -> None:
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    model, image = torchvision.models.resnet50().eval().cuda(), torch.randn(1, 3, 224, 224).pin_memory()
-    number, matrix = torch.zeros(1, device="cuda"), torch.rand(2048, 2048, device="cuda")
-
-    def launching() -> float:
-        torch.cuda.synchronize()
-        return seconds(lambda: number.add_(1.0), 100)
-
-    def in_python() -> float:
-        return seconds(lambda: sum(i * i for i in range(3000)), 1)
-
-    def multiplying() -> float:
-        before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        before.record()
-        for _ in range(20):
-            torch.mm(matrix, matrix)
-        after.record()
-        after.synchronize()
-        return float(before.elapsed_time(after)) / 1000 / 20
-
-    def eager() -> object:
-        return model(image.cuda(non_blocking=True)).cpu()
-
-    pieces = {"a launch, us": launching, "Python alone, us": in_python, "a product, us": multiplying}
-    rows = []
-    with torch.inference_mode():
-        seconds(eager, 30)
-        end = time.perf_counter() + float(sys.argv[1])
-        while time.perf_counter() < end:
-            row = {name: 1e6 * min(piece() for _ in range(ATTEMPTS)) for name, piece in pieces.items()}
-            rows.append(row | {"eager, ms": turn(eager)})
+    image = np.random.default_rng(0).normal(0, 1, (1, 3, 224, 224)).astype(np.float32)
+    eager = pytorch_contender(torchvision.models.resnet50().eval(), EAGER, "cuda", True, {"input": image})
+    pieces = {"a launch, us": launching(), "Python alone, us": in_python, "a product, us": multiplying()}
+    rows, end = [], time.perf_counter() + float(sys.argv[1])
+    while time.perf_counter() < end:
+        row = {name: 1e6 * fastest(piece) for name, piece in pieces.items()}
+        rows.append(row | {"eager, ms": 1000 * middle(take_turn(eager, TURN))})
     readings = pd.DataFrame(rows)
     launch = readings["a launch, us"]
     host = (launch > SLOW * launch.median()).map({False: "as mostly", True: "slow"}).rename("host")
@@ -56,19 +35,10 @@ def main() -> None:
     print(table.to_markdown(floatfmt=".2f"))
 
 
-def seconds(work: Callable[[], object], times: int) -> float:
+def in_python() -> float:
     started = time.perf_counter()
-    for _ in range(times):
-        work()
-    return (time.perf_counter() - started) / times
-
-
-def turn(eager: Callable[[], object]) -> float:
-    eager()
-    taken, end = [], time.perf_counter() + TURN
-    while time.perf_counter() < end:
-        taken.append(1000 * seconds(eager, 1))
-    return median(taken)
+    sum(i * i for i in range(3000))
+    return time.perf_counter() - started
 
 
 if __name__ == "__main__":

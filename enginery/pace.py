@@ -24,11 +24,7 @@ def pace_of(device: str, threads: int) -> Callable[[], float]:
 def _cpu_pace(threads: int) -> Callable[[], float]:
     """Hardly any arithmetic, but all threads must start and meet again: what small layers spend their time on."""
     numbers = torch.zeros(SHARE * threads)
-
-    def read() -> float:
-        return min(_seconds(lambda: numbers.add_(1.0), HANDOVERS) for _ in range(ATTEMPTS))
-
-    return read
+    return lambda: fastest(lambda: _seconds(lambda: numbers.add_(1.0), HANDOVERS))
 
 
 def _gpu_pace() -> Callable[[], float]:
@@ -36,14 +32,27 @@ def _gpu_pace() -> Callable[[], float]:
 
     Their geometric mean: a change of either by some share shows alike, however much faster one of them is.
     """
-    number, matrix = torch.zeros(1, device="cuda"), torch.rand(MATRIX, MATRIX, device="cuda")
-    before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    host, gpu = launching(), multiplying()
+    return lambda: math.sqrt(fastest(host) * fastest(gpu))
 
-    def launching() -> float:
+
+def launching() -> Callable[[], float]:
+    """A call that returns the seconds that the host takes to launch an operation."""
+    number = torch.zeros(1, device="cuda")
+
+    def once() -> float:
         torch.cuda.synchronize()  # a launch that finds the queue full waits
         return _seconds(lambda: number.add_(1.0), LAUNCHES)
 
-    def multiplying() -> float:
+    return once
+
+
+def multiplying() -> Callable[[], float]:
+    """A call that returns the seconds that the GPU takes for a product of matrices, by its own clock."""
+    matrix = torch.rand(MATRIX, MATRIX, device="cuda")
+    before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    def once() -> float:
         before.record()
         for _ in range(PRODUCTS):
             torch.mm(matrix, matrix)
@@ -51,11 +60,12 @@ def _gpu_pace() -> Callable[[], float]:
         after.synchronize()
         return float(before.elapsed_time(after)) / 1000 / PRODUCTS
 
-    def read() -> float:
-        host, gpu = (min(once() for _ in range(ATTEMPTS)) for once in (launching, multiplying))
-        return math.sqrt(host * gpu)
+    return once
 
-    return read
+
+def fastest(read: Callable[[], float]) -> float:
+    """Of a few readings: what else happens at one of them is not the machine's pace."""
+    return min(read() for _ in range(ATTEMPTS))
 
 
 def _seconds(work: Callable[[], object], times: int) -> float:

@@ -15,7 +15,7 @@ from test_report_page import nights_of, page_of_nights, require_same_figures
 
 from enginery.reporting.evidence import Findings
 
-evidence, findings = test_reporting.evidence, test_reporting.findings  # their fixtures
+evidence, findings, crowded = test_reporting.evidence, test_reporting.findings, test_reporting.crowded  # their fixtures
 usual = test_report_page.usual
 DESK, PHONE = (1200, 900), (380, 800)
 FLAGS = (
@@ -122,12 +122,8 @@ return [...document.querySelectorAll("#tradeoff .chart")].flatMap((chart) => {
 
 
 @pytest.mark.parametrize("width", [320, 380, 768, 1200])
-def test_no_label_of_the_tradeoff_lies_on_a_dot_or_a_label(visit, evidence, findings, width):
-    """Two as they lay on an H200, two that are one to the eye, and one alone."""
-    speeds = {"fp32": 1.63, "fp16": 1.55, "bf16": 0.28, "int8": 0.26, "fp8": 0.9}
-    errors = {"fp32": 1e-4, "fp16": 1.2e-4, "bf16": 2e-3, "int8": 2e-3, "fp8": 1e-3}
-    entries = [evidence(name, (at, at, at), relative=errors[name]) for name, at in speeds.items()]
-    page = visit((width, 800), found=findings(*entries))
+def test_no_label_of_the_tradeoff_lies_on_a_dot_or_a_label(visit, crowded, width):
+    page = visit((width, 800), found=crowded)
     assert len(page.find_elements(By.CSS_SELECTOR, "#tradeoff circle")) == 10
     assert page.execute_script(COVERED_DOTS) == []
 

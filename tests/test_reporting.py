@@ -172,6 +172,22 @@ def findings(machine):
     return lambda *precisions: Findings(machine, precisions)
 
 
+@pytest.fixture
+def crowded(findings, evidence):
+    """Two dots as they lay on an H200, two that are one to the eye, and one alone."""
+    speeds = {"fp32": 1.63, "fp16": 1.55, "bf16": 0.28, "int8": 0.26, "fp8": 0.9}
+    errors = {"fp32": 1e-4, "fp16": 1.2e-4, "bf16": 2e-3, "int8": 2e-3, "fp8": 1e-3}
+    return findings(*(evidence(name, (at, at, at), relative=errors[name]) for name, at in speeds.items()))
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The static pictures that were drawn: latency, throughput, trade-off."""
+    pictures = []
+    monkeypatch.setattr("enginery.reporting.figures.plt.close", pictures.append)
+    return pictures
+
+
 def write_summary(found, **must_pay):
     return summary_of(found, failures_of(found, must_pay))
 
@@ -692,9 +708,8 @@ def test_figures_are_drawn_for_every_precision(findings, evidence, tmp_path):
     assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
 
 
-def test_the_names_of_all_contenders_fit_into_the_picture(findings, evidence, tmp_path, monkeypatch):
-    drawn, entry = [], evidence("fp16")
-    monkeypatch.setattr("enginery.reporting.figures.plt.close", drawn.append)
+def test_the_names_of_all_contenders_fit_into_the_picture(findings, evidence, tmp_path, drawn):
+    entry = evidence("fp16")
     for launched in ("eager", "cuda_graph", "max_autotune"):
         entry = raced_twice(entry, f"{launched}+channels_last+fp16")
     draw_figures(findings(entry), {}, tmp_path)
@@ -706,9 +721,7 @@ def test_the_names_of_all_contenders_fit_into_the_picture(findings, evidence, tm
         assert figure.axes[0].get_window_extent().width > 0.8 * whole.width
 
 
-def test_what_cannot_be_shipped_is_hollow_and_not_on_the_staircase(findings, evidence, tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr("enginery.reporting.figures.plt.close", drawn.append)
+def test_what_cannot_be_shipped_is_hollow_and_not_on_the_staircase(findings, evidence, tmp_path, drawn):
     found = findings(
         evidence("fp32", (1.0, 0.9, 1.1), relative=1e-6),
         evidence("fp16", (9.0, 8.9, 9.1), relative=1e-7, executed="fp32"),
@@ -726,17 +739,12 @@ def test_what_cannot_be_shipped_is_hollow_and_not_on_the_staircase(findings, evi
     assert [dot.get_markerfacecolor() == "white" for dot in dots] == [False, True, False, False, True]
 
 
-def test_no_name_in_the_picture_lies_on_a_dot_or_a_name(findings, evidence, tmp_path, monkeypatch):
-    """Two as they lay on an H200, two that are one to the eye, and one alone."""
-    drawn = []
-    monkeypatch.setattr("enginery.reporting.figures.plt.close", drawn.append)
-    speeds = {"fp32": 1.63, "fp16": 1.55, "bf16": 0.28, "int8": 0.26, "fp8": 0.9}
-    errors = {"fp32": 1e-4, "fp16": 1.2e-4, "bf16": 2e-3, "int8": 2e-3, "fp8": 1e-3}
-    entries = [evidence(name, (at, at, at), relative=errors[name]) for name, at in speeds.items()]
-    draw_figures(findings(*entries), {}, tmp_path)
+def test_no_name_in_the_picture_lies_on_a_dot_or_a_name(crowded, tmp_path, drawn):
+    draw_figures(crowded, {}, tmp_path)
     axes = drawn[2].axes[0]
     names = [text.get_window_extent() for text in axes.texts]
-    middles = axes.transData.transform([(speeds[name], errors[name]) for name in speeds])
+    rows = tables.tradeoff_rows(crowded, {})
+    middles = axes.transData.transform(rows[["speedup", "relative_error"]])
     radius = axes.lines[1].get_markersize() / 2 * drawn[2].dpi / 72
     dots = [Bbox.from_bounds(x - radius, y - radius, 2 * radius, 2 * radius) for x, y in middles]
     assert len(names) == len(dots) == 5

@@ -99,16 +99,12 @@ def _tradeoff(axes: Axes, findings: Findings, failures: Mapping[str, tuple[str, 
 def _name_dots(axes: Axes, rows: pd.DataFrame) -> None:
     """Where the page puts the names; its pixels are points here."""
     axes.autoscale_view()
-    (left, top), (right, bottom) = axes.transAxes.transform([(0, 1), (1, 0)])
-    height = (top - bottom) * POINTS / axes.figure.dpi
-    places = axes.transData.transform(rows[["speedup", "relative_error"]])
+    height = axes.bbox.height * POINTS / axes.figure.dpi
+    places = (axes.transData - axes.transAxes).transform(rows[["speedup", "relative_error"]])
     names = [
         row.precision if pd.isna(row.accuracy) else f"{row.precision}, {row.accuracy:.1%}" for row in rows.itertuples()
     ]
-    dots = [
-        Named((x - left) / (right - left), height * (top - y) / (top - bottom), name)
-        for (x, y), name in zip(places, names, strict=True)
-    ]
+    dots = [Named(across, height * (1 - up), name) for (across, up), name in zip(places, names, strict=True)]
     for row, label in zip(rows.itertuples(), place_labels(dots, height, RIGHT), strict=True):
         axes.annotate(
             label.of.name,

@@ -17,10 +17,10 @@ NOISE = "What is noisy and why"
 
 def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> str:
     machine, first = findings.machine, findings.precisions[0]
-    on_gpu, noise, chosen = machine.device == "cuda", noise_by_batch(findings), recommend(findings)
+    on_gpu, noise = machine.device == "cuda", noise_by_batch(findings)
     parts = [
         "# Which precision to ship",
-        " ".join([sentence(findings), *([why(findings, chosen)] if chosen and stands(findings, chosen) else [])]),
+        _verdict(findings),
         f"Measured on {device(machine)}, {RUNTIME_TITLES[machine.runtime]} {machine.runtime_version}, "
         f"{first.benchmark.threads} threads, {first.validation.samples} validation images.",
         *_listed(notes_on(findings, failures)),
@@ -65,6 +65,11 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
         *([f"## {NOISE}", *_listed(noise)] if noise else []),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _verdict(findings: Findings) -> str:
+    chosen, said = recommend(findings), sentence(findings)
+    return f"{said} {why(findings, chosen)}" if chosen and stands(findings, chosen) else said
 
 
 def _set_aside(findings: Findings) -> str:
