@@ -13,13 +13,13 @@ help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
 repro: $(READY)  ## run the pipeline; RECIPE=recipes/NAME.yaml changes params.yaml first
-	@if [ -n "$(RECIPE)" ]; then python -m enginery.recipes "$(RECIPE)"; fi
+	@if [ -n "$(RECIPE)" ]; then python -m enginery.cli.recipes "$(RECIPE)"; fi
 	@python -m enginery.core.params
 	dvc repro
 
 # 4 is a machine that was too slow to tell: no reason for an alarm, and `make` would pass on no status but its own.
 nightly: $(READY)  ## one nightly run: measure anew, compare with the last good run, record it in history/
-	python -m enginery.nightly || [ $$? -eq 4 ]
+	python -m enginery.regression.nightly || [ $$? -eq 4 ]
 
 test: $(READY) $(BINDINGS)  ## run the tests
 	pytest

@@ -18,23 +18,23 @@ from statistics import median, pstdev
 
 from alarm_ratios import CALLED, CONFIDENCE, FEWEST_FOUND, MOST_FALSE, PRECISION, open_engine, runs_of, work
 
-from enginery.comparison import Outcome, conclusion, deviations_of, judge_race
-from enginery.contention import Company
-from enginery.core.params import load_params
-from enginery.core.records import Machine
-from enginery.duel import AFTER, BEFORE, Bind, duel_of
-from enginery.engines import Engine
-from enginery.feeds import Feeds
-from enginery.samples import SampleSet
-from enginery.shift import Shift, Shifts, together
-from enginery.timing import Contender
+from enginery.core.params.all import Params
+from enginery.data.feeds import Feeds
+from enginery.data.sample_set import SampleSet
+from enginery.engine.engine import Engine
+from enginery.engine.machine import Machine
+from enginery.regression.comparison import Outcome, conclusion, deviations_of, judge_race
+from enginery.regression.engine_race import AFTER, BEFORE, Bind, race_sides
+from enginery.regression.speed_change import SpeedChange, SpeedChanges, together
+from enginery.speed.contention import Company
+from enginery.speed.timing import Contender
 
 OUTCOMES = (*CALLED, Outcome.NOT_COMPARABLE)
 SAME, SLOWED = "the same engine", "slowed by 5 %"
 
 
 def run(extra: Mapping[int, int], report: Path) -> None:
-    samples, params, company = SampleSet.open(Path("artifacts/samples/validation")), load_params().benchmark, Company()
+    samples, params, company = SampleSet.open(Path("artifacts/samples/validation")), Params.read().benchmark, Company()
     here = Machine.read(Path("artifacts/machine.json"))
 
     @contextmanager
@@ -44,7 +44,7 @@ def run(extra: Mapping[int, int], report: Path) -> None:
 
     with company:
         found = {
-            name: duel_of({BEFORE: lambda: opened({}), AFTER: partial(opened, more)}, samples, params, name)
+            name: race_sides({BEFORE: lambda: opened({}), AFTER: partial(opened, more)}, samples, params, name)
             for name, more in {SAME: {}, SLOWED: extra}.items()
         }
     report.write_text(json.dumps({"contention": company.taken.model_dump(), "shifts": found}))
@@ -55,17 +55,17 @@ def slowed(engine: Engine, extra: Mapping[int, int], feeds: Feeds) -> Contender:
     return lambda: (call(), work(times))
 
 
-def read(report: Path) -> dict[str, Shifts]:
+def read(report: Path) -> dict[str, SpeedChanges]:
     """A shift is kept as the list of what it holds."""
     kept = json.loads(report.read_text())["shifts"]
-    return {name: {figure: Shift(*each) for figure, each in shifts.items()} for name, shifts in kept.items()}
+    return {name: {figure: SpeedChange(*each) for figure, each in shifts.items()} for name, shifts in kept.items()}
 
 
-def verdict(shifts: Shifts) -> Outcome:
+def verdict(shifts: SpeedChanges) -> Outcome:
     return conclusion(judge_race(PRECISION, shifts, deviations_of(CONFIDENCE, len(shifts) + 2)))
 
 
-def print_shifts(runs: list[dict[str, Shifts]]) -> None:
+def print_shifts(runs: list[dict[str, SpeedChanges]]) -> None:
     print("| figure | the same engine: mean | standard deviation | slowed: median | standard deviation |")
     print("|---|---|---|---|---|")
     everything = [
@@ -80,7 +80,7 @@ def print_shifts(runs: list[dict[str, Shifts]]) -> None:
         )
 
 
-def print_verdicts(runs: list[dict[str, Shifts]]) -> bool:
+def print_verdicts(runs: list[dict[str, SpeedChanges]]) -> bool:
     print(f"\n| the later engine is | races | {' | '.join(OUTCOMES)} |")
     print(f"|---|---|{'---|' * len(OUTCOMES)}")
     found = {name: Counter(verdict(one[name]) for one in runs) for name in (SAME, SLOWED)}

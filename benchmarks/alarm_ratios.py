@@ -23,26 +23,20 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from enginery.benchmark import compare, race_contenders
-from enginery.comparison import Outcome, best_pace, compare_runs, conclusion
-from enginery.contenders import pytorch_contender
-from enginery.contention import Company
-from enginery.core.params import load_params
-from enginery.core.records import (
-    ENGINE,
-    SAME_PACE,
-    Benchmark,
-    Latency,
-    Machine,
-    Measured,
-    Measurements,
-    Validation,
-)
-from enginery.engines import Engine
-from enginery.models import load_model
-from enginery.pace import pace_of
-from enginery.samples import SampleSet
-from enginery.timing import Timings, time_call
+from enginery.accuracy.records import Validation
+from enginery.core.params.all import Params
+from enginery.data.sample_set import SampleSet
+from enginery.engine.engine import Engine
+from enginery.engine.machine import Machine
+from enginery.model.checkpoint import load_model
+from enginery.regression.comparison import Outcome, best_pace, compare_runs, conclusion
+from enginery.regression.measurements import Measured, Measurements
+from enginery.speed.benchmark import compare, race_contenders
+from enginery.speed.contenders import pytorch_contender
+from enginery.speed.contention import Company
+from enginery.speed.machine_pace import pace_of
+from enginery.speed.records import ENGINE, SAME_PACE, Benchmark, Latency
+from enginery.speed.timing import Timings, time_call
 
 PRECISION, BASELINE, SLOWED = "int8", "eager", "slowed"
 SLOWDOWN, CALIBRATIONS = 0.05, 3
@@ -61,8 +55,8 @@ def work(times: int) -> None:
 
 
 def open_engine(here: Machine) -> Engine:
-    inference = load_params().inference.model_copy(update={"threads": here.cores})
-    return Engine.open(Path("artifacts/engines") / PRECISION, here, inference)
+    inference = Params.read().inference.model_copy(update={"threads": here.cores})
+    return open_engine(Path("artifacts/engines") / PRECISION, here, inference)
 
 
 def work_for_slowdown(scratch: Path) -> dict[int, int]:
@@ -71,7 +65,7 @@ def work_for_slowdown(scratch: Path) -> dict[int, int]:
     unit = median(time_call(lambda: work(1000)).seconds for _ in range(50)) / 1000
     found = {}
     with open_engine(here) as engine:
-        for batch in load_params().benchmark.batches:
+        for batch in Params.read().benchmark.batches:
             call = engine.bind(samples.cycled(batch))
             seconds = median(time_call(call).seconds for _ in range(200))
             found[batch] = round(SLOWDOWN * seconds / unit)
@@ -93,7 +87,7 @@ def make_run(script: str, extra: dict[int, int], report: Path) -> None:
 
 def run(extra: dict[int, int], report: Path) -> None:
     """One process: what `stages/benchmark.py` measures of latency, for the engine and for the slowed one."""
-    params, here = load_params().benchmark, Machine.read(Path("artifacts/machine.json"))
+    params, here = Params.read().benchmark, Machine.read(Path("artifacts/machine.json"))
     weights, samples = Path("artifacts/weights"), SampleSet.open(Path("artifacts/samples/validation"))
     torch.set_num_threads(here.cores)
     model = load_model(weights)

@@ -22,12 +22,12 @@ import numpy as np
 import openvino
 
 from enginery.core.errors import EngineryError
-from enginery.core.params import load_params
-from enginery.core.records import Machine
-from enginery.engines import Engine
-from enginery.feeds import Feeds
-from enginery.samples import SampleSet
-from enginery.throughput import Client, ask_at_once
+from enginery.core.params.all import Params
+from enginery.data.feeds import Feeds
+from enginery.data.sample_set import SampleSet
+from enginery.engine.engine import Engine, open_engines
+from enginery.engine.machine import Machine
+from enginery.speed.throughput import Client, ask_at_once
 
 SLICES, SECONDS, TOLERANCE = 21, 0.4, 0.03
 Rate = Callable[[], float]  # answers a second, over one slice
@@ -66,14 +66,14 @@ def main() -> None:
     parser.add_argument("--precision", default="int8")
     parser.add_argument("--requests", type=int, nargs="+", default=[2, 4])
     chosen = parser.parse_args()
-    params, here = load_params(), Machine.read(Path("artifacts/machine.json"))
+    params, here = Params.read(), Machine.read(Path("artifacts/machine.json"))
     samples, folder = SampleSet.open(Path("artifacts/samples/validation")), Path("artifacts/engines") / chosen.precision
     print("| in flight | batch | clients, images/s | queue, images/s | clients / queue, median | ratios |")
     print("|---|---|---|---|---|---|")
     lowest = 1.0
     for requests in chosen.requests:
         with ExitStack() as opened:
-            engines = Engine.open_many(folder, here, params.inference, requests)
+            engines = open_engines(folder, here, params.inference, requests)
             for engine in engines:
                 opened.enter_context(engine)
             for batch in params.benchmark.batches:

@@ -18,14 +18,16 @@ import numpy as np
 import onnxruntime
 import torch
 
-from enginery.alone import engine_alone
-from enginery.contenders import pytorch_contender
-from enginery.core.params import load_params
-from enginery.core.records import EngineRecord, Interface, Machine
-from enginery.engines import Engine
-from enginery.feeds import BATCH
-from enginery.models import load_model
-from enginery.runtimes.onnxruntime import convolutions
+from enginery.core.params.all import Params
+from enginery.data.feeds import BATCH
+from enginery.engine.engine import Engine
+from enginery.engine.machine import Machine
+from enginery.engine.record import EngineRecord
+from enginery.engine.runtimes.onnxruntime import convolutions
+from enginery.graph.interface import Interface
+from enginery.model.checkpoint import load_model
+from enginery.speed.contenders import pytorch_contender
+from enginery.speed.isolated import measure_engine_isolated
 
 ROUNDS, CALLS, MOST_OVERHEAD = 7, 100, 0.03
 MACHINE = Path("artifacts/machine.json")
@@ -108,12 +110,12 @@ def main() -> None:
 
 
 def open_engine(folder: Path) -> Engine:
-    return Engine.open(folder, Machine.read(MACHINE), load_params().inference)
+    return open_engine(folder, Machine.read(MACHINE), Params.read().inference)
 
 
 def in_one_process(folder: Path) -> float:
     """The worst by which the harness is off."""
-    params, model = load_params(), load_model(Path("artifacts/weights"))
+    params, model = Params.read(), load_model(Path("artifacts/weights"))
     worst = 0.0
     print("| in one process | batch | bare, queued, ms | bare, one by one, ms | harness, ms | harness / queued |")
     print("|---|---|---|---|---|---|")
@@ -148,11 +150,11 @@ def in_one_process(folder: Path) -> float:
 
 
 def each_by_itself(folder: Path) -> float:
-    params, validation, worst = load_params(), Path("artifacts/samples/validation"), 0.0
+    params, validation, worst = Params.read(), Path("artifacts/samples/validation"), 0.0
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawned, max_tasks_per_child=1) as processes:
         bare = [processes.submit(bare_by_itself, folder, batch).result() for batch in params.benchmark.batches]
-    ours = engine_alone(folder, MACHINE, validation, params.inference, params.benchmark).compute
+    ours = measure_engine_isolated(folder, MACHINE, validation, params.inference, params.benchmark).compute
     print("\n| in a process of its own | batch | bare, queued, ms | harness, ms | harness / queued |")
     print("|---|---|---|---|---|")
     for batch, taken in zip(params.benchmark.batches, bare, strict=True):

@@ -25,12 +25,14 @@ from statistics import median
 import numpy as np
 
 from enginery.core.files import sha256
-from enginery.core.params import InferenceParams
-from enginery.core.records import EngineRecord, TensorSpec
-from enginery.engines import RECORD, Engine
-from enginery.feeds import BATCH
-from enginery.machine import describe_machine
-from enginery.timing import middle, race
+from enginery.core.params.inference import InferenceParams
+from enginery.data.feeds import BATCH
+from enginery.engine.engine import open_engine
+from enginery.engine.folder import RECORD
+from enginery.engine.record import EngineRecord
+from enginery.engine.this_machine import describe_machine
+from enginery.graph.interface import TensorSpec
+from enginery.speed.timing import middle, race
 
 TOLERANCE = 0.03
 APP = Path(sys.executable).with_name("benchmark_app")
@@ -58,7 +60,7 @@ def time_engine(setting: Setting) -> float:
         spec.dtype
     )  # what benchmark_app fills in
     inference = InferenceParams(threads=setting.threads, cuda_graph=False)
-    with Engine.open(setting.engine, describe_machine("openvino"), inference) as engine:
+    with open_engine(setting.engine, describe_machine("openvino"), inference) as engine:
         point = {"engine": engine.bind({spec.name: images})}
         # At no particular pace: benchmark_app counts all of its calls as well.
         (timings,) = race([point], setting.seconds, lambda: 1.0, rng, f"batch {setting.batch}")

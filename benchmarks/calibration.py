@@ -58,12 +58,13 @@ class Run:
 def export(name: str, size: int, path: Path) -> None:
     import torch
 
-    from enginery.core.params import ModelParams, Profile, Range
-    from enginery.export import export_model
-    from enginery.feeds import BATCH
-    from enginery.graphs import save_graph
-    from enginery.models import make_model
-    from enginery.simplify import fold_constants, simplify_graph
+    from enginery.core.params.build import Profile, Range
+    from enginery.core.params.model import ModelParams
+    from enginery.data.feeds import BATCH
+    from enginery.graph.onnx_file import save_graph
+    from enginery.graph.simplify import fold_constants, simplify_graph
+    from enginery.model.export import export_model
+    from enginery.model.factory import make_model
 
     torch.manual_seed(0)
     model = make_model(ModelParams(source=name, arguments={}), classes=1000)
@@ -74,10 +75,10 @@ def export(name: str, size: int, path: Path) -> None:
 
 
 def run_enginery(model: Path, images: Images) -> Run:
-    from enginery.calibration.measure import measure
-    from enginery.calibration.thresholds import choose_amax
-    from enginery.core.params import CalibrationParams
-    from enginery.graphs import load_graph
+    from enginery.core.params.calibration import CalibrationParams
+    from enginery.graph.onnx_file import load_graph
+    from enginery.quantization.calibration.measure import measure
+    from enginery.quantization.calibration.thresholds import choose_amax
 
     params = CalibrationParams(method="entropy", percentile=99.99, bins=BINS, batch=images.batch, file=None)
     started = time.perf_counter()

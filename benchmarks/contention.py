@@ -12,10 +12,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from enginery.core.records import Benchmark, EngineRecord, Machine, Trace, Validation
-from enginery.engines import RECORD
-from enginery.reporting.evidence import Evidence, Findings
-from enginery.reporting.noise import reasons
+from enginery.accuracy.records import Validation
+from enginery.engine.folder import RECORD
+from enginery.engine.machine import Machine
+from enginery.engine.record import EngineRecord
+from enginery.report.evidence import Evidence, Findings
+from enginery.report.noise import reasons
+from enginery.speed.layer_times import Trace
+from enginery.speed.records import Benchmark
 
 PRECISION = "int8"
 ENGINE = Path("artifacts/engines") / PRECISION

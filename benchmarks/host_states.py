@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 import torchvision
 
-from enginery.contenders import pytorch_contender
-from enginery.core.params import EAGER
-from enginery.pace import fastest, launching, multiplying
-from enginery.timing import middle, take_turn
+from enginery.core.params.benchmark import EAGER
+from enginery.speed.contenders import pytorch_contender
+from enginery.speed.machine_pace import fastest, launching, multiplying
+from enginery.speed.timing import middle, take_turn
 
 TURN, SLOW = 0.075, 1.2
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from bare_loop import Loop, harness, one_by_one, open_engine, queued
 
-from enginery.contenders import pytorch_contender
-from enginery.gpu.nvml import GpuSampler
-from enginery.models import load_model
+from enginery.engine.gpu.nvml import GpuSampler
+from enginery.model.checkpoint import load_model
+from enginery.speed.contenders import pytorch_contender
 
 ROUNDS, BATCHES, BASELINE = 7, (1, 8, 32), "eager+channels_last"
 Way = Callable[[], float]

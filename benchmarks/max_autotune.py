@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from bare_loop import captured, harness, one_by_one, queued
 
-from enginery.contenders import pytorch_contender
-from enginery.models import load_model
+from enginery.model.checkpoint import load_model
+from enginery.speed.contenders import pytorch_contender
 
 
 def main() -> None:

@@ -21,10 +21,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from enginery.comparison import Outcome
-from enginery.history import Night, read_history
-from enginery.nightly.judgement import Status
-from enginery.recipes import apply_recipe
+from enginery.cli.recipes import apply_recipe
+from enginery.regression.comparison import Outcome
+from enginery.regression.history import Night, read_history
+from enginery.regression.nightly.judgement import Status
 
 ROOT = Path(__file__).parents[1]
 SLOWER = "precisions: {int8: {keep: {op_types: [Conv]}}}\n"

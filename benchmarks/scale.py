@@ -24,12 +24,14 @@ from pathlib import Path
 import numpy as np
 from calibration import in_own_process, peak_megabytes
 
-from enginery.comparison import read_measurements
 from enginery.core.errors import EngineryError
-from enginery.core.params import load_params
-from enginery.core.records import ENGINE, Manifest, Reference
-from enginery.reporting.line import LARGEST_DEVIATION, Line, fit_line
-from enginery.samples import MANIFEST, file_of, output_file
+from enginery.core.params.all import Params
+from enginery.data.manifest import Manifest
+from enginery.data.sample_set import MANIFEST, file_of, output_file
+from enginery.model.records import Reference
+from enginery.regression.measurements import read_measurements
+from enginery.report.line_fit import LARGEST_DEVIATION, Line, fit_line
+from enginery.speed.records import ENGINE
 
 ARTIFACTS = Path("artifacts")
 MOST_MEMORY = 1.1
@@ -44,10 +46,10 @@ class Run:
 
 
 def calibrate(folder: Path, precision: str) -> None:
-    from enginery.samples import SampleSet
+    from enginery.data.sample_set import SampleSet
     from stages.calibrate import find_ranges
 
-    find_ranges(ARTIFACTS / "simplified" / "model.onnx", SampleSet.open(folder), load_params().calibration)
+    find_ranges(ARTIFACTS / "simplified" / "model.onnx", SampleSet.open(folder), Params.read().calibration)
 
 
 def validate(folder: Path, precision: str) -> None:
@@ -135,7 +137,7 @@ def draw(measured: dict[str, tuple[list[Run], Line]], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    from enginery.reporting.figures import COLORS
+    from enginery.report.figures import COLORS
 
     with plt.style.context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
         figure, (time_axes, memory_axes, batch_axes) = plt.subplots(1, 3, figsize=(14, 3.8), layout="constrained")

@@ -15,9 +15,9 @@ from statistics import median
 import torch
 from bare_loop import CALLS, images_for, open_engine
 
-from enginery.engines import Engine
-from enginery.gpu.cuda import Buffer, Stream
-from enginery.models import load_model
+from enginery.engine.engine import Engine
+from enginery.engine.gpu.cuda import Buffer, Stream
+from enginery.model.checkpoint import load_model
 
 BATCHES, STREAMS = (1, 8), 10
 Company = Iterator[str]

@@ -58,8 +58,8 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str) -> Non
     import torch
 
     from enginery.core.cores import usable_cores
-    from enginery.core.params import load_params
-    from enginery.machine import find_cpu
+    from enginery.core.params.all import Params
+    from enginery.engine.this_machine import find_cpu
 
     where = f"{find_cpu().name}, {usable_cores()} cores, PyTorch {torch.__version__}"
     row: Row = {"model": name, "where": where, "precisions": {}, "nvidia": {}, "seconds": {}}
@@ -84,7 +84,7 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str) -> Non
     if not attempt("prepare", partial(prepare, step), row, "accuracy"):
         row["failed"] = row["accuracy"]["failed"]
     else:
-        precisions = list(load_params().precisions)
+        precisions = list(Params.read().precisions)
         made = [name for name in precisions if attempt(f"{name}", partial(take, name, step), row["precisions"], name)]
         for precision in made:
             attempt(f"nvidia {precision}", partial(nvidia_verdict, precision), row["nvidia"], precision)
@@ -97,9 +97,9 @@ def write_params(name: str, epochs: int | None, device: str) -> tuple[int, int]:
     """params.yaml of the project with SETTINGS, for the smallest image that the model takes; that size, and epochs."""
     import torch
 
-    from enginery.core.params import ModelParams
-    from enginery.models import make_model
-    from enginery.recipes import apply_recipe
+    from enginery.cli.recipes import apply_recipe
+    from enginery.core.params.model import ModelParams
+    from enginery.model.factory import make_model
 
     model = make_model(ModelParams(source=name, arguments={}), 10)
     for size in SIZES:
@@ -131,7 +131,7 @@ def training(model: "nn.Module", size: int, epochs: int | None) -> Row:
 
 def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
     """All that comes before a precision; returns PyTorch's accuracy."""
-    from enginery.core.records import Reference
+    from enginery.model.records import Reference
     from stages.calibrate import calibrate
     from stages.export import export
     from stages.machine import machine
@@ -151,7 +151,7 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
         Path(folder).mkdir(parents=True)
     made, sets = Path("artifacts"), {n: made_at(f"samples/{n}") for n in ("training", "calibration", "validation")}
     validation = sets["validation"]
-    records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "code")}
+    records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools")} | {"code": made / "code"}
     step("machine", partial(machine, Path("data/models"), Path("data/weights"), Path("data/calibration"), **records))
     step("samples", partial(samples, Path("data/images"), **sets))
     step("weights", partial(weights, Path("data/weights"), Path("data/models"), sets["training"], made / "weights"))
@@ -170,8 +170,9 @@ def made_at(place: str) -> Path:
 
 
 def take(precision: str, step: Callable[[str, Callable[[], object]], object]) -> Row:
-    from enginery.core.params import load_params
-    from enginery.core.records import EngineRecord, Validation
+    from enginery.accuracy.records import Validation
+    from enginery.core.params.all import Params
+    from enginery.engine.record import EngineRecord
     from stages.build import build
     from stages.convert import convert
     from stages.validate import validate
@@ -181,7 +182,7 @@ def take(precision: str, step: Callable[[str, Callable[[], object]], object]) ->
     engine.parent.mkdir(exist_ok=True)
     validation, machine = made_at("samples/validation"), made_at("machine.json")
     report = Path("reports/validation") / f"{precision}.json"
-    made_from = made_at(load_params().precisions[precision].made_from)
+    made_from = made_at(Params.read().precisions[precision].made_from)
     calibration, dialect = made_at("samples/calibration"), made_at("dialect.json")
     step(
         f"{precision} convert",
@@ -208,13 +209,14 @@ def take(precision: str, step: Callable[[str, Callable[[], object]], object]) ->
 
 def nvidia_verdict(precision: str) -> str:
     """Does it parse, and does it build; of a quantized graph, the one that TensorRT gets."""
-    from enginery.calibration.cache import read_cache
-    from enginery.convert import quantize
-    from enginery.core.params import load_params
-    from enginery.graphs import read_blueprint, save_graph
-    from enginery.runtimes import load_runtime
+    from enginery.core.params.all import Params
+    from enginery.engine.runtimes import load_runtime
+    from enginery.graph.interface import read_blueprint
+    from enginery.graph.onnx_file import save_graph
+    from enginery.quantization.calibration.cache import read_cache
+    from enginery.quantization.quantize import quantize
 
-    params = load_params()
+    params = Params.read()
     graph, how = made_at(f"converted/{precision}/model.onnx"), params.precisions[precision]
     if how.made_from == "calibrated":
         ranges = read_cache(made_at("calibrated/calibration.cache"))
@@ -230,20 +232,20 @@ def race_engines(precisions: list[str]) -> dict[str, float]:
     """How many times as fast as PyTorch eager; all in one race, which is short: a rough number."""
     import torch
 
-    from enginery.benchmark import race_contenders
-    from enginery.contenders import pytorch_contender
-    from enginery.core.params import load_params
-    from enginery.core.records import Machine
-    from enginery.engines import Engine
-    from enginery.models import load_model
-    from enginery.pace import pace_of
-    from enginery.samples import SampleSet
+    from enginery.core.params.all import Params
+    from enginery.data.sample_set import SampleSet
+    from enginery.engine.engine import open_engine
+    from enginery.engine.machine import Machine
+    from enginery.model.checkpoint import load_model
+    from enginery.speed.benchmark import race_contenders
+    from enginery.speed.contenders import pytorch_contender
+    from enginery.speed.machine_pace import pace_of
 
-    params, here = load_params(), Machine.read(made_at("machine.json"))
+    params, here = Params.read(), Machine.read(made_at("machine.json"))
     inference = params.inference.model_copy(update={"threads": THREADS})
     torch.set_num_threads(THREADS)
     model = load_model(made_at("weights"))
-    engines = {name: Engine.open(made_at(f"engines/{name}"), here, inference) for name in precisions}
+    engines = {name: open_engine(made_at(f"engines/{name}"), here, inference) for name in precisions}
     eager, *_ = params.benchmark.baselines
     (batch,) = params.benchmark.batches
     contenders: dict[str, Any] = {name: engine.bind for name, engine in engines.items()}

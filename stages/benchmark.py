@@ -8,57 +8,59 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from enginery.alone import engine_alone, pytorch_peak_memory
-from enginery.benchmark import RAW_COLUMNS, race_contenders, raw_rows
-from enginery.contenders import onnxruntime_session, pytorch_contender, require_possible
-from enginery.contention import Company
 from enginery.core.files import new_folder
-from enginery.core.params import EAGER, ONNXRUNTIME, Baseline, InferenceParams, load_params
-from enginery.core.records import ENGINE, LAUNCHED, Benchmark, Machine
-from enginery.core.stage import run_stage
-from enginery.engines import Engine
-from enginery.feeds import Feeds
-from enginery.gpu.nvml import GpuSampler
-from enginery.models import load_model
-from enginery.pace import pace_of
-from enginery.samples import SampleSet
-from enginery.throughput import engine_throughput
-from enginery.timing import Contender
+from enginery.core.params.benchmark import EAGER, ONNXRUNTIME, Baseline, BenchmarkParams
+from enginery.core.params.inference import InferenceParams
+from enginery.data.feeds import Feeds
+from enginery.data.sample_set import SampleSet
+from enginery.engine.engine import open_engine
+from enginery.engine.gpu.nvml import GpuSampler
+from enginery.engine.machine import Machine
+from enginery.model.checkpoint import load_model
+from enginery.pipeline.stage import run_stage
+from enginery.speed.benchmark import RAW_COLUMNS, race_contenders, raw_rows
+from enginery.speed.contenders import onnxruntime_session, pytorch_contender, require_possible
+from enginery.speed.contention import Company
+from enginery.speed.isolated import measure_engine_isolated, pytorch_peak_memory
+from enginery.speed.machine_pace import pace_of
+from enginery.speed.records import ENGINE, LAUNCHED, Benchmark
+from enginery.speed.throughput import engine_throughput
+from enginery.speed.timing import Contender
 
 
 def benchmark(
     precision: str, engine: Path, simplified: Path, weights: Path, validation: Path, machine: Path, report: Path
 ) -> None:
     """Write summary.json, timings.csv and, on a GPU, gpu.csv."""
-    params, here = load_params(), Machine.read(machine)
-    require_possible(params.benchmark.baselines, here.device)
-    inference = params.inference.on(here.cores)
+    params, here = BenchmarkParams.read(), Machine.read(machine)
+    require_possible(params.baselines, here.device)
+    inference = InferenceParams.read().on(here.cores)
     torch.set_num_threads(inference.threads)
     samples = SampleSet.open(validation)
     # Processes of their own, while this one holds nothing yet that they might lack.
-    alone = engine_alone(engine, machine, validation, inference, params.benchmark)
-    peak_memory = {ENGINE: alone.memory}
-    if params.benchmark.baselines != (ONNXRUNTIME,):
-        largest = max(params.benchmark.batches)
+    isolated = measure_engine_isolated(engine, machine, validation, inference, params)
+    peak_memory = {ENGINE: isolated.memory}
+    if params.baselines != (ONNXRUNTIME,):
+        largest = max(params.batches)
         peak_memory[EAGER] = pytorch_peak_memory(weights, engine, largest, inference.threads, here.device)
     company, sampler = Company(), GpuSampler() if here.device == "cuda" else None
     with ExitStack() as opened:
-        contenders = _contenders(opened, engine, simplified, weights, here, inference, params.benchmark.baselines)
+        contenders = _contenders(opened, engine, simplified, weights, here, inference, params.baselines)
         pace = pace_of(here.device, inference.threads)
         watches: list[AbstractContextManager[object]] = [company, sampler] if sampler else [company]
-        race = race_contenders(contenders, samples, params.benchmark, pace, f"benchmark, {precision}", watches)
+        race = race_contenders(contenders, samples, params, pace, f"benchmark, {precision}", watches)
     summary = Benchmark(
         precision=precision,
         threads=inference.threads,
         cuda_graph=LAUNCHED in contenders,
-        confidence=params.benchmark.confidence,
+        confidence=params.confidence,
         latencies=race.latencies,
         ratios=race.ratios,
         pace=race.pace,
-        throughput=engine_throughput(engine, here, inference, samples, params.benchmark),
+        throughput=engine_throughput(engine, here, inference, samples, params),
         contention=company.taken,
         peak_memory=peak_memory,
-        alone=alone.compute,
+        isolated_compute=isolated.compute,
         gpu=sampler.conditions() if sampler else None,
         pytorch=torch.__version__,
     )
@@ -85,11 +87,11 @@ def _contenders(
     baselines: Sequence[Baseline],
 ) -> dict[str, Callable[[Feeds], Contender]]:
     """By name, what binds feeds and returns the call to time; `opened` closes them."""
-    loaded = opened.enter_context(Engine.open(engine, here, inference))
+    loaded = opened.enter_context(open_engine(engine, here, inference))
     found: dict[str, Callable[[Feeds], Contender]] = {ENGINE: loaded.bind}
     if loaded.replays:
         plain = inference.model_copy(update={"cuda_graph": False})
-        found[LAUNCHED] = opened.enter_context(Engine.open(engine, here, plain)).bind
+        found[LAUNCHED] = opened.enter_context(open_engine(engine, here, plain)).bind
     blueprint = loaded.record.blueprint
     model = None if baselines == (ONNXRUNTIME,) else load_model(weights)
     for baseline in baselines:

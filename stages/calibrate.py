@@ -2,30 +2,29 @@
 
 from pathlib import Path
 
-from enginery.calibration.cache import read_cache, write_cache
-from enginery.calibration.measure import measure
-from enginery.calibration.provenance import measured_provenance, provided_provenance
-from enginery.calibration.sketch import sketch
-from enginery.calibration.thresholds import choose_amax
-from enginery.core.brought import brought_ranges
 from enginery.core.files import new_folder
-from enginery.core.params import CalibrationParams, load_params
+from enginery.core.params.calibration import CalibrationParams
 from enginery.core.progress import progress
-from enginery.core.records import Histograms, Sketch
-from enginery.core.stage import run_stage
-from enginery.graphs import fixed_batch, load_graph
-from enginery.samples import SampleSet
+from enginery.core.user_files import user_calibration
+from enginery.data.sample_set import SampleSet
+from enginery.graph.onnx_file import fixed_batch, load_graph
+from enginery.pipeline.stage import run_stage
+from enginery.quantization.calibration.cache import read_cache, write_cache
+from enginery.quantization.calibration.measure import measure
+from enginery.quantization.calibration.provenance import measured_provenance, provided_provenance
+from enginery.quantization.calibration.sketch import Histograms, Sketch, sketch
+from enginery.quantization.calibration.thresholds import choose_amax
 
 
 def calibrate(data: Path, simplified: Path, calibration: Path, calibrated: Path) -> None:
     """Write calibration.cache, in TensorRT's format; calibration.json, its origin; histograms.json, what was seen."""
-    params = load_params().calibration
+    params = CalibrationParams.read()
     model, samples = simplified / "model.onnx", SampleSet.open(calibration)
     seen: dict[str, Sketch] = {}
     with new_folder(calibrated) as unfinished:
         cache = unfinished / "calibration.cache"
         if params.file:
-            amax = read_cache(brought_ranges(params.file, data))
+            amax = read_cache(user_calibration(params.file, data))
             write_cache(amax, cache)
             record = provided_provenance(params, cache, amax)
         else:

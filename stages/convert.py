@@ -3,29 +3,32 @@
 import shutil
 from pathlib import Path
 
-from enginery.calibration.cache import read_cache
-from enginery.calibration.provenance import require_match, require_tensors
-from enginery.convert import cast, nodes_of_tiny_inputs, quantize, require_known, tensors_to_quantize
 from enginery.core.files import new_folder
-from enginery.core.params import Keep, load_params, precision_params
-from enginery.core.records import Calibration, Conversion, Dialect
-from enginery.core.stage import run_stage
-from enginery.graphs import count_nodes, load_graph, opset_of, save_graph
-from enginery.samples import SampleSet
+from enginery.core.params.precisions import Keep, PrecisionParams
+from enginery.core.precisions import PRECISIONS
+from enginery.data.sample_set import SampleSet
+from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
+from enginery.pipeline.stage import run_stage
+from enginery.quantization.calibration.cache import read_cache
+from enginery.quantization.calibration.provenance import Calibration, require_match, require_tensors
+from enginery.quantization.cast import cast
+from enginery.quantization.conversion import Conversion, require_known
+from enginery.quantization.dialect import Dialect
+from enginery.quantization.quantize import nodes_of_tiny_inputs, quantize, tensors_to_quantize
 
 
 def convert(
     precision: str, simplified: Path, made_from: Path, calibration: Path, dialect: Path, converted: Path
 ) -> None:
     """Write model.onnx and convert.json."""
-    keep = precision_params(load_params(), precision).keep
+    keep = PrecisionParams.read_for(precision).keep
     source, samples = simplified / "model.onnx", SampleSet.open(calibration)
     require_known(keep, load_graph(source))
     with new_folder(converted) as unfinished:
         target = unfinished / "model.onnx"
         if precision == "fp32":
             shutil.copyfile(source, target)
-        elif precision in ("fp16", "bf16"):
+        elif not PRECISIONS[precision].is_quantized:
             save_graph(cast(source, precision, keep, samples.sizes), target)
         else:
             amax = checked_ranges(precision, source, made_from, samples, keep)

@@ -3,29 +3,27 @@
 from pathlib import Path
 
 from enginery.core.files import new_folder
-from enginery.core.params import load_params
-from enginery.core.records import Export, Weights
-from enginery.core.stage import run_stage
-from enginery.export import EXPORT_LIMIT, adopt_graph, export_model, open_exported, require_names
-from enginery.graphs import (
-    check_at_each_size,
-    count_nodes,
-    interface_of,
-    load_graph,
-    opset_of,
-    run_graph,
-    save_graph,
-)
-from enginery.models import RECORD, load_model
-from enginery.original import GIVEN_GRAPH, open_original, require_runs, require_steady
-from enginery.samples import SampleSet, checked_feeds
+from enginery.core.params.build import Profile
+from enginery.core.params.export import ExportParams
+from enginery.core.params.model import ModelParams
+from enginery.data.sample_set import SampleSet, checked_feeds
+from enginery.graph.as_written import run_graph
+from enginery.graph.check import check_at_each_size
+from enginery.graph.interface import interface_of
+from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
+from enginery.model.adopt import adopt_graph
+from enginery.model.checkpoint import WEIGHTS_RECORD, load_model
+from enginery.model.export import EXPORT_LIMIT, export_model, open_exported, require_names
+from enginery.model.records import Export, Weights
+from enginery.model.source_model import GIVEN_GRAPH, open_source_model, require_runs, require_steady
+from enginery.pipeline.stage import run_stage
 
 
 def export(weights: Path, validation: Path, exported: Path) -> None:
     """Write model.onnx and export.json."""
-    params, samples, original = load_params(), SampleSet.open(validation), open_original(weights)
-    name = Weights.read(weights / RECORD).model
-    profile = params.build.profile
+    profile, scores = Profile.read(), ModelParams.read().scores
+    samples, original = SampleSet.open(validation), open_source_model(weights)
+    name = Weights.read(weights / WEIGHTS_RECORD).model
     checked = checked_feeds(samples, profile)
     example = samples.cycled(profile.batch.nearest(2))
     given = weights / GIVEN_GRAPH
@@ -35,12 +33,12 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
         interface_of(adopted, profile, name)
     else:
         require_names(example)
-    wanted = [require_runs(original, feeds, samples.classes, params.model.scores) for feeds in checked]
+    wanted = [require_runs(original, feeds, samples.classes, scores) for feeds in checked]
     # What fails at either would be told by engines, after hours and in their own words.
     for size in sorted({profile.batch.min, profile.batch.max}):
-        require_runs(original, samples.cycled(size), samples.classes, params.model.scores)
+        require_runs(original, samples.cycled(size), samples.classes, scores)
     require_steady(original, checked, wanted)
-    graph = adopted or export_model(load_model(weights), example, samples.axes, profile, params.export.opset)
+    graph = adopted or export_model(load_model(weights), example, samples.axes, profile, ExportParams.read().opset)
     with new_folder(exported) as unfinished:
         path = unfinished / "model.onnx"
         save_graph(graph, path)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from enginery.core.errors import EngineryError
-from enginery.core.records import Verdict
-from enginery.core.stage import run_stage
+from enginery.pipeline.stage import run_stage
+from enginery.regression.verdict import Verdict
 
 
 def gate(verdict: Path, summary: Path) -> None:

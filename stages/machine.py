@@ -1,37 +1,45 @@
-"""Name this machine and its tools, resolve the runtime, and say what engines are compiled for."""
+"""Name this machine, its tools and the code of each stage, and say what engines are compiled for."""
 
 from pathlib import Path
 
-from enginery.core.brought import MADE_WEIGHTS, brought_checkpoint, brought_model, brought_ranges
-from enginery.core.params import load_params
-from enginery.core.records import Code
-from enginery.core.stage import run_stage
-from enginery.machine import describe_machine, describe_tools, dialect_of
-from enginery.targets import target_of
-from enginery.user_code import fingerprint, named_files
+from enginery.core.params.all import Params
+from enginery.core.params.benchmark import ONNXRUNTIME
+from enginery.core.user_files import MADE_WEIGHTS, user_calibration, user_checkpoint, user_model
+from enginery.engine.target import target_of
+from enginery.engine.this_machine import describe_machine
+from enginery.engine.tools import describe_tools
+from enginery.model.user_code import files_of_model
+from enginery.pipeline.code import code_of_stages
+from enginery.pipeline.stage import run_stage
+from enginery.quantization.dialect import dialect_of
 
 
 def machine(
     models: Path, weights: Path, calibration: Path, machine: Path, target: Path, dialect: Path, tools: Path, code: Path
 ) -> None:
-    """Write what timings depend on, what engines do, what quantized graphs do, what all graphs do, and the model."""
-    params = load_params()
-    # The stages that read these files come later, of a large model hours: one that is missing is refused here.
-    if params.model.is_onnx:
-        brought_model(params.model.source, models)
-    if params.weights.source not in MADE_WEIGHTS:
-        brought_checkpoint(params.weights.source, weights)
-    if params.calibration.file:
-        brought_ranges(params.calibration.file, calibration)
+    """Write what timings depend on, what engines do, what quantized graphs do, what all graphs do, and each stage."""
+    params = Params.read()
+    require_files(params, models, weights, calibration)
     described = describe_machine(params.runtime)
-    described.write(machine)
-    target_of(described, params.build.tensorrt).write(target)
-    dialect_of(described).write(dialect)
-    describe_tools().write(tools)
-    model = params.model
-    made_of = fingerprint(model.source) | named_files(model.arguments) if model.is_factory else {}
-    Code(files=made_of).write(code)
+    described.write_if_new(machine)
+    target_of(described, params.build.tensorrt).write_if_new(target)
+    dialect_of(described.runtime).write_if_new(dialect)
+    describe_tools().write_if_new(tools)
+    runtimes = {described.runtime, *({ONNXRUNTIME} & set(params.benchmark.baselines))}
+    model = files_of_model(params.model.source, params.model.arguments) if params.model.is_factory else {}
+    for stage, its_code in code_of_stages(runtimes, model).items():
+        its_code.write_if_new(code / f"{stage}.json")
     print(f"{described.runtime} {described.runtime_version} on {described.device_name}, {described.cores} cores")
+
+
+def require_files(params: Params, models: Path, weights: Path, calibration: Path) -> None:
+    """Refuse a file of the user's that is missing now: the stage that reads it may come hours later."""
+    if params.model.is_onnx:
+        user_model(params.model.source, models)
+    if params.weights.source not in MADE_WEIGHTS:
+        user_checkpoint(params.weights.source, weights)
+    if params.calibration.file:
+        user_calibration(params.calibration.file, calibration)
 
 
 if __name__ == "__main__":

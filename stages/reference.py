@@ -4,26 +4,26 @@ from pathlib import Path
 
 import numpy as np
 
-from enginery.agreement import accuracy_of
+from enginery.accuracy.agreement import accuracy_of
 from enginery.core.files import new_folder
-from enginery.core.params import load_params
-from enginery.core.records import Reference
-from enginery.core.stage import run_stage
-from enginery.feeds import scores_among
-from enginery.original import made_by, open_original
-from enginery.samples import SampleSet, output_file, run_all
+from enginery.core.params.build import Profile
+from enginery.core.params.model import ModelParams
+from enginery.data.feeds import scores_among
+from enginery.data.sample_set import SampleSet, output_file, run_all
+from enginery.model.records import Reference
+from enginery.model.source_model import made_by, open_source_model
+from enginery.pipeline.stage import run_stage
 
 BATCH = 32
 
 
 def reference(weights: Path, validation: Path, reference: Path) -> None:
     """Write output-0.npy and so on, and reference.json."""
-    params, samples = load_params(), SampleSet.open(validation)
-    sizes = params.build.profile.batch
+    samples, sizes = SampleSet.open(validation), Profile.read().batch
     whole = sizes.min > 1  # else the last batch may be as small as it comes out
-    outputs = run_all(open_original(weights), samples, sizes.nearest(BATCH), whole, "reference")
+    outputs = run_all(open_source_model(weights), samples, sizes.nearest(BATCH), whole, "reference")
     shapes = {name: values.shape for name, values in outputs.items()}
-    accuracy = accuracy_of(outputs, samples.labels, scores_among(shapes, samples.classes, params.model.scores))
+    accuracy = accuracy_of(outputs, samples.labels, scores_among(shapes, samples.classes, ModelParams.read().scores))
     result = Reference(made_by=made_by(weights), outputs=tuple(outputs), samples=len(samples), accuracy=accuracy)
     with new_folder(reference) as unfinished:
         for index, values in enumerate(outputs.values()):

@@ -4,19 +4,20 @@ import json
 from pathlib import Path
 
 from enginery.core.files import new_file, new_folder
-from enginery.core.params import load_params
-from enginery.core.records import Measurements, Verdict
-from enginery.core.stage import run_stage
-from enginery.history import read_history
-from enginery.reporting.background import gather_background
-from enginery.reporting.evidence import gather
-from enginery.reporting.figures import draw_figures
-from enginery.reporting.metrics import metrics
-from enginery.reporting.page.render import render_page
-from enginery.reporting.summary import write_summary
-from enginery.reporting.tables import latency_rows, tradeoff_rows
-from enginery.reporting.trend import TREND, draw_trend, trend_rows, trend_section
-from enginery.reporting.verdict import failures_of, recommend, sentence
+from enginery.core.params.all import Params
+from enginery.pipeline.stage import run_stage
+from enginery.regression.history import read_history
+from enginery.regression.measurements import Measurements
+from enginery.regression.verdict import Verdict
+from enginery.report.background import gather_background
+from enginery.report.evidence import gather
+from enginery.report.figures import draw_figures
+from enginery.report.metrics import metrics
+from enginery.report.page.render import render_page
+from enginery.report.summary import write_summary
+from enginery.report.tables import latency_rows, tradeoff_rows
+from enginery.report.trend import TREND, draw_trend, trend_rows, trend_section
+from enginery.report.verdict import failures_of, recommend, sentence
 
 
 def report(
@@ -39,7 +40,7 @@ def report(
     figures: Path,
 ) -> None:
     """Write report.html, summary.md, verdict.json, measurements.json, metrics.json, the plots' data and the figures."""
-    params = load_params()
+    params = Params.read()
     precisions = params.precisions
     findings = gather(tuple(precisions), engines, validation, benchmark, trace, machine)
     background = gather_background(params, simplified, calibrated, tools, samples)

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from enginery.core.params import load_params
-from enginery.core.stage import run_stage
-from enginery.sources import open_source
-from enginery.splits import shared_images, split, write_split
+from enginery.core.params.samples import SamplesParams
+from enginery.data.sources import open_source
+from enginery.data.splits import shared_images, split, write_split
+from enginery.pipeline.stage import run_stage
 
 
 def samples(data: Path, training: Path, calibration: Path, validation: Path) -> None:
     """Write the training, calibration and validation splits."""
-    params = load_params().samples
+    params = SamplesParams.read()
     source = open_source(params, data)
     folders = {"training": training, "calibration": calibration, "validation": validation}
     manifests = {}

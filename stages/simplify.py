@@ -3,13 +3,14 @@
 from pathlib import Path
 
 from enginery.core.files import new_folder
-from enginery.core.params import load_params
-from enginery.core.records import Simplification
-from enginery.core.stage import run_stage
-from enginery.graphs import arbiter, check_at_each_size, count_nodes, load_graph, run_graph, save_graph
-from enginery.rewrites import rewrite_graph
-from enginery.samples import SampleSet, checked_feeds
-from enginery.simplify import SIMPLIFY_LIMIT, fold_constants, simplify_graph
+from enginery.core.params.build import Profile
+from enginery.data.sample_set import SampleSet, checked_feeds
+from enginery.graph.as_written import open_as_written, run_graph
+from enginery.graph.check import check_at_each_size
+from enginery.graph.onnx_file import count_nodes, load_graph, save_graph
+from enginery.graph.passes import rewrite_graph
+from enginery.graph.simplify import SIMPLIFY_LIMIT, Simplification, fold_constants, simplify_graph
+from enginery.pipeline.stage import run_stage
 
 
 def simplify(exported: Path, validation: Path, simplified: Path) -> None:
@@ -17,11 +18,11 @@ def simplify(exported: Path, validation: Path, simplified: Path) -> None:
     source = exported / "model.onnx"
     before = load_graph(source)
     after = rewrite_graph(fold_constants(simplify_graph(before)))
-    checked = checked_feeds(SampleSet.open(validation), load_params().build.profile)
+    checked = checked_feeds(SampleSet.open(validation), Profile.read())
     with new_folder(simplified) as unfinished:
         target = unfinished / "model.onnx"
         save_graph(after, target)
-        given, made = arbiter(source), arbiter(target)
+        given, made = open_as_written(source), open_as_written(target)
         record = Simplification(
             nodes_before=count_nodes(before),
             nodes_after=count_nodes(after),

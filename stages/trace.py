@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-from enginery.core.params import load_params
-from enginery.core.records import Machine
-from enginery.core.stage import run_stage
-from enginery.samples import SampleSet
-from enginery.trace import trace_engine
+from enginery.core.params.inference import InferenceParams
+from enginery.data.sample_set import SampleSet
+from enginery.engine.machine import Machine
+from enginery.pipeline.stage import run_stage
+from enginery.speed.layer_times import trace_engine
 
 
 def trace(precision: str, engine: Path, validation: Path, machine: Path, report: Path) -> None:
     """Write the trace of one precision."""
     here = Machine.read(machine)
-    record = trace_engine(engine, here, load_params().inference.on(here.cores), SampleSet.open(validation))
+    record = trace_engine(engine, here, InferenceParams.read().on(here.cores), SampleSet.open(validation))
     record.write(report)
     if not record.layers:
         print(f"{precision}: {here.runtime} tells no times of layers")

@@ -4,29 +4,34 @@ from pathlib import Path
 
 import numpy as np
 
-from enginery.core.params import load_params, precision_params
-from enginery.core.records import Machine, Reference, Validation
-from enginery.core.stage import run_stage
-from enginery.engines import Engine, require_made_of
-from enginery.samples import SampleSet, output_file
-from enginery.validate import validate_engine
+from enginery.accuracy.records import Validation
+from enginery.accuracy.validate import validate_engine
+from enginery.core.params.inference import InferenceParams
+from enginery.core.params.precisions import PrecisionParams
+from enginery.core.params.validation import ValidationParams
+from enginery.data.sample_set import SampleSet, output_file
+from enginery.engine.engine import open_engine
+from enginery.engine.folder import require_made_of
+from enginery.engine.machine import Machine
+from enginery.model.records import Reference
+from enginery.pipeline.stage import run_stage
 
 
 def validate(
     precision: str, engine: Path, converted: Path, validation: Path, reference: Path, machine: Path, report: Path
 ) -> None:
     """Write the validation record of one precision."""
-    params, here = load_params(), Machine.read(machine)
+    here = Machine.read(machine)
     wanted = Reference.read(reference / "reference.json")
-    with Engine.open(engine, here, params.inference) as loaded:
+    with open_engine(engine, here, InferenceParams.read()) as loaded:
         require_made_of(loaded.record, precision, converted / "model.onnx")
         record = validate_engine(
             loaded,
             converted / "model.onnx",
             SampleSet.open(validation),
             {name: np.load(reference / output_file(n), mmap_mode="r") for n, name in enumerate(wanted.outputs)},
-            precision_params(params, precision).thresholds,
-            params.validation.spot_samples,
+            PrecisionParams.read_for(precision).thresholds,
+            ValidationParams.read().spot_samples,
             wanted.made_by,
         )
     record.write(report)

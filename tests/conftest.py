@@ -8,34 +8,21 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from enginery.core.params import (
-    BuildParams,
-    InferenceParams,
-    Preprocessing,
-    Profile,
-    Range,
-    SamplesParams,
-    TensorRTParams,
-)
-from enginery.core.records import (
-    Benchmark,
-    Contention,
-    Errors,
-    Latency,
-    Manifest,
-    Measured,
-    Measurements,
-    Pace,
-    Ratio,
-    Sample,
-    Validation,
-)
-from enginery.engines import Engine, build_engine
-from enginery.machine import describe_machine
-from enginery.samples import MANIFEST, SampleSet, file_of
-from enginery.sources.folder import open_folder
-from enginery.splits import write_split
-from enginery.targets import target_of
+from enginery.accuracy.records import Errors, Validation
+from enginery.core.params.build import BuildParams, Profile, Range, TensorRTParams
+from enginery.core.params.inference import InferenceParams
+from enginery.core.params.preprocessing import Preprocessing
+from enginery.core.params.samples import SamplesParams
+from enginery.data.manifest import Manifest, Sample
+from enginery.data.sample_set import MANIFEST, SampleSet, file_of
+from enginery.data.sources.folder import open_folder
+from enginery.data.splits import write_split
+from enginery.engine.build import build_engine
+from enginery.engine.engine import open_engine
+from enginery.engine.target import target_of
+from enginery.engine.this_machine import describe_machine
+from enginery.regression.measurements import Measured, Measurements
+from enginery.speed.records import Benchmark, Contention, Latency, Pace, Ratio
 
 CLASSES = 16
 SIZE = 8
@@ -253,7 +240,7 @@ def validated(photos, preprocessing, tmp_path_factory):
 def expected(built, machine, inference, validated):
     """The engine's logits for each of the photos."""
     names = [sample.name for sample in validated.manifest.samples]
-    with Engine.open(built, machine, inference) as engine:
+    with open_engine(built, machine, inference) as engine:
         logits = engine.run(validated.cycled(len(names)))["logits"]
     return dict(zip(names, logits, strict=True))
 

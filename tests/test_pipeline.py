@@ -3,27 +3,11 @@
 import csv
 import json
 import os
-import re
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import simulated
-from ruamel.yaml import YAML
+from support.checkout import PRECISIONS, Project, checkout, each, ran
 
-ROOT = Path(__file__).parents[1]
-CARRIED = ["enginery", "stages", "data", "history", ".dvc/config", ".dvc/plots", ".dvcignore", ".gitignore", "dvc.yaml"]
-TINY: dict[str, dict[str, object]] = {
-    "samples": {"validation": 48, "training": 128, "calibration": 16},
-    "samples.preprocessing": {"resize": 32, "crop": 32},
-    "weights": {"training.epochs": 1, "training.size": 32},
-    "build": {"profile.batch.min": 1, "profile.batch.opt": 2, "profile.batch.max": 4},
-    "validation": {"spot_samples": 8},
-    "benchmark": {"batches": [1, 2], "seconds": 0.05},
-}
-PRECISIONS = ("fp32", "bf16", "int8")
 INT8_CHAIN = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "trace@int8", "report", "gate"}
 
 TOLD = """
@@ -35,68 +19,6 @@ def network(parts):
     width = json.load(open(parts[0]["config"]))["width"]
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, width), nn.Linear(width, 10))
 """
-
-
-class Project:
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.params_file = root / "params.yaml"
-        self.environment = dict(os.environ)
-
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        modules = os.pathsep.join(filter(None, [str(self.root), self.environment.get("PYTHONPATH")]))
-        environment = self.environment | {"PATH": path, "PYTHONPATH": modules}
-        return subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True)
-
-    def repro(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.run("dvc", "repro", *arguments)
-
-    def set(self, **changes: object) -> None:
-        """Set dotted parameters; None removes."""
-        yaml = YAML()
-        params = yaml.load(self.params_file.read_text())
-        for name, value in changes.items():
-            *path, last = name.split(".")
-            section = params
-            for part in path:
-                section = section[part]
-            if value is None:
-                del section[last]
-            else:
-                section[last] = value
-        with self.params_file.open("w") as file:
-            yaml.dump(params, file)
-
-    def make_small(self) -> None:
-        for section, values in TINY.items():
-            self.set(**{f"{section}.{name}": value for name, value in values.items()})
-        self.set(**{"precisions.fp16": None})  # saves a quarter of the time: on a CPU it runs as fp32
-        for precision in PRECISIONS:  # a model trained for four steps is not worth guarding
-            self.set(**{f"precisions.{precision}.thresholds.{limit}": 0 for limit in ("cosine", "top1_agreement")})
-            self.set(**{f"precisions.{precision}.thresholds.relative_error": 10})
-            self.set(**{f"precisions.{precision}.thresholds.accuracy_drop": 1})
-
-
-def each(*stages: str) -> set[str]:
-    return {f"{stage}@{precision}" for stage in stages for precision in PRECISIONS}
-
-
-def ran(done: subprocess.CompletedProcess[str]) -> set[str]:
-    """The stages that were executed; `machine` always is, and is not of interest."""
-    return set(re.findall(r"^Running stage '([^']+)'", done.stdout, re.MULTILINE)) - {"machine"}
-
-
-def checkout(root: Path) -> Path:
-    """A copy of what the pipeline is made of, without its results."""
-    for name in [*CARRIED, "params.yaml"]:
-        source = ROOT / name
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, root / name)
-    return root
 
 
 @pytest.fixture(scope="module")

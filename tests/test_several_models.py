@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_pipeline import Project, checkout, ran
+from support.checkout import Project, checkout, ran
 
 # Two models that differ in their weights alone: whatever one of them left would fit the other.
 CODE = """
@@ -82,7 +82,7 @@ def made(root: Path) -> dict[str, str]:
 
 def by_recipe(project):
     """What `make repro RECIPE=recipes/calm.yaml` runs."""
-    applied = project.run("python", "-m", "enginery.recipes", "recipes/calm.yaml")
+    applied = project.run("python", "-m", "enginery.cli.recipes", "recipes/calm.yaml")
     assert applied.returncode == 0, applied.stderr
     return project.repro()
 

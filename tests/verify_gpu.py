@@ -17,20 +17,29 @@ import numpy as np
 import pytest
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from enginery.alone import engine_alone
-from enginery.bf16_twin import float32_twin, uses_bf16
-from enginery.convert import cast, quantize
 from enginery.core.errors import EngineryError
-from enginery.core.params import BenchmarkParams, InferenceParams, Keep, Profile, Range
-from enginery.core.records import SAME_PACE, Blueprint, EngineRecord, Interface, TensorSpec, Trace
-from enginery.engines import Engine, build_engine
-from enginery.gpu import cuda
-from enginery.gpu.nvml import GpuSampler, process_megabytes
-from enginery.gpu.session import DeviceSession
-from enginery.graphs import arbiter, load_graph, run_graph, save_graph
-from enginery.machine import describe_machine
-from enginery.pace import pace_of
-from enginery.targets import target_of
+from enginery.core.params.benchmark import BenchmarkParams
+from enginery.core.params.build import Profile, Range
+from enginery.core.params.inference import InferenceParams
+from enginery.core.params.precisions import Keep
+from enginery.engine.build import build_engine
+from enginery.engine.engine import open_engine, open_engines
+from enginery.engine.gpu import cuda
+from enginery.engine.gpu.nvml import GpuSampler, process_megabytes
+from enginery.engine.gpu.session import DeviceSession
+from enginery.engine.record import EngineRecord
+from enginery.engine.target import target_of
+from enginery.engine.this_machine import describe_machine
+from enginery.graph.as_written import open_as_written, run_graph
+from enginery.graph.bf16_twin import float32_twin, uses_bf16
+from enginery.graph.interface import Blueprint, Interface, TensorSpec
+from enginery.graph.onnx_file import load_graph, save_graph
+from enginery.quantization.cast import cast
+from enginery.quantization.quantize import quantize
+from enginery.speed.isolated import measure_engine_isolated
+from enginery.speed.layer_times import Trace
+from enginery.speed.machine_pace import pace_of
+from enginery.speed.records import SAME_PACE
 
 PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
 KEEP = Keep(op_types=(), nodes=())
@@ -79,7 +88,7 @@ def images():
 
 def meant(onnx, images):
     graph = load_graph(onnx)
-    return run_graph(arbiter(float32_twin(graph) if uses_bf16(graph) else graph), {"input": images})["logits"]
+    return run_graph(open_as_written(float32_twin(graph) if uses_bf16(graph) else graph), {"input": images})["logits"]
 
 
 def far(wanted, got):
@@ -91,7 +100,7 @@ def far(wanted, got):
 def test_an_engine_computes_what_its_graph_means_at_every_batch_size(
     engines, graphs, machine, images, precision, inference
 ):
-    with Engine.open(engines / precision, machine, inference) as engine:
+    with open_engine(engines / precision, machine, inference) as engine:
         for batch in (8, 2, 5, 8, 3):  # back and forth: what was captured for one shape must not serve another
             got = engine.run({"input": images[:batch]})["logits"]
             assert far(meant(graphs[precision], images[:batch]), got) < LIMITS[precision], f"at batch {batch}"
@@ -100,9 +109,9 @@ def test_an_engine_computes_what_its_graph_means_at_every_batch_size(
 @pytest.mark.parametrize("precision", LIMITS)
 def test_an_engine_says_whether_it_is_replayed(engines, machine, precision):
     """ONNX Runtime cannot where it computes on the CPU, as it does the biases of an int8 graph; TensorRT always can."""
-    with Engine.open(engines / precision, machine, PLAIN) as engine:
+    with open_engine(engines / precision, machine, PLAIN) as engine:
         assert not engine.replays
-    with Engine.open(engines / precision, machine, REPLAYED) as engine:
+    with open_engine(engines / precision, machine, REPLAYED) as engine:
         print(f"{precision}: {'replayed' if engine.replays else 'launched one by one'}")
         assert engine.replays or (machine.runtime == "onnxruntime" and precision == "int8")
 
@@ -111,7 +120,7 @@ def test_an_engine_says_whether_it_is_replayed(engines, machine, precision):
 def test_requests_side_by_side_get_the_answers_to_their_own_questions(engines, machine, images, inference):
     questions = [images, images[::-1].copy(), images + 1]
     with ExitStack() as opened:
-        asked = [opened.enter_context(one) for one in Engine.open_many(engines / "fp32", machine, inference, 3)]
+        asked = [opened.enter_context(one) for one in open_engines(engines / "fp32", machine, inference, 3)]
         # Each from a thread of its own, and the first time alone, as throughput.py asks: ONNX Runtime captures a graph
         # for each thread, and while it does the calls of other threads fail.
         threads = [opened.enter_context(ThreadPoolExecutor(1)) for _ in asked]
@@ -168,8 +177,8 @@ def test_several_inputs_outputs_and_sizes_are_computed_as_the_graph_means(
 ):
     build = pair_build.model_copy(update={"tf32": False})
     build_engine("fp32", pair_onnx, target_of(machine, build.tensorrt), build, manifest, tmp_path / "pair")
-    session = arbiter(pair_onnx)
-    with Engine.open(tmp_path / "pair", machine, inference) as engine:
+    session = open_as_written(pair_onnx)
+    with open_engine(tmp_path / "pair", machine, inference) as engine:
         for sizes in ((2, 8, 8), (4, 16, 12), (1, 13, 9), (2, 8, 8)):  # each graph serves its own sizes alone
             feeds = pair_feeds(*sizes)
             wanted, got = run_graph(session, feeds), engine.run(feeds)
@@ -186,16 +195,16 @@ def test_an_output_whose_size_follows_from_the_images_is_as_large_as_it_comes(
         pytest.skip("ONNX Runtime on a GPU refuses it")
     build = pair_build.model_copy(update={"tf32": False})
     build_engine("fp32", coarse_onnx, target_of(machine, build.tensorrt), build, manifest, tmp_path / "coarse")
-    with Engine.open(tmp_path / "coarse", machine, inference) as engine:
+    with open_engine(tmp_path / "coarse", machine, inference) as engine:
         for sizes in ((2, 8, 8), (4, 16, 12), (1, 13, 9), (2, 8, 8)):
             feeds = {"image": pair_feeds(*sizes)["image"]}
-            wanted, got = run_graph(arbiter(coarse_onnx), feeds)["map"], engine.run(feeds)["map"]
+            wanted, got = run_graph(open_as_written(coarse_onnx), feeds)["map"], engine.run(feeds)["map"]
             assert got.shape == wanted.shape
             assert far(wanted, got) < 1e-5, f"at {sizes}"
 
 
 def test_a_bound_call_keeps_its_inputs_while_others_are_run(engines, machine, images):
-    with Engine.open(engines / "fp32", machine, REPLAYED) as engine:
+    with open_engine(engines / "fp32", machine, REPLAYED) as engine:
         call = engine.bind({"input": images[:4]})
         wanted = engine.run({"input": images[:4]})["logits"]
         engine.run({"input": images[4:]})
@@ -204,7 +213,7 @@ def test_a_bound_call_keeps_its_inputs_while_others_are_run(engines, machine, im
 
 
 def test_the_device_clock_lies_within_the_host_clock(engines, machine, images):
-    with Engine.open(engines / "fp32", machine, PLAIN) as engine:
+    with open_engine(engines / "fp32", machine, PLAIN) as engine:
         call = engine.bind({"input": images})
         for _ in range(20):
             call()
@@ -218,8 +227,8 @@ def test_replaying_a_graph_is_no_slower_than_launching_its_kernels(engines, mach
     """In turns, and the fastest of each: what a shared machine does to a timing only adds to it."""
     taken = {"plain": [], "replayed": []}
     with (
-        Engine.open(engines / "fp32", machine, PLAIN) as plain,
-        Engine.open(engines / "fp32", machine, REPLAYED) as replayed,
+        open_engine(engines / "fp32", machine, PLAIN) as plain,
+        open_engine(engines / "fp32", machine, REPLAYED) as replayed,
     ):
         calls = {"plain": plain.bind({"input": images}), "replayed": replayed.bind({"input": images})}
         for _ in range(300):
@@ -234,8 +243,8 @@ def test_an_engine_is_timed_in_a_process_of_its_own(engines, machine, samples, t
     """By the device's clock, at each batch size; what it takes in this process, which holds more, is printed."""
     machine.write(tmp_path / "machine.json")
     params = BenchmarkParams(batches=(2, 8), seconds=0.2, baselines=("eager",), requests=(1,), confidence=0.95, seed=0)
-    by_itself = engine_alone(engines / "fp32", tmp_path / "machine.json", samples.folder, REPLAYED, params)
-    with Engine.open(engines / "fp32", machine, REPLAYED) as engine:
+    by_itself = measure_engine_isolated(engines / "fp32", tmp_path / "machine.json", samples.folder, REPLAYED, params)
+    with open_engine(engines / "fp32", machine, REPLAYED) as engine:
         call = engine.bind(samples.cycled(8))
         here = 1000 * statistics.median(call() for _ in range(300))
     print(by_itself, f"{here:.4f} ms here at batch 8")
@@ -249,7 +258,7 @@ def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact,
     batch, engine = 2048, tmp_path / "engine"
     large = exact.model_copy(update={"profile": Profile(batch=Range(min=1, opt=batch, max=batch))})
     build_engine("fp32", graphs["fp32"], target_of(machine, large.tensorrt), large, manifest, engine)
-    with Engine.open(engine, machine, PLAIN) as opened:
+    with open_engine(engine, machine, PLAIN) as opened:
         call = opened.bind(samples.cycled(batch))
         compute = statistics.median([call() for _ in range(30)][10:]) * 1000
     machine.write(tmp_path / "machine.json")
@@ -271,7 +280,7 @@ def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact,
 
 
 def test_memory_does_not_grow_from_run_to_run(engines, machine, images):
-    with Engine.open(engines / "fp32", machine, REPLAYED) as engine:
+    with open_engine(engines / "fp32", machine, REPLAYED) as engine:
         free = []
         for batch in (8, 2, 5) * 30:
             engine.run({"input": images[:batch]})
@@ -281,11 +290,11 @@ def test_memory_does_not_grow_from_run_to_run(engines, machine, images):
 
 def test_closing_an_engine_gives_its_memory_back(engines, machine, images):
     for _ in range(3):
-        with Engine.open(engines / "fp32", machine, PLAIN) as engine:
+        with open_engine(engines / "fp32", machine, PLAIN) as engine:
             engine.run({"input": images})
         free = free_memory()
     for _ in range(10):
-        with Engine.open(engines / "fp32", machine, PLAIN) as engine:
+        with open_engine(engines / "fp32", machine, PLAIN) as engine:
             engine.run({"input": images})
     assert free_memory() >= free - (32 << 20)
 
@@ -293,12 +302,12 @@ def test_closing_an_engine_gives_its_memory_back(engines, machine, images):
 def test_too_large_a_buffer_is_a_sentence_and_the_gpu_remains_usable(engines, machine, images):
     with pytest.raises(EngineryError, match=r"the GPU is out of memory \(\d+ of its \d+ MB are free\)"):
         cuda.Buffer(1 << 50)
-    with Engine.open(engines / "fp32", machine, PLAIN) as engine:
+    with open_engine(engines / "fp32", machine, PLAIN) as engine:
         assert np.isfinite(engine.run({"input": images})["logits"]).all()
 
 
 def test_the_gpu_is_watched_while_it_works(engines, machine, images):
-    with Engine.open(engines / "fp32", machine, REPLAYED) as engine, GpuSampler() as sampler:
+    with open_engine(engines / "fp32", machine, REPLAYED) as engine, GpuSampler() as sampler:
         call = engine.bind({"input": images})
         deadline = time.perf_counter() + 1
         while time.perf_counter() < deadline:
@@ -325,7 +334,7 @@ def test_the_pace_sees_a_host_that_is_slow_to_launch():
 def test_tf32_is_used_only_if_it_is_allowed(graphs, engines, machine, build, manifest, images, tmp_path):
     assert "tf32" not in EngineRecord.read(engines / "fp32" / "engine.json").executed
     build_engine("fp32", graphs["fp32"], target_of(machine, build.tensorrt), build, manifest, tmp_path / "tf32")
-    with Engine.open(tmp_path / "tf32", machine, PLAIN) as engine:
+    with open_engine(tmp_path / "tf32", machine, PLAIN) as engine:
         got = engine.run({"input": images})["logits"]
     assert far(meant(graphs["fp32"], images), got) < 5e-3
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 from enginery.bundle.gate import Passed
 from enginery.bundle.licences import (
-    DISTRIBUTIONS,
     about_data,
     about_enginery,
     about_model,
@@ -14,14 +13,15 @@ from enginery.bundle.licences import (
     runtime_licence,
 )
 from enginery.bundle.triton import BACKENDS
-from enginery.core.params import NO_SCORES, Params
-from enginery.core.records import ENGINE, EngineRecord
-from enginery.engines import REPRODUCE
-from enginery.feeds import BATCH
-from enginery.inspection import where
-from enginery.reporting.tables import RUNS_FOR_P99
-from enginery.reporting.wording import RUNTIME_TITLES
-from enginery.reproduce import TRTEXEC
+from enginery.core.params.all import Params
+from enginery.core.params.model import NO_SCORES
+from enginery.core.runtimes import RUNTIMES
+from enginery.data.feeds import BATCH
+from enginery.engine.description import where
+from enginery.engine.folder import REPRODUCE
+from enginery.engine.record import EngineRecord
+from enginery.report.tables import RUNS_FOR_P99
+from enginery.speed.records import ENGINE
 
 MEASURED_BY = {
     "openvino": "OpenVINO's own tool", "onnxruntime": "a bare loop",
@@ -37,7 +37,7 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
     return {
         "model": model,
         "precision": record.precision,
-        "title": RUNTIME_TITLES[target.runtime],
+        "title": RUNTIMES[target.runtime].title,
         "library": target.runtime,
         "version": target.runtime_version,
         "or_newer": target.or_newer,
@@ -56,10 +56,10 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         "measured_on": f"{passed.machine.device_name}, {benchmark.threads} threads on {passed.machine.cores} cores",
         "labeled": record.names_classes,
         "example": has_example(record),
-        "cpp": has_example(record) and target.runtime in TRTEXEC,
+        "cpp": has_example(record) and RUNTIMES[target.runtime].is_tensorrt,
         "cpp_library": CPP_LIBRARIES.get(target.runtime),
         "served": target.runtime in BACKENDS,
-        "reproduce": f"{'engine/' if target.runtime in TRTEXEC else ''}{REPRODUCE}",
+        "reproduce": f"{'engine/' if RUNTIMES[target.runtime].is_tensorrt else ''}{REPRODUCE}",
         "measured_by": MEASURED_BY[target.runtime],
         "threads": benchmark.threads,
         "sizes": record.profile.at("opt"),
@@ -100,8 +100,9 @@ def _shapes(record: EngineRecord, sizes: Mapping[str, object]) -> str:
 def requirements(record: EngineRecord) -> list[str]:
     """The runtime in the version that the engine is bound to, the others as they were tried."""
     target = record.target
-    name = next((name for name in DISTRIBUTIONS[target.runtime] if _version(name)), DISTRIBUTIONS[target.runtime][0])
-    others = ["numpy", "pillow", *(["cuda-bindings"] if target.runtime in TRTEXEC else [])]
+    distributions = RUNTIMES[target.runtime].distributions
+    name = next((name for name in distributions if _version(name)), distributions[0])
+    others = ["numpy", "pillow", *(["cuda-bindings"] if RUNTIMES[target.runtime].is_tensorrt else [])]
     tried = [f"{other}=={_version(other)}" if _version(other) else other for other in others]
     return [f"{name}=={target.runtime_version}", *tried]
 

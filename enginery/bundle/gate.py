@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from enginery.core.errors import EngineryError
-from enginery.core.records import EngineRecord, Machine, Measured, Measurements, Verdict
-from enginery.engines import require_made_of
-from enginery.lookup import read_engine
+from enginery.engine.folder import read_engine, require_made_of
+from enginery.engine.machine import Machine
+from enginery.engine.record import EngineRecord
+from enginery.regression.measurements import Measured, Measurements
+from enginery.regression.verdict import Verdict
 
 AGAIN = "run `dvc repro` to judge it"
 

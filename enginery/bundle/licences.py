@@ -2,14 +2,9 @@
 
 import importlib.metadata
 
-from enginery.core.params import Params
+from enginery.core.params.all import Params
+from enginery.core.runtimes import RUNTIMES
 
-DISTRIBUTIONS = {
-    "openvino": ("openvino",),
-    "onnxruntime": ("onnxruntime-gpu", "onnxruntime"),
-    "tensorrt": ("tensorrt-cu13", "tensorrt"),
-    "tensorrt_rtx": ("tensorrt_rtx",),
-}
 NOT_NAMED = "none is named in its distribution: ask its authors"
 NOT_INSTALLED = "not known, since it is not installed here: ask where it comes from"
 WEIGHTS = {
@@ -51,7 +46,7 @@ def about_enginery() -> str:
 
 
 def runtime_licence(runtime: str) -> str:
-    return licence_of(*DISTRIBUTIONS[runtime])
+    return licence_of(*RUNTIMES[runtime].distributions)
 
 
 def about_model(params: Params) -> str:

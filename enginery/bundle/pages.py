@@ -5,8 +5,8 @@ from pathlib import Path
 
 import jinja2
 
-from enginery.core.sizes import file_size
-from enginery.reporting.evidence import title_of
+from enginery.core.text import file_size
+from enginery.speed.records import baseline_title
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -20,7 +20,7 @@ def render(template: str, facts: Mapping[str, object]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"percent": _percent, "title_of": title_of, "file_size": file_size}
+    environment.filters |= {"percent": _percent, "title_of": baseline_title, "file_size": file_size}
     return environment.get_template(template).render(facts)
 
 

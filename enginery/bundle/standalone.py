@@ -6,8 +6,8 @@ It is the very source of enginery/preprocessing.py: a copy that is kept by hand 
 import inspect
 import json
 
-from enginery import preprocessing
-from enginery.core.params import Preprocessing
+from enginery.core.params.preprocessing import Preprocessing
+from enginery.data import preprocessing
 
 REPLACED = {
     "from enginery.core.errors import EngineryError\n": "",

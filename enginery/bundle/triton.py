@@ -6,8 +6,9 @@ from pathlib import Path
 from enginery.bundle.gate import Passed
 from enginery.bundle.pages import render
 from enginery.core.errors import EngineryError
-from enginery.core.records import TensorSpec
-from enginery.runtimes import load_runtime, openvino
+from enginery.engine.runtimes import load_runtime
+from enginery.engine.runtimes.openvino import write_ir
+from enginery.graph.interface import TensorSpec
 
 BACKENDS = {"tensorrt": "tensorrt", "onnxruntime": "onnxruntime", "openvino": "openvino"}  # RTX has none
 DEFAULT_NAMES = {"engine.plan": "model.plan", "engine.onnx": "model.onnx"}
@@ -64,4 +65,4 @@ def _dims(spec: TensorSpec) -> list[int]:
 def _write_ir(onnx: Path, folder: Path) -> None:
     if missing := load_runtime("openvino").missing():
         raise EngineryError(f"Triton gets the model in OpenVINO's own form, but {missing}")
-    openvino.write_ir(onnx, folder)
+    write_ir(onnx, folder)

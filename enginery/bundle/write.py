@@ -12,11 +12,12 @@ from enginery.bundle.standalone import preprocessing_for_bundle, standalone_prep
 from enginery.bundle.triton import BACKENDS, write_repository
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_folder, sha256
-from enginery.core.params import Params, load_params
-from enginery.core.records import EngineRecord, Record
-from enginery.engines import RECORD, REPRODUCE
-from enginery.lookup import BUNDLED
-from enginery.reproduce import TRTEXEC, reproduce_script
+from enginery.core.params.all import Params
+from enginery.core.record import Record
+from enginery.core.runtimes import RUNTIMES
+from enginery.engine.folder import BUNDLED, RECORD, REPRODUCE
+from enginery.engine.record import EngineRecord
+from enginery.engine.trtexec import reproduce_script
 
 MANIFEST, BUNDLES = "bundle.json", Path("bundles")
 PAGES = ("README.md", "NOTICE", "requirements.txt")
@@ -32,7 +33,7 @@ class Bundle(Record):
 
 def write_bundle(precision: str, out: Path | None, artifacts: Path, reports: Path) -> Path:
     """Make the folder, and say where it is."""
-    passed, params = require_passed(precision, artifacts, reports), load_params()
+    passed, params = require_passed(precision, artifacts, reports), Params.read()
     model = f"{name_of(params)}-{precision}"
     folder = out or BUNDLES / model
     require_replaceable(folder)
@@ -61,7 +62,7 @@ def fill(passed: Passed, params: Params, model: str, folder: Path) -> None:
         (folder / name).write_text(render(f"{name}.j2", facts))
     if has_example(record):
         write_example(record, facts, folder)
-    if runtime in TRTEXEC:
+    if RUNTIMES[runtime].is_tensorrt:
         (folder / BUNDLED / REPRODUCE).write_text(reproduce_script(record, "../model.onnx"))
     else:
         (folder / REPRODUCE).write_text(render(f"reproduce-{runtime}.sh.j2", facts))
@@ -76,7 +77,7 @@ def write_example(record: EngineRecord, facts: Mapping[str, object], folder: Pat
     (folder / "preprocessing.py").write_text(standalone_preprocessing())
     (folder / "infer.py").write_text(render("infer.py.j2", facts))
     (folder / "runtime.py").write_text(render(f"runtime/{runtime.removesuffix('_rtx')}.py.j2", facts))
-    if runtime in TRTEXEC:
+    if RUNTIMES[runtime].is_tensorrt:
         (folder / "cpp").mkdir()
         for name in ("main.cpp", "CMakeLists.txt"):
             (folder / "cpp" / name).write_text(render(f"{name}.j2", facts))

@@ -8,11 +8,11 @@ import sys
 from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import Any, NoReturn, Protocol
 
-from enginery.cli import bundle, compare, doctor, infer, inspect
-from enginery.cli.completed import FUNCTIONS
+from enginery.cli.commands import bundle, compare, doctor, infer, inspect
+from enginery.cli.completion import FUNCTIONS
+from enginery.cli.terminal import painted
 from enginery.core.errors import EngineryError
-from enginery.core.suggestions import suggestion
-from enginery.core.terminal import painted
+from enginery.core.text import suggestion
 
 INTERRUPTED = 130
 FIRST_STEPS = """\

@@ -13,10 +13,11 @@ import tensorrt as trt
 from cuda.bindings import runtime as cudart
 from onnx import helper
 
-from enginery.bf16_twin import float32_twin
-from enginery.convert import cast
-from enginery.core.params import Keep
-from enginery.graphs import arbiter, run_graph, save_graph
+from enginery.core.params.precisions import Keep
+from enginery.graph.as_written import open_as_written, run_graph
+from enginery.graph.bf16_twin import float32_twin
+from enginery.graph.onnx_file import save_graph
+from enginery.quantization.cast import cast
 from simulated.surface import Simulated
 
 STRONGLY_TYPED = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
@@ -364,7 +365,7 @@ def test_it_computes_what_the_graph_means_and_not_before_the_stream_is_waited_fo
     graph = onnx.load(tiny_onnx) if precision == "fp32" else cast(tiny_onnx, "bf16", Keep(op_types=(), nodes=()))
     save_graph(graph, tmp_path / "model.onnx")
     before, after = execute(build(tmp_path / "model.onnx", log), log, images(5), device)
-    session = arbiter(float32_twin(graph) if precision == "bf16" else graph)
+    session = open_as_written(float32_twin(graph) if precision == "bf16" else graph)
     meant = run_graph(session, {"input": images(5)})["logits"]
     assert not np.allclose(before, meant)
     assert np.array_equal(after, meant)

@@ -13,17 +13,20 @@ import numpy as np
 import pytest
 import tensorrt as trt
 
-from enginery.convert import cast, quantize
 from enginery.core.errors import EngineryError
-from enginery.core.params import InferenceParams, Keep
-from enginery.core.records import EngineRecord
-from enginery.engines import Engine, build_engine
-from enginery.gpu.nvml import process_megabytes
-from enginery.graphs import count_nodes, load_graph
-from enginery.machine import describe_machine
-from enginery.runtimes import load_runtime
-from enginery.targets import target_of
-from enginery.trace import trace_engine
+from enginery.core.params.inference import InferenceParams
+from enginery.core.params.precisions import Keep
+from enginery.engine.build import build_engine
+from enginery.engine.engine import open_engine
+from enginery.engine.gpu.nvml import process_megabytes
+from enginery.engine.record import EngineRecord
+from enginery.engine.runtimes import load_runtime
+from enginery.engine.target import target_of
+from enginery.engine.this_machine import describe_machine
+from enginery.graph.onnx_file import count_nodes, load_graph
+from enginery.quantization.cast import cast
+from enginery.quantization.quantize import quantize
+from enginery.speed.layer_times import trace_engine
 from simulated import cudart
 
 PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
@@ -107,7 +110,7 @@ def test_a_build_that_gives_nothing_tells_tensorrts_reason(make, fail, tmp_path,
 def test_an_engine_that_cannot_be_deserialized_tells_why(make, gpu, fail):
     folder = make()
     fail("deserialize_none")
-    sentence = told(lambda: Engine.open(folder, gpu, PLAIN))
+    sentence = told(lambda: open_engine(folder, gpu, PLAIN))
     assert sentence.startswith(f"TensorRT cannot load {folder / 'engine.plan'}: ")
     assert "Run `dvc repro` to build it again" in sentence
 
@@ -131,7 +134,7 @@ def test_what_is_no_plan_is_refused(make, damage):
 def test_an_engine_of_another_gpu_is_refused_before_tensorrt_sees_it(make, gpu):
     folder = make()
     other = gpu.model_copy(update={"device_name": "NVIDIA A100", "capability": "8.0"})
-    sentence = told(lambda: Engine.open(folder, other, PLAIN))
+    sentence = told(lambda: open_engine(folder, other, PLAIN))
     assert "device_name 'Simulated GPU' there and 'NVIDIA A100' here" in sentence
     assert "compute capability 8.9 there and 8.0 here" in sentence
 
@@ -147,7 +150,7 @@ def test_an_engine_of_another_gpu_is_refused_before_tensorrt_sees_it(make, gpu):
     ],
 )
 def test_a_run_that_fails_is_a_sentence(make, gpu, fail, images, inference, failure, words):
-    with Engine.open(make(), gpu, inference) as engine:
+    with open_engine(make(), gpu, inference) as engine:
         fail(failure)
         with pytest.raises(EngineryError, match=words):
             engine.run({"input": images})
@@ -155,7 +158,7 @@ def test_a_run_that_fails_is_a_sentence(make, gpu, fail, images, inference, fail
 
 def test_a_cleanup_that_fails_as_well_does_not_hide_the_cause(make, gpu, fail, images):
     """After a fault on the GPU every call fails. What is then left allocated dies with the process."""
-    engine = Engine.open(make(), gpu, PLAIN)
+    engine = open_engine(make(), gpu, PLAIN)
     fail("execute_false,cudaFree,cudaFreeHost,cudaEventDestroy,cudaStreamDestroy,cudaGraphExecDestroy")
     with pytest.raises(EngineryError, match="TensorRT cannot run the engine: "), engine:
         engine.run({"input": images})
@@ -166,7 +169,7 @@ def test_a_cleanup_that_fails_as_well_does_not_hide_the_cause(make, gpu, fail, i
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
 @pytest.mark.parametrize("failure", ["wrong_shape", "cudaGraphInstantiate"])
 def test_what_failed_for_one_shape_leaves_the_next_run_right(make, gpu, fail, images, inference, failure):
-    with Engine.open(make(), gpu, inference) as engine:
+    with open_engine(make(), gpu, inference) as engine:
         wanted = engine.run({"input": images})["logits"]
         fail(failure)
         with contextlib.suppress(EngineryError):
@@ -183,7 +186,7 @@ def test_an_output_that_outgrows_its_memory_is_a_sentence(
     """Its memory is taken at the largest images, where it should be largest."""
     folder = tmp_path / "coarse"
     build_engine("fp32", coarse_onnx, target_of(gpu, pair_build.tensorrt), pair_build, manifest, folder)
-    with Engine.open(folder, gpu, PLAIN) as engine:
+    with open_engine(folder, gpu, PLAIN) as engine:
         monkeypatch.setattr(trt.IExecutionContext, "get_tensor_shape", lambda self, name: trt.Dims((2, 8, 90, 90)))
         assert told(lambda: engine.run({"image": np.zeros((2, 3, 8, 8), np.float32)})) == (
             "output map would have shape (2, 8, 90, 90), which is more than at the largest sizes of build.profile, "
@@ -194,7 +197,7 @@ def test_an_output_that_outgrows_its_memory_is_a_sentence(
 def test_too_little_memory_for_the_context_is_a_sentence(make, gpu, fail):
     folder = make()
     fail("out_of_memory_run")
-    sentence = told(lambda: Engine.open(folder, gpu, PLAIN))
+    sentence = told(lambda: open_engine(folder, gpu, PLAIN))
     assert sentence.startswith("TensorRT cannot make the engine ready: ")
     assert sentence.endswith("lower build.profile.batch.max, or end other programs that use the GPU")
 
@@ -205,7 +208,7 @@ def test_too_little_memory_is_a_sentence_wherever_it_ends(make, gpu, monkeypatch
     for size in range(4000, 4_000_000, 3000):
         monkeypatch.setenv("SIMULATED_MEMORY", str(size))
         try:
-            Engine.open(folder, gpu, PLAIN).__exit__()
+            open_engine(folder, gpu, PLAIN).__exit__()
             opened = True
             break
         except EngineryError as error:
@@ -254,7 +257,7 @@ def test_a_tensorrt_that_tells_no_times_leaves_an_empty_trace(make, gpu, samples
 
 
 def test_an_element_that_the_engine_does_not_write_is_nan(make, gpu, fail, images):
-    with Engine.open(make(), gpu, PLAIN) as engine:
+    with open_engine(make(), gpu, PLAIN) as engine:
         assert np.isfinite(engine.run({"input": images})["logits"]).all()
         fail("unwritten_output")
         logits = engine.run({"input": images})["logits"]
@@ -410,5 +413,5 @@ def test_compatibility_is_told_to_tensorrt_and_recorded(make, gpu, images, level
     assert target.capabilities == (("8.0+",) if level == "ampere_plus" else ("8.9",))
     assert (target.device_name is None) == (level != "none")
     assert target.or_newer
-    with Engine.open(folder, gpu, PLAIN) as engine:
+    with open_engine(folder, gpu, PLAIN) as engine:
         assert np.isfinite(engine.run({"input": images})["logits"]).all()

@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from enginery.bf16_twin import float32_twin, uses_bf16
-from enginery.graphs import arbiter
+from enginery.graph.as_written import open_as_written
+from enginery.graph.bf16_twin import float32_twin, uses_bf16
 from simulated import cudart, failing
 from simulated.bindings import load_bindings
 from simulated.inspector import describe_layers
@@ -460,7 +460,7 @@ class ICudaEngine(Simulated, real=trt.ICudaEngine):
 
     @functools.cached_property
     def _session(self):
-        return arbiter(float32_twin(self._model) if uses_bf16(self._model) else self._model)
+        return open_as_written(float32_twin(self._model) if uses_bf16(self._model) else self._model)
 
 
 class EngineInspector(Simulated, real=trt.EngineInspector):

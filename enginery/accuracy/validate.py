@@ -1,0 +1,147 @@
+"""Three results for the same samples: PyTorch's, the typed graph's, the engine's.
+
+A quantizer's error and a compiler's error look alike from outside. The graph, run as written, tells them apart: what
+lies between PyTorch and the graph is the precision's, what lies between the graph and the engine the compiler's.
+"""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from enginery.accuracy.agreement import accuracy_of, broken_thresholds, compare, origin_of_loss, spread
+from enginery.accuracy.records import Resized, Spot, Validation
+from enginery.core.params.build import ENDS, Range
+from enginery.core.params.precisions import Thresholds
+from enginery.core.progress import progress
+from enginery.data.feeds import Feeds, Outputs, Run, resized, scores_among
+from enginery.data.sample_set import SampleSet, run_all
+from enginery.engine.engine import Engine
+from enginery.graph.as_written import open_as_written, run_graph
+from enginery.graph.bf16_twin import float32_twin, uses_bf16
+from enginery.graph.onnx_file import load_graph
+from enginery.model.records import PYTORCH
+
+
+def validate_engine(
+    engine: Engine,
+    onnx: Path,
+    samples: SampleSet,
+    reference: Outputs,
+    limits: Thresholds,
+    spot_samples: int,
+    made_by: str = PYTORCH,
+) -> Validation:
+    """`made_by` says whose the reference is."""
+    precision, sizes, asked = engine.record.precision, engine.record.profile.batch, engine.record.scores
+    scores = scores_among({name: values.shape for name, values in reference.items()}, samples.classes, asked)
+    as_written, whole = run_as_written(onnx), sizes.min > 1
+    graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph")
+    compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine")
+    wanted_accuracy, graph_accuracy, got_accuracy = (
+        accuracy_of(outputs, samples.labels, scores) for outputs in (reference, graph, compiled)
+    )
+    engine_errors = compare(reference, compiled, scores)
+    graph_errors = compare(reference, graph, scores)
+    compiler_errors = compare(graph, compiled, scores)
+    spots = tuple(
+        check_spot(engine, samples, reference, compiled, size, spot_samples, scores) for size in spot_batches(sizes)
+    )
+    other_sizes = check_sizes(engine, as_written, samples)
+    drop = None if wanted_accuracy is None or got_accuracy is None else wanted_accuracy - got_accuracy
+    broken = broken_thresholds(engine_errors, drop, limits, taken=None if samples.classes or asked else scores)
+    for spot in spots:
+        broken += broken_spot(spot, limits)
+    for other in other_sizes:
+        broken += broken_size(other, limits)
+    return Validation(
+        precision=precision,
+        reference=made_by,
+        engine=engine.record.identity,
+        samples=len(samples),
+        reference_accuracy=wanted_accuracy,
+        graph_accuracy=graph_accuracy,
+        engine_accuracy=got_accuracy,
+        accuracy_drop=drop,
+        engine_against_pytorch=engine_errors,
+        graph_against_pytorch=graph_errors,
+        engine_against_graph=compiler_errors,
+        spots=spots,
+        resized=other_sizes,
+        loss_comes_from=origin_of_loss(graph_errors, compiler_errors),
+        broken=broken,
+        spread=spread(reference, compiled, scores),
+    )
+
+
+def run_as_written(onnx: Path) -> Run:
+    model = load_graph(onnx)
+    return partial(run_graph, open_as_written(float32_twin(model) if uses_bf16(model) else model))
+
+
+def spot_batches(sizes: Range) -> list[int]:
+    """The smallest, the largest, and an odd one between: where dynamic shapes go wrong."""
+    middle = (sizes.min + sizes.max) // 2
+    return sorted({sizes.min, middle if middle % 2 else max(sizes.min, middle - 1), sizes.max})
+
+
+def check_spot(
+    engine: Engine,
+    samples: SampleSet,
+    reference: Outputs,
+    compiled: Outputs,
+    batch: int,
+    count: int,
+    scores: str | None = None,
+) -> Spot:
+    """Whole batches of just this size; a set that is too small goes round."""
+    batches = max(1, min(count, len(samples)) // batch)
+    chosen = np.arange(batches * batch) % len(samples)
+    parts = progress(np.split(chosen, batches), f"at batch {batch}", batches, "calls")
+    answers = [engine.run(samples.read_at(part)) for part in parts]
+    found = {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
+    labels = samples.labels
+    return Spot(
+        batch=batch,
+        samples=len(chosen),
+        errors=compare(_at(reference, chosen), found, scores),
+        accuracy=accuracy_of(found, None if labels is None else labels[chosen], scores),
+        drift=compare(_at(compiled, chosen), found).relative,
+    )
+
+
+def check_sizes(engine: Engine, as_written: Run, samples: SampleSet) -> tuple[Resized, ...]:
+    """At the smallest and the largest images that it takes, against the graph: PyTorch saw those when exported."""
+    profile = engine.record.profile
+    if not profile.resizes:
+        return ()
+    feeds = samples.cycled(profile.batch.opt)
+    checks = []
+    for bound in ENDS:
+        other: Feeds = resized(feeds, samples.axes, profile.at(bound))
+        errors = compare(as_written(other), engine.run(other))
+        sizes = {axis: size for axis, size in profile.at(bound).items() if axis != "batch"}
+        checks.append(Resized(sizes=sizes, errors=errors))
+    return tuple(checks)
+
+
+def broken_spot(spot: Spot, limits: Thresholds) -> tuple[str, ...]:
+    """A batch size must not change the answer. Accuracy is judged on the full set: these are too few images."""
+    if spot.errors.nonfinite:
+        return (f"at batch {spot.batch} {spot.errors.nonfinite} outputs are NaN or infinite",)
+    if not spot.drift <= limits.relative_error:
+        return (f"at batch {spot.batch} the outputs differ by {spot.drift:.2e} from those of the full set",)
+    return ()
+
+
+def broken_size(check: Resized, limits: Thresholds) -> tuple[str, ...]:
+    where = ", ".join(f"{axis} {size}" for axis, size in check.sizes.items())
+    if check.errors.nonfinite:
+        return (f"at {where} {check.errors.nonfinite} outputs are NaN or infinite",)
+    if not check.errors.relative <= limits.relative_error:
+        return (f"at {where} the engine differs by {check.errors.relative:.2e} from the graph it was made of",)
+    return ()
+
+
+def _at(outputs: Outputs, indices: np.ndarray) -> Outputs:
+    return {name: values[indices] for name, values in outputs.items()}

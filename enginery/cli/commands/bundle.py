@@ -1,0 +1,35 @@
+"""`enginery bundle`."""
+
+import sys
+from argparse import ArgumentParser, Namespace
+
+from enginery.cli.completion import FOLDER, PRECISION, add_completed, add_path
+from enginery.core.paths import ARTIFACTS, REPORTS
+
+SUMMARY = "a folder to deploy: engine, ONNX, examples, and a Triton model repository"
+EXAMPLES = """\
+examples:
+  enginery bundle int8
+  enginery bundle int8 --out /srv/models/digits
+
+Only what passed the gate is bundled: exits 1, and says why, if the precision
+broke a threshold, or if the engine is not the one that was validated."""
+
+
+def add_arguments(command: ArgumentParser) -> None:
+    add_completed(command, "precision", PRECISION, help="one that `dvc repro` made, such as int8")
+    add_path(command, "--out", FOLDER, metavar="FOLDER", help="bundles/MODEL-PRECISION if not given")
+    for folder, what in ((ARTIFACTS, "what the pipeline made"), (REPORTS, "its verdict")):
+        where = f"where {what} is, {folder} if not given"
+        add_path(command, f"--{folder}", FOLDER, default=folder, metavar="FOLDER", help=where)
+
+
+def run(chosen: Namespace) -> int:
+    from enginery.bundle.write import write_bundle
+    from enginery.engine.folder import BUNDLED, read_engine
+
+    folder = write_bundle(chosen.precision, chosen.out, chosen.artifacts, chosen.reports)
+    print(folder)
+    if other := read_engine(folder / BUNDLED).ran_as:
+        print(f"{chosen.precision} ran as {other} where it was judged, and is never recommended", file=sys.stderr)
+    return 0

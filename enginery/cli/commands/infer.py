@@ -1,0 +1,45 @@
+"""`enginery infer`."""
+
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+
+from enginery.cli.completion import FILE, add_engine, add_path
+
+UNREADABLE = 5
+SUMMARY = "what an engine says of images: the likeliest classes and their probabilities"
+EXAMPLES = """\
+examples:
+  enginery infer artifacts/engines/int8 cat.jpg dog.png
+  enginery infer artifacts/engines/int8 photos --top 1   all images in a folder
+  enginery infer artifacts/engines/int8 photos --json | jq -r '.top[0].class'
+
+Images are prepared as those that the engine was validated on. With --json, a
+line for each image, {"image": ..., "error": ...} or
+{"image": ..., "top": [{"class": ..., "index": ..., "probability": ...}]}.
+Exits 5 if an image could not be read, after answering for the others; 1 if the
+engine cannot be used."""
+
+
+def add_arguments(command: ArgumentParser) -> None:
+    add_engine(command)
+    add_path(command, "images", FILE, nargs="+", metavar="IMAGE", help="image files, and folders of them")
+    command.add_argument(
+        "--top", type=_positive, default=3, metavar="K", help="how many classes to name, 3 if not given"
+    )
+    command.add_argument(
+        "--batch", type=_positive, metavar="N", help="images at a time; the engine's largest if not given"
+    )
+    command.add_argument("--threads", type=_positive, metavar="N", help="CPU threads; one per usable core if not given")
+    command.add_argument("--json", action="store_true", help="a line of JSON for each image")
+
+
+def run(chosen: Namespace) -> int:
+    from enginery.cli.inference import infer
+
+    unread = infer(chosen.engine, chosen.images, chosen.top, chosen.batch, chosen.threads or 0, chosen.json)
+    return UNREADABLE if unread else 0
+
+
+def _positive(given: str) -> int:
+    if not given.isdecimal() or int(given) < 1:
+        raise ArgumentTypeError(f"{given} is no whole number from 1 on")
+    return int(given)

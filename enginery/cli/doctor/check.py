@@ -1,0 +1,17 @@
+"""What the doctor found of one thing, in Python alone: packages may be missing."""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class State(StrEnum):
+    FINE = "fine"
+    NOTE = "note"
+    WRONG = "wrong"  # `dvc repro` cannot run
+
+
+class Check(NamedTuple):
+    topic: str
+    state: State
+    found: str
+    remedy: str | None = None

@@ -1,0 +1,146 @@
+"""Whether `dvc repro` can run here, and what this machine can do beyond.
+
+What comes first is examined with Python's own library alone: where packages are missing, nothing else can be imported.
+"""
+
+import importlib.metadata
+import json
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TextIO
+
+from enginery.cli.doctor.check import Check, State
+from enginery.cli.terminal import painted
+
+PYTHONS = ((3, 11), (3, 13))  # from, and before
+ROOT_FILES = ("dvc.yaml", "params.yaml", ".dvc")
+NEEDED_GB = 2.0  # the default pipeline leaves half of that in artifacts and in DVC's cache
+MOST_NAMES = 5
+INSTALL = "make repro, or: pip install --require-hashes -r requirements.lock && pip install --no-deps -e ."
+
+
+COLOURS = {State.FINE: "green", State.NOTE: "yellow", State.WRONG: "red"}
+
+
+def examine() -> list[Check]:
+    first = [examine_python(), examine_packages(), examine_project(), examine_git(), examine_disk()]
+    if first[1].state is State.WRONG:
+        return first
+    from enginery.cli.doctor.machine import examine_machine
+
+    return first + examine_machine()
+
+
+def can_run(findings: Sequence[Check]) -> bool:
+    return not any(finding.state is State.WRONG for finding in findings)
+
+
+def examine_python() -> Check:
+    found, (first, end) = ".".join(map(str, sys.version_info[:3])), PYTHONS
+    if first <= sys.version_info[:2] < end:
+        return Check("Python", State.FINE, found)
+    return Check("Python", State.WRONG, found, "install Python 3.11 or 3.12, then: make repro")
+
+
+def examine_packages() -> Check:
+    """Against the versions that the project pins."""
+    try:
+        pinned = importlib.metadata.requires("enginery") or []
+    except importlib.metadata.PackageNotFoundError:
+        return Check("packages", State.WRONG, "enginery itself is not installed", INSTALL)
+    if find_spec("packaging") is None:
+        return Check("packages", State.WRONG, "packaging is missing", INSTALL)
+    missing, others, total = _against(pinned)
+    if missing:
+        return Check("packages", State.WRONG, f"missing: {_some(missing)}", INSTALL)
+    if others:
+        return Check("packages", State.NOTE, f"not the versions that were tried: {_some(others)}", INSTALL)
+    return Check("packages", State.FINE, f"all {total} in the versions that were tried")
+
+
+def _against(pinned: Sequence[str]) -> tuple[list[str], list[str], int]:
+    from packaging.requirements import Requirement
+
+    wanted = [Requirement(line) for line in pinned]
+    wanted = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
+    missing, others = [], []
+    for one in wanted:
+        try:
+            found = importlib.metadata.version(one.name)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(one.name)
+            continue
+        if not one.specifier.contains(found, prereleases=True):
+            others.append(f"{one.name} {found}, not {one.specifier}")
+    return missing, others, len(wanted)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
+
+
+def examine_project() -> Check:
+    here, absent = Path.cwd(), [name for name in ROOT_FILES if not Path(name).exists()]
+    if absent:
+        return Check(
+            "project", State.WRONG, f"{here} has no {', '.join(absent)}", "go to the root of the project, a git clone"
+        )
+    version = importlib.metadata.version("dvc") if find_spec("dvc") else "not installed"
+    return Check("project", State.FINE, f"{here}, DVC {version}")
+
+
+def examine_git() -> Check:
+    if shutil.which("git") is None:
+        return Check("git", State.WRONG, "not installed, and DVC keeps its place by it", "apt-get install git")
+    if _git("rev-parse", "--is-inside-work-tree") is None:
+        return Check("git", State.WRONG, f"{Path.cwd()} is not in a git repository", "clone the project, or: git init")
+    branch, commit = _git("branch", "--show-current"), _git("rev-parse", "--short", "HEAD")
+    changed = len((_git("status", "--porcelain") or "").splitlines())
+    files = f"{changed} changed file{'s' * (changed != 1)}" if changed else "nothing changed"
+    return Check("git", State.FINE, f"{branch or 'no branch'} at {commit or 'no commit yet'}, {files}")
+
+
+def _git(*arguments: str) -> str | None:
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True)
+    return None if done.returncode else done.stdout.strip()
+
+
+def examine_disk() -> Check:
+    free = shutil.disk_usage(".").free / 1e9
+    if free < NEEDED_GB:
+        return Check(
+            "disk", State.WRONG, f"{free:.1f} GB free", f"free {NEEDED_GB:.0f} GB; dvc gc -w drops old results"
+        )
+    return Check("disk", State.FINE, f"{free:.1f} GB free")
+
+
+def as_text(findings: Sequence[Check], stream: TextIO) -> str:
+    """On a terminal, what was found is wrapped; a remedy is not, for it may be a command to copy."""
+    width = max(len(finding.topic) for finding in findings)
+    room = max(20, shutil.get_terminal_size().columns - width - 9) if stream.isatty() else sys.maxsize
+    lines = []
+    for finding in findings:
+        state = painted(f"{finding.state:5}", COLOURS[finding.state], stream)
+        first, *rest = textwrap.wrap(finding.found, room, break_long_words=False)
+        lines.append(f"{state}  {finding.topic:<{width}}  {first}")
+        lines += [f"{'':{width + 9}}{line}" for line in rest]
+        if finding.remedy:
+            lines.append(f"{'':{width + 9}}-> {finding.remedy}")
+    return "\n".join([*lines, "", painted(verdict(findings), "bold", stream)])
+
+
+def verdict(findings: Sequence[Check]) -> str:
+    if can_run(findings):
+        return "`dvc repro` can run here."
+    wrong = ", ".join(finding.topic for finding in findings if finding.state is State.WRONG)
+    return f"`dvc repro` cannot run here: first mend {wrong}."
+
+
+def as_json(findings: Sequence[Check]) -> str:
+    return json.dumps({"can_run": can_run(findings), "findings": [one._asdict() for one in findings]}, indent=2)

@@ -1,0 +1,117 @@
+"""What the machine can run: runtimes, hardware, memory, and what precisions will be executed in."""
+
+import os
+from pathlib import Path
+
+from enginery.cli.doctor.check import Check, State
+from enginery.core.cores import usable_cores
+from enginery.core.errors import EngineryError
+from enginery.core.params.all import Params
+from enginery.core.params.build import BuildParams
+from enginery.core.precisions import PRECISIONS, accepted_as
+from enginery.core.runtimes import RUNTIMES
+from enginery.engine.gpu.nvml import NO_GPU, find_gpu, why_no_gpu
+from enginery.engine.machine import Machine
+from enginery.engine.native_precisions import NOT_AT_ALL, executed_as
+from enginery.engine.runtimes import load_runtime
+from enginery.engine.this_machine import describe_machine, find_cpu
+
+UNKNOWN = "not known without a GPU"
+LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def examine_machine() -> list[Check]:
+    params = _params()
+    found = [examine_cpu(), examine_gpu(), examine_memory()]
+    found += [examine_runtime(name) for name in RUNTIMES]
+    if isinstance(params, Check):
+        return [*found, params]
+    chosen = _chosen(params)
+    if isinstance(chosen, Check):
+        return [*found, chosen]
+    place = "GPU" if chosen.device == "cuda" else "CPU"
+    taken = f"runtime: {params.runtime} takes {chosen.runtime}, on the {place}"
+    return [*found, Check("params.yaml", State.FINE, taken), examine_precisions(params, chosen)]
+
+
+def _params() -> Params | Check:
+    try:
+        return Params.read()
+    except EngineryError as error:
+        remedy = "mend that line" if Path("params.yaml").exists() else "go to the root of the project"
+        return Check("params.yaml", State.WRONG, str(error), remedy)
+
+
+def _chosen(params: Params) -> Machine | Check:
+    try:
+        return describe_machine(params.runtime)
+    except EngineryError as error:
+        return Check("params.yaml", State.WRONG, str(error), "install it, or set runtime: auto")
+
+
+def examine_cpu() -> Check:
+    cpu, usable, shown = find_cpu(), usable_cores(), len(os.sched_getaffinity(0))
+    cores = f"{usable} cores" if usable == shown else f"{usable} of {shown} cores by a CPU quota"
+    return Check("CPU", State.FINE, f"{cpu.name}, {cores}, {cpu.capability}")
+
+
+def examine_gpu() -> Check:
+    gpu = find_gpu()
+    if gpu:
+        return Check(
+            "GPU",
+            State.FINE,
+            f"{gpu.name}, compute capability {gpu.capability}, driver {gpu.driver} for CUDA up to {gpu.cuda}",
+        )
+    reason = why_no_gpu() or NO_GPU
+    return Check("GPU", State.FINE if reason == NO_GPU else State.NOTE, reason)
+
+
+def examine_memory() -> Check:
+    """In gigabytes; a container's limit counts where it is lower."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    kilobytes = {name.rstrip(":"): int(value) for name, value, *_ in lines}
+    limits = [int(text) for path in LIMITS if path.exists() and (text := path.read_text().strip()).isdigit()]
+    total = min([kilobytes["MemTotal"] * 1024, *limits])
+    free = min(kilobytes["MemAvailable"] * 1024, total)
+    return Check("memory", State.FINE, f"{total / 1e9:.1f} GB, {free / 1e9:.1f} GB of it available")
+
+
+def examine_runtime(name: str) -> Check:
+    runtime = load_runtime(name)
+    if missing := runtime.missing():
+        why, _, remedy = missing.rpartition(": ")
+        return Check(name, State.NOTE, why, remedy)
+    try:
+        machine = describe_machine(name)
+    except EngineryError as error:
+        return Check(name, State.NOTE, f"{runtime.version()}, but {error}")
+    if machine.device == "cuda" and not machine.capability:
+        return Check(name, State.FINE, f"{machine.runtime_version}, builds engines for GPUs; none can run here")
+    return Check(name, State.FINE, f"{machine.runtime_version}, on the {machine.device_name}")
+
+
+def examine_precisions(params: Params, machine: Machine) -> Check:
+    """That a precision is executed as another one is no mistake, but its speed is then no reason to ship it."""
+    executed = native_precisions(machine, params.build)
+    natively = [name for name, kind in executed.items() if kind in accepted_as(name, params.build.tf32)]
+    others = [f"{name} {_instead(kind)}" for name, kind in executed.items() if name not in natively]
+    text = f"{machine.runtime} executes {'; '.join([', '.join(natively) + ' natively'] * bool(natively) + others)}"
+    asked = [name for name in params.precisions if name not in natively]
+    if not asked:
+        return Check("precisions", State.FINE, text)
+    return Check("precisions", State.NOTE, text, f"params.yaml lists {', '.join(asked)}: to see, not to ship from here")
+
+
+def native_precisions(machine: Machine, build: BuildParams) -> dict[str, str]:
+    """By precision what is executed instead. TensorRT takes long to build: there, the GPU's generation tells."""
+    if not RUNTIMES[machine.runtime].is_tensorrt:
+        return executed_as(machine.runtime, build)
+    if not machine.capability:
+        return dict.fromkeys(PRECISIONS, UNKNOWN)
+    here = tuple(int(part) for part in machine.capability.split("."))
+    return {name: name if here >= facts.since else NOT_AT_ALL for name, facts in PRECISIONS.items()}
+
+
+def _instead(kind: str) -> str:
+    return kind if kind in (NOT_AT_ALL, UNKNOWN) else f"as {kind}"

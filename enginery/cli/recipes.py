@@ -1,0 +1,72 @@
+"""Ready sets of parameters: a recipe holds only what differs, and is laid over params.yaml, comments kept."""
+
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.representer import RoundTripRepresenter
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import new_file
+from enginery.core.params.all import Params
+from enginery.core.params.reading import yaml_problem
+from enginery.core.params.section import PARAMS_FILE
+
+
+def apply_recipe(recipe: Path, params_file: Path = PARAMS_FILE) -> None:
+    """Change params.yaml, unless the result would not be valid."""
+    yaml = YAML()
+    yaml.width, yaml.preserve_quotes = 120, True
+    yaml.representer.add_representer(type(None), _write_null)
+    changes, params = _read(yaml, recipe), _read(yaml, params_file)
+    _overlay(params, changes)
+    with new_file(params_file) as temporary:
+        yaml.dump(params, temporary)
+        try:
+            Params.read(temporary)
+        except EngineryError as error:
+            raise EngineryError(str(error).replace(str(temporary), str(recipe))) from None
+
+
+def _write_null(representer: RoundTripRepresenter, _: None) -> ScalarNode:
+    """As params.yaml has it, and its comments explain; ruamel writes nothing at all."""
+    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
+
+
+def _read(yaml: YAML, path: Path) -> MutableMapping[str, Any]:
+    try:
+        content = yaml.load(path.read_text())
+    except FileNotFoundError:
+        raise EngineryError(f"{path} does not exist") from None
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise EngineryError(f"{path} is not valid YAML: {yaml_problem(error)}") from None
+    if not isinstance(content, MutableMapping):
+        raise EngineryError(f"{path} holds no parameters")
+    return content
+
+
+def _overlay(params: MutableMapping[str, Any], changes: MutableMapping[str, Any]) -> None:
+    for key, value in changes.items():
+        if isinstance(value, MutableMapping) and isinstance(params.get(key), MutableMapping):
+            _overlay(params[key], value)
+        elif isinstance(value, list) and isinstance(params.get(key), list):
+            params[key][:] = value  # as it is laid out there: `dvc exp run -S` leaves a line for each item
+        else:
+            params[key] = value
+
+
+def main() -> None:
+    recipe = Path(sys.argv[1])
+    try:
+        apply_recipe(recipe)
+    except EngineryError as error:
+        sys.exit(f"recipe: {error}")
+    print(f"{PARAMS_FILE} now follows {recipe}; `dvc params diff` shows how, `git checkout {PARAMS_FILE}` undoes it")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,11 @@
+"""Check params.yaml. `make repro` does so before it calls DVC, whose own words are harder to follow."""
+
+import sys
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.all import Params
+
+try:
+    Params.read()
+except EngineryError as mistake:
+    sys.exit(str(mistake))

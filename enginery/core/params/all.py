@@ -1,0 +1,130 @@
+"""All of params.yaml, and what its sections must agree on."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from enginery.core.params.benchmark import ONNXRUNTIME, BenchmarkParams
+from enginery.core.params.build import BuildParams
+from enginery.core.params.calibration import CalibrationParams
+from enginery.core.params.export import ExportParams
+from enginery.core.params.inference import InferenceParams
+from enginery.core.params.model import ModelParams
+from enginery.core.params.precisions import PrecisionParams
+from enginery.core.params.samples import SamplesParams
+from enginery.core.params.section import Section
+from enginery.core.params.validation import ValidationParams
+from enginery.core.params.weights import WeightsParams
+from enginery.core.precisions import PRECISIONS, QUANTIZED, PrecisionName
+from enginery.core.runtimes import RuntimeName
+
+
+class Params(Section):
+    runtime: Literal["auto", RuntimeName]
+    samples: SamplesParams
+    model: ModelParams
+    weights: WeightsParams
+    export: ExportParams
+    calibration: CalibrationParams
+    precisions: dict[PrecisionName, PrecisionParams] = Field(min_length=1)
+    build: BuildParams
+    inference: InferenceParams
+    validation: ValidationParams
+    benchmark: BenchmarkParams
+
+    @model_validator(mode="after")
+    def _precisions_are_possible(self) -> Self:
+        for name, precision in self.precisions.items():
+            needed = PRECISIONS[name].made_from
+            if precision.made_from != needed:
+                raise ValueError(f"precisions.{name}.from: {name} is made from '{needed}', not '{precision.made_from}'")
+            over = precision.must_pay and precision.must_pay.over
+            if over and (over == name or over not in self.precisions):
+                raise ValueError(f"precisions.{name}.must_pay.over: {over} is not another precision that is made")
+            if name == "fp32" and (precision.keep.op_types or precision.keep.nodes):
+                raise ValueError("precisions.fp32.keep: fp32 is in high precision throughout, there is nothing to keep")
+            if not PRECISIONS[name].is_quantized and precision.keep.rest != "fp32":
+                raise ValueError(
+                    f"precisions.{name}.keep.rest: only {' and '.join(QUANTIZED)} have a choice; {name} keeps fp32"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _lists_have_no_value_twice(self) -> Self:
+        for place, values in {
+            "benchmark.batches": self.benchmark.batches,
+            "benchmark.baselines": self.benchmark.baselines,
+            "benchmark.requests": self.benchmark.requests,
+            "build.tensorrt.compute_capabilities": self.build.tensorrt.compute_capabilities,
+        }.items():
+            if len(set(values)) < len(values):
+                raise ValueError(f"{place}: lists a value twice: {', '.join(map(str, values))}")
+        return self
+
+    @model_validator(mode="after")
+    def _runtime_has_what_build_asks_for(self) -> Self:
+        options = self.build.tensorrt
+        if self.runtime == "tensorrt_rtx" and (options.version_compatible or options.hardware_compatibility != "none"):
+            raise ValueError(
+                "build.tensorrt: TensorRT for RTX has neither version_compatible nor hardware_compatibility; "
+                "its engines are portable over compute_capabilities"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _benchmark_stays_within_the_profile(self) -> Self:
+        sizes = self.build.profile.batch
+        outside = [str(batch) for batch in self.benchmark.batches if batch not in sizes]
+        if outside:
+            raise ValueError(
+                f"benchmark.batches: {', '.join(outside)} lies outside build.profile.batch {sizes}; "
+                "widen the profile or drop the batch size"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _model_and_weights_agree(self) -> Self:
+        """What a model can be trained with, loaded from and raced against depends on where it comes from."""
+        model, source = self.model, self.weights.source
+        if model.is_onnx and source != "given":
+            raise ValueError(f"weights.source: {model.source} brings its own weights: set it to given, not '{source}'")
+        if model.is_onnx and self.benchmark.baselines != (ONNXRUNTIME,):
+            raise ValueError(
+                f"benchmark.baselines: {model.source} has no PyTorch model to race against: set it to [{ONNXRUNTIME}]"
+            )
+        if model.is_factory and source == "pretrained":
+            raise ValueError("weights.source: torchvision publishes weights of its own models alone; give a checkpoint")
+        if not model.is_onnx and not model.is_factory and source == "given":
+            raise ValueError(f"weights.source: torchvision's {model.source} brings no weights; give a checkpoint")
+        if source == "train":
+            self._require_trainable()
+        return self
+
+    def _require_trainable(self) -> None:
+        how, size = self.samples.preprocessing, self.weights.training.size
+        if how is None or how.layout == "nhwc":
+            raise ValueError(
+                "weights.source: train learns from images of samples.preprocessing.layout nchw; give weights"
+            )
+        if size > min(how.crop):
+            raise ValueError(
+                f"weights.training.size: {size} is larger than the images, samples.preprocessing.crop {min(how.crop)}"
+            )
+        if self.samples.training == 0:
+            raise ValueError("samples.training: weights.source is 'train', which needs training samples; got 0")
+
+    @model_validator(mode="after")
+    def _images_fit_the_profile(self) -> Self:
+        how, profile = self.samples.preprocessing, self.build.profile
+        for index, axis in enumerate(("height", "width")):
+            sizes = profile.ranges.get(axis)
+            if sizes and how is None:
+                raise ValueError(
+                    f"build.profile.{axis}: arrays without samples.preprocessing vary in their batch alone"
+                )
+            if sizes and how and how.crop[index] not in sizes:
+                raise ValueError(
+                    f"build.profile.{axis}: the images of samples.preprocessing.crop, {how.crop[index]}, "
+                    f"are not within {sizes}"
+                )
+        return self

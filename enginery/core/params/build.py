@@ -1,0 +1,92 @@
+"""The section `build`."""
+
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from enginery.core.params.section import Section
+
+HardwareCompatibility = Literal["none", "same_compute_capability", "ampere_plus"]
+ComputeCapability = Literal["7.5", "8.0", "8.6", "8.9", "12.0", "12.1"]
+Bound = Literal["min", "opt", "max"]
+ENDS: tuple[Bound, ...] = ("min", "max")
+
+
+class Range(Section):
+    """The sizes of one axis that an engine accepts, and the one it is tuned for."""
+
+    min: int = Field(ge=1)
+    opt: int = Field(ge=1)
+    max: int = Field(ge=1, le=65536)
+
+    @property
+    def fixed(self) -> bool:
+        return self.min == self.max
+
+    @model_validator(mode="after")
+    def _is_ordered(self) -> Self:
+        if not self.min <= self.opt <= self.max:
+            raise ValueError(f"needs min <= opt <= max, got {self.min}, {self.opt}, {self.max}")
+        return self
+
+    def __contains__(self, size: int) -> bool:
+        return self.min <= size <= self.max
+
+    def nearest(self, size: int) -> int:
+        return min(max(size, self.min), self.max)
+
+    def __str__(self) -> str:
+        return str(self.min) if self.fixed else f"{self.min} to {self.max}"
+
+
+class Profile(Section):
+    """What varies from call to call: the batch, and the size of images if it is given as a range."""
+
+    place: ClassVar[str] = "build.profile"
+
+    batch: Range
+    height: Range | None = None
+    width: Range | None = None
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        found = {"batch": self.batch, "height": self.height, "width": self.width}
+        return {axis: sizes for axis, sizes in found.items() if sizes}
+
+    @property
+    def resizes(self) -> bool:
+        return bool(self.height or self.width)
+
+    def at(self, bound: Bound) -> dict[str, int]:
+        """The size of each axis."""
+        return {axis: getattr(sizes, bound) for axis, sizes in self.ranges.items()}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{axis} {sizes}" for axis, sizes in self.ranges.items())
+
+
+class TensorRTParams(Section):
+    """What TensorRT alone can be told."""
+
+    workspace_mb: int | None = Field(ge=1, le=1 << 20)
+    optimization_level: int = Field(ge=0, le=5)
+    timing_cache: bool
+    hardware_compatibility: HardwareCompatibility
+    version_compatible: bool
+    compute_capabilities: tuple[ComputeCapability, ...] = Field(min_length=1)
+
+    @field_validator("compute_capabilities", mode="before")
+    @classmethod
+    def _may_lack_quotes(cls, listed: Any) -> Any:
+        """YAML reads 8.6 as a number."""
+        return (
+            [str(item) if isinstance(item, float) else item for item in listed] if isinstance(listed, list) else listed
+        )
+
+
+class BuildParams(Section):
+    place: ClassVar[str] = "build"
+
+    profile: Profile
+    tf32: bool
+    tensorrt: TensorRTParams

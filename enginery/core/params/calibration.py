@@ -1,0 +1,19 @@
+"""The section `calibration`."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from enginery.core.params.section import Section
+
+Method = Literal["max", "percentile", "entropy", "mse"]
+
+
+class CalibrationParams(Section):
+    place: ClassVar[str] = "calibration"
+
+    method: Method
+    percentile: float = Field(gt=50, le=100)
+    bins: int = Field(ge=2048, le=65536)
+    batch: int = Field(ge=1)
+    file: str | None

@@ -1,0 +1,58 @@
+"""The section `model`."""
+
+import json
+import re
+from typing import Any, ClassVar
+
+from pydantic import Field, field_validator
+
+from enginery.core.params.section import Section
+
+MODEL = re.compile(r"\w+|\w+(\.\w+)*:\w+")
+NO_SCORES = "none"  # model.scores of a model that tells no classes apart
+
+
+def _survives_json(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError):
+        return False
+
+
+class ModelParams(Section):
+    """A torchvision classifier, `package.module:factory` in the user's own code, or an ONNX file under data/models."""
+
+    place: ClassVar[str] = "model"
+
+    source: str
+    arguments: dict[str, Any]
+    scores: str | None = Field(default=None, min_length=1)
+
+    @field_validator("arguments")
+    @classmethod
+    def _are_the_same_in_json(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The first stage takes them from YAML, the others from what it recorded: they must make the same model."""
+        for name, value in arguments.items():
+            if not _survives_json(value):
+                raise ValueError(
+                    f"{name} is {value!r}, which no record keeps: write text, finite numbers, true, false, null, lists "
+                    "and sections of those, and names and dates in quotes"
+                )
+        return arguments
+
+    @field_validator("source")
+    @classmethod
+    def _is_one_of_three(cls, source: str) -> str:
+        if not source.endswith(".onnx") and (not MODEL.fullmatch(source) or ".py:" in source):
+            raise ValueError(
+                f"'{source}' is neither a torchvision classifier, nor package.module:factory, nor data/models/FILE.onnx"
+            )
+        return source
+
+    @property
+    def is_onnx(self) -> bool:
+        return self.source.endswith(".onnx")
+
+    @property
+    def is_factory(self) -> bool:
+        return ":" in self.source and not self.is_onnx

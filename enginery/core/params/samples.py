@@ -1,0 +1,28 @@
+"""The section `samples`."""
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field
+
+from enginery.core.params.preprocessing import Preprocessing
+from enginery.core.params.section import Section
+
+
+def _names_or_file(given: Any) -> Any:
+    listed = isinstance(given, (list, tuple)) and all(isinstance(name, str) for name in given)
+    if given is not None and not isinstance(given, str) and not listed:
+        raise ValueError(f"write null, a file, or a list of names (numbers in quotes), not {given!r}")
+    return given
+
+
+class SamplesParams(Section):
+    place: ClassVar[str] = "samples"
+
+    source: str
+    class_names: Annotated[str | tuple[str, ...] | None, BeforeValidator(_names_or_file)] = None
+    input: str = Field(default="input", min_length=1)
+    seed: int = Field(ge=0)
+    validation: int = Field(ge=1)
+    training: int = Field(ge=0)
+    calibration: int = Field(ge=1)
+    preprocessing: Preprocessing | None

@@ -1,0 +1,35 @@
+"""The base of every section of params.yaml."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.reading import explain, read_yaml, section_at
+
+PARAMS_FILE = Path("params.yaml")
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """A frozen, validated part of params.yaml.
+
+    A stage reads only the sections that it needs, so that a new parameter of another section does not concern it. What
+    sections must agree on is checked once, by the stage `machine`, which reads them all.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+    place: ClassVar[str] = ""
+
+    @classmethod
+    def read(cls, file: Path = PARAMS_FILE) -> Self:
+        return cls.read_at(cls.place, file)
+
+    @classmethod
+    def read_at(cls, place: str, file: Path = PARAMS_FILE) -> Self:
+        """Read the section that stands at `place`, such as build.profile."""
+        try:
+            return cls.model_validate(section_at(place, read_yaml(file), file))
+        except ValidationError as error:
+            raise EngineryError(f"{file}: {explain(error, cls, place)}") from None

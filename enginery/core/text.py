@@ -1,0 +1,41 @@
+"""Small pieces of text that several rooms print."""
+
+import difflib
+import math
+from argparse import ArgumentTypeError
+from collections.abc import Collection, Sequence
+
+
+def confidence(given: str) -> float:
+    try:
+        value = float(given)
+    except ValueError:
+        value = math.nan
+    if not 0.5 < value < 1:
+        raise ArgumentTypeError(f"{given} is no number between 0.5 and 1")
+    return value
+
+
+MEGABYTE, KILOBYTE = 1_000_000, 1_000
+
+
+def file_size(count: int) -> str:
+    """In kB what is less than a MB: a tiny engine would have 0.0 of them."""
+    return f"{count / MEGABYTE:.1f} MB" if count >= MEGABYTE else f"{count / KILOBYTE:.1f} kB"
+
+
+def suggestion(given: str, known: Collection[str]) -> str:
+    """The end of a sentence that says what is wrong."""
+    nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+    if nearest:
+        return f"; did you mean '{nearest[0]}'?"
+    return f"; known here: {', '.join(known)}" if known else ""
+
+
+def first_few(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

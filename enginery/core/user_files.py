@@ -1,0 +1,38 @@
+"""What the user brings must lie where DVC watches for it."""
+
+import os
+from pathlib import Path
+
+from enginery.core.errors import EngineryError
+
+DVC_CACHE = "/files/md5/"
+MADE_WEIGHTS = ("train", "pretrained", "given")  # what weights.source may be, if no file
+
+
+def user_model(source: str, models: Path) -> Path:
+    return user_file(source, models, "model.source", "a torchvision classifier")
+
+
+def user_checkpoint(source: str, weights: Path) -> Path:
+    return user_file(source, weights, "weights.source", ", ".join(MADE_WEIGHTS))
+
+
+def user_calibration(file: str, calibration: Path) -> Path:
+    return user_file(file, calibration, "calibration.file", "null")
+
+
+def user_file(path: str, data: Path, setting: str, keywords: str) -> Path:
+    """A file or folder that the user user_file: it must lie in the folder that DVC watches for it."""
+    found = Path(path)
+    if not found.exists():
+        raise EngineryError(f"{setting}: {path} does not exist; give {keywords} or a path in {data}/")
+    if not lies_in(found, data) or found.resolve() == data.resolve():
+        raise EngineryError(f"{setting}: {path} does not lie in {data}/, so DVC would not see it change: move it there")
+    return found
+
+
+def lies_in(path: Path, folder: Path) -> bool:
+    """With symbolic links and `..` followed, but for the links that DVC itself may put in place of its files."""
+    real = path.resolve()
+    within = Path(os.path.normpath(path.absolute())).is_relative_to(folder.absolute())
+    return real.is_relative_to(folder.resolve()) or (within and DVC_CACHE in real.as_posix())

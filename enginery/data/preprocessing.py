@@ -1,0 +1,122 @@
+"""The one way from an image to the tensor that a model sees.
+
+It has two halves. Decoding and resizing happen once and leave bytes, a quarter of the size of floats; the arithmetic
+happens whenever a batch is read. Both are described by `Preprocessing`, which travels with the samples and the engine.
+"""
+
+import contextlib
+import struct
+import warnings
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.preprocessing import Preprocessing
+
+Pixels = NDArray[np.uint8]
+SIXTEEN_BIT_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
+BOUNDLESS_MODES = ("I", "F")
+PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # of TIFF
+MALFORMED = (SyntaxError, struct.error, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # EXIF
+MOST_PIXELS = 1 << 27  # of a scaled image, 134 million
+warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # Pillow warns from 89 million on, refuses from 179
+
+
+def prepare(path: Path, how: Preprocessing) -> NDArray[np.float32]:
+    """An image file as the model takes it, without the batch axis: to the bit what validation read of that file."""
+    return normalize(read_pixels(path, how), how)
+
+
+def read_pixels(path: Path, how: Preprocessing) -> Pixels:
+    image = decode(path)
+    try:
+        return pixels_of(image, how)
+    except EngineryError as error:
+        raise EngineryError(f"{path}: {error}") from None
+
+
+def decode(path: Path) -> Image.Image:
+    """The picture as a person sees it: upright, in RGB, on white paper, of several frames the first."""
+    try:
+        with path.open("rb") as file, Image.open(file) as opened:  # by name, Pillow maps a turned TIFF and scrambles it
+            return _in_rgb(_in_eight_bits(opened))
+    except FileNotFoundError:
+        raise EngineryError(f"{path} does not exist") from None
+    except UnidentifiedImageError:  # says so of a file object, which tells nobody anything
+        raise EngineryError(f"{path} is not an image that can be decoded: no format that Pillow knows") from None
+    except Exception as error:  # each of Pillow's formats has its own for broken files
+        raise EngineryError(f"{path} is not an image that can be decoded: {error}") from None
+
+
+def pixels_of(image: Image.Image, how: Preprocessing) -> Pixels:
+    """Scaled and cut to the pixel as torchvision does: bytes of the shape `how.shape`."""
+    scaled = _scaled(image.convert("L" if how.color == "grey" else "RGB"), how)
+    height, width = how.crop
+    left, top = round((scaled.width - width) / 2), round((scaled.height - height) / 2)
+    pixels = np.asarray(scaled.crop((left, top, left + width, top + height))).reshape(height, width, how.channels)
+    if how.color == "bgr":
+        pixels = pixels[..., ::-1]
+    return np.ascontiguousarray(pixels if how.layout == "nhwc" else pixels.transpose(2, 0, 1))
+
+
+def normalize(pixels: Pixels, how: Preprocessing) -> NDArray[np.float32]:
+    """Bytes of the shape `how.shape`, or a batch of such, to what the model takes."""
+    along_channels = (how.channels,) if how.layout == "nhwc" else (how.channels, 1, 1)
+    mean = np.asarray(how.mean, np.float32).reshape(along_channels)
+    std = np.asarray(how.std, np.float32).reshape(along_channels)
+    normalized: NDArray[np.float32] = (pixels.astype(np.float32) / np.float32(how.divide_by) - mean) / std
+    return normalized
+
+
+def _in_eight_bits(opened: Image.Image) -> Image.Image:
+    """Of 16 bits the upper eight, as Pillow itself takes of 16-bit colours."""
+    _turn(opened)
+    scaled = opened.mode == "I" and opened.format == "PPM"  # whatever its maximum, Pillow makes 65535 of it
+    if opened.mode in BOUNDLESS_MODES and not scaled:
+        raise ValueError("its values have 32 bits, and nothing says which are black and white; save it with 8 or 16")
+    if opened.mode not in SIXTEEN_BIT_MODES and not scaled:
+        return opened
+    values = np.asarray(opened)
+    upper = (values >> 8).astype(np.uint8)
+    if isinstance(clear := opened.info.get("transparency"), int):
+        upper[values == clear] = 255
+    inverted = opened.format == "TIFF" and getattr(opened, "tag_v2", {}).get(PHOTOMETRIC) == WHITE_IS_ZERO
+    return Image.fromarray(255 - upper if inverted else upper)  # Pillow minds it in 8 bits only
+
+
+def _turn(opened: Image.Image) -> None:
+    """As its EXIF says; where that makes no sense, the picture may still be whole."""
+    opened.load()  # if it is not, this says so
+    with contextlib.suppress(*MALFORMED):
+        ImageOps.exif_transpose(opened, in_place=True)  # which turns it before it rewrites the EXIF
+
+
+def _in_rgb(image: Image.Image) -> Image.Image:
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+
+
+def _scaled(image: Image.Image, how: Preprocessing) -> Image.Image:
+    height, width = how.resize
+    filtering = Image.Resampling[how.interpolation.upper()]
+    if how.resize_mode == "stretch":
+        return image.resize((width, height), filtering)
+    if how.resize_mode == "pad":
+        share = min(width / image.width, height / image.height)
+        inner = image.resize((max(1, round(image.width * share)), max(1, round(image.height * share))), filtering)
+        padded = Image.new(image.mode, (width, height), (how.fill,) * len(image.getbands()))
+        padded.paste(inner, ((width - inner.width) // 2, (height - inner.height) // 2))
+        return padded
+    shorter = min(image.size)
+    scaled_width, scaled_height = (height * side // shorter for side in image.size)
+    if scaled_width * scaled_height > MOST_PIXELS:
+        raise EngineryError(
+            f"{image.width} by {image.height} pixels are too long a strip to scale the shorter side to {height}; take "
+            "it out, or set samples.preprocessing.resize_mode to pad or stretch"
+        )
+    return image.resize((scaled_width, scaled_height), filtering)

@@ -1,0 +1,152 @@
+"""A split of the samples on disk, and how the later stages read it."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import sha256_of
+from enginery.core.params.build import ENDS, Profile
+from enginery.core.progress import progress
+from enginery.data.feeds import Feeds, Outputs, Run, resized
+from enginery.data.manifest import Manifest
+from enginery.data.preprocessing import normalize
+
+MANIFEST = "manifest.json"
+# Or the nearest that the profile has. Not the batch of two that the exporter sees: one frozen into it fails here.
+CHECKED = 7
+
+
+@dataclass(frozen=True)
+class SampleSet:
+    """Decoded pixels, or arrays as they came, on disk: a set larger than memory is read batch by batch."""
+
+    folder: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, folder: Path) -> "SampleSet":
+        return cls(folder, Manifest.read(folder / MANIFEST))
+
+    def __len__(self) -> int:
+        return len(self.manifest.samples)
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        """None where the images have none."""
+        labels = [sample.label for sample in self.manifest.samples if sample.label is not None]
+        return np.array(labels, np.int64) if self.manifest.is_labeled else None
+
+    @property
+    def classes(self) -> int:
+        """How many; 0 where nothing says so."""
+        return len(self.manifest.class_names)
+
+    @property
+    def list_sha256(self) -> str:
+        """Names the images and their order, but not how they were prepared."""
+        return sha256_of([sample.sha256 for sample in self.manifest.samples])
+
+    @property
+    def preprocessing_sha256(self) -> str:
+        how = self.manifest.preprocessing
+        return sha256_of(how and how.model_dump())
+
+    @property
+    def axes(self) -> dict[int, str]:
+        """Which axes of the inputs may vary: the batch, and the height and width of images."""
+        how = self.manifest.preprocessing
+        first = 1 if how and how.layout == "nhwc" else 2
+        return {0: "batch"} | ({first: "height", first + 1: "width"} if how else {})
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Height and width of images."""
+        how = self.manifest.preprocessing
+        return dict(zip(("height", "width"), how.crop, strict=True)) if how else {}
+
+    def read_at(self, indices: NDArray[np.int64]) -> Feeds:
+        """Samples as the model takes them, by the names of its inputs.
+
+        Mapped anew each time: what was read through a map counts as the process's memory until it closes.
+        """
+        how = self.manifest.preprocessing
+        arrays = {name: np.load(self.folder / file, mmap_mode="r")[indices] for name, file in self._files.items()}
+        return {name: normalize(array, how) for name, array in arrays.items()} if how else arrays
+
+    def cycled(self, count: int) -> Feeds:
+        """So many samples from the start; a set that is too small goes round. Of an empty set, zeros."""
+        if len(self):
+            return self.read_at(np.arange(count) % len(self))
+        arrays = {name: np.load(self.folder / file, mmap_mode="r") for name, file in self._files.items()}
+        dtype = np.float32 if self.manifest.preprocessing else None
+        return {name: np.zeros((count, *array.shape[1:]), dtype or array.dtype) for name, array in arrays.items()}
+
+    def batches(self, size: int, whole: bool = False) -> Iterator[Feeds]:
+        """`whole` fills the last batch up from the start of the set: some graphs take one size alone."""
+        for start in range(0, len(self), size):
+            stop = start + size if whole else min(start + size, len(self))
+            yield self.read_at(np.arange(start, stop) % len(self))
+
+    @property
+    def _files(self) -> dict[str, str]:
+        return {name: file_of(index) for index, name in enumerate(self.manifest.inputs)}
+
+
+def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:
+    """What graphs are checked on: at the samples' own size, and at the smallest and largest that they must take."""
+    feeds = samples.cycled(profile.batch.nearest(CHECKED))
+    ends = [resized(feeds, samples.axes, profile.at(bound)) for bound in ENDS] if profile.resizes else []
+    return [feeds, *ends]
+
+
+def run_all(run: Run, samples: SampleSet, batch: int, whole: bool, label: str) -> Outputs:
+    """The outputs for all samples; those of copies that filled up the last batch are dropped.
+
+    On disk, in files without a name, which are gone when their arrays are: masks of many images exceed memory.
+    """
+    first: dict[str, NDArray[np.generic]] = {}
+    with ExitStack() as opened:
+        files: dict[str, IO[bytes]] = {}
+        for feeds in progress(samples.batches(batch, whole), label, -(-len(samples) // batch), "batches"):
+            for name, values in run(feeds).items():
+                if name not in files:
+                    first[name], files[name] = values[:1].copy(), opened.enter_context(tempfile.TemporaryFile(dir="."))
+                _require_alike(name, first[name], values)
+                files[name].write(np.ascontiguousarray(values).data)
+        return {name: _mapped(file, len(samples), first[name]) for name, file in files.items()}
+
+
+def _require_alike(name: str, one: NDArray[np.generic], other: NDArray[np.generic]) -> None:
+    if one.shape[1:] != other.shape[1:]:
+        raise EngineryError(
+            f"output {name} has the shape {one.shape[1:]} for some samples and {other.shape[1:]} for others of the "
+            "same size: what depends on their values cannot be compared; return it before it is selected"
+        )
+
+
+def _mapped(file: IO[bytes], count: int, like: NDArray[np.generic]) -> NDArray[np.generic]:
+    file.flush()
+    return np.memmap(file, like.dtype, "r", shape=(count, *like.shape[1:]))
+
+
+def file_of(index: int) -> str:
+    """By number: the names of inputs may hold what file names cannot."""
+    return f"input-{index}.npy"
+
+
+def output_file(index: int) -> str:
+    return f"output-{index}.npy"
+
+
+def begun(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> IO[bytes]:
+    """An .npy file as it begins; the values follow as they come."""
+    file = path.open("wb")
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": shape})
+    return file

@@ -1,0 +1,35 @@
+"""Where images come from: scikit-learn's digits, which need no download, or what the user brings."""
+
+from pathlib import Path
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.samples import SamplesParams
+from enginery.core.user_files import user_file
+from enginery.data.sources.arrays import ARRAY_SUFFIXES, open_array
+from enginery.data.sources.classes import read_classes
+from enginery.data.sources.digits import Digits
+from enginery.data.sources.folder import open_folder
+from enginery.data.sources.source import Source
+from enginery.data.sources.table import open_table
+from enginery.data.sources.tensors import Tensors, open_tensors
+
+
+def open_source(params: SamplesParams, data: Path) -> Source | Tensors:
+    listed = read_classes(params.class_names, data)
+    if params.source == "digits":
+        if listed:
+            raise EngineryError("samples.class_names: the digits name their own classes; set it to null")
+        return Digits()
+    path = user_file(params.source, data, "samples.source", "digits")
+    if params.preprocessing is None:
+        return open_tensors(path, listed)
+    if path.is_dir():
+        return open_folder(path, data, listed)
+    if path.suffix == ".csv":
+        return open_table(path, data, listed)
+    if path.suffix in ARRAY_SUFFIXES:
+        return open_array(path, listed)
+    raise EngineryError(
+        f"samples.source: {path} is none of what can be read; give 'digits', a folder of images, a .csv of paths, "
+        "or an .npz or .npy of pixels"
+    )

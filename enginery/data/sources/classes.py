@@ -1,0 +1,101 @@
+"""Which classes there are, in the order of the model's outputs, and which of them a label means."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from enginery.core.errors import EngineryError
+from enginery.core.user_files import user_file
+
+MOST_CLASSES = 100_000
+NUMBER = re.compile(r"(-?\d+)(\.\d*)?")  # with a fraction, as spreadsheets and pandas write whole ones too
+MOST_DIGITS = 9
+LABELS = "labels"  # the array that holds them
+Where = Callable[[int], str]  # says of a label, by its index, where it stands
+
+
+@dataclass(frozen=True)
+class Classes:
+    """`keys` are what labels say, `names` what people read: n01440764 and tench."""
+
+    keys: tuple[str, ...]
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> "Classes":
+        return cls(tuple(names), tuple(names))
+
+
+def read_classes(given: str | tuple[str, ...] | None, data: Path) -> Classes | None:
+    """The user's list, or a text file with a class per line."""
+    if given is None:
+        return None
+    if isinstance(given, tuple):
+        return _distinct(Classes.of(given), "samples.class_names")
+    path = user_file(given, data, "samples.class_names", "null, a list")
+    try:
+        lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
+    except (UnicodeDecodeError, IsADirectoryError):
+        raise EngineryError(f"samples.class_names: {path} is not a text file with a class per line") from None
+    return _distinct(_keyed(lines), f"samples.class_names: {path}")
+
+
+def _keyed(lines: list[str]) -> Classes:
+    """A tab parts what labels say from what people read; without one they are the same."""
+    parts = [line.partition("\t") for line in lines]
+    return Classes(tuple(key.strip() for key, _, _ in parts), tuple((name or key).strip() for key, _, name in parts))
+
+
+def _distinct(classes: Classes, where: str) -> Classes:
+    twice = [key for key, count in Counter(classes.keys).items() if count > 1]
+    if twice or not classes.keys:
+        raise EngineryError(f"{where} names {f'the class {twice[0]} twice' if twice else 'no class'}")
+    return classes
+
+
+def classes_of(labels: Sequence[str], where: Where) -> Classes:
+    """What labels alone say: names count in alphabetical order, and numbers from 0 to the largest."""
+    names = [index for index, label in enumerate(labels) if not _is_number(label)]
+    if len(names) == len(labels):
+        return Classes.of(sorted(set(labels)))
+    if names:
+        raise EngineryError(
+            f"samples.source: {where(names[0])} gives the label {labels[names[0]]!r}, while others are numbers: "
+            "label all with names, or all with numbers, or list the classes under samples.class_names"
+        )
+    broken = [index for index, label in enumerate(labels) if _whole(label) is None]
+    if broken:
+        raise EngineryError(
+            f"samples.source: {where(broken[0])} gives the label {labels[broken[0]]!r}, which is no whole number: "
+            "label with numbers from 0, or list the classes under samples.class_names"
+        )
+    most = max(_whole(label) or 0 for label in labels)
+    return Classes.of([str(number) for number in range(min(max(most, 0), MOST_CLASSES) + 1)])
+
+
+def number_labels(labels: Sequence[str], classes: Classes, where: Where) -> list[int]:
+    """The place of each label in the list of classes; of numbers that are no class's name, the numbers themselves."""
+    places = {key: place for place, key in enumerate(classes.keys)}
+    by_number = all(_is_number(label) for label in labels) and not places.keys() >= set(labels)
+    numbers = [_whole(label) if by_number else places.get(label) for label in labels]
+    for index, number in enumerate(numbers):
+        if number is None or not 0 <= number < len(places):
+            known = f"from 0 to {len(places) - 1}" if by_number else f"one of the {len(places)} in samples.class_names"
+            raise EngineryError(
+                f"samples.source: {where(index)} gives the label {labels[index]!r}, which is not {known}"
+            )
+    return [number for number in numbers if number is not None]
+
+
+def _is_number(label: str) -> bool:
+    return bool(NUMBER.fullmatch(label))
+
+
+def _whole(label: str) -> int | None:
+    """The number that is written so, also with a fraction of zeros; of so many digits, none that is a class's."""
+    found = NUMBER.fullmatch(label)
+    if not found or (found[2] or "").strip(".0"):
+        return None
+    return int(found[1][: MOST_DIGITS + 1])

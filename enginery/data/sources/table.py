@@ -1,0 +1,72 @@
+"""A CSV file of paths, and of labels if it has such a column."""
+
+import csv
+from pathlib import Path
+
+from enginery.core.errors import EngineryError
+from enginery.core.user_files import lies_in
+from enginery.data.sources.classes import Classes, classes_of, number_labels
+from enginery.data.sources.files import ImageFiles
+
+HEADERS = (["path", "label"], ["path"])
+Row = tuple[int, list[str]]  # with the number of its line
+
+
+def open_table(table: Path, data: Path, listed: Classes | None) -> ImageFiles:
+    header, rows = _read(table)
+    files = [_file(table, line, cells[0], data) for line, cells in rows]
+    _refuse_twice(table, rows, files)
+    names = [cells[0].strip() for _, cells in rows]
+    if header == ["path"]:
+        return ImageFiles(files, names, None, listed.names if listed else ())
+    labels = [cells[1].strip() for _, cells in rows]
+    if "" in labels:
+        raise _mistake(table, rows[labels.index("")][0], "has no label; images without labels need a CSV without them")
+
+    def where(index: int) -> str:
+        return f"{table}, line {rows[index][0]},"
+
+    classes = listed or classes_of(labels, where)
+    return ImageFiles(files, names, number_labels(labels, classes, where), classes.names)
+
+
+def _read(table: Path) -> tuple[list[str], list[Row]]:
+    try:
+        with table.open(encoding="utf-8-sig", newline="") as file:  # spreadsheets put a byte order mark first
+            reader = csv.reader(file, strict=True)
+            rows = [(reader.line_num, cells) for cells in reader if cells]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise EngineryError(f"samples.source: {table} is not a CSV file in UTF-8: {error}") from None
+    header = [cell.strip() for cell in rows[0][1]] if rows else []
+    if header not in HEADERS:
+        found = f"its first line is {','.join(header)!r}" if rows else "it is empty"
+        raise EngineryError(f"samples.source: {table} must begin with the line path,label or path, but {found}")
+    if len(rows) == 1:
+        raise EngineryError(f"samples.source: {table} lists no images, only its header")
+    for line, cells in rows:
+        if len(cells) != len(header):
+            raise _mistake(table, line, f"has {len(cells)} cells, and the header has {len(header)}")
+    return header, rows[1:]
+
+
+def _file(table: Path, line: int, path: str, data: Path) -> Path:
+    """Paths are relative to the folder of the CSV."""
+    file = table.parent / path.strip()
+    if not file.is_file():
+        raise _mistake(table, line, f"names {path.strip()!r}, but {file} is not a file")
+    if not lies_in(file, data):
+        raise _mistake(table, line, f"names {path.strip()!r}, which lies outside {data}/: DVC would not see it change")
+    return file
+
+
+def _refuse_twice(table: Path, rows: list[Row], files: list[Path]) -> None:
+    """An image that is listed twice could be calibrated on and judged by."""
+    seen: dict[Path, int] = {}
+    for (line, _), file in zip(rows, files, strict=True):
+        first = seen.setdefault(file.resolve(), line)
+        if first != line:
+            raise _mistake(table, line, f"names {file}, as line {first} does")
+
+
+def _mistake(table: Path, line: int, what: str) -> EngineryError:
+    return EngineryError(f"samples.source: {table}, line {line}, {what}")

@@ -1,0 +1,78 @@
+"""Divide the images among training, calibration and validation, and write each split to disk."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import new_folder
+from enginery.core.parallel import in_parallel
+from enginery.core.params.preprocessing import Preprocessing
+from enginery.core.params.samples import SamplesParams
+from enginery.core.progress import progress
+from enginery.data.manifest import Manifest, Sample
+from enginery.data.sample_set import MANIFEST, begun, file_of
+from enginery.data.sources.source import Source
+from enginery.data.sources.tensors import Tensors
+
+
+def split(total: int, params: SamplesParams) -> dict[str, list[int]]:
+    """Disjoint and seeded. Calibration comes last, so that its size changes nothing in the other two."""
+    asked = {"validation": params.validation, "training": params.training, "calibration": params.calibration}
+    if sum(asked.values()) > total:
+        wanted = ", ".join(f"{name} {count}" for name, count in asked.items())
+        raise EngineryError(
+            f"samples.source: {params.source} has {total} images, "
+            f"but params.yaml asks for {sum(asked.values())} ({wanted})"
+        )
+    order = np.random.default_rng(params.seed).permutation(total).tolist()
+    splits: dict[str, list[int]] = {}
+    start = 0
+    for name, count in asked.items():
+        splits[name] = order[start : start + count]
+        start += count
+    return splits
+
+
+def write_split(source: Source | Tensors, indices: Sequence[int], params: SamplesParams, folder: Path) -> Manifest:
+    """Decode in parallel, straight to disk: memory does not grow with the number of images."""
+    with new_folder(folder) as unfinished:
+        if isinstance(source, Tensors):
+            inputs, samples = source.inputs, source.write(indices, unfinished)
+        elif params.preprocessing:
+            inputs, samples = (params.input,), _write_pixels(source, indices, params.preprocessing, unfinished)
+        else:
+            raise EngineryError(f"samples.preprocessing: {params.source} holds images, which need it")
+        manifest = Manifest(
+            source=params.source,
+            inputs=inputs,
+            preprocessing=params.preprocessing,
+            class_names=source.class_names,
+            samples=tuple(samples),
+        )
+        manifest.write(unfinished / MANIFEST)
+    return manifest
+
+
+def _write_pixels(source: Source, indices: Sequence[int], how: Preprocessing, folder: Path) -> list[Sample]:
+    samples: list[Sample] = []
+    with begun(folder / file_of(0), np.dtype(np.uint8), (len(indices), *how.shape)) as file:
+        prepared = in_parallel(lambda index: source.prepare(index, how), indices)
+        for item in progress(prepared, "samples", len(indices), "images"):
+            samples.append(item.sample)
+            file.write(item.pixels.data)
+    return samples
+
+
+def shared_images(manifests: Mapping[str, Manifest]) -> str | None:
+    """Which images, byte for byte, are in more than one split: an engine is then judged on what it was made with."""
+    places: dict[str, dict[str, str]] = {}
+    for split_name, manifest in manifests.items():
+        for sample in manifest.samples:
+            places.setdefault(sample.sha256, {})[split_name] = sample.name
+    shared = [found for found in places.values() if len(found) > 1]
+    if not shared:
+        return None
+    example = " and ".join(f"{name} ({split_name})" for split_name, name in shared[0].items())
+    return f"{len(shared)} images are in several splits under different names, byte for byte the same: {example}"

@@ -1,0 +1,53 @@
+"""Compile an engine and write its folder."""
+
+import os
+import time
+from pathlib import Path
+
+from enginery.core.files import new_folder, sha256
+from enginery.core.params.build import BuildParams
+from enginery.core.runtimes import RUNTIMES
+from enginery.data.manifest import Manifest
+from enginery.engine.folder import RECORD, REPRODUCE
+from enginery.engine.record import EngineRecord
+from enginery.engine.runtimes import load_runtime
+from enginery.engine.target import Target
+from enginery.engine.trtexec import reproduce_script
+from enginery.graph.interface import read_blueprint
+
+
+def build_engine(
+    precision: str,
+    onnx: Path,
+    target: Target,
+    build: BuildParams,
+    manifest: Manifest,
+    folder: Path,
+    scores: str | None = None,
+) -> EngineRecord:
+    """Compile for the target; the folder holds all that inference needs."""
+    blueprint = read_blueprint(onnx, build)
+    with new_folder(folder) as unfinished:
+        started = time.perf_counter()
+        layers = load_runtime(target.runtime).compile(onnx, blueprint, unfinished)
+        seconds = time.perf_counter() - started
+        files = sorted(unfinished.iterdir())
+        record = EngineRecord(
+            precision=precision,
+            target=target,
+            build=build,
+            files={file.name: sha256(file) for file in files},
+            bytes=sum(file.stat().st_size for file in files),
+            onnx_sha256=sha256(onnx),
+            onnx_bytes=onnx.stat().st_size,
+            interface=blueprint.interface,
+            layers=tuple(layers),
+            build_seconds=round(seconds, 3),
+            preprocessing=manifest.preprocessing,
+            class_names=manifest.class_names,
+            scores=scores,
+        )
+        if RUNTIMES[target.runtime].is_tensorrt:
+            (unfinished / REPRODUCE).write_text(reproduce_script(record, os.path.relpath(onnx, folder)))
+        record.write(unfinished / RECORD)
+    return record

@@ -1,0 +1,63 @@
+"""An engine in words, from its folder alone: no GPU and no runtime is needed to read it."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from enginery.core.text import file_size
+from enginery.engine.folder import read_engine
+from enginery.engine.layer_names import short_kind, short_name
+from enginery.engine.record import EngineRecord
+from enginery.engine.target import Target, alternatives
+from enginery.graph.interface import TensorSpec
+
+
+def describe_engine(folder: Path) -> str:
+    record = read_engine(folder)
+    build = record.build
+    executed = ", ".join(f"{count} {name}" for name, count in record.executed.items())
+    facts = {
+        "precision": record.precision,
+        "compiled by": f"{record.target.runtime} {record.target.runtime_version}, in {record.build_seconds:.1f} s",
+        "runs on": where(record.target),
+        "files": ", ".join(f"{name} (sha256 {digest[:12]}, whole)" for name, digest in record.files.items()),
+        "size": f"{file_size(record.bytes)}, of {file_size(record.onnx_bytes)} of ONNX",
+        "ONNX": f"sha256 {record.onnx_sha256[:12]}",
+        **{f"{axis} sizes": f"{sizes}, tuned for {sizes.opt}" for axis, sizes in record.profile.ranges.items()},
+        **({"TF32": "allowed" if build.tf32 else "not allowed"} if record.target.device == "cuda" else {}),
+        "compute layers": executed or "not known: built where it cannot run",
+        **{f"input {spec.name}": _tensor(spec, record) for spec in record.interface.inputs},
+        **{f"output {spec.name}": _tensor(spec, record) for spec in record.interface.outputs},
+        "classes": str(len(record.class_names)),
+    }
+    width = max(map(len, facts))
+    lines = [f"{name:<{width}}  {value}" for name, value in facts.items()]
+    return "\n".join([*lines, "", _layers(record)] if record.layers else lines)
+
+
+def engine_as_json(folder: Path) -> str:
+    """engine.json, and what follows from it."""
+    record = read_engine(folder)
+    derived = {"executed": record.executed, "share_as_asked": record.share_as_asked, "identity": record.identity}
+    return json.dumps(record.model_dump(mode="json") | derived, indent=2)
+
+
+def where(target: Target) -> str:
+    if target.device == "cpu":
+        return f"{target.device_name}, {target.cores} cores, {target.operating_system}"
+    which = f"{target.device_name}, driver {target.driver}" if target.device_name else "any NVIDIA GPU"
+    return f"{which}, compute capability {alternatives(target)}, {target.operating_system}"
+
+
+def _tensor(spec: TensorSpec, record: EngineRecord) -> str:
+    sizes = (record.profile.ranges.get(str(size), size) for size in spec.shape)
+    return f"{spec.dtype}, {' x '.join(map(str, sizes))}"
+
+
+def _layers(record: EngineRecord) -> str:
+    """By their main node: all that were fused into a layer are in engine.json."""
+    rows = [
+        {"precision": layer.precision, "layer": short_kind(layer), "of": short_name(layer)} for layer in record.layers
+    ]
+    return str(pd.DataFrame(rows).to_markdown(index=False, tablefmt="plain", disable_numparse=True))

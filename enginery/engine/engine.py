@@ -1,0 +1,105 @@
+"""Open an engine and run it. Nothing of it is loaded before its files and its target are checked."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.inference import InferenceParams
+from enginery.engine.folder import read_engine
+from enginery.engine.machine import Machine
+from enginery.engine.record import EngineRecord
+from enginery.engine.runtimes import load_runtime
+from enginery.engine.runtimes.protocol import Arrays, Session
+from enginery.engine.target import require_fits
+from enginery.engine.this_machine import describe_machine
+from enginery.graph.interface import TensorSpec
+
+PLAIN = InferenceParams(threads=0, cuda_graph=False)  # all cores; on a GPU, kernels are launched one by one
+
+
+def open_engine(folder: Path, machine: Machine | None = None, inference: InferenceParams = PLAIN) -> "Engine":
+    """Open an engine on this machine. Who knows the machine already may say it: to describe it takes a moment."""
+    return open_engines(folder, machine, inference, requests=1)[0]
+
+
+def open_engines(folder: Path, machine: Machine | None, inference: InferenceParams, requests: int) -> list["Engine"]:
+    """Open one engine for several requests side by side. They share its weights where the runtime allows it."""
+    record = read_engine(folder)
+    machine = machine or _this_machine(folder, record)
+    require_fits(record.target, machine, folder)
+    runtime = load_runtime(machine.runtime)
+    sessions = runtime.load(folder, record.blueprint, inference.on(machine.cores), requests)
+    return [Engine(record, session) for session in sessions]
+
+
+def _this_machine(folder: Path, record: EngineRecord) -> Machine:
+    """Describe this machine with the runtime that the engine was compiled by."""
+    name = record.target.runtime
+    if missing := load_runtime(name).missing():
+        raise EngineryError(f"{folder} runs on {name}, but {missing}")
+    return describe_machine(name)
+
+
+class Engine:
+    """An open engine. It checks what it is fed, so that an error names the tensor and the limit."""
+
+    def __init__(self, record: EngineRecord, session: Session) -> None:
+        self.record = record
+        self._session = session
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return self.record.interface.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return self.record.interface.outputs
+
+    @property
+    def replays(self) -> bool:
+        return self._session.replays
+
+    def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
+        """Return the outputs by name, for inputs by name: arrays with the batch as their first axis."""
+        self._require_fitting(feeds)
+        return self._session.run(feeds)
+
+    def bind(self, feeds: Arrays) -> Callable[[], object]:
+        """Place inputs where the engine reads them, and return a call that runs one inference on them."""
+        self._require_fitting(feeds)
+        return self._session.bind(feeds)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _require_fitting(self, feeds: Arrays) -> None:
+        specs = {spec.name: spec for spec in self.record.interface.inputs}
+        if feeds.keys() != specs.keys():
+            raise EngineryError(f"the engine takes {', '.join(specs)}, but was given {', '.join(feeds) or 'nothing'}")
+        given: dict[str, tuple[str, int]] = {}  # by axis: the first input that has it, and its size
+        for name, array in feeds.items():
+            spec = specs[name]
+            if array.dtype != spec.dtype:
+                raise EngineryError(f"input {name} is {array.dtype} and must be {spec.dtype}")
+            if len(array.shape) != len(spec.shape) or not all(map(self._fits, array.shape, spec.shape)):
+                wanted = tuple(self.record.profile.ranges.get(str(size), size) for size in spec.shape)
+                raise EngineryError(
+                    f"input {name} has shape {array.shape}, and the engine takes ({', '.join(map(str, wanted))})"
+                )
+            for axis, size in zip(spec.shape, array.shape, strict=True):
+                first, others = given.setdefault(axis, (name, size)) if isinstance(axis, str) else (name, size)
+                if size != others:
+                    raise EngineryError(f"input {name} has {axis} {size}, and input {first} has {others}")
+
+    def _fits(self, size: int, wanted: int | str) -> bool:
+        return size == wanted if isinstance(wanted, int) else size in self.record.profile.ranges[wanted]

@@ -1,0 +1,56 @@
+"""The folder of an engine: find it by what someone typed, and check it before anything in it is used."""
+
+import difflib
+from pathlib import Path
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import sha256
+from enginery.core.paths import ENGINES
+from enginery.engine.record import EngineRecord
+
+RECORD, REPRODUCE = "engine.json", "reproduce.sh"
+BUNDLED = "engine"  # where a bundle has its own
+
+
+def read_engine(folder: Path) -> EngineRecord:
+    """Return what is known of the engine, if its files are whole.
+
+    An engine is executable code, and a compiler's own checks miss damage: the hashes come before everything else.
+    """
+    require_engine(folder)
+    record = EngineRecord.read(folder / RECORD)
+    require_whole(record, folder)
+    return record
+
+
+def require_whole(record: EngineRecord, folder: Path) -> None:
+    for name, expected in record.files.items():
+        file = folder / name
+        if not file.exists() or sha256(file) != expected:
+            state = "is damaged: its hash differs from the one in engine.json" if file.exists() else "is missing"
+            raise EngineryError(f"{file} {state}. Run `dvc repro` to build it again, or `dvc checkout` to restore it")
+
+
+def require_made_of(record: EngineRecord, precision: str, onnx: Path) -> None:
+    """The engine of one precision and the graph of another would agree with PyTorch, and prove nothing."""
+    if record.precision != precision or record.onnx_sha256 != sha256(onnx):
+        raise EngineryError(f"the engine was not built as {precision} of {onnx}: run `dvc repro` to build it again")
+
+
+def require_engine(folder: Path) -> None:
+    if (folder / RECORD).is_file():
+        return
+    if (inner := folder / BUNDLED / RECORD).is_file():
+        raise EngineryError(f"{folder} is a bundle, whose engine is {inner.parent}: give that folder")
+    near = _engines_near(folder)
+    nearest = difflib.get_close_matches(folder.name, near, n=1, cutoff=0.4)
+    cure = f"; did you mean {near[nearest[0]]}?" if nearest else f": `dvc repro` makes one per precision, in {ENGINES}"
+    if folder.exists():
+        raise EngineryError(f"{folder} is not an engine's folder{cure}")
+    raise EngineryError(f"there is no engine {folder}{cure}")
+
+
+def _engines_near(folder: Path) -> dict[str, Path]:
+    """By name: those beside the folder, and those of the pipeline, for who gives a precision alone."""
+    found = [record.parent for place in (ENGINES, folder.parent) for record in sorted(place.glob(f"*/{RECORD}"))]
+    return {engine.name: engine for engine in found}

@@ -1,0 +1,149 @@
+"""What NVIDIA's management library tells: which GPU this is, what a process takes of it, and how it fares."""
+
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from statistics import median
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import pynvml
+
+from enginery.core.errors import EngineryError
+from enginery.engine.gpu.conditions import GpuConditions
+from enginery.engine.gpu.cuda import bus_address, device_name, has_device, require_driver
+
+NO_GPU = "this machine shows no NVIDIA GPU"
+SECONDS_BETWEEN_SAMPLES = 0.2
+THROTTLE_REASONS = {  # why a GPU runs below its clocks, as far as it disturbs a timing: idling does not
+    "power cap": "nvmlClocksEventReasonSwPowerCap",
+    "thermal": "nvmlClocksEventReasonSwThermalSlowdown",
+    "hardware thermal": "nvmlClocksThrottleReasonHwThermalSlowdown",
+    "hardware power brake": "nvmlClocksThrottleReasonHwPowerBrakeSlowdown",
+    "hardware slowdown": "nvmlClocksThrottleReasonHwSlowdown",
+}
+
+
+class Hardware(NamedTuple):
+    name: str
+    capability: str
+    driver: str
+    cuda: str
+
+
+class Sample(NamedTuple):
+    """Clocks in MHz, power in watts, temperature in degrees Celsius."""
+
+    seconds: float
+    clock: int
+    memory_clock: int
+    power: float
+    temperature: int
+    throttled: str
+
+
+def find_gpu() -> Hardware | None:
+    """The GPU that CUDA would use, or None; `why_no_gpu` says why."""
+    if why_no_gpu():
+        return None
+    handle = _handle()
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+    return Hardware(
+        name=device_name(),
+        capability=f"{major}.{minor}",
+        driver=pynvml.nvmlSystemGetDriverVersion(),
+        cuda=f"{cuda // 1000}.{cuda % 1000 // 10}",
+    )
+
+
+def why_no_gpu() -> str | None:
+    """Why no GPU can be used here, or None if one can."""
+    try:
+        pynvml.nvmlInit()
+        require_driver()
+        if not has_device():
+            return "CUDA sees no NVIDIA GPU: look at nvidia-smi and at CUDA_VISIBLE_DEVICES"
+        _handle()
+    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
+        return NO_GPU
+    except pynvml.NVMLError as error:
+        return f"NVIDIA's management library does not answer ({error}): look at nvidia-smi"
+    except EngineryError as error:
+        return str(error)
+    return None
+
+
+def process_megabytes() -> float | None:
+    """What this process holds on the GPU; None where the driver hides it, as it does in some containers."""
+    try:
+        pynvml.nvmlInit()
+        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(_handle())
+    except pynvml.NVMLError:
+        return None
+    held = [process.usedGpuMemory for process in processes if process.pid == os.getpid()]
+    return float(held[0]) / 1e6 if held and held[0] else None
+
+
+class GpuSampler:
+    """Samples the GPU from a thread of its own, whenever it is entered."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        self._started = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def conditions(self) -> GpuConditions | None:
+        """None where the GPU cannot be watched: a part of one (MIG, vGPU) hides some of it."""
+        if not self.samples:
+            return None
+        clocks, power = [sample.clock for sample in self.samples], [sample.power for sample in self.samples]
+        throttled = Counter(reason for sample in self.samples for reason in sample.throttled.split("+") if reason)
+        return GpuConditions(
+            samples=len(self.samples),
+            clock_low=min(clocks),
+            clock_median=round(median(clocks)),
+            clock_high=max(clocks),
+            memory_clock=max(sample.memory_clock for sample in self.samples),
+            power_median=round(median(power), 1),
+            power_high=round(max(power), 1),
+            temperature_high=max(sample.temperature for sample in self.samples),
+            throttled={reason: round(count / len(self.samples), 3) for reason, count in throttled.items()},
+        )
+
+    def _watch(self) -> None:
+        try:
+            pynvml.nvmlInit()
+            gpu = _handle()
+            while not self._done.wait(SECONDS_BETWEEN_SAMPLES):
+                self.samples.append(self._sample(gpu))
+        except pynvml.NVMLError as error:
+            print(f"the GPU's clocks and power are not sampled: {error}", file=sys.stderr)
+
+    def _sample(self, gpu: Any) -> Sample:
+        reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
+        return Sample(
+            seconds=round(time.perf_counter() - self._started, 3),
+            clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
+            memory_clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
+            power=pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+            temperature=pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
+            throttled="+".join(name for name, flag in THROTTLE_REASONS.items() if reasons & getattr(pynvml, flag)),
+        )
+
+
+def _handle() -> Any:
+    return pynvml.nvmlDeviceGetHandleByPciBusId(bus_address())

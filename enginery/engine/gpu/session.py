@@ -1,0 +1,166 @@
+"""Running an engine on a GPU: buffers that are allocated once, pinned host memory, one stream, graphs, device clocks.
+
+What differs between runtimes is only the executor in the middle, which reads and writes addresses on a stream.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginery.core.errors import EngineryError
+from enginery.engine.gpu.cuda import Buffer, Graph, Pinned, Stream
+from enginery.graph.interface import Blueprint, TensorSpec
+
+Arrays = Mapping[str, NDArray[np.generic]]
+Shape = tuple[int, ...]
+Memory = TypeVar("Memory", Buffer, Pinned)
+
+
+class Executor(Protocol):
+    replays: bool  # by itself
+
+    def announce(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Take the inputs' shapes; return those of the outputs."""
+        ...
+
+    def place(self, addresses: Mapping[str, int]) -> None:
+        """Take the tensors' places, at the shapes that were announced."""
+        ...
+
+    def enqueue(self, stream: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class DeviceSession:
+    def __init__(self, stream: Stream, executor: Executor, blueprint: Blueprint, replay: bool) -> None:
+        """Memory is taken for the largest sizes; `replay` captures each shape into a graph to launch."""
+        self.replays = replay or executor.replays
+        self._stream, self._executor, self._replay = stream, executor, replay
+        interface, largest = blueprint.interface, blueprint.build.profile.at("max")
+        self._interface = interface
+        self._shapes: Mapping[str, Shape] = {}
+        self._graph: Graph | None = None
+        self._resources = ExitStack()
+        with ExitStack() as undone:  # closes what was opened, if the rest cannot be
+            undone.callback(self.close)
+            self._resources.callback(stream.close)
+            self._resources.callback(executor.close)
+            widest = {spec.name: spec.at(largest) for spec in interface.inputs}
+            shapes = widest | self._announced(widest)
+            self._room = {
+                spec.name: _bytes(spec, shapes[spec.name]) for spec in (*interface.inputs, *interface.outputs)
+            }
+            self._buffers = {name: self._keep(Buffer(size)) for name, size in self._room.items()}
+            self._hosts = {name: self._keep(Pinned(size)) for name, size in self._room.items()}
+            self._resources.callback(self._drop_graph)
+            undone.pop_all()
+
+    def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
+        for name, array in feeds.items():
+            self._hosts[name].view(array.dtype, array.shape)[...] = array
+        self._feed(self._hosts, feeds)
+        outputs = self._fit(feeds)
+        for name, array in outputs.items():
+            self._stream.poison(self._buffers[name], array.nbytes)
+        self._launch()
+        self._fetch(outputs)
+        self._stream.synchronize()
+        return {name: array.copy() for name, array in outputs.items()}
+
+    def bind(self, feeds: Arrays) -> Callable[[], float]:
+        """One call is one inference, copies included; it returns the seconds between them, by the device's clock."""
+        hosts = {name: self._keep(Pinned.holding(array)) for name, array in feeds.items()}
+
+        def call() -> float:
+            self._feed(hosts, feeds)
+            outputs = self._fit(feeds)
+            self._stream.start_clock()
+            self._launch()
+            self._stream.stop_clock()
+            self._fetch(outputs)
+            self._stream.synchronize()
+            return self._stream.clocked_seconds()
+
+        return call
+
+    def close(self) -> None:
+        self._resources.close()
+
+    def _keep(self, memory: Memory) -> Memory:
+        self._resources.callback(memory.close)
+        return memory
+
+    def _fit(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
+        """Make the engine ready for these shapes; returns where the outputs will arrive.
+
+        The inputs are there before: what runs once here would else look up whatever the memory holds.
+        """
+        shapes = {name: array.shape for name, array in feeds.items()}
+        if shapes != self._shapes:
+            self._drop_graph()
+            self._shapes = {}  # until all of this has worked
+            announced = self._announced(shapes)
+            self._require_room(announced)
+            self._executor.place({name: buffer.address for name, buffer in self._buffers.items()})
+            self._arrivals = {
+                spec.name: self._hosts[spec.name].view(np.dtype(spec.dtype), announced[spec.name])
+                for spec in self._interface.outputs
+            }
+            if self.replays:
+                self._executor.enqueue(self._stream.handle)  # what is done only once per shape must not be captured
+                self._stream.synchronize()
+            if self._replay:
+                self._graph = self._stream.capture(lambda: self._executor.enqueue(self._stream.handle))
+            self._shapes = shapes
+        return self._arrivals
+
+    def _feed(self, hosts: Mapping[str, Pinned], feeds: Arrays) -> None:
+        for name, array in feeds.items():
+            self._stream.copy_in(hosts[name], self._buffers[name], array.nbytes)
+
+    def _launch(self) -> None:
+        if self._graph:
+            self._stream.launch(self._graph)
+        else:
+            self._executor.enqueue(self._stream.handle)
+
+    def _fetch(self, outputs: Arrays) -> None:
+        for name, array in outputs.items():
+            self._stream.copy_out(self._buffers[name], self._hosts[name], array.nbytes)
+
+    def _announced(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+        """The outputs' shapes, as the executor says and the interface allows."""
+        announced, sizes = dict(self._executor.announce(shapes)), self._interface.sizes(shapes)
+        for spec in self._interface.outputs:
+            found = announced.get(spec.name)
+            if found is None or not spec.fits(found, sizes):
+                where = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
+                expected = tuple(sizes.get(str(size), size) for size in spec.shape)
+                raise EngineryError(
+                    f"output {spec.name} would have shape {found} at {where}, and {expected} was "
+                    "recorded when the engine was built: run `dvc repro` to build it again"
+                )
+        return announced
+
+    def _require_room(self, announced: Mapping[str, Shape]) -> None:
+        """A larger output than the buffer was made for would be written over what lies behind it."""
+        for spec in self._interface.outputs:
+            if _bytes(spec, announced[spec.name]) > self._room[spec.name]:
+                raise EngineryError(
+                    f"output {spec.name} would have shape {announced[spec.name]}, which is more than at the largest "
+                    "sizes of build.profile, that memory was taken for: set min, opt and max alike there"
+                )
+
+    def _drop_graph(self) -> None:
+        if self._graph:
+            self._graph.close()
+            self._graph = None
+
+
+def _bytes(spec: TensorSpec, shape: Shape) -> int:
+    return math.prod(shape) * np.dtype(spec.dtype).itemsize

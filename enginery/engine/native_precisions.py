@@ -1,0 +1,72 @@
+"""Which precisions a CPU executes natively: a convolution in each is compiled, and the compiler says what it made.
+
+A processor's flags do not tell, and a runtime's list of capabilities does not either: OpenVINO lists FP16 everywhere.
+"""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.build import BuildParams, Profile, Range
+from enginery.core.precisions import PRECISIONS
+from enginery.engine.runtimes import load_runtime
+from enginery.graph.interface import read_blueprint
+
+CHANNELS, SIZE = 16, 8
+NOT_AT_ALL = "not at all"
+ONE = Profile(batch=Range(min=1, opt=1, max=1))
+OPSET = 22  # the first that allows convolutions in bf16
+
+
+def executed_as(runtime: str, build: BuildParams) -> dict[str, str]:
+    """By precision: what the runtime executes it in here."""
+    build = build.model_copy(update={"profile": ONE})
+    return {precision: _executed(runtime, precision, build) for precision in PRECISIONS}
+
+
+def _executed(runtime: str, precision: str, build: BuildParams) -> str:
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "model.onnx"
+        onnx.save(convolution(precision), path)
+        try:
+            layers = load_runtime(runtime).compile(path, read_blueprint(path, build), Path(scratch))
+        except EngineryError:
+            return NOT_AT_ALL
+    return next((layer.precision for layer in layers if layer.computes), NOT_AT_ALL)
+
+
+def convolution(precision: str) -> onnx.ModelProto:
+    """As AutoCast writes a float precision, as ModelOpt writes a quantized one."""
+    weights = np.random.default_rng(0).normal(0, 0.1, (CHANNELS, CHANNELS, 3, 3)).astype(np.float32)
+    facts, element = PRECISIONS[precision], int(TensorProto.DataType.Value(PRECISIONS[precision].onnx_type))
+    if not facts.is_quantized:
+        nodes = [_cast("input", "x", element), _cast("weights", "w", element)]
+    else:
+        nodes = [*_quantized("input", "x"), *_quantized("weights", "w")]
+    nodes.append(helper.make_node("Conv", ["x", "w"], ["y"], "convolution", pads=[1, 1, 1, 1]))
+    nodes += [_cast("y", "logits", TensorProto.FLOAT)] if not facts.is_quantized else _quantized("y", "logits")
+    initializers = [numpy_helper.from_array(weights, "weights")]
+    if facts.is_quantized:
+        initializers += [
+            numpy_helper.from_array(np.array(0.05, np.float32), "scale"),
+            helper.make_tensor("zero", element, [], [0]),
+        ]
+    shape: list[str | int | None] = ["batch", CHANNELS, SIZE, SIZE]
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("input", "logits")]
+    graph = helper.make_graph(nodes, "probe", tensors[:1], tensors[1:], initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+
+
+def _cast(name: str, result: str, element: int) -> onnx.NodeProto:
+    return helper.make_node("Cast", [name], [result], to=element)
+
+
+def _quantized(name: str, result: str) -> list[onnx.NodeProto]:
+    return [
+        helper.make_node("QuantizeLinear", [name, "scale", "zero"], [f"{name}_q"]),
+        helper.make_node("DequantizeLinear", [f"{name}_q", "scale", "zero"], [result]),
+    ]

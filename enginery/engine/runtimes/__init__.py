@@ -1,0 +1,21 @@
+"""The runtimes behind one protocol. Each is the file of its name, and the only one to import its library."""
+
+from enginery.core.runtimes import RuntimeName
+from enginery.engine.runtimes.protocol import Runtime
+
+
+def load_runtime(name: RuntimeName | str) -> Runtime:
+    """Import a runtime only when it is used: its library takes a second, or may be missing."""
+    match name:
+        case "openvino":
+            from enginery.engine.runtimes.openvino import OpenVINO
+
+            return OpenVINO()
+        case "onnxruntime":
+            from enginery.engine.runtimes.onnxruntime import ONNXRuntime
+
+            return ONNXRuntime()
+        case _:
+            from enginery.engine.runtimes.tensorrt import TensorRT
+
+            return TensorRT(name)

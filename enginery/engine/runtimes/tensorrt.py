@@ -1,0 +1,374 @@
+"""TensorRT 10 and 11, and TensorRT for RTX, which shares their API and builds without a GPU."""
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.build import Bound, BuildParams
+from enginery.core.params.inference import InferenceParams
+from enginery.core.runtimes import RUNTIMES
+from enginery.engine.gpu import cuda
+from enginery.engine.gpu.inspector import layers_of
+from enginery.engine.gpu.nvml import find_gpu
+from enginery.engine.gpu.session import DeviceSession, Shape
+from enginery.engine.gpu.timing_cache import locked, read_timing_cache, set_aside, timing_cache_path, write_timing_cache
+from enginery.engine.record import Layer, LayerTime
+from enginery.engine.runtimes.layer_times import WARM_UP, CallTimes, median_times
+from enginery.engine.runtimes.protocol import Arrays
+from enginery.graph.interface import Blueprint
+
+PLAN = "engine.plan"
+
+
+OLDEST = {"tensorrt": (10, 9), "tensorrt_rtx": (1, 2)}  # versions that the code is written for
+BOUNDS: tuple[Bound, ...] = ("min", "opt", "max")
+MORE_MEMORY = "lower build.profile.batch.max, or end other programs that use the GPU"
+ADVICE = {  # by what TensorRT says
+    r"out of memory|insufficient memory": f"The GPU's memory does not suffice: {MORE_MEMORY}",
+    r"insufficient workspace|Could not find any implementation": (
+        f"TensorRT also says so when memory does not suffice: raise build.tensorrt.workspace_mb, {MORE_MEMORY}"
+    ),
+    r"optimization profile|profile \d+ violate": "The limits are build.profile's",
+    r"Cannot compile (for target|operation)": (
+        "Those GPUs cannot execute this precision: drop them from build.tensorrt.compute_capabilities"
+    ),
+}
+NOT_THE_CAUSE = "CUDA driver version is insufficient"  # follows real errors on a machine that builds without a GPU
+DAMAGED_CACHE = re.compile(r"deserialize timing cache|timing cache.*corrupt", re.IGNORECASE)
+SOURCE = re.compile(r"\s*\bIn \S+ at \S+:\d+|\[\w+\.cpp:[^]]*\] ")  # where in NVIDIA's sources; of no use to a user
+ERROR = "error: "
+MOST_ERRORS, MOST_CHARACTERS = 3, 400
+CHUNK = 1 << 26
+
+
+class TensorRT:
+    def __init__(self, library: str) -> None:
+        self._library = library
+        self._title, self._install, self._oldest = RUNTIMES[library].title, RUNTIMES[library].install, OLDEST[library]
+
+    def missing(self) -> str | None:
+        if importlib.util.find_spec(self._library) is None:
+            return f"{self._title} is not installed: {self._install}"
+        try:
+            found = self._trt().__version__
+        except (ImportError, OSError) as error:
+            return f"{self._title} cannot be loaded ({error}): {self._install}"
+        if tuple(int(part) for part in found.split(".")[:2]) < self._oldest:
+            oldest = ".".join(map(str, self._oldest))
+            return f"{self._title} {found} is too old, Enginery is written for {oldest} and newer: {self._install}"
+        return None
+
+    def version(self) -> str:
+        return str(self._trt().__version__)
+
+    def device(self) -> str:
+        return "cuda"
+
+    def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
+        """A strongly typed network: what runs in which type is what the graph says."""
+        trt, log = self._trt(), self._log()
+        log.lines.clear()
+        builder = self._started(trt.Builder)
+        network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        parser = self._parse(network, onnx)
+        config = self._configure(builder, blueprint)
+        (folder / PLAN).write_bytes(self._build(builder, network, config, blueprint.build, onnx))
+        del parser  # not before: it holds the network's weights
+        return self._layers(folder, blueprint) if self._runs_here(blueprint.build) else []
+
+    def load(
+        self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int
+    ) -> Sequence[DeviceSession]:
+        """One engine; each request has a context and a stream."""
+        engine = self._deserialize(folder / PLAN, blueprint.build)
+        captures_itself = inference.cuda_graph and self._library == "tensorrt_rtx"
+        replay = inference.cuda_graph and not captures_itself
+
+        def session() -> DeviceSession:
+            context = self._context(engine, inference.cuda_graph)
+            executor = _Executor(self._title, engine, context, self._log(), captures_itself)
+            return DeviceSession(cuda.Stream(), executor, blueprint, replay)
+
+        return [session() for _ in range(requests)]
+
+    def trace(
+        self, folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int
+    ) -> list[LayerTime]:
+        """Never replayed: with a profiler, a call launches its kernels one by one, waits, and tells their times."""
+        layers = self._layers(folder, blueprint)
+        engine = self._deserialize(folder / PLAN, blueprint.build)
+        context, profiler = self._context(engine), _new_profiler(self._trt())
+        context.profiler = profiler
+        executor = _Executor(self._title, engine, context, self._log(), replays=False)
+        del context, engine  # the executor lets go of them in the right order
+        session = DeviceSession(cuda.Stream(), executor, blueprint, replay=False)
+        with closing(session):
+            call = session.bind(feeds)
+            return median_times(layers, [profiler.told_by(call) for _ in range(WARM_UP + calls)][WARM_UP:])
+
+    def _started(self, kind: Any) -> Any:
+        """A builder or a runtime."""
+        try:
+            return kind(self._log())
+        except TypeError:  # how the bindings say that they got none
+            raise EngineryError(f"{self._title} does not start: {self._why()}") from None
+
+    def _parse(self, network: Any, onnx: Path) -> Any:
+        trt = self._trt()
+        parser = trt.OnnxParser(network, self._log())
+        parser.set_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)  # the plugin would bind an engine to this version
+        if not parser.parse_from_file(str(onnx)):
+            errors = [parser.get_error(index) for index in range(parser.num_errors)]
+            raise EngineryError(f"{self._title} cannot read {onnx}: {'; '.join(map(_told, errors)) or self._why()}")
+        return parser
+
+    def _configure(self, builder: Any, blueprint: Blueprint) -> Any:
+        trt, build = self._trt(), blueprint.build
+        options = build.tensorrt
+        config = builder.create_builder_config()
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # so that the layers can be inspected
+        config.builder_optimization_level = options.optimization_level
+        if options.workspace_mb is not None:
+            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_mb << 20)
+        if not build.tf32:
+            config.clear_flag(trt.BuilderFlag.TF32)
+        if self._library == "tensorrt_rtx":
+            config.num_compute_capabilities = len(options.compute_capabilities)
+            for index, capability in enumerate(options.compute_capabilities):
+                config.set_compute_capability(getattr(trt.ComputeCapability, "SM" + capability.replace(".", "")), index)
+        else:
+            level = options.hardware_compatibility.upper()
+            config.hardware_compatibility_level = getattr(trt.HardwareCompatibilityLevel, level)
+            if options.version_compatible:
+                config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+        profile = builder.create_optimization_profile()
+        for spec in blueprint.interface.inputs:
+            profile.set_shape(spec.name, *(spec.at(build.profile.at(bound)) for bound in BOUNDS))
+        if config.add_optimization_profile(profile) < 0:
+            raise EngineryError(f"{self._title} refuses build.profile {build.profile}: {self._why()}")
+        return config
+
+    def _build(self, builder: Any, network: Any, config: Any, build: BuildParams, onnx: Path) -> Any:
+        with self._timing_cache(config, build):
+            plan = builder.build_serialized_network(network, config)
+        if plan is None:
+            raise EngineryError(f"{self._title} cannot build {onnx}: {self._why()}")
+        return plan
+
+    @contextmanager
+    def _timing_cache(self, config: Any, build: BuildParams) -> Iterator[None]:
+        """What earlier builds on this machine measured goes in, what this one measured is added.
+
+        A cache that cannot be used or kept costs time; it never costs an engine.
+        """
+        gpu = find_gpu()
+        if not build.tensorrt.timing_cache or self._library == "tensorrt_rtx" or gpu is None:
+            yield
+            return
+        path: Path | None = None
+        with _told_only("read"):
+            path = timing_cache_path(gpu.name, gpu.capability, gpu.driver, f"{self._library}-{self.version()}")
+            with locked(path):
+                self._attach(config, self._read_cache(config, path))
+        yield
+        with _told_only("kept"):
+            if path and (measured := config.get_timing_cache()):
+                with locked(path):
+                    others = self._read_cache(config, path)  # another build may have written since
+                    if others is not None and not measured.combine(others, ignore_mismatch=False):
+                        set_aside(path)
+                    write_timing_cache(path, bytes(measured.serialize()))
+
+    def _attach(self, config: Any, known: Any) -> None:
+        if known is None or not config.set_timing_cache(known, ignore_mismatch=False):
+            if known is not None:
+                print(f"{self._title} refuses the timings of earlier builds: {self._why()}", file=sys.stderr)
+            config.set_timing_cache(config.create_timing_cache(b""), ignore_mismatch=False)
+
+    def _read_cache(self, config: Any, path: Path) -> Any:
+        content = read_timing_cache(path)
+        if not content:
+            return None
+        log = self._log()
+        seen = len(log.lines)
+        cache = config.create_timing_cache(content)
+        if cache is None or any(DAMAGED_CACHE.search(line) for line in log.lines[seen:]):
+            set_aside(path)
+            return None
+        return cache
+
+    def _deserialize(self, plan: Path, build: BuildParams) -> Any:
+        trt, log = self._trt(), self._log()
+        log.lines.clear()
+        runtime = self._started(trt.Runtime)
+        if self._library == "tensorrt" and build.tensorrt.version_compatible:
+            runtime.engine_host_code_allowed = True  # such a plan brings its own runtime; its hash has been checked
+        with plan.open("rb") as file:
+            try:
+                reader = _reader(trt, file)
+            except RuntimeError as error:  # it opens the driver, to copy weights to the GPU by itself
+                raise EngineryError(
+                    f"{self._title} cannot load {plan}: no NVIDIA driver is installed ({error})"
+                ) from None
+            engine = runtime.deserialize_cuda_engine(reader)
+        if engine is None:
+            again = "Run `dvc repro` to build it again"
+            raise EngineryError(f"{self._title} cannot load {plan}: {self._why(otherwise=again)}")
+        return engine
+
+    def _context(self, engine: Any, replay: bool = False) -> Any:
+        trt = self._trt()
+        if self._library == "tensorrt_rtx":
+            settings = engine.create_runtime_config()
+            # Else it starts with slower kernels, and compiles those for a shape while it is being timed.
+            eager = trt.DynamicShapesKernelSpecializationStrategy.EAGER
+            settings.dynamic_shapes_kernel_specialization_strategy = eager
+            if replay:
+                settings.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
+            context = engine.create_execution_context(settings)
+        else:
+            context = engine.create_execution_context()
+        if context is None:
+            raise EngineryError(f"{self._title} cannot make the engine ready: {self._why()}")
+        return context
+
+    def _runs_here(self, build: BuildParams) -> bool:
+        gpu = find_gpu()
+        portable = self._library == "tensorrt_rtx"
+        return gpu is not None and (not portable or gpu.capability in build.tensorrt.compute_capabilities)
+
+    def _layers(self, folder: Path, blueprint: Blueprint) -> list[Layer]:
+        """At the sizes that the engine is tuned for: without shapes, the inspector hides every type."""
+        trt, engine = self._trt(), self._deserialize(folder / PLAN, blueprint.build)
+        context, inspector = self._context(engine), engine.create_engine_inspector()
+        for spec in blueprint.interface.inputs:
+            context.set_input_shape(spec.name, spec.at(blueprint.build.profile.at("opt")))
+        inspector.execution_context = context  # which must outlive the question
+        return layers_of(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+
+    def _why(self, otherwise: str = "") -> str:
+        """TensorRT's reason, and what to do about it."""
+        reason = str(self._log().reason())
+        advice = next(
+            (advice for words, advice in ADVICE.items() if re.search(words, reason, re.IGNORECASE)), otherwise
+        )
+        return f"{reason.rstrip('.')}. {advice}" if advice else reason
+
+    def _log(self) -> Any:
+        """One for the process: the libraries keep the first that they are given."""
+        if self._library not in _logs:
+            _logs[self._library] = _new_log(self._trt())
+        return _logs[self._library]
+
+    def _trt(self) -> Any:
+        return importlib.import_module(self._library)
+
+
+@contextmanager
+def _told_only(done: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
+        print(f"timings are not {done} (build.tensorrt.timing_cache): {error}", file=sys.stderr)
+
+
+_logs: dict[str, Any] = {}
+
+
+def _new_log(trt: Any) -> Any:
+    class Log(trt.ILogger):  # type: ignore[misc]
+        """Keeps warnings and errors: TensorRT returns None, and tells the reason here alone."""
+
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)  # not super(): the bindings ask for it
+            self.lines: list[str] = []
+
+        def log(self, severity: Any, text: str) -> None:
+            if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR, trt.ILogger.WARNING):
+                self.lines.append(("" if severity == trt.ILogger.WARNING else ERROR) + text)
+
+        def reason(self) -> str:
+            """The errors in TensorRT's words, the cause first."""
+            errors = [line.removeprefix(ERROR) for line in self.lines if line.startswith(ERROR)]
+            causes = [_cause(error) for error in errors if NOT_THE_CAUSE not in error] or [_cause(e) for e in errors]
+            return "; ".join(dict.fromkeys(causes[:MOST_ERRORS])) or "it gave no reason"
+
+    return Log()
+
+
+def _new_profiler(trt: Any) -> Any:
+    class Profiler(trt.IProfiler):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)  # not super(): the bindings ask for it
+            self._told: list[tuple[str, float]] = []
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self._told.append((layer_name, ms))
+
+        def told_by(self, call: Callable[[], object]) -> CallTimes:
+            self._told = []
+            call()
+            return self._told
+
+    return Profiler()
+
+
+class _Executor:
+    def __init__(self, title: str, engine: Any, context: Any, log: Any, replays: bool) -> None:
+        self.replays = replays
+        self._title, self._engine, self._context, self._log = title, engine, context, log
+
+    def announce(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+        self._log.lines.clear()
+        for name, shape in shapes.items():
+            if not self._context.set_input_shape(name, shape):
+                raise EngineryError(f"{self._title} refuses shape {shape} for input {name}: {self._log.reason()}")
+        tensors = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
+        return {name: tuple(self._context.get_tensor_shape(name)) for name in tensors if name not in shapes}
+
+    def place(self, addresses: Mapping[str, int]) -> None:
+        for name, address in addresses.items():
+            if not self._context.set_tensor_address(name, address):
+                raise EngineryError(f"{self._title} refuses a buffer for {name}: {self._log.reason()}")
+
+    def enqueue(self, stream: int) -> None:
+        if not self._context.execute_async_v3(stream):
+            raise EngineryError(f"{self._title} cannot run the engine: {self._log.reason()}")
+
+    def close(self) -> None:
+        self._context = self._engine = None  # in this order
+
+
+def _reader(trt: Any, file: BinaryIO) -> Any:
+    class Reader(trt.IStreamReaderV2):  # type: ignore[misc]
+        """Piece by piece, so that a large plan is not held in memory beside the engine made of it."""
+
+        def __init__(self) -> None:
+            trt.IStreamReaderV2.__init__(self)
+
+        def read(self, size: int, stream: int) -> bytes:
+            return file.read(min(size, CHUNK))
+
+        def seek(self, offset: int, whence: Any) -> bool:
+            file.seek(offset, int(whence))
+            return True
+
+    return Reader()
+
+
+def _told(error: Any) -> str:
+    node = f"node {error.node_name()} ({error.node_operator()}): " if error.node_name() else ""
+    lines = [line for line in error.desc().splitlines() if NOT_THE_CAUSE not in line]
+    if error.code().name == "UNSUPPORTED_NODE":  # what follows may be a bare "false"
+        node += "this operator is not supported: "
+    return node + _cause(" ".join(lines))
+
+
+def _cause(text: str) -> str:
+    return " ".join(SOURCE.sub("", text).split())[:MOST_CHARACTERS]

@@ -1,0 +1,81 @@
+"""Make a float32 graph that computes what a bfloat16 graph means, for a runtime without bfloat16 kernels.
+
+ONNX Runtime's CPU provider cannot execute Conv in bfloat16. Computing in float32 and rounding each result to bfloat16
+is what the graph says: arithmetic units take bfloat16 operands, accumulate in float32 and round once.
+
+This is written on protobuf: a runtime imports it, and importing onnx_ir takes longer than importing onnx.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+BF16, FP32 = TensorProto.BFLOAT16, TensorProto.FLOAT
+
+
+def uses_bf16(model: onnx.ModelProto) -> bool:
+    """Return whether a constant is in bfloat16, or a node casts to it."""
+    return any(
+        any(tensor.data_type == BF16 for tensor in graph.initializer) or any(map(_casts_to_bf16, graph.node))
+        for graph in _with_bodies(model.graph)
+    )
+
+
+def float32_twin(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph with float32 for bfloat16, and each result rounded; leave `model` as it is."""
+    twin = onnx.shape_inference.infer_shapes(model)  # a copy that holds the type of each tensor
+    for graph in reversed(list(_with_bodies(twin.graph))):  # a body before its graph, which copies its nodes
+        _compute_in_float32(graph)
+    return twin
+
+
+def _compute_in_float32(graph: onnx.GraphProto) -> None:
+    rounded = {value.name for value in (*graph.value_info, *graph.output) if _is_bf16(value)}
+    del graph.value_info[:]
+    for value in (*graph.input, *graph.output):
+        if _is_bf16(value):
+            value.type.tensor_type.elem_type = FP32
+    for tensor in graph.initializer:
+        if tensor.data_type == BF16:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+    changed = onnx.GraphProto()
+    for node in graph.node:
+        changed.node.extend(_rounding(node.input[0], node.output[0]) if _casts_to_bf16(node) else _exact(node, rounded))
+    del graph.node[:]
+    graph.node.extend(changed.node)
+
+
+def _exact(node: onnx.NodeProto, rounded: set[str]) -> list[onnx.NodeProto]:
+    """Return the node, with names for its results before they are rounded, and the nodes that round them."""
+    results = rounded.intersection(node.output)
+    nodes = [node, *(cast for name in node.output if name in results for cast in _rounding(f"{name}.exact", name))]
+    node.output[:] = [f"{name}.exact" if name in results else name for name in node.output]
+    return nodes
+
+
+def _rounding(source: str, target: str) -> list[onnx.NodeProto]:
+    return [
+        helper.make_node("Cast", [source], [f"{target}.bf16"], to=BF16),
+        helper.make_node("Cast", [f"{target}.bf16"], [target], to=FP32),
+    ]
+
+
+def _with_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graph, and the graphs within it: the branches of an If, the body of a Loop."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+                yield from _with_bodies(body)
+
+
+def _is_bf16(value: onnx.ValueInfoProto) -> bool:
+    return bool(value.type.tensor_type.elem_type == BF16)
+
+
+def _casts_to_bf16(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Cast" and any(
+        attribute.name == "to" and attribute.i == BF16 for attribute in node.attribute
+    )

@@ -1,0 +1,54 @@
+"""Read and write ONNX files, and count what is in them."""
+
+from collections import Counter
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import new_file
+
+
+def load_graph(path: Path) -> onnx.ModelProto:
+    try:
+        model = onnx.load(path)
+        onnx.checker.check_model(model)
+    except FileNotFoundError:
+        raise EngineryError(f"{path} is missing: run `dvc repro` to make it") from None
+    except (DecodeError, ValueError, onnx.checker.ValidationError) as error:  # the second of weights beside the file
+        if is_plan(path):
+            raise EngineryError(f"{path} is a TensorRT engine, and an ONNX file is expected") from None
+        raise EngineryError(f"{path} is not a valid ONNX file, it may be truncated: {error}") from None
+    return model
+
+
+def is_plan(path: Path) -> bool:
+    """TensorRT's engines begin with ftrt, those for RTX with vtrt."""
+    with path.open("rb") as file:
+        return file.read(4)[1:] == b"trt"
+
+
+def graph_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """What it is fed: old files list their weights as inputs too."""
+    constants = {tensor.name for tensor in graph.initializer}
+    return [tensor for tensor in graph.input if tensor.name not in constants]
+
+
+def fixed_batch(model: onnx.ModelProto) -> int | None:
+    shapes = [tensor.type.tensor_type.shape.dim for tensor in graph_inputs(model.graph)]
+    return next((int(shape[0].dim_value) for shape in shapes if shape and shape[0].HasField("dim_value")), None)
+
+
+def save_graph(model: onnx.ModelProto, path: Path) -> None:
+    with new_file(path) as temporary:
+        onnx.save(model, temporary)
+
+
+def count_nodes(model: onnx.ModelProto) -> dict[str, int]:
+    return dict(sorted(Counter(node.op_type for node in model.graph.node).items()))
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """ONNX's own; a graph may use others beside it."""
+    return max(int(entry.version) for entry in model.opset_import if not entry.domain)

@@ -1,0 +1,53 @@
+"""Rewrite a graph so that compilers and quantizers get it right.
+
+Each pass keeps what the graph computes, and its docstring says whose trouble it avoids. No pass knows a model: each
+looks for what an exporter wrote, in the main graph, in the bodies of If, Loop and Scan, and in functions.
+"""
+
+import onnx
+import onnx_ir as ir
+
+from enginery.graph.passes.lower_case_equations import LowerCaseEquations
+from enginery.graph.passes.name_squeezed_axes import NameSqueezedAxes
+from enginery.graph.passes.pad_before_pooling import PadBeforePooling
+from enginery.graph.passes.plain_names import GivePlainNames
+from enginery.graph.passes.remove_unused import RemoveUnused
+from enginery.graph.passes.spell_out_hard_swish import SpellOutHardSwish
+from enginery.graph.passes.strided_copies import ReshapeStridedCopies
+
+
+def rewrite_graph(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph after all passes, with the inferred type and shape of each tensor; leave `model` as it is."""
+    if _holds_sparse_tensors(model.graph):  # onnx_ir reads none, and would leave them out
+        return model
+    # ONNX's own inference, since onnx_ir's pass writes down a sequence of tensors as a tensor.
+    rewritten = ir.from_proto(onnx.shape_inference.infer_shapes(model))
+    ir.passes.Sequential(
+        ReshapeStridedCopies(),
+        PadBeforePooling(),
+        SpellOutHardSwish(),
+        LowerCaseEquations(),
+        NameSqueezedAxes(),
+        GivePlainNames(),  # after the passes that add tensors
+        RemoveUnused(),
+    )(rewritten)
+    _forget_shapes_of_constants(rewritten)
+    return ir.to_proto(rewritten)
+
+
+def _holds_sparse_tensors(graph: onnx.GraphProto) -> bool:
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    bodies = [body for attribute in attributes for body in (attribute.g, *attribute.graphs)]
+    return (
+        len(graph.sparse_initializer) > 0
+        or any(attribute.HasField("sparse_tensor") or attribute.sparse_tensors for attribute in attributes)
+        or any(_holds_sparse_tensors(body) for body in bodies)
+    )
+
+
+def _forget_shapes_of_constants(model: ir.Model) -> None:
+    """Keep constants out of the list of activations, where onnx_ir writes each value whose type or shape it knows."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if not (value.is_graph_input() or value.is_graph_output() or value.metadata_props or value.doc_string):
+                value.type = value.shape = None

@@ -1,0 +1,36 @@
+"""Simplify with onnxsim, then fold constants with Polygraphy."""
+
+import onnx
+import onnxsim
+from polygraphy.backend.onnx import fold_constants as polygraphy_fold
+from polygraphy.logger import G_LOGGER
+
+from enginery.core.errors import EngineryError
+from enginery.core.record import Record
+from enginery.graph.check import GraphCheck
+
+
+class Simplification(Record):
+    nodes_before: dict[str, int]
+    nodes_after: dict[str, int]
+    bytes_before: int
+    bytes_after: int
+    against_exported: GraphCheck
+
+
+SIMPLIFY_LIMIT = 1e-5  # folding reorders nothing: only the last bits may move
+
+
+def simplify_graph(model: onnx.ModelProto) -> onnx.ModelProto:
+    simplified: onnx.ModelProto
+    simplified, ok = onnxsim.simplify(model)
+    if not ok:
+        raise EngineryError("onnxsim found that its own result computes something else than its input")
+    return simplified
+
+
+def fold_constants(model: onnx.ModelProto) -> onnx.ModelProto:
+    # Without shape inference: with it, a wrong output shape was written into some segmentation models.
+    with G_LOGGER.verbosity(G_LOGGER.ERROR):
+        folded: onnx.ModelProto = polygraphy_fold(model, do_shape_inference=False, error_ok=False)
+    return folded

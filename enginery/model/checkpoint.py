@@ -1,0 +1,132 @@
+"""Read a checkpoint, and load it into a model."""
+
+import pickle
+from collections import OrderedDict
+from collections.abc import Collection
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.model import ModelParams
+from enginery.core.text import first_few, first_line
+from enginery.model.call import State
+from enginery.model.factory import make_model
+from enginery.model.records import Weights
+
+WEIGHTS, WEIGHTS_RECORD = "weights.pt", "weights.json"
+
+
+def load_model(folder: Path) -> nn.Module:
+    """What the stage `weights` left."""
+    record = Weights.read(folder / WEIGHTS_RECORD)
+    model = make_model(ModelParams(source=record.model, arguments=record.arguments), record.classes)
+    apply_weights(model, read_checkpoint(folder / WEIGHTS), folder / WEIGHTS)
+    return model
+
+
+def read_checkpoint(path: Path) -> State:
+    """Tensors only (`weights_only`): a checkpoint that wants to run code on loading is refused."""
+    if path.is_file() and not path.stat().st_size:
+        raise EngineryError(f"{path} is empty: bring the checkpoint anew")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise EngineryError(
+            f"{path} {_what_it_needs(error)}; save it again with torch.save(model.state_dict(), path)"
+        ) from None
+    except (FileNotFoundError, IsADirectoryError):
+        raise
+    except Exception as error:  # damage surfaces wherever torch's reader happens to be
+        if "TorchScript" in str(error):
+            raise EngineryError(
+                f"{path} is a TorchScript archive, which holds code: save the tensors alone, with "
+                "torch.save(model.state_dict(), path)"
+            ) from None
+        raise EngineryError(f"{path} cannot be read, it may be truncated: {first_line(error)}") from None
+    for wrapper in ("state_dict", "model_state_dict", "model"):  # the names that training scripts use
+        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
+            content = content[wrapper]
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()
+    ):
+        raise EngineryError(f"{path} is not a state dict: it must map parameter names to tensors")
+    if odd := sorted(name for name, value in content.items() if value.layout != torch.strided or value.is_meta):
+        raise EngineryError(
+            f"{path} holds tensors that are sparse, or without values, in {first_few(odd, most=3)}: save them dense"
+        )
+    state = OrderedDict(content)
+    state._metadata = getattr(content, "_metadata", {})  # type: ignore[attr-defined]
+    return state
+
+
+def _what_it_needs(error: Exception) -> str:
+    """torch's refusal names what the file would have run."""
+    _, found, name = str(error).partition("GLOBAL ")
+    if not found:
+        return "holds more than tensors, or is not a PyTorch checkpoint"
+    return f"holds more than tensors: loading it would run {name.split(' ')[0]}, so it is refused"
+
+
+def apply_weights(model: nn.Module, state: State, path: Path, classes: int = 0) -> None:
+    """`classes` are those of the samples, if the model was made for them."""
+    wanted = model.state_dict()
+    if wanted.keys() != state.keys():
+        state = _without_prefix(state)
+    missing, unknown = sorted(wanted.keys() - state.keys()), sorted(state.keys() - wanted.keys())
+    if missing or unknown:
+        parts = [f"{len(missing)} missing ({first_few(missing, most=3)})"] if missing else []
+        parts += [f"{len(unknown)} unknown ({first_few(unknown, most=3)})"] if unknown else []
+        raise EngineryError(f"{path} does not fit model.source: its keys differ: {', '.join(parts)}")
+    misshapen = [
+        f"{name} is {tuple(state[name].shape)} and should be {tuple(value.shape)}"
+        for name, value in wanted.items()
+        if state[name].shape != value.shape
+    ]
+    if misshapen and classes:
+        raise EngineryError(
+            f"{path} does not fit model.source and the classes of samples.source: {first_few(misshapen, most=3)}"
+        )
+    if misshapen:
+        raise EngineryError(
+            f"{path} does not fit model.source and model.arguments, which say how many classes there are, such as "
+            f"{{num_classes: 10}}: {first_few(misshapen, most=3)}"
+        )
+    other = [name for name, value in wanted.items() if _kind(state[name]) != _kind(value)]
+    if other:
+        told = [f"{name} is {_dtype(state[name])} and should be {_dtype(wanted[name])}" for name in other]
+        raise EngineryError(f"{path} does not fit model.source: {first_few(told, most=3)}")
+    require_finite(state, path, not_finite(wanted))
+    model.load_state_dict(state)
+
+
+def _kind(value: torch.Tensor) -> str:
+    """PyTorch copies numbers of one kind into another without a word: quantized weights as if they were real."""
+    return "float" if value.is_floating_point() else "complex" if value.is_complex() else "whole"
+
+
+def _dtype(value: torch.Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _without_prefix(state: State) -> State:
+    """What DataParallel puts before each name, and before those of the modules whose versions are kept beside."""
+    if not all(name.startswith("module.") for name in state):
+        return state
+    bare = OrderedDict((name.removeprefix("module."), value) for name, value in state.items())
+    versions = getattr(state, "_metadata", {})  # of the modules' code: MNASNet refuses a state without
+    bare._metadata = {name.removeprefix("module").removeprefix("."): each for name, each in versions.items()}  # type: ignore[attr-defined]
+    return bare
+
+
+def not_finite(state: State) -> set[str]:
+    return {name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()}
+
+
+def require_finite(state: State, path: Path, by_design: Collection[str]) -> None:
+    """Some are not by design, such as a mask of minus infinity: a new model has those as well."""
+    if broken := sorted(not_finite(state) - set(by_design)):
+        raise EngineryError(
+            f"{path} has NaN or infinite values in {first_few(broken, most=3)}: its training went wrong"
+        )

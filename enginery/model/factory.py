@@ -1,0 +1,75 @@
+"""Make the PyTorch model: torchvision's, or by the user's own factory."""
+
+import difflib
+import importlib
+
+import torch
+import torchvision
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.model import ModelParams
+from enginery.core.text import first_few, first_line
+from enginery.model.user_code import RAISED, users_part
+
+
+def make_model(params: ModelParams, classes: int | None) -> nn.Module:
+    """In evaluation mode, with whatever weights a new one has."""
+    return _from_factory(params) if params.is_factory else _from_torchvision(params, classes)
+
+
+def _from_torchvision(params: ModelParams, classes: int | None) -> nn.Module:
+    classifiers = torchvision.models.list_models(torchvision.models)
+    if params.source not in classifiers:
+        near = difflib.get_close_matches(params.source, classifiers, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else "see torchvision.models.list_models()."
+        raise EngineryError(
+            f"model.source: torchvision has no classifier '{params.source}'; {hint} "
+            "A model of your own is package.module:factory"
+        )
+    # Auxiliary classifiers serve training alone: some checkpoints come without them, and no engine has them.
+    arguments = ({} if classes is None else {"num_classes": classes}) | params.arguments
+    try:
+        model: nn.Module = torchvision.models.get_model(params.source, weights=None, **arguments)
+    except Exception as error:  # each layer has its own way to refuse a size
+        why = first_line(error) or type(error).__name__
+        raise EngineryError(f"model.arguments: torchvision's {params.source} refuses them: {why}") from None
+    return model.eval()
+
+
+def _from_factory(params: ModelParams) -> nn.Module:
+    module_name, _, name = params.source.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except RAISED as error:
+        raise EngineryError(f"model.source: {module_name} cannot be imported: {users_part(error)}") from None
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        near = difflib.get_close_matches(name, dir(module), n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise EngineryError(f"model.source: {module_name} has no function or class '{name}'{hint}")
+    try:
+        model = factory(**params.arguments)
+        if isinstance(model, nn.Module):
+            model.eval()
+    except RAISED as error:
+        raise EngineryError(f"model.source: {params.source} fails: {users_part(error)}") from None
+    if not isinstance(model, nn.Module):
+        raise EngineryError(f"model.source: {params.source} returns {type(model).__name__}, not a torch.nn.Module")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise EngineryError(
+            f"model.source: {params.source} returns a TorchScript archive, which holds code: return the "
+            "torch.nn.Module that it was made of"
+        )
+    if lazy := sorted(name for name, value in model.named_parameters() if is_lazy(value)):
+        raise EngineryError(
+            f"model.source: {params.source} returns layers that do not know their sizes yet ({first_few(lazy, most=3)}): "
+            "run the model once before returning it"
+        )
+    if odd := sorted(name for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)):
+        raise EngineryError(
+            f"model.source: {params.source} returns a model whose state is more than tensors ({first_few(odd, most=3)}), which no "
+            "file of weights may hold: make it in the factory instead of by get_extra_state"
+        )
+    return model

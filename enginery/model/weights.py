@@ -1,0 +1,130 @@
+"""Where the weights come from: trained here, published by torchvision, the user's checkpoint, or with the model."""
+
+import contextlib
+import inspect
+import pickle
+import urllib.error
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+from torch import nn
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import sha256
+from enginery.core.params.model import NO_SCORES, ModelParams
+from enginery.core.params.weights import TrainingParams, WeightsParams
+from enginery.core.user_files import user_checkpoint
+from enginery.data.sample_set import SampleSet
+from enginery.model.call import State
+from enginery.model.checkpoint import apply_weights, not_finite, read_checkpoint, require_finite
+from enginery.model.factory import make_model
+from enginery.model.source_model import require_runs, run_model
+from enginery.model.training import train
+
+
+def obtain(
+    params: ModelParams, weights: WeightsParams, training: SampleSet, data: Path
+) -> tuple[nn.Module, int | None]:
+    """The model with its weights, and how many classes it was made for: what the samples say, or else the weights."""
+    classes = training.classes or None
+    if weights.source == "train":
+        return _trained(params, weights.training, classes, training), classes
+    if weights.source == "pretrained":
+        return _pretrained(params, classes), classes
+    if weights.source == "given":
+        return make_model(params, classes), classes
+    checkpoint = user_checkpoint(weights.source, data)
+    state = read_checkpoint(checkpoint)
+    if not params.is_factory:  # a factory is told by its own arguments
+        classes = classes or _classes_of(state)
+    model = make_model(params, classes)
+    apply_weights(model, state, checkpoint, 0 if params.is_factory else training.classes)
+    return model, classes
+
+
+def _trained(params: ModelParams, how: TrainingParams, classes: int | None, training: SampleSet) -> nn.Module:
+    torch.manual_seed(how.seed)
+    model = make_model(params, classes)
+    scores = None if params.scores == NO_SCORES else params.scores  # training needs them, validation may not
+    require_runs(partial(run_model, model), training.cycled(2), classes or 0, scores)
+    by_design = not_finite(model.state_dict())
+    train(model, training, how)
+    require_finite(model.state_dict(), Path("the trained model"), by_design)
+    return model
+
+
+def _classes_of(state: State) -> int | None:
+    """The last is the last layer's."""
+    return next((len(value) for value in reversed(state.values()) if value.ndim), None)
+
+
+def _pretrained(params: ModelParams, classes: int | None) -> nn.Module:
+    plain = make_model(params, classes)  # says what is wrong with the name
+    published = torchvision.models.get_model_weights(params.source).DEFAULT  # each classifier has some
+    known = len(published.meta["categories"])
+    if classes not in (None, known):
+        raise EngineryError(
+            f"weights.source: torchvision's {params.source} knows {known} classes and samples.source has {classes}; "
+            "give a checkpoint of your own, or weights.source: train"
+        )
+    try:
+        with _read_safely(published):
+            model: nn.Module = torchvision.models.get_model(params.source, weights=published, **params.arguments)
+    except ValueError as error:
+        raise EngineryError(
+            f"model.arguments: torchvision's {params.source} refuses them with its published weights: {error}"
+        ) from None
+    except urllib.error.URLError as error:
+        raise EngineryError(
+            f"weights.source: torchvision's weights for {params.source} could not be downloaded ({error.reason}); "
+            "put a checkpoint into data/weights/ and name it instead"
+        ) from None
+    if implied := _implied(plain, model):
+        told = ", ".join(f"{name}: {str(value).lower()}" for name, value in implied.items())
+        raise EngineryError(
+            f"model.arguments: torchvision makes another {params.source} for its published weights; say so, with "
+            f"{{{told}}}"
+        )
+    return model.eval()
+
+
+@contextlib.contextmanager
+def _read_safely(published: Any) -> Iterator[None]:
+    """torchvision's own way runs what code the file may hold, and believes a file that is already there."""
+    published.get_state_dict = lambda **_: _published_state(published)
+    try:
+        yield
+    finally:
+        del published.get_state_dict
+
+
+def _published_state(published: Any) -> State:
+    """Whole files have the hash that their name ends with; that of a download, PyTorch looks at."""
+    file = Path(torch.hub.get_dir()) / "checkpoints" / published.url.rpartition("/")[2]
+    beginning = file.stem.rpartition("-")[2]
+    if file.exists() and not sha256(file).startswith(beginning):
+        raise EngineryError(
+            f"weights.source: {file} is not what torchvision published: delete it, and it is downloaded anew"
+        )
+    try:
+        state: State = type(published).get_state_dict(published, check_hash=True, weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError) as error:
+        why = str(error).partition("\n")[0]
+        raise EngineryError(
+            f"weights.source: {published.url} did not bring what torchvision published: {why}"
+        ) from None
+    return state
+
+
+def _implied(plain: nn.Module, published: nn.Module) -> dict[str, object]:
+    """What torchvision sets beside the weights: arguments that the model keeps, such as Inception's transform_input.
+
+    The state has none of it, and a model that is made without computes something else from the same weights.
+    """
+    arguments = inspect.signature(type(plain).__init__).parameters
+    simple = {name: getattr(published, name) for name in arguments if isinstance(getattr(published, name, None), int)}
+    return {name: value for name, value in simple.items() if getattr(plain, name, None) != value}

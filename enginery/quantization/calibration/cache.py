@@ -1,0 +1,47 @@
+"""TensorRT's calibration cache: a header, then `name: scale` with the float32 scale as big-endian hex."""
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import new_file
+from enginery.quantization.calibration.thresholds import LEVELS
+
+HEADER = "TRT-101601-EntropyCalibration2"  # what TensorRT 10.16.1 writes; readers check the kind, not the number
+TINY = 1e-36  # as good as zero: float32 could not hold its scale well
+
+
+def write_cache(amax: Mapping[str, float], path: Path) -> None:
+    """A tensor that is always zero gets the range 1: any scale fits it, but readers fail on a scale of 0."""
+    ranges = {name: value if value > TINY else 1.0 for name, value in amax.items()}
+    lines = [f"{name}: {struct.pack('>f', value / LEVELS).hex()}" for name, value in ranges.items()]
+    with new_file(path) as temporary:
+        temporary.write_text("\n".join([HEADER, *lines]) + "\n")
+
+
+def read_cache(path: Path) -> dict[str, float]:
+    """The largest magnitude that each tensor keeps. Names may hold colons and spaces: the last colon splits."""
+    try:
+        header, *lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (UnicodeDecodeError, ValueError):
+        raise EngineryError(f"{path} is not a TensorRT calibration cache: it is empty or not text") from None
+    if not header.startswith("TRT-"):
+        raise EngineryError(f"{path} is not a TensorRT calibration cache: its first line is {header[:40]!r}")
+    amax = {}
+    for number, line in enumerate(lines, start=2):
+        if line.strip():
+            name, scale = _parse(line, f"{path}, line {number}")
+            amax[name] = scale * LEVELS
+    return amax
+
+
+def _parse(line: str, where: str) -> tuple[str, float]:
+    name, _, text = line.rpartition(":")
+    try:
+        scale = struct.unpack(">f", bytes.fromhex(text.strip().zfill(8)))[0]
+    except (ValueError, struct.error):
+        scale = float("nan")
+    if not name.strip() or not 0 < scale < float("inf"):
+        raise EngineryError(f"{where}: expected `name: scale` with a positive float32 in hex, got {line[:80]!r}")
+    return name.strip(), float(scale)

@@ -1,0 +1,91 @@
+"""From a histogram of magnitudes to the largest magnitude that quantization keeps: four methods, all vectorized.
+
+Histograms count |x| in bins of equal width from 0. Magnitudes above the threshold saturate.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginery.core.params.calibration import CalibrationParams
+from enginery.core.precisions import PRECISIONS
+from enginery.quantization.calibration.histogram import Histogram
+
+LEVELS = PRECISIONS["int8"].largest  # positive int8 values
+Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def choose_amax(histogram: Histogram, params: CalibrationParams) -> float:
+    counts = histogram.used()
+    if params.method == "max" or len(counts) <= LEVELS or histogram.amax == 0:
+        return histogram.amax
+    bins = {
+        "percentile": lambda: percentile_bins(counts, params.percentile),
+        "entropy": lambda: entropy_bins(counts),
+        "mse": lambda: mse_bins(counts),
+    }[params.method]()
+    return min(histogram.amax, bins * histogram.width)
+
+
+def percentile_bins(counts: Counts, percentile: float) -> int:
+    """The fewest bins that hold the given share of all values."""
+    cumulative = np.cumsum(counts)
+    return int(np.searchsorted(cumulative, cumulative[-1] * percentile / 100)) + 1
+
+
+def entropy_bins(counts: Counts) -> int:
+    """The number of bins whose coarsening to int8 loses the least information: NVIDIA's algorithm.
+
+    For each candidate i, the reference P is the first i bins with everything beyond folded into the last one; Q is
+    those i bins, without what was folded, summed into 127 levels and spread evenly over each level's non-empty bins.
+    The candidate with the least Kullback-Leibler divergence of Q from P wins.
+
+    Per level, Q is constant over the non-empty bins, so sum(P log Q) needs P's sum over the level only. Prefix sums
+    give that for every level of every candidate at once: bins times levels steps instead of bins times bins.
+    """
+    values = counts.astype(np.float64)
+    values[0] = values[1]  # zeros are exact at any scale, and ReLU makes so many that they would drown the rest
+    prefix = _prefix_sums(values)
+    prefix_filled = _prefix_sums((values > 0).astype(np.float64))
+    prefix_entropy = _prefix_sums(_x_log_x(values))
+
+    candidates = np.arange(LEVELS + 1, len(values) + 1)
+    edges = candidates[:, None] * np.arange(LEVELS + 1) // LEVELS
+    mass = np.diff(prefix[edges], axis=1)
+    filled = np.diff(prefix_filled[edges], axis=1)
+    inside, total = prefix[candidates], prefix[-1]
+    folded = total - inside
+    last = values[candidates - 1]
+
+    # P: as the histogram, but for the last bin of the candidate, which also holds what was folded.
+    p_log_p = prefix_entropy[candidates] - _x_log_x(last) + _x_log_x(last + folded)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_q = np.where(filled > 0, np.log(mass / filled), 0.0)
+    p_mass = mass.copy()
+    p_mass[:, -1] += folded
+    p_log_q = (p_mass * log_q).sum(axis=1)
+    # Both are normalized: P by the total, Q by what lies inside.
+    with np.errstate(divide="ignore"):
+        divergence = (p_log_p - p_log_q) / total - np.log(total) + np.log(inside)
+    # Folding into an empty bin gives P mass where Q has none.
+    impossible = (inside == 0) | ((last == 0) & (folded > 0))
+    return int(candidates[np.argmin(np.where(impossible, np.inf, divergence))])
+
+
+def mse_bins(counts: Counts, candidates: int = 256) -> int:
+    """The number of bins with the least squared error of rounding to int8 and saturating."""
+    centers = np.arange(len(counts)) + 0.5
+    tried = np.unique(np.linspace(LEVELS + 1, len(counts), candidates).round().astype(int))
+    step = tried[:, None] / LEVELS
+    restored = np.minimum(np.rint(centers / step), LEVELS) * step
+    errors = ((restored - centers) ** 2 * counts).sum(axis=1)
+    return int(tried[np.argmin(errors)])
+
+
+def _prefix_sums(values: Floats) -> Floats:
+    return np.concatenate([[0.0], np.cumsum(values)])
+
+
+def _x_log_x(values: Floats) -> Floats:
+    result: Floats = values * np.log(np.where(values > 0, values, 1.0))
+    return result

@@ -1,0 +1,58 @@
+"""What casting and quantizing share of ModelOpt: one batch for it to run, its errors, its noise."""
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from enginery.core.errors import EngineryError
+from enginery.graph.onnx_file import graph_inputs
+
+LARGE_IMAGE = 224  # takes it to come through most networks
+CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
+
+
+def one_batch(source: Path, sizes: Mapping[str, int], batch: int = CALIBRATION_BATCH) -> dict[str, NDArray[np.generic]]:
+    """Zeros for each input; what varies beside the batch is as large as the samples."""
+    zeros = {}
+    for tensor in graph_inputs(onnx.load(source, load_external_data=False).graph):
+        kind = tensor.type.tensor_type
+        shape = [
+            size.dim_value or (sizes.get(size.dim_param, LARGE_IMAGE) if axis else batch)
+            for axis, size in enumerate(kind.shape.dim)
+        ]
+        zeros[tensor.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    return zeros
+
+
+@contextlib.contextmanager
+def errors_as_sentences(precision: str) -> Iterator[None]:
+    """What ModelOpt cannot do with a graph is no defect of ours."""
+    try:
+        yield
+    except Exception as error:  # ONNX Runtime's own exceptions share no base class
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise EngineryError(
+            f"ModelOpt cannot make {precision} of the graph: {why}; keep what it names in high precision, or drop the "
+            "precision"
+        ) from None
+
+
+@contextlib.contextmanager
+def quiet_modelopt() -> Iterator[None]:
+    """ModelOpt prints its progress and logs each step; its errors are exceptions, which still reach the caller."""
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            from modelopt.onnx import trt_utils
+
+            # Where TensorRT is installed, it would parse the graph with it to look for plugins, which takes a GPU.
+            trt_utils.TRT_PYTHON_AVAILABLE = False
+            yield
+    finally:
+        logging.disable(logging.NOTSET)

@@ -1,0 +1,110 @@
+"""One nightly run: the pipeline, measured anew, held against the good run, recorded and told.
+
+Exits 0 if the night is good; 5 if the gate is red; 3 on a confirmed regression; 4 if neither, but the machine, or
+PyTorch, was not as in the good run; 1 on an error. docs/ci.md tells more.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.all import Params
+from enginery.core.paths import HISTORY, MACHINE, SUMMARY
+from enginery.core.text import confidence
+from enginery.engine.machine import Machine
+from enginery.regression.comparison import conclusion
+from enginery.regression.history import GOOD, History, Night, Setting
+from enginery.regression.nightly import pipeline
+from enginery.regression.nightly.judgement import Judgement, Measure, Race, Status, judge
+from enginery.regression.nightly.summary import sentence, write_summary
+
+ATTEMPTS = "how often to measure again what is not comparable, 3 if not given, 10 at most"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m enginery.nightly", description=__doc__)
+    parser.add_argument("--confidence", type=confidence, default=0.99, help="of all comparisons together, 0.99")
+    parser.add_argument("--attempts", type=int, choices=range(11), default=3, metavar="N", help=ATTEMPTS)
+    chosen = parser.parse_args()
+    try:
+        status = run_night(chosen.confidence, chosen.attempts)
+    except EngineryError as error:
+        sys.exit(f"nightly: {error}")
+    except OSError as error:
+        sys.exit(f"nightly: {error.filename or 'the operating system'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        sys.exit("nightly: interrupted; the night is not recorded")
+    sys.exit(status)
+
+
+def run_night(confidence: float, attempts: int) -> Status:
+    start, revision = datetime.now(UTC).replace(microsecond=0), pipeline.revision()
+    pipeline.bring_up_to_date()
+    params = Params.read()
+    setting = Setting.of(Machine.read(MACHINE), params)
+    history = History(HISTORY / setting.folder, setting)
+    race = partial(pipeline.race, history.folder / GOOD, params)
+    judgement = record_night(history, pipeline.measure, race, pipeline.engines, start, revision, confidence, attempts)
+    pipeline.finish(judgement.found)
+    summary = write_summary(judgement, history.nights(), setting.title, confidence, SUMMARY.read_text())
+    if page := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with Path(page).open("a") as file:
+            file.write(summary)
+    else:
+        print(summary)
+    print(sentence(judgement), file=sys.stderr)
+    return judgement.status
+
+
+def record_night(
+    history: History,
+    measure: Measure,
+    race: Race,
+    engines: Callable[[], Mapping[str, str]],
+    start: datetime,
+    revision: str,
+    confidence: float,
+    attempts: int,
+) -> Judgement:
+    """The history is read first: a broken one must not cost a night."""
+    history.nights()
+    judgement = judge(measure, race, history.good(), confidence, attempts)
+    if judgement.becomes_good_run:
+        history.keep(judgement.found.measurements, engines())
+    history.append(lines_of(judgement, start, revision))
+    return judgement
+
+
+def lines_of(judgement: Judgement, start: datetime, revision: str) -> list[Night]:
+    measurements, broken = judgement.found
+    changes = {
+        entry.precision: [change for change in judgement.changes if change.precision == entry.precision]
+        for entry in measurements.precisions
+    }
+    return [
+        Night(
+            date=start,
+            revision=revision,
+            runtime_version=measurements.machine.runtime_version,
+            driver=measurements.machine.driver,
+            precision=entry.precision,
+            ratios=entry.benchmark.ratios,
+            accuracy=entry.validation.engine_accuracy,
+            relative_error=entry.validation.engine_against_pytorch.relative,
+            engine_bytes=entry.engine_bytes,
+            outcome=conclusion(changes[entry.precision]) if changes[entry.precision] else None,
+            broken=broken.get(entry.precision, ()),
+            good=judgement.status == Status.GOOD,
+            kept=judgement.becomes_good_run,
+        )
+        for entry in measurements.precisions
+    ]
+
+
+if __name__ == "__main__":
+    main()

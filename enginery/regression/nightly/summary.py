@@ -1,0 +1,140 @@
+"""What a night says: one sentence, what changed against the good run, the nights before, and the report's tables."""
+
+import os
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+
+from enginery.regression.comparison import SIDE_BY_SIDE, Change, Outcome
+from enginery.regression.history import Night, last_kept
+from enginery.regression.nightly.judgement import Judgement, Status
+
+NIGHTS_SHOWN = 14
+
+
+def sentence(judgement: Judgement) -> str:
+    changes = judgement.changes
+    broken = "; ".join(f"{name}: {', '.join(why)}" for name, why in judgement.found.broken.items() if why)
+    worse, better = (_named(changes, outcome) for outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT))
+    reasons = {change.precision: change.why for change in reversed(changes) if change.why and _open(change)}
+    unknown = "; ".join(f"{precision}: {reasons[precision]}" for precision in sorted(reasons))
+    red = [f"the gate is red ({broken})"] if broken else []
+    red += [f"a confirmed regression ({worse})"] if worse else []
+    if red:
+        return f"Red: {', and '.join(red)}."
+    if judgement.status == Status.NOT_COMPARABLE:
+        kept = "; it stands in for a good run until there is one" if judgement.becomes_good_run else ""
+        return f"Neither good nor red: it could not be compared ({unknown}){kept}."
+    if not changes:
+        return "Good: there is no good run to compare with; it becomes the good run."
+    told = [f"better and confirmed ({better})"] if better else []
+    told += [f"not comparable with the good run ({unknown})"] if unknown else []
+    kept = "; it becomes the good run" if judgement.becomes_good_run else ""
+    return f"Good: {', '.join(told) or 'no change'}{kept}."
+
+
+def write_summary(judgement: Judgement, nights: Sequence[Night], setting: str, confidence: float, report: str) -> str:
+    """As Markdown. `nights` end with this one; `report` is the pipeline's own summary."""
+    tonight = nights[-1]
+    held_to = last_kept([night for night in nights if night.date != tonight.date])
+    parts = [f"# {sentence(judgement)}", f"{setting}; revision {tonight.revision}, {tonight.date:%Y-%m-%d %H:%M} UTC."]
+    if judgement.status != Status.GOOD:
+        last = next((f"{night.date:%Y-%m-%d}" for night in reversed(nights) if night.good), "none so far")
+        parts.append(f"The last good night: {last}.")
+    if held_to:
+        parts += ["## Against the good run", _good_run(held_to, tonight)]
+    if judgement.changes:
+        parts.append(_markdown(change_table(judgement.changes)))
+        parts.append(
+            f"What differs by more than chance allows, at a confidence of {confidence:.0%} for all rows together, was "
+            "measured once more, and counts only if it was seen again."
+        )
+    if any(change.figure.startswith(SIDE_BY_SIDE) for change in judgement.changes):
+        parts.append(
+            "Side by side are races against the good run's engine, in ms: where ratios to PyTorch could not be "
+            "compared, they decide. Of the same file nothing is raced, for it is not the engine that changed."
+        )
+    parts += ["## Nights", "Times PyTorch, the mean of the batch sizes.", _markdown(night_table(nights))]
+    if address := run_address():
+        parts.append(f"[The page, the tables and the pictures]({address}#artifacts) of this night.")
+    # Headings one level down; pictures are files beside the report, which a job summary cannot show.
+    tables = re.sub(r"(?m)^(#+) ", r"#\1 ", re.sub(r"(?m)^!\[.*\n", "", report))
+    return "\n\n".join([*parts, tables])
+
+
+def change_table(changes: Sequence[Change]) -> pd.DataFrame:
+    """What changed comes first."""
+    return pd.DataFrame(
+        [
+            {
+                "precision": change.precision,
+                "figure": change.figure,
+                "good run": _figure(change.before),
+                "this night": _figure(change.after),
+                "change": _share(change.change),
+                "chance": _share(change.slack).lstrip("+"),
+                "verdict": f"{change.outcome}: {change.why}" if change.why else str(change.outcome),
+            }
+            for change in sorted(changes, key=lambda change: change.outcome == Outcome.NO_CHANGE)
+        ]
+    ).set_index("precision")
+
+
+def night_table(nights: Sequence[Night]) -> pd.DataFrame:
+    """The last nights, one a row, with what was said of each precision where that was not 'no change'."""
+    rows: dict[str, dict[str, str]] = {}
+    for night in nights:
+        row = rows.setdefault(f"{night.date:%Y-%m-%d %H:%M}", {"revision": night.revision})
+        said = "" if night.verdict == Outcome.NO_CHANGE else f" ({night.verdict})"
+        row[night.precision] = f"{night.speed():.3g}{said}"
+        row["night"] = ("good" if night.good else "not good") + (", kept" if night.kept else "")
+    table = pd.DataFrame.from_dict(dict(list(rows.items())[-NIGHTS_SHOWN:]), orient="index").fillna("")
+    return table[[*(name for name in table if name != "night"), "night"]].rename_axis("date")
+
+
+def run_address() -> str | None:
+    """Of the workflow run, on GitHub."""
+    names = ("GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_RUN_ID")
+    server, repository, run = (os.environ.get(name) for name in names)
+    return f"{server}/{repository}/actions/runs/{run}" if server and repository and run else None
+
+
+def _good_run(held_to: Night, tonight: Night) -> str:
+    told = [f"That of {held_to.date:%Y-%m-%d %H:%M}"]
+    was, now = (night.revision.removesuffix("-dirty") for night in (held_to, tonight))
+    if was != now:
+        told.append(f"`git log --oneline {was}..{now}` tells what changed since")
+    for name in ("runtime_version", "driver"):
+        then, today = getattr(held_to, name), getattr(tonight, name)
+        if then != today:
+            told.append(f"{name.replace('_', ' ')} {then} then, {today} now")
+    return f"{'; '.join(told)}."
+
+
+def _open(change: Change) -> bool:
+    return change.outcome == Outcome.NOT_COMPARABLE
+
+
+def _named(changes: Sequence[Change], outcome: Outcome) -> str:
+    """By precision its first figure, which is that of all batch sizes if they say it; the table has the others."""
+    told: dict[str, list[str]] = {}
+    for change in changes:
+        if change.outcome == outcome:
+            told.setdefault(change.precision, []).append(f"{change.figure} {_share(change.change)}")
+    return "; ".join(
+        f"{precision}: {first}" + (f" and {len(others)} more" if others else "")
+        for precision, (first, *others) in told.items()
+    )
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:+.1%}"
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    return str(table.to_markdown(disable_numparse=True))

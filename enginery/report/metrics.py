@@ -1,0 +1,68 @@
+"""The findings as numbers, for `dvc metrics diff`: named with their units, rounded to what is known."""
+
+from typing import Any
+
+from enginery.report.evidence import Evidence, Findings
+from enginery.report.tables import known_p99
+from enginery.report.verdict import recommend
+from enginery.speed.records import ENGINE
+
+
+def metrics(findings: Findings) -> dict[str, Any]:
+    chosen = recommend(findings)
+    return {
+        "recommended": chosen.precision if chosen else "none",
+        **_known({"pytorch": _known({"accuracy_%": _percent(findings.precisions[0].validation.reference_accuracy)})}),
+        **{entry.precision: _of_precision(entry, findings) for entry in findings.precisions},
+    }
+
+
+def batch_key(findings: Findings, batch: int) -> str:
+    """DVC sorts keys as text: zeros keep batch 4 before batch 16."""
+    return f"batch_{batch:0{max(2, len(str(max(findings.batches))))}d}"
+
+
+def _of_precision(entry: Evidence, findings: Findings) -> dict[str, Any]:
+    validation, errors = entry.validation, entry.validation.engine_against_pytorch
+    peak = entry.benchmark.peak_memory[ENGINE]
+    return _known(
+        {
+            "passed": validation.passed,
+            "accuracy_%": _percent(validation.engine_accuracy),
+            "accuracy_drop_%": _percent(validation.accuracy_drop),
+            "same_answer_%": _percent(errors.top1_agreement),
+            "cosine": round(errors.cosine, 6),
+            "relative_error_ppm": _digits(1e6 * errors.relative),  # DVC shows five decimals, and fp32's begins later
+            "executed_as_asked_%": _percent(entry.engine.share_as_asked),
+            "engine_MB": round(entry.engine.bytes / 1e6, 1),
+            "peak_MB": round(peak.host),
+            "peak_GPU_MB": round(peak.device) if peak.device else None,
+            **{batch_key(findings, batch): _of_batch(entry, batch, findings) for batch in findings.batches},
+        }
+    )
+
+
+def _of_batch(entry: Evidence, batch: int, findings: Findings) -> dict[str, Any]:
+    """At most: with however many requests in flight; all else is one call at a time."""
+    latency, ratio = entry.latency(batch), entry.ratio(batch, findings.baselines[0])
+    figures = {
+        "p50_ms": _digits(latency.p50),
+        "p99_ms": None if (p99 := known_p99(latency)) is None else _digits(p99),
+        "images_per_s": round(latency.images_per_second),
+        "images_per_s_at_most": round(max(entry.rate(flight) for flight in entry.flights(batch))),
+        "speedup": _digits(ratio.median),
+    }
+    return _known(figures)
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else round(100 * share, 2)
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def _known(figures: dict[str, Any]) -> dict[str, Any]:
+    """What was not measured is left out, not zero."""
+    return {name: value for name, value in figures.items() if value not in (None, {})}

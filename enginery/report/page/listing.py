@@ -1,0 +1,155 @@
+"""Tables of the page: text in cells, which a browser can sort by the figures that it begins with."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from enginery.core.text import file_size
+from enginery.report.evidence import Evidence, Findings
+from enginery.report.metrics import batch_key
+from enginery.report.noise import reasons
+from enginery.report.tables import known_p99
+from enginery.report.verdict import RAN_AS, recommend, verdict_on
+from enginery.report.wording import percent
+from enginery.speed.records import ENGINE, Latency, baseline_title
+
+FIGURE = re.compile(r"-$|[-+]?\d")
+
+
+class Cell(NamedTuple):
+    text: str
+    metric: str | None = None  # where metrics.json has the same figure
+
+    @property
+    def look(self) -> str:
+        return "bad" if self.text == "failed" else "faint" if self.text.startswith(RAN_AS) else ""
+
+
+class Table(NamedTuple):
+    caption: str
+    columns: tuple[tuple[str, bool], ...]  # the name, and whether it holds figures
+    rows: tuple[tuple[Cell, ...], ...]
+    strong: str | None = None  # what the row that is to stand out begins with
+
+
+def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> Table:
+    cells = tuple(tuple(cell if isinstance(cell, Cell) else Cell(cell) for cell in row) for row in rows)
+    figures = [bool(cells) and all(FIGURE.match(row[number].text) for row in cells) for number in range(len(columns))]
+    return Table(caption, tuple(zip(columns, figures, strict=True)), cells)
+
+
+def of_frame(caption: str, frame: pd.DataFrame) -> Table:
+    rows = [[str(cell) for cell in row] for row in frame.fillna("-").itertuples()]
+    return table(caption, [str(frame.index.name or ""), *map(str, frame.columns)], rows)
+
+
+def overview(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Table:
+    batch, baseline = findings.tuned_batch, findings.baselines[0]
+    columns = (
+        "precision", "verdict", f"times {baseline_title(baseline)}", f"ms per batch of\N{NO-BREAK SPACE}{batch}", "accuracy",
+        "same answer", "relative error", "engine", "peak memory, MB",
+    )  # fmt: skip
+    rows = [_at_a_glance(entry, findings, failures) for entry in findings.precisions]
+    chosen = recommend(findings)
+    return table("Every precision at a glance", columns, rows)._replace(strong=chosen.precision if chosen else None)
+
+
+def _at_a_glance(entry: Evidence, findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> list[Cell]:
+    name, batch, validation = entry.precision, findings.tuned_batch, entry.validation
+    timed = f"{name}.{batch_key(findings, batch)}"
+    ratio = entry.ratio(batch, findings.baselines[0])
+    known = None if validation.engine_accuracy is None else f"{name}.accuracy_%"
+    return [
+        Cell(name),
+        Cell(verdict_on(entry, failures)),
+        Cell(f"{ratio.median:.2f}" + (" *" if reasons(findings, entry, ratio) else ""), f"{timed}.speedup"),
+        Cell(f"{entry.latency(batch).p50:.2f}", f"{timed}.p50_ms"),
+        Cell(percent(validation.engine_accuracy), known),
+        Cell(percent(validation.engine_against_pytorch.top1_agreement), f"{name}.same_answer_%"),
+        Cell(f"{validation.engine_against_pytorch.relative:.1e}", f"{name}.relative_error_ppm"),
+        Cell(file_size(entry.engine.bytes), f"{name}.engine_MB"),
+        Cell(f"{entry.benchmark.peak_memory[ENGINE].host:.0f}", f"{name}.peak_MB"),
+    ]
+
+
+def latencies(findings: Findings) -> Table:
+    """A row per contender and batch size; ratios are to the baseline that ran beside the engine."""
+    columns = ["contender", "batch", "p50, ms", "p90, ms", "p99, ms", "images/s"]
+    columns += [f"times {baseline_title(name)} (interval)" for name in findings.baselines]
+    return table("Latency and how many times as fast", columns, list(_latency_rows(findings)))
+
+
+def _latency_rows(findings: Findings) -> Iterator[list[Cell | str]]:
+    first = findings.precisions[0]
+    for name in findings.baselines:
+        for batch in findings.batches:
+            untold = ["-"] * len(findings.baselines)
+            yield [
+                f"{baseline_title(name)}, beside {first.precision}",
+                str(batch),
+                *_times(first.latency(batch, name)),
+                *untold,
+            ]
+    for entry in findings.precisions:
+        for batch in findings.batches:
+            key = f"{entry.precision}.{batch_key(findings, batch)}"
+            ratios: list[Cell | str] = []
+            for name in findings.baselines:
+                ratio = entry.ratio(batch, name)
+                star = " *" if reasons(findings, entry, ratio) else ""
+                text = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f}){star}"
+                ratios.append(Cell(text, f"{key}.speedup" if name == findings.baselines[0] else None))
+            yield [entry.precision, str(batch), *_times(entry.latency(batch), key), *ratios]
+
+
+def _times(latency: Latency, key: str | None = None) -> list[Cell]:
+    def cell(text: str, name: str) -> Cell:
+        return Cell(text, f"{key}.{name}" if key else None)
+
+    return [
+        cell(f"{latency.p50:.2f}", "p50_ms"),
+        Cell(f"{latency.p90:.2f}"),
+        Cell("-") if (p99 := known_p99(latency)) is None else cell(f"{p99:.2f}", "p99_ms"),
+        cell(f"{latency.images_per_second:,.0f}", "images_per_s"),
+    ]
+
+
+def throughputs(findings: Findings) -> Table:
+    rows = [
+        [
+            entry.precision,
+            str(one.batch),
+            str(one.requests),
+            f"{entry.rate(one):,.0f}" + (" *" if one.requests > 1 and entry.strays(one) else ""),
+            f"{entry.gain(one):.2f}",
+            f"{one.p50:.2f}",
+            "-" if (p99 := known_p99(one)) is None else f"{p99:.2f}",
+        ]
+        for entry in findings.precisions
+        for one in entry.benchmark.throughput
+    ]
+    each = ("images/s", "times one at a time", "p50, ms per request", "p99, ms per request")
+    columns = ("precision", "batch", "requests in flight", *each)
+    return table("Throughput", columns, rows)
+
+
+def facts(caption: str, found: Mapping[str, Any]) -> Table:
+    """Nested sections become dotted names."""
+    return table(caption, ("name", "value"), [[name, value] for name, value in _flat(found, "")])
+
+
+def _flat(found: Mapping[str, Any], place: str) -> Iterator[tuple[str, str]]:
+    for name, value in found.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{place}{name}.")
+        else:
+            yield f"{place}{name}", _written(value)
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    listed = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+    return "-" if listed in ("", None, {}) else str(listed)

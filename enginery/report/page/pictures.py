@@ -1,0 +1,161 @@
+"""What was measured of the engines, drawn: latency, throughput, memory, size, and the types they execute."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from markupsafe import Markup
+
+from enginery.core.params.benchmark import EAGER
+from enginery.core.text import KILOBYTE, MEGABYTE, file_size
+from enginery.report.evidence import Evidence, Findings
+from enginery.report.page.rows import Mark, Row, bar, dot, draw_rows
+from enginery.report.page.scales import Scale, from_zero, short
+from enginery.report.page.svg import Figure
+from enginery.report.tables import known_p99
+from enginery.report.verdict import recommend
+from enginery.speed.records import ENGINE, Latency, baseline_title
+
+Looks = Mapping[str, str]
+
+
+def looks_of(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Looks:
+    """One is to stand out: the one to ship. What failed or ran as something else is drawn as such."""
+    chosen = recommend(findings)
+    return {
+        entry.precision: "strong"
+        if entry is chosen
+        else "failed"
+        if failures.get(entry.precision)
+        else "plain"
+        if entry.is_what_it_says
+        else "hollow"
+        for entry in findings.precisions
+    }
+
+
+def latency_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+    """A picture per batch size: p50 as a dot, p90 ends the line, p99 is a tick where enough calls were made."""
+    return [Figure(f"Batch {batch}", _latency(findings, looks, batch)) for batch in findings.batches]
+
+
+def _latency(findings: Findings, looks: Looks, batch: int) -> Markup:
+    raced = _contenders(findings, looks, batch)
+    rows = [Row(label, _spread(latency), f"{short(latency.p50)} ms", look) for label, look, latency in raced]
+    said = "; ".join(f"{row.label} {row.value}" for row in rows)
+    scale = from_zero(max(known_p99(latency) or 0, latency.p90) for _, _, latency in raced)
+    return draw_rows(f"latency-{batch}", f"Latency at batch {batch}", f"Medians: {said}.", rows, scale, "ms per batch")
+
+
+def _spread(latency: Latency) -> tuple[Mark, ...]:
+    p99 = known_p99(latency)
+    said = f"p50 {short(latency.p50)} ms, p90 {short(latency.p90)} ms" + (f", p99 {short(p99)} ms" if p99 else "")
+    return (
+        *([Mark("range", latency.p50, p99, "thin"), Mark("tick", p99, p99)] if p99 else []),
+        Mark("range", latency.p50, latency.p90),
+        dot(latency.p50, says=said),
+    )
+
+
+def _contenders(findings: Findings, looks: Looks, batch: int) -> list[tuple[str, str, Latency]]:
+    """The baselines as they ran beside the first precision, then the engines."""
+    first = findings.precisions[0]
+    raced = [(baseline_title(name), "faint", first.latency(batch, name)) for name in findings.baselines]
+    return raced + [(entry.precision, looks[entry.precision], entry.latency(batch)) for entry in findings.precisions]
+
+
+def throughput_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+    """A picture per batch size: a bar for each number of requests in flight, one below the other."""
+    return [Figure(f"Batch {batch}", _throughput(findings, looks, batch)) for batch in findings.batches]
+
+
+def _throughput(findings: Findings, looks: Looks, batch: int) -> Markup:
+    first = findings.precisions[0]
+    rows = []
+    for name in findings.baselines:
+        rate = first.latency(batch, name).images_per_second
+        rows.append(
+            Row(baseline_title(name), (bar(rate, says=f"{rate:,.0f} images/s, 1 request"),), f"{rate:,.0f}", "faint")
+        )
+    for entry in findings.precisions:
+        look, found = looks[entry.precision], entry.flights(batch)
+        bars = [
+            bar(
+                entry.rate(one),
+                f"{look} alone" if one.requests == 1 else look,
+                f"{entry.rate(one):,.0f} images/s, {_requests(one.requests)}",
+            )
+            for one in found
+        ]
+        figures = " · ".join(f"{entry.rate(one):,.0f}" for one in found)
+        most = f"{max(entry.rate(one) for one in found):,.0f}" if len(found) > 1 else ""
+        rows.append(Row(entry.precision, tuple(bars), figures, look, most))
+    said = "; ".join(f"{row.label} {row.value}" for row in rows)
+    title = f"Throughput at batch {batch}"
+    return draw_rows(f"throughput-{batch}", title, f"Images per second: {said}.", rows, _longest(rows), "images/s")
+
+
+def _requests(count: int) -> str:
+    return "1 request" if count == 1 else f"{count} requests in flight"
+
+
+def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+    """On a GPU, what a process takes there follows what it takes of the host."""
+    largest = max(entry.engine.bytes for entry in findings.precisions)
+    unit, per = ("MB", MEGABYTE) if largest >= MEGABYTE else ("kB", KILOBYTE)
+    sizes = [_size(entry, looks[entry.precision], per) for entry in findings.precisions]
+    first = findings.precisions[0]
+    peaks = [_memory(first, EAGER, "PyTorch eager", "faint")] if EAGER in first.benchmark.peak_memory else []
+    peaks += [_memory(entry, ENGINE, entry.precision, looks[entry.precision]) for entry in findings.precisions]
+    where = " of the host + of the GPU" if any("+" in row.value for row in peaks) else ""
+    return [
+        Figure("Engine on disk", draw_rows("size", "Size of the engines", _said(sizes), sizes, _longest(sizes), unit)),
+        Figure(
+            f"Peak memory{where}", draw_rows("peak", f"Peak memory{where}", _said(peaks), peaks, _longest(peaks), "MB")
+        ),
+    ]
+
+
+def _size(entry: Evidence, look: str, per: int) -> Row:
+    return Row(entry.precision, (bar(entry.engine.bytes / per),), file_size(entry.engine.bytes), look)
+
+
+def _memory(entry: Evidence, contender: str, label: str, look: str) -> Row:
+    peak = entry.benchmark.peak_memory[contender]
+    device = f" + {peak.device:.0f}" if peak.device else ""
+    marks = [bar(peak.host, f"{look} alone" if peak.device else look, "host")]
+    if peak.device:
+        marks.append(Mark("bar", peak.host, peak.host + peak.device, look, "GPU"))
+    return Row(label, tuple(marks), f"{peak.host:.0f}{device} MB", look)
+
+
+def executed_pictures(findings: Findings) -> list[Figure]:
+    """By precision: each type of layer, strong where it runs as asked, faint where it runs in another type."""
+    return [Figure(entry.precision, _executed(entry)) for entry in findings.precisions if entry.engine.layers]
+
+
+def _executed(entry: Evidence) -> Markup:
+    kinds: dict[str, Counter[str]] = {}
+    for layer in sorted(entry.engine.layers, key=lambda layer: not layer.computes):
+        kinds.setdefault(layer.kind.partition(" ")[0], Counter())[layer.precision] += 1
+    computing = {layer.kind.partition(" ")[0] for layer in entry.engine.layers if layer.computes}
+    rows = [_kind(kind, found, entry, kind in computing) for kind, found in kinds.items()]
+    title = f"Types that {entry.precision} executes"
+    return draw_rows(f"executed-{entry.precision}", title, _said(rows), rows, _longest(rows), "layers")
+
+
+def _kind(kind: str, found: Counter[str], entry: Evidence, computes: bool) -> Row:
+    marks, start = [], 0
+    for precision, count in sorted(found.items(), key=lambda pair: pair[0] not in entry.engine.as_asked):
+        look = "plain" if precision in entry.engine.as_asked else "other"
+        marks.append(Mark("bar", start, start + count, look, f"{count} {precision}"))
+        start += count
+    value = ", ".join(f"{mark.says}" for mark in marks)
+    return Row(kind, tuple(marks), value, "plain" if computes else "faint")
+
+
+def _longest(rows: Sequence[Row]) -> Scale:
+    return from_zero(mark.end for row in rows for mark in row.marks)
+
+
+def _said(rows: Sequence[Row]) -> str:
+    return "; ".join(f"{row.label} {row.value}" for row in rows) + "."

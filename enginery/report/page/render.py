@@ -1,0 +1,192 @@
+"""The report as one page that needs nothing but a browser."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from enginery.core.precisions import QUANTIZED
+from enginery.core.runtimes import RUNTIMES
+from enginery.core.text import file_size
+from enginery.report import tables
+from enginery.report.background import Background
+from enginery.report.evidence import Findings
+from enginery.report.metrics import batch_key
+from enginery.report.notes import noise_by_batch, noisy_as_quoted, notes_on
+from enginery.report.page import causes, pictures
+from enginery.report.page.listing import facts, latencies, of_frame, overview, throughputs
+from enginery.report.page.nights import draw_trends
+from enginery.report.verdict import MEASURE_AGAIN, doubts, recommend, stands, why
+from enginery.report.where_time_goes import Parts, cost, gained_and_lost, next_slowest, slowest
+from enginery.report.wording import device, percent
+from enginery.speed.records import baseline_title
+
+HERE = Path(__file__).parent
+MOST_FOLDED = 50  # layers of each engine, after the slowest
+FIRST_HISTOGRAMS = 6  # are seen at once, the others when they are chosen
+MOST_CLASSES = 50
+AFTER_A_DOT = re.compile(r"(?<=\.)(?=[a-z])")
+MOST_NIGHTS = 60  # a row for each precision
+
+
+def render_page(
+    findings: Findings, background: Background, failures: Mapping[str, tuple[str, ...]], nights: pd.DataFrame
+) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "breakable": breakable,
+        "code": with_code,
+        "title_of": baseline_title,
+        "file_size": file_size,
+    }
+    script = (HERE / "page.js").read_text()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("page.html").render(
+        style=Markup((HERE / "page.css").read_text()),
+        script=Markup(script),
+        script_digest=digest,
+        findings=findings,
+        background=background,
+        machine=device(findings.machine),
+        runtime=f"{RUNTIMES[findings.machine.runtime].title} {findings.machine.runtime_version}",
+        **_verdict(findings, failures),
+        **_measured(findings, failures),
+        **_explained(findings, background),
+        trends=draw_trends(nights) if len(nights) else [],
+        nights=of_frame("The latest nights", _readable_nights(nights)) if len(nights) else None,
+    )
+
+
+def _readable_nights(rows: pd.DataFrame) -> pd.DataFrame:
+    """The last first."""
+    last = rows.tail(MOST_NIGHTS).iloc[::-1]
+    frame = pd.DataFrame(
+        {
+            "precision": last["precision"],
+            "times PyTorch": last["speedup"].map("{:.2f}".format),
+            "accuracy": last["accuracy"].map(percent, na_action=None),
+            "relative error": last["relative_error"].map("{:.1e}".format),
+            "verdict": last["verdict"].map(str),
+            "revision": last["revision"],
+            "of": last["setting"],
+        }
+    )
+    return frame.set_axis(last["date"].map("{:%Y-%m-%d %H:%M}".format).rename("night"))
+
+
+def with_code(text: str) -> Markup:
+    """What stands between backticks is code."""
+    parts = [
+        Markup("<code>{}</code>").format(part) if odd % 2 else escape(part) for odd, part in enumerate(text.split("`"))
+    ]
+    return Markup("").join(parts)
+
+
+def breakable(name: str) -> Markup:
+    """A dotted name may go on in the next line after a dot."""
+    return Markup("<wbr>").join(AFTER_A_DOT.split(name))
+
+
+def _verdict(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    chosen = recommend(findings)
+    return {
+        "disguised": any(not entry.is_what_it_says for entry in findings.precisions),
+        "chosen": chosen,
+        "why": why(findings, chosen) if chosen else "",
+        "doubts": doubts(findings, chosen) if chosen else [],
+        "measure_again": MEASURE_AGAIN,
+        "stands": chosen is not None and stands(findings, chosen),
+        "batch": findings.tuned_batch,
+        "batch_key": batch_key(findings, findings.tuned_batch),
+        "baseline": findings.baselines[0],
+        "notes": notes_on(findings, failures),
+        "noise": noise_by_batch(findings),
+        "starred": any(noisy_as_quoted(findings, entry) for entry in findings.precisions),
+        "overview": overview(findings, failures),
+    }
+
+
+def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    looks = pictures.looks_of(findings, failures)
+    costs, gpu = tables.cost_table(findings), tables.gpu_table(findings)
+    return {
+        "tradeoff": causes.tradeoff_pictures(findings, looks),
+        "accuracy": of_frame("Against PyTorch, on the full validation set", tables.accuracy_table(findings)),
+        "blame": of_frame("Where the error arises, as relative error", tables.blame_table(findings)),
+        "spots": of_frame(tables.explain_spots(findings), tables.spot_table(findings)),
+        "latency": pictures.latency_pictures(findings, looks),
+        "latencies": latencies(findings),
+        "costs": of_frame("What a batch costs: a fixed part, and each image", costs) if len(costs) else None,
+        "compute": of_frame("Compute alone, median ms by the GPU's clock", tables.compute_table(findings))
+        if findings.machine.device == "cuda"
+        else None,
+        "by_itself": tables.explain_by_itself(findings),
+        "tf32": tables.explain_tf32(findings),
+        "gpu": of_frame("The GPU meanwhile", gpu) if len(gpu) else None,
+        "throughput": pictures.throughput_pictures(findings, looks),
+        "throughputs": throughputs(findings),
+        "stray": f" {tables.STRAY}" if findings.flights_stray else "",
+        "memory": pictures.memory_pictures(findings, looks),
+        "memories": of_frame("Memory and size", tables.memory_table(findings)),
+        "executed": pictures.executed_pictures(findings),
+        "executions": of_frame("Executed precision of the compute layers", tables.executed_table(findings)),
+        "errors": causes.error_pictures(findings, looks),
+    }
+
+
+def _explained(findings: Findings, background: Background) -> dict[str, Any]:
+    histograms = causes.histogram_pictures(background)
+    simplification = background.simplification
+    return {
+        "histograms": histograms,
+        "reshaped": len(background.histograms.tensors) - len(background.tensors),
+        "first_histograms": FIRST_HISTOGRAMS,
+        "operators": causes.operator_picture(background),
+        "told_of_nodes": causes.told_of_nodes(simplification),
+        "simplified": simplification.nodes_before != simplification.nodes_after,
+        "slowest": {
+            entry.precision: _readable(slowest(entry, findings), f"Slowest layers of {entry.precision}")
+            for entry in findings.precisions
+        },
+        "next_slowest": {
+            entry.precision: of_frame(f"Further layers of {entry.precision}", others)
+            for entry in findings.precisions
+            if (others := next_slowest(entry, MOST_FOLDED)) is not None
+        },
+        "costs_of_quantizing": {
+            gained_and_lost(entry): _readable(cost(entry, findings), f"Layers that lost in {entry.precision}")
+            for entry in findings.precisions
+            if entry.precision in QUANTIZED
+        },
+        "params": facts("Parameters", background.params.model_dump(mode="json", by_alias=True)),
+        "machine_facts": facts("Machine", findings.machine.model_dump()),
+        "tools": facts("Tools that shape the graphs", background.tools.versions),
+        "files": facts("Files, by SHA-256", _hashes(findings, background)),
+        "classes": findings.precisions[0].engine.class_names[:MOST_CLASSES],
+        "class_count": len(findings.precisions[0].engine.class_names),
+    }
+
+
+def _readable(parts: Parts, caption: str) -> list[Any]:
+    return [part if isinstance(part, str) else of_frame(caption, part) for part in parts]
+
+
+def _hashes(findings: Findings, background: Background) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "simplified model.onnx": background.calibration.model_sha256,
+        "calibration samples": background.calibration.samples_sha256,
+        "validation samples": background.validation_sha256,
+        "calibration.cache": background.calibration.cache_sha256,
+    }
+    for entry in findings.precisions:
+        found[f"{entry.precision} model.onnx"] = entry.engine.onnx_sha256
+        found |= {f"{entry.precision} {name}": digest for name, digest in entry.engine.files.items()}
+    return found

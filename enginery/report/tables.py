@@ -1,0 +1,289 @@
+"""The findings as tables."""
+
+from collections.abc import Callable, Mapping
+
+import pandas as pd
+
+from enginery.core.params.benchmark import EAGER
+from enginery.core.text import file_size, first_few
+from enginery.report.evidence import MOST_STRAY, Evidence, Findings
+from enginery.report.line_fit import fit_line
+from enginery.report.noise import reasons
+from enginery.report.verdict import verdict_on
+from enginery.report.wording import percent
+from enginery.speed.records import ENGINE, LAUNCHED, Latency, PeakMemory, Throughput, baseline_title
+
+RUNS_FOR_P99 = 100
+BY_ITSELF = "in a process of its own"
+STRAY = (
+    f"An asterisk: in that pass one at a time was more than {MOST_STRAY - 1:.0%} off the race's; "
+    "trust how many times as many images there were, not how many."
+)
+FEWEST_FOR_A_LINE = 3  # any two batch sizes lie on one
+
+
+def accuracy_table(findings: Findings) -> pd.DataFrame:
+    rows = {
+        entry.precision: {
+            "thresholds": "passed" if entry.validation.passed else "FAILED",
+            "accuracy": percent(entry.validation.engine_accuracy),
+            "drop": percent(entry.validation.accuracy_drop),
+            "top-1 agreement": percent(entry.validation.engine_against_pytorch.top1_agreement),
+            "cosine": f"{entry.validation.engine_against_pytorch.cosine:.6f}",
+            "relative error": f"{entry.validation.engine_against_pytorch.relative:.1e}",
+            "max abs error": f"{entry.validation.engine_against_pytorch.max_abs:.1e}",
+            "mean abs error": f"{entry.validation.engine_against_pytorch.mean_abs:.1e}",
+            "NaN or Inf": entry.validation.engine_against_pytorch.nonfinite,
+        }
+        for entry in findings.precisions
+    }
+    return _frame(rows)
+
+
+def blame_table(findings: Findings) -> pd.DataFrame:
+    """Whose the error is: the graph's types, or the compiler."""
+    rows = {
+        entry.precision: {
+            "precision's: graph to PyTorch": f"{entry.validation.graph_against_pytorch.relative:.1e}",
+            "compiler's: engine to graph": f"{entry.validation.engine_against_graph.relative:.1e}",
+            "together: engine to PyTorch": f"{entry.validation.engine_against_pytorch.relative:.1e}",
+            "accuracy of the graph": percent(entry.validation.graph_accuracy),
+            "accuracy of the engine": percent(entry.validation.engine_accuracy),
+            "to blame": entry.validation.loss_comes_from if entry.validation.broken else "nothing broke",
+        }
+        for entry in findings.precisions
+    }
+    return _frame(rows)
+
+
+def spot_table(findings: Findings) -> pd.DataFrame:
+    """Each engine at single batch sizes: accuracy, and how far its logits lie from its own on the full set."""
+    rows = {
+        entry.precision: {
+            f"batch {spot.batch}": f"{percent(spot.accuracy)}, {_error(spot.drift)}" for spot in entry.validation.spots
+        }
+        for entry in findings.precisions
+    }
+    return _frame(rows)
+
+
+def explain_spots(findings: Findings) -> str:
+    samples = findings.precisions[0].validation.spots[0].samples
+    return (
+        f"At single batch sizes, over {samples} images or one batch: accuracy, and the relative error to the same "
+        "engine's logits on the full set, which was run at the largest"
+    )
+
+
+def executed_table(findings: Findings) -> pd.DataFrame:
+    rows = {
+        entry.precision: {
+            "compute layers executed as": _listed(entry.engine.executed) or "not known",
+            "as asked": f"{entry.engine.share_as_asked:.0%}" if entry.is_known else "-",
+            "not as asked": _some_layers(entry),
+        }
+        for entry in findings.precisions
+    }
+    return _frame(rows)
+
+
+def explain_tf32(findings: Findings) -> str:
+    if not any("tf32" in entry.engine.executed for entry in findings.precisions):
+        return ""
+    return " tf32 is how a GPU multiplies float32 if build.tf32 lets it: with 11 bits of mantissa instead of 24."
+
+
+def latency_table(findings: Findings) -> pd.DataFrame:
+    """p50 / p90 / p99 in milliseconds per batch; no p99 of fewer than a hundred runs."""
+
+    def cell(entry: Evidence, batch: int, contender: str) -> str:
+        latency = entry.latency(batch, contender)
+        p99 = "-" if (p99 := known_p99(latency)) is None else f"{p99:.2f}"
+        return f"{latency.p50:.2f} / {latency.p90:.2f} / {p99}"
+
+    return _by_batch(findings, cell)
+
+
+def cost_table(findings: Findings) -> pd.DataFrame:
+    """What a batch costs however small it is, and what each image adds; empty if too few batch sizes were measured."""
+
+    def row(entry: Evidence, contender: str) -> dict[str, str]:
+        line = fit_line(findings.batches, [entry.latency(batch, contender).p50 for batch in findings.batches])
+        return {
+            "fixed, ms": f"{line.fixed:.3f}" if line.fits else "-",
+            "for each image, ms": f"{line.each:.3f}" if line.fits else "-",
+            "off the line": f"{line.deviation:.1%}" + ("" if line.fits else ": does not fit a line"),
+        }
+
+    if len(findings.batches) < FEWEST_FOR_A_LINE:
+        return _frame({})
+    return _frame(_by_contender(findings, row))
+
+
+def compute_table(findings: Findings) -> pd.DataFrame:
+    """The median without the copies to the GPU and back; of each engine also in a process of its own."""
+
+    def cell(entry: Evidence, batch: int, contender: str) -> str:
+        compute = entry.latency(batch, contender).compute
+        return "-" if compute is None else f"{compute:.3f}"
+
+    by_themselves = {
+        f"{entry.precision}, {BY_ITSELF}": {f"batch {batch}": f"{taken:.3f}" for batch, taken in alone.items()}
+        for entry in findings.precisions
+        if (alone := entry.benchmark.isolated_compute)
+    }
+    return pd.concat([_by_batch(findings, cell), _frame(by_themselves)])
+
+
+def explain_by_itself(findings: Findings) -> str:
+    if not any(entry.benchmark.isolated_compute for entry in findings.precisions):
+        return ""
+    return f" Rows that say “{BY_ITSELF}” were timed without other contenders, as an engine is deployed."
+
+
+def gpu_table(findings: Findings) -> pd.DataFrame:
+    """The GPU while each engine was timed: ratios taken at other clocks are other ratios."""
+    rows = {
+        entry.precision: {
+            "clock, MHz: low / median / high": f"{gpu.clock_low} / {gpu.clock_median} / {gpu.clock_high}",
+            "memory clock, MHz": gpu.memory_clock,
+            "power, W: median / high": f"{gpu.power_median:.0f} / {gpu.power_high:.0f}",
+            "hottest, °C": gpu.temperature_high,
+            "throttled": _shares(gpu.throttled) or "never",
+        }
+        for entry in findings.precisions
+        if (gpu := entry.benchmark.gpu)
+    }
+    return _frame(rows)
+
+
+def known_p99(timed: Latency | Throughput) -> float | None:
+    """Of fewer calls it is hardly more than the slowest of them."""
+    return timed.p99 if timed.runs >= RUNS_FOR_P99 else None
+
+
+def throughput_table(findings: Findings) -> pd.DataFrame:
+    first = findings.precisions[0]
+    rows = {
+        f"{baseline_title(baseline)}, one at a time": {
+            f"batch {batch}": f"{first.latency(batch, baseline).images_per_second:,.0f}" for batch in findings.batches
+        }
+        for baseline in findings.baselines
+    }
+    for entry in findings.precisions:
+        for flight in entry.benchmark.throughput:
+            alone = flight.requests == 1
+            mode = "one at a time" if alone else f"{flight.requests} at once"
+            cell = f"{entry.rate(flight):,.0f}" + ("" if alone else _of_several(entry, flight))
+            rows.setdefault(f"{entry.precision}, {mode}", {})[f"batch {flight.batch}"] = cell
+    return _frame(rows, index="")
+
+
+def _of_several(entry: Evidence, flight: Throughput) -> str:
+    waited = [] if (p99 := known_p99(flight)) is None else [f"{p99:.1f} ms"]
+    told = ", ".join([f"{entry.gain(flight):.2f} times", *waited])
+    return f" ({told})" + (" *" if entry.strays(flight) else "")
+
+
+def ratio_table(findings: Findings) -> pd.DataFrame:
+    """How many times as fast as each baseline, with the interval."""
+    rows = {
+        f"{entry.precision} over {baseline}": {
+            f"batch {ratio.batch}": f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+            + (" *" if reasons(findings, entry, ratio) else "")
+            for ratio in entry.benchmark.ratios
+            if ratio.baseline == baseline
+        }
+        for baseline in findings.baselines
+        for entry in findings.precisions
+    }
+    return _frame(rows, index="")
+
+
+def memory_table(findings: Findings) -> pd.DataFrame:
+    rows = {
+        entry.precision: {
+            "ONNX": file_size(entry.engine.onnx_bytes),
+            "engine": file_size(entry.engine.bytes),
+            "peak memory, MB": _memory(entry.benchmark.peak_memory[ENGINE]),
+            **({"PyTorch eager's, MB": _memory(peak)} if (peak := entry.benchmark.peak_memory.get(EAGER)) else {}),
+            "build, s": f"{entry.engine.build_seconds:.1f}",
+        }
+        for entry in findings.precisions
+    }
+    return _frame(rows)
+
+
+def latency_rows(findings: Findings) -> pd.DataFrame:
+    """One row per engine and batch size, for plots."""
+    rows = [
+        {"precision": entry.precision, **entry.latency(batch).model_dump(exclude={"contender"})}
+        for entry in findings.precisions
+        for batch in findings.batches
+    ]
+    return pd.DataFrame(rows)
+
+
+def tradeoff_rows(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> pd.DataFrame:
+    """One row per precision: what it costs and what it buys."""
+    batch, baseline = findings.tuned_batch, findings.baselines[0]
+    rows = [
+        {
+            "precision": entry.precision,
+            "accuracy": entry.validation.engine_accuracy,
+            "relative_error": entry.validation.engine_against_pytorch.relative,
+            "speedup": entry.ratio(batch, baseline).median,
+            "speedup_low": entry.ratio(batch, baseline).low,
+            "speedup_high": entry.ratio(batch, baseline).high,
+            "verdict": verdict_on(entry, failures),
+        }
+        for entry in findings.precisions
+    ]
+    return pd.DataFrame(rows)
+
+
+def _by_batch(findings: Findings, cell: Callable[[Evidence, int, str], str]) -> pd.DataFrame:
+    def row(entry: Evidence, contender: str) -> dict[str, str]:
+        return {f"batch {batch}": cell(entry, batch, contender) for batch in findings.batches}
+
+    return _frame(_by_contender(findings, row))
+
+
+def _by_contender(findings: Findings, row: Callable[[Evidence, str], dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Baselines as they ran beside the first precision, then each engine."""
+    first = findings.precisions[0]
+    rows = {f"{baseline_title(name)}, beside {first.precision}": row(first, name) for name in findings.baselines}
+    for entry in findings.precisions:
+        rows[entry.precision] = row(entry, ENGINE)
+        if entry.benchmark.cuda_graph:
+            rows[f"{entry.precision}, launched one by one"] = row(entry, LAUNCHED)
+    return rows
+
+
+def _memory(peak: PeakMemory) -> str:
+    return f"{peak.host:.0f}" + (f" + {peak.device:.0f} on the GPU" if peak.device else "")
+
+
+def _error(value: float) -> str:
+    return f"{value:.1e}" if value else "0"
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def _shares(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {share:.0%} of the time" for name, share in shares.items())
+
+
+def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -> pd.DataFrame:
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(index)
+
+
+def _some_layers(entry: Evidence) -> str:
+    """The compute layers that ran in another precision, by name; of a fused layer, the last name."""
+    if not entry.compute_layers:
+        return "-"
+    if len(entry.not_as_asked) == len(entry.compute_layers):
+        return "all"
+    return first_few([layer.name.split(",")[-1] for layer in entry.not_as_asked]) or "none"

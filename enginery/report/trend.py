@@ -1,0 +1,96 @@
+"""What became of speed and error over the nights, for each machine and model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from enginery.regression.comparison import Outcome
+from enginery.regression.history import GATE, History
+from enginery.report.figures import COLORS, STYLE
+
+LEAST_ERROR = 1e-7  # the resolution of float32, so that no error at all can be drawn
+MOST_DATES = 5
+TREND = "trend.png"
+
+
+def trend_rows(histories: Sequence[History]) -> pd.DataFrame:
+    """One row per night and precision: what the picture is drawn from."""
+    rows = [
+        {
+            "setting": history.setting.title,
+            "date": night.date,
+            "revision": night.revision,
+            "precision": night.precision,
+            "speedup": night.speed(),
+            "speedup_low": night.speed("low"),
+            "speedup_high": night.speed("high"),
+            "accuracy": night.accuracy,
+            "relative_error": night.relative_error,
+            "engine_mb": night.engine_bytes / 1e6,
+            "verdict": night.verdict,
+            "kept": night.kept,
+        }
+        for history in histories
+        for night in sorted(history.nights(), key=lambda night: night.date)
+    ]
+    return pd.DataFrame(rows)
+
+
+def trend_section(histories: Sequence[History]) -> str:
+    """For the end of summary.md; nothing where there were no nights yet."""
+    if not histories:
+        return ""
+    told = "Hollow: the machine was slower than it can be. Crossed: a confirmed regression, or a broken threshold."
+    return f"\n## Over the nights\n\n{told}\n\n![Speed and error over the nights](figures/{TREND})\n"
+
+
+def draw_trend(histories: Sequence[History], path: Path) -> None:
+    """A row of two for each setting, speed and error; one night is no trend, but is drawn."""
+    rows = trend_rows(histories)
+    settings = list(dict.fromkeys(rows["setting"]))
+    with plt.style.context(STYLE):
+        figure, grid = plt.subplots(
+            len(settings), 2, figsize=(9, 3.2 * len(settings)), layout="constrained", squeeze=False
+        )
+        for (speed, error), setting in zip(grid, settings, strict=True):
+            _draw_setting(speed, error, rows[rows["setting"] == setting])
+            speed.set_title(setting, fontsize=10, loc="left")
+        figure.savefig(path, dpi=130, metadata={"Software": None})
+        plt.close(figure)
+
+
+def _draw_setting(speed: Axes, error: Axes, rows: pd.DataFrame) -> None:
+    dates = sorted(rows["date"].unique())
+    places = {date: place for place, date in enumerate(dates)}
+    for axes, figure, label in (
+        (speed, "speedup", "times PyTorch, mean of batch sizes"),
+        (error, "relative_error", "relative error"),
+    ):
+        for precision, nights in rows.groupby("precision", sort=False):
+            values = nights[figure].clip(lower=LEAST_ERROR)
+            _line(axes, nights["date"].map(places), values, nights["verdict"], str(precision))
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter((lambda value, _: f"{value:g}") if axes is speed else (lambda value, _: ""))
+        axes.tick_params(which="both", labelsize=7)
+        shown = sorted({round(place) for place in np.linspace(0, len(dates) - 1, MOST_DATES)})
+        axes.set_xticks(shown, [f"{dates[place]:%Y-%m-%d}" for place in shown])
+        axes.set_ylabel(label, fontsize=8)
+        axes.grid(alpha=0.25)
+    speed.legend(frameon=False, fontsize=8, ncols=len(COLORS), loc="upper left", bbox_to_anchor=(0, -0.1))
+
+
+def _line(axes: Axes, places: pd.Series, values: pd.Series, verdicts: pd.Series, precision: str) -> None:
+    """A hollow mark for what could not be compared, a cross for what was worse or broke a threshold."""
+    color = COLORS[precision]
+    axes.plot(places, values, color=color, linewidth=1.2, label=precision)
+    slow, red = verdicts == Outcome.NOT_COMPARABLE, verdicts.isin([Outcome.REGRESSION, GATE])
+    for which, mark, face, size in ((~slow & ~red, "o", color, 5), (slow, "o", "white", 5), (red, "X", color, 9)):
+        axes.plot(places[which], values[which], mark, color=color, markerfacecolor=face, markersize=size)

@@ -1,0 +1,149 @@
+"""The report on layers: the slowest of each engine, and what quantizing gained and lost."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from enginery.core.precisions import QUANTIZED
+from enginery.core.runtimes import RUNTIMES
+from enginery.core.text import first_few
+from enginery.engine.layer_names import short_kind, short_name
+from enginery.engine.record import LayerTime
+from enginery.report.evidence import Evidence, Findings
+from enginery.report.layer_pairs import Comparison, Pair, compare, losses
+
+OVERSTATED = "Timing adds about as much to each layer, so small layers are overstated."
+MOST_LAYERS = 10
+FAR_FROM_LATENCY = 1.5
+
+Parts = list[str | pd.DataFrame]
+
+
+def layer_sections(findings: Findings) -> Parts:
+    trace = findings.precisions[0].trace
+    parts: Parts = [
+        f"Medians over {trace.calls} calls at batch {trace.batch}, in a pass of its own: timing layers slows an "
+        "engine, so their sum differs from the latency."
+    ]
+    for entry in findings.precisions:
+        parts += [f"### {entry.precision}", *slowest(entry, findings)]
+    for entry in findings.precisions:
+        if entry.precision in QUANTIZED:
+            parts += [f"### {gained_and_lost(entry)}", *cost(entry, findings)]
+    return parts
+
+
+def fastest_unquantized(findings: Findings) -> Evidence | None:
+    """By its latency: layers are timed one engine after the other."""
+    others = [entry for entry in findings.precisions if entry.precision not in QUANTIZED and entry.trace.layers]
+    return min(others, key=lambda entry: entry.latency(findings.tuned_batch).p50, default=None)
+
+
+def gained_and_lost(entry: Evidence) -> str:
+    return f"What {entry.precision} gained and lost, layer by layer"
+
+
+def slowest(entry: Evidence, findings: Findings) -> Parts:
+    ran = _by_time(entry)
+    if not entry.trace.layers:
+        return [f"{RUNTIMES[findings.machine.runtime].title} told no times of its layers."]
+    told = f"{entry.trace.milliseconds:.2f} ms in {len(ran)} layers{_beside_latency(entry)}"
+    which = f"The {MOST_LAYERS} slowest:" if len(ran) > MOST_LAYERS else "All of them, the slowest first:"
+    return [f"{told} {which}", _time_table(entry, ran[:MOST_LAYERS])]
+
+
+def next_slowest(entry: Evidence, most: int) -> pd.DataFrame | None:
+    """Those after the slowest, so many at most, for where there is room to fold them away."""
+    others = _by_time(entry)[MOST_LAYERS:][:most]
+    return _time_table(entry, others) if others else None
+
+
+def _by_time(entry: Evidence) -> list[LayerTime]:
+    return sorted((layer for layer in entry.trace.layers if layer.milliseconds), key=_milliseconds, reverse=True)
+
+
+def _time_table(entry: Evidence, layers: Sequence[LayerTime]) -> pd.DataFrame:
+    return _table([_row(one, {"share": f"{one.milliseconds / entry.trace.milliseconds:.1%}"}) for one in layers])
+
+
+def _beside_latency(entry: Evidence) -> str:
+    raced = [latency for latency in entry.benchmark.latencies if latency.batch == entry.trace.batch]
+    if not raced:
+        return "."
+    latency = entry.latency(entry.trace.batch)
+    what, whole = ("compute alone", latency.compute) if latency.compute else ("latency", latency.p50)
+    far = entry.trace.milliseconds > FAR_FROM_LATENCY * whole
+    return f"; the {what} is {whole:.2f} ms." + (f" {OVERSTATED}" if far else "")
+
+
+def cost(entry: Evidence, findings: Findings) -> Parts:
+    other = fastest_unquantized(findings)
+    if other is None or not entry.trace.layers:
+        return ["There are no times of layers to compare."]
+    found = compare(entry.trace.layers, other.trace.layers)
+    if not found.pairs:
+        return [f"No layer of it has a name that {other.precision} has as well: they cannot be compared."]
+    slower, alone = losses(found, entry.trace.milliseconds), _told_alone(found, entry, other)
+    if not slower:
+        which = "No layer" if not found.unmatched else "None of these"
+        return [f"{_shared(found, other)} {which} became clearly slower.", *alone]
+    lost = f"{sum(pair.lost for pair in slower):.2f} ms"
+    most = f"; the {MOST_LAYERS} that lost most:" if len(slower) > MOST_LAYERS else ":"
+    told = f"{_shared(found, other)} Clearly slower here: {len(slower)}, by {lost} together{most}"
+    return [told, _loss_table(slower, other.precision), *alone]
+
+
+def _shared(found: Comparison, other: Evidence) -> str:
+    """The pairs that compute, or all of them where that is not known."""
+    pairs, what = (found.computing, "Compute layers") if found.computing else (found.pairs, "Layers")
+    ours, theirs = (sum(pair[side].milliseconds for pair in pairs) for side in (0, 1))
+    return (
+        f"{what} that {other.precision}, the fastest that is not quantized, has too: {len(pairs)}. They take "
+        f"{ours:.2f} ms here and {theirs:.2f} ms there."
+    )
+
+
+def _told_alone(found: Comparison, entry: Evidence, other: Evidence) -> list[str]:
+    """What only one of the two has, and what could not be compared."""
+    told = []
+    if found.ours_alone:
+        took, there = (sum(map(_milliseconds, layers)) for layers in (found.ours_alone, found.theirs_alone))
+        kinds = Counter(short_kind(layer) for layer in found.ours_alone).most_common()
+        counted = first_few([f"{count} {kind}" for kind, count in kinds])
+        told.append(
+            f"Layers that only {entry.precision} has take {took:.2f} ms, {took / entry.trace.milliseconds:.1%} of it: "
+            f"{counted}. Those that only {other.precision} has take {there:.2f} ms there."
+        )
+    if found.unmatched:
+        named = first_few([short_name(layer) for layer in found.unmatched])
+        told.append(f"Not compared, because no layer of {other.precision} has their names: {named}.")
+    return told
+
+
+def _loss_table(slower: Sequence[Pair], other: str) -> pd.DataFrame:
+    return _table(
+        [
+            _row(pair.ours, {f"ms in {other}": f"{pair.theirs.milliseconds:.3f}", "lost, ms": f"{pair.lost:.3f}"})
+            for pair in slower[:MOST_LAYERS]
+        ]
+    )
+
+
+def _row(layer: LayerTime, figures: Mapping[str, str]) -> dict[str, str]:
+    """Figures first: a phone shows what stands at the left."""
+    return {
+        "layer": short_name(layer),
+        "ms": f"{layer.milliseconds:.3f}",
+        **figures,
+        "kind": short_kind(layer),
+        "executed as": layer.precision,
+    }
+
+
+def _table(rows: Sequence[dict[str, str]]) -> pd.DataFrame:
+    return pd.DataFrame(rows).set_index("layer")
+
+
+def _milliseconds(layer: LayerTime) -> float:
+    return layer.milliseconds

@@ -1,0 +1,106 @@
+"""One engine against its baselines at each batch size, summed up."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginery.core.params.benchmark import BenchmarkParams
+from enginery.data.feeds import Feeds
+from enginery.data.sample_set import SampleSet
+from enginery.speed.records import ENGINE, Latency, Pace, Ratio
+from enginery.speed.timing import Contender, Timings, best_common_pace, median_interval, race
+
+RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds", "compute_milliseconds"]
+
+
+@dataclass(frozen=True)
+class Race:
+    """All contenders at all batch sizes: the summary, every single timing, and those of rounds at one pace."""
+
+    latencies: tuple[Latency, ...]
+    ratios: tuple[Ratio, ...]
+    pace: Pace
+    timings: Mapping[int, Timings]
+    counted: Mapping[int, Timings]
+
+
+def race_contenders(
+    contenders: Mapping[str, Callable[[Feeds], Contender]],
+    samples: SampleSet,
+    params: BenchmarkParams,
+    pace: Callable[[], float],
+    label: str,
+    watches: Iterable[AbstractContextManager[object]] = (),
+) -> Race:
+    """`contenders` bind feeds and return the call that is timed."""
+    rng = np.random.default_rng(params.seed)
+    points = [{name: bind(samples.cycled(batch)) for name, bind in contenders.items()} for batch in params.batches]
+    timings = dict(zip(params.batches, race(points, params.seconds, pace, rng, label, watches), strict=True))
+    best = best_common_pace(list(timings.values()))
+    counted = {batch: each if best is None else each.at(best) for batch, each in timings.items()}
+    rounds = sum(len(each.rounds) for each in timings.values())
+    return Race(
+        latencies=tuple(summarize(name, batch, each) for batch, each in counted.items() for name in contenders),
+        ratios=tuple(
+            compare(each, baseline, batch, params.confidence, rng)
+            for batch, each in counted.items()
+            for baseline in params.baselines
+        ),
+        pace=Pace(
+            microseconds=None if best is None else 1e6 * best,
+            rounds=rounds,
+            set_aside=rounds - sum(len(each.rounds) for each in counted.values()),
+        ),
+        timings=timings,
+        counted=counted,
+    )
+
+
+def summarize(contender: str, batch: int, timings: Timings) -> Latency:
+    calls = timings.all(contender)
+    milliseconds: NDArray[np.float64] = np.array([call.seconds for call in calls]) * 1000
+    compute = [call.compute * 1000 for call in calls if call.compute is not None]
+    p25, p50, p75, p90, p99 = (float(value) for value in np.percentile(milliseconds, [25, 50, 75, 90, 99]))
+    return Latency(
+        contender=contender,
+        batch=batch,
+        runs=len(milliseconds),
+        p50=p50,
+        p90=p90,
+        p99=p99,
+        compute=median(compute) if compute else None,
+        spread=(p75 - p25) / p50,
+        outliers=float(np.mean(milliseconds > 2 * p50)),
+        unrest=timings.warm_ups[contender].unrest,
+        images_per_second=batch / p50 * 1000,
+    )
+
+
+def compare(timings: Timings, baseline: str, batch: int, confidence: float, rng: np.random.Generator) -> Ratio:
+    ratios = timings.ratios(baseline, ENGINE)
+    low, high = median_interval(ratios, confidence, rng)
+    return Ratio(
+        baseline=baseline, batch=batch, rounds=len(ratios), median=float(np.median(ratios)), low=low, high=high
+    )
+
+
+def raw_rows(timings: Mapping[int, Timings]) -> list[tuple[str, int, int, float, float, float | None]]:
+    """Every timing; the pace is that of its round."""
+    return [
+        (
+            contender,
+            batch,
+            number,
+            1e6 * each.pace,
+            1000 * call.seconds,
+            None if call.compute is None else 1000 * call.compute,
+        )
+        for batch, rounds in timings.items()
+        for number, each in enumerate(rounds.rounds)
+        for contender, calls in each.turns.items()
+        for call in calls
+    ]

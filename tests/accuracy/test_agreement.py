@@ -1,0 +1,220 @@
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from enginery.accuracy import agreement
+from enginery.accuracy.agreement import SHARES, accuracy_of, broken_thresholds, compare, origin_of_loss, spread
+from enginery.accuracy.records import Errors
+from enginery.core.params.precisions import Thresholds
+
+LIMITS = Thresholds(cosine=0.99, relative_error=0.05, top1_agreement=0.95, accuracy_drop=0.01)
+PERFECT = Errors(max_abs=0, mean_abs=0, relative=0, cosine=1, worst_cosine=1, top1_agreement=1, nonfinite=0)
+
+
+def logits(*rows):
+    return {"logits": np.array(rows, np.float32)}
+
+
+def errors(**changes):
+    return PERFECT.model_copy(update=changes)
+
+
+def test_errors_are_those_computed_by_hand():
+    """Differences 1, 0 and 0, 2; norms of 3, 4 and 0, 2 make sqrt(29) in all."""
+    got = compare(logits([3, 4], [0, 2]), logits([4, 4], [0, 4]), "logits")
+    assert got.max_abs == 2
+    assert got.mean_abs == 0.75
+    assert got.relative == pytest.approx(math.sqrt(5) / math.sqrt(29))
+    first = (3 * 4 + 4 * 4) / (5 * math.sqrt(32))
+    assert got.cosine == pytest.approx((first + 1) / 2)
+    assert got.worst_cosine == pytest.approx(first)
+    assert got.top1_agreement == 0.5  # 4, 4 ties: the first wins, as everywhere
+    assert got.nonfinite == 0
+
+
+def test_equal_outputs_agree_perfectly():
+    some = logits(*np.random.default_rng(0).normal(size=(7, 10)))
+    got = compare(some, some, "logits")
+    assert (got.max_abs, got.mean_abs, got.relative, got.top1_agreement, got.nonfinite) == (0, 0, 0, 1, 0)
+    assert got.cosine == pytest.approx(1)
+
+
+def test_opposite_outputs_have_cosine_minus_one():
+    assert compare(logits([1, 2]), logits([-1, -2])).cosine == pytest.approx(-1)
+
+
+def test_two_zero_vectors_agree_and_a_zero_and_another_do_not():
+    assert compare(logits([0, 0]), logits([0, 0])).cosine == 1
+    assert compare(logits([1, 2]), logits([0, 0])).cosine == 0
+    assert compare(logits([0, 0]), logits([1, 2])).cosine == 0
+
+
+def test_nan_and_infinity_are_counted_and_taken_as_zero():
+    got = compare(logits([1, 2], [3, 4]), logits([np.nan, 2], [-np.inf, np.inf]))
+    assert got.nonfinite == 3
+    assert got.max_abs == 4
+    assert got.relative == pytest.approx(math.sqrt(1 + 9 + 16) / math.sqrt(30))
+
+
+def test_every_figure_is_finite_even_where_the_wanted_outputs_are_not():
+    """A record with NaN in it cannot be read back, and the report needs it."""
+    got = compare(logits([np.nan, 1], [np.inf, 2]), logits([np.nan, 1], [1, 2]), "logits")
+    assert all(math.isfinite(value) for value in got.model_dump().values())
+    assert got.nonfinite == 1
+
+
+def test_values_too_large_to_be_squared_in_float32_are_compared():
+    assert compare(logits([3e30, 0]), logits([0, 3e30])).relative == pytest.approx(math.sqrt(2))
+
+
+def test_accuracy_is_the_share_of_right_answers():
+    labels = np.array([1, 0, 0, 1])
+    assert accuracy_of(logits([0, 1], [1, 0], [0, 1], [0, 1]), labels, "logits") == 0.75
+    assert accuracy_of(logits([0, 1]), None, "logits") is None
+
+
+@pytest.mark.parametrize(
+    ("found", "drop", "sentence"),
+    [
+        (errors(nonfinite=3), 0, "3 outputs are NaN or infinite"),
+        (errors(cosine=0.98), 0, "cosine 0.98000 is below 0.99"),
+        (errors(relative=0.06), 0, "relative error 6.00e-02 is above 5.00e-02"),
+        (errors(top1_agreement=0.94), 0, "top-1 agreement 94.00% is below 95.00%"),
+        (PERFECT, 0.02, "accuracy drop 2.00% is above 1.00%"),
+        (errors(relative=math.nan), 0, "relative error nan is above 5.00e-02"),
+    ],
+)
+def test_a_broken_threshold_is_a_sentence(found, drop, sentence):
+    assert broken_thresholds(found, drop, LIMITS) == (sentence,)
+
+
+def test_limits_that_are_just_met_are_not_broken():
+    met = errors(cosine=0.99, relative=0.05, top1_agreement=0.95)
+    assert broken_thresholds(met, 0.01, LIMITS) == ()
+
+
+def test_an_accuracy_that_was_not_measured_breaks_nothing():
+    strict = LIMITS.model_copy(update={"accuracy_drop": -1})
+    assert broken_thresholds(PERFECT, 0.0, strict) == ("accuracy drop 0.00% is above -100.00%",)
+    assert broken_thresholds(PERFECT, None, strict) == ()
+
+
+def test_all_broken_thresholds_are_listed():
+    bad = errors(cosine=0, relative=2, top1_agreement=0, nonfinite=1)
+    assert len(broken_thresholds(bad, 1, LIMITS)) == 5
+
+
+@pytest.mark.parametrize(
+    ("graph", "engine", "origin"),
+    [
+        (errors(relative=1e-2), errors(relative=1e-6), "precision"),
+        (errors(relative=1e-6), errors(relative=1e-2), "compiler"),
+        (PERFECT, PERFECT, "precision"),
+        (errors(relative=1e-2), errors(relative=1e-6, nonfinite=1), "compiler"),
+        (errors(relative=0.1, nonfinite=4), errors(relative=0.5), "precision"),
+        (errors(relative=0.1, nonfinite=4), errors(relative=0.0, nonfinite=4), "precision"),
+    ],
+)
+def test_a_loss_comes_from_where_the_larger_error_is(graph, engine, origin):
+    assert origin_of_loss(graph, engine) == origin
+
+
+def test_a_graph_that_overflows_is_not_blamed_on_the_compiler():
+    pytorch, overflown = logits([1, 2], [3, 4]), logits([1, 2], [np.inf, np.nan])
+    assert origin_of_loss(compare(pytorch, overflown), compare(overflown, overflown)) == "precision"
+
+
+def test_equal_outputs_have_no_error_and_keep_their_margins():
+    some = logits(*np.random.default_rng(0).normal(size=(7, 10)))
+    got = spread(some, some, "logits")
+    assert got.shares == SHARES
+    assert set(got.relative_error) == {0}
+    assert set(got.margin_kept) == {1}
+
+
+def test_single_images_are_told_in_order_of_their_error():
+    """Errors of 0, 1 of 5 and 2.5 of 5; the second doubled its lead, the last has half of it left."""
+    wanted, got = logits([3, 4], [4, 3], [0, 5]), logits([3, 4], [5, 3], [0, 2.5])
+    found = spread(wanted, got, "logits")
+    assert (found.relative_error[0], found.relative_error[-1]) == (0, 0.5)
+    assert found.relative_error[SHARES.index(0.5)] == 0.2
+    assert (found.margin_kept[0], found.margin_kept[SHARES.index(0.5)], found.margin_kept[-1]) == (0.5, 1, 2)
+    assert list(found.relative_error) == sorted(found.relative_error)
+
+
+def test_another_answer_has_a_margin_below_zero():
+    """It led by 1, and now another leads by 2."""
+    assert spread(logits([3, 4, 0]), logits([6, 4, 0]), "logits").margin_kept[0] == -2
+
+
+def test_one_class_has_no_margin_and_what_is_not_finite_still_gives_figures():
+    assert spread(logits([3], [4]), logits([3], [5])).margin_kept == ()
+    broken = spread(logits([1, 2], [3, 4]), logits([np.nan, 2], [-np.inf, np.inf]), "logits")
+    assert np.isfinite([*broken.relative_error, *broken.margin_kept]).all()
+
+
+def test_of_several_outputs_the_worst_of_each_figure_counts():
+    wanted = logits([3, 4], [4, 3]) | {"map": np.ones((2, 3, 4), np.float32)}
+    got = logits([3, 5], [4, 3]) | {"map": np.ones((2, 3, 4), np.float32) * 1.1}
+    scores, maps = (
+        compare(logits([3, 4], [4, 3]), logits([3, 5], [4, 3]), "logits"),
+        compare({"map": wanted["map"]}, {"map": got["map"]}),
+    )
+    both = compare(wanted, got, "logits")
+    assert both.max_abs == scores.max_abs == 1
+    assert both.relative == max(scores.relative, maps.relative)
+    assert both.cosine == min(scores.cosine, maps.cosine)
+    assert both.top1_agreement == scores.top1_agreement == 1
+    assert compare(wanted, got | {"map": np.full((2, 3, 4), np.nan)}).nonfinite == 24
+
+
+def test_without_an_output_of_classes_there_is_neither_agreement_nor_accuracy():
+    maps = {"map": np.ones((2, 3, 4), np.float32)}
+    assert compare(maps, maps).top1_agreement is None
+    assert accuracy_of(maps, np.array([0, 1]), None) is None
+    strict = LIMITS.model_copy(update={"top1_agreement": 1})
+    assert broken_thresholds(compare(maps, maps), None, strict) == ()
+
+
+def test_of_several_outputs_the_one_of_scores_is_judged():
+    features, right, wrong = np.eye(2, 5), np.eye(2, 3), np.eye(2, 3)[::-1]
+    wanted, got = {"features": features, "scores": right}, {"features": features, "scores": wrong}
+    labels = np.array([0, 1])
+    assert [accuracy_of(outputs, labels, "scores") for outputs in (wanted, got)] == [1, 0]
+    assert compare(wanted, got, "scores").top1_agreement == 0
+    assert max(spread(wanted, got, "scores").margin_kept) < 0
+
+
+def test_where_scores_are_only_taken_for_such_the_sentence_says_what_to_do():
+    assert broken_thresholds(errors(top1_agreement=0.5), None, LIMITS, taken="boxes") == (
+        "top-1 agreement 50.00% is below 95.00%, if boxes holds a score per class: else set model.scores",
+    )
+
+
+@pytest.mark.parametrize("numbers", [1, 12, 25, 10**6])
+def test_however_many_samples_are_compared_at_once_the_figures_are_the_same(numbers, monkeypatch):
+    rng = np.random.default_rng(0)
+    wanted = {"scores": rng.normal(size=(7, 4)), "masks": rng.normal(size=(7, 2, 3))}
+    got = {name: values + 0.1 * rng.normal(size=values.shape) for name, values in wanted.items()}
+    got["masks"][5, 1, 1] = np.nan
+    whole = compare(wanted, got, "scores").model_dump(), spread(wanted, got, "scores")
+    monkeypatch.setattr(agreement, "MOST_AT_ONCE", numbers)
+    assert compare(wanted, got, "scores").model_dump() == pytest.approx(whole[0])
+    assert spread(wanted, got, "scores") == whole[1]
+    assert whole[0]["nonfinite"] == 1
+
+
+def test_a_comparison_holds_a_part_of_the_outputs_alone(tmp_path, monkeypatch):
+    """Masks are megabytes an image, and there may be thousands."""
+    monkeypatch.setattr(agreement, "MOST_AT_ONCE", 10_000)
+    shape = (400, 10_000)
+    wanted, got = (np.lib.format.open_memmap(tmp_path / name, "w+", np.float32, shape) for name in ("a.npy", "b.npy"))
+    wanted[:], got[:] = 1.0, 1.01
+    tracemalloc.start()
+    assert compare({"mask": wanted}, {"mask": got}).relative == pytest.approx(0.01, rel=1e-3)
+    spread({"mask": wanted}, {"mask": got})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < wanted.nbytes / 10

@@ -1,0 +1,148 @@
+import onnx
+import pytest
+
+from enginery.accuracy.agreement import accuracy_of
+from enginery.accuracy.validate import check_spot, spot_batches, validate_engine
+from enginery.core.params.build import Profile, Range
+from enginery.core.params.precisions import Thresholds
+from enginery.data.sample_set import SampleSet
+from enginery.engine.build import build_engine
+from enginery.engine.engine import open_engine
+from enginery.engine.target import target_of
+from enginery.graph.as_written import open_as_written, run_graph
+
+STRICT = Thresholds(cosine=0.9999, relative_error=1e-4, top1_agreement=1, accuracy_drop=0)
+
+
+@pytest.mark.parametrize(
+    ("profile", "batches"),
+    [((1, 8, 16), [1, 7, 16]), ((1, 1, 1), [1]), ((4, 4, 4), [4]), ((1, 2, 2), [1, 2]), ((2, 4, 8), [2, 5, 8])],
+)
+def test_spots_are_the_smallest_the_largest_and_an_odd_batch_between(profile, batches):
+    smallest, tuned, largest = profile
+    assert spot_batches(Range(min=smallest, opt=tuned, max=largest)) == batches
+
+
+@pytest.fixture(scope="module")
+def reference(tiny_graph, samples):
+    return run_graph(open_as_written(tiny_graph), samples.cycled(len(samples)))
+
+
+@pytest.fixture(scope="module", params=[(1, 4, 8), (4, 4, 4)], ids=str)
+def engine(request, tiny_onnx, machine, build, inference, manifest, tmp_path_factory):
+    """21 samples leave a last batch of one for the second: fewer than it takes."""
+    smallest, tuned, largest = request.param
+    folder = tmp_path_factory.mktemp("engines") / "fp32"
+    chosen = build.model_copy(update={"profile": Profile(batch=Range(min=smallest, opt=tuned, max=largest))})
+    build_engine("fp32", tiny_onnx, target_of(machine, chosen.tensorrt), chosen, manifest, folder)
+    with open_engine(folder, machine, inference) as opened:
+        yield opened
+
+
+def test_an_engine_that_computes_what_pytorch_does_passes_on_every_sample(engine, tiny_onnx, samples, reference):
+    record = validate_engine(engine, tiny_onnx, samples, reference, STRICT, spot_samples=7)
+    assert record.passed
+    assert record.samples == 21
+    assert record.reference_accuracy == record.engine_accuracy == accuracy_of(reference, samples.labels, "logits")
+    assert record.engine_against_pytorch.relative < 1e-5
+    assert record.graph_against_pytorch.relative < 1e-6
+    assert [spot.batch for spot in record.spots] == spot_batches(engine.record.profile.batch)
+    assert all(spot.samples % spot.batch == 0 for spot in record.spots)
+
+
+def test_without_labels_accuracy_is_left_out_and_the_rest_is_judged(engine, tiny_onnx, samples, reference, manifest):
+    bare = tuple(sample.model_copy(update={"label": None}) for sample in manifest.samples)
+    unlabeled = SampleSet(samples.folder, manifest.model_copy(update={"samples": bare}))
+    record = validate_engine(engine, tiny_onnx, unlabeled, reference, STRICT, spot_samples=7)
+    assert record.passed
+    accuracies = (record.reference_accuracy, record.graph_accuracy, record.engine_accuracy, record.accuracy_drop)
+    assert {*accuracies, *(spot.accuracy for spot in record.spots)} == {None}
+    assert record.engine_against_pytorch.top1_agreement == 1
+
+
+def test_a_loss_breaks_its_threshold_once(engine, tiny_onnx, samples, reference):
+    record = validate_engine(engine, tiny_onnx, samples, {"logits": 1.5 * reference["logits"]}, STRICT, spot_samples=7)
+    assert record.engine_against_pytorch.relative == pytest.approx(1 / 3, abs=1e-5)
+    assert record.broken == ("relative error 3.33e-01 is above 1.00e-04",)
+    assert record.loss_comes_from == "precision"
+
+
+class Forgetful:
+    """An engine whose answer depends on the batch size, as a broken dynamic shape makes it."""
+
+    def __init__(self, engine, batch):
+        self.record, self._engine, self._batch = engine.record, engine, batch
+
+    def run(self, feeds):
+        results = self._engine.run(feeds)
+        return {name: array * (1.3 if len(feeds["input"]) == self._batch else 1) for name, array in results.items()}
+
+
+def test_a_batch_size_that_changes_the_answer_is_named(engine, tiny_onnx, samples, reference):
+    smallest = engine.record.profile.batch.min
+    if smallest == engine.record.profile.batch.max:
+        pytest.skip("a single batch size cannot differ from itself")
+    broken = Forgetful(engine, smallest)
+    record = validate_engine(broken, tiny_onnx, samples, reference, STRICT, spot_samples=7)
+    assert record.broken == (f"at batch {smallest} the outputs differ by 3.00e-01 from those of the full set",)
+
+
+def test_a_set_smaller_than_the_batch_goes_round(engine, tiny_onnx, samples, reference):
+    spot = check_spot(engine, samples, reference, reference, engine.record.profile.batch.max, count=1)
+    assert spot.samples == engine.record.profile.batch.max
+    assert spot.drift < 1e-5
+
+
+@pytest.fixture(scope="module")
+def sized_onnx(tiny_graph, tmp_path_factory):
+    """The tiny classifier, which averages over the image, for images of any size."""
+    model = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    for number, axis in ((2, "height"), (3, "width")):
+        model.graph.input[0].type.tensor_type.shape.dim[number].dim_param = axis
+    path = tmp_path_factory.mktemp("sized") / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def sized(sized_onnx, machine, build, inference, manifest, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("engines") / "fp32"
+    sizes = {"height": Range(min=6, opt=8, max=12), "width": Range(min=8, opt=8, max=10)}
+    chosen = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=4, max=8), **sizes)})
+    build_engine("fp32", sized_onnx, target_of(machine, chosen.tensorrt), chosen, manifest, folder)
+    with open_engine(folder, machine, inference) as opened:
+        yield opened
+
+
+def test_an_engine_of_several_sizes_is_held_against_its_graph_at_both_ends(sized, sized_onnx, samples, reference):
+    record = validate_engine(sized, sized_onnx, samples, reference, STRICT, spot_samples=7)
+    assert record.passed
+    assert [check.sizes for check in record.resized] == [{"height": 6, "width": 8}, {"height": 12, "width": 10}]
+    assert all(check.errors.relative < 1e-5 for check in record.resized)
+
+
+def test_an_engine_of_one_size_is_held_at_no_other(engine, tiny_onnx, samples, reference):
+    assert validate_engine(engine, tiny_onnx, samples, reference, STRICT, spot_samples=7).resized == ()
+
+
+class Shortsighted:
+    """An engine whose answer is wrong on large images."""
+
+    def __init__(self, engine, factor):
+        self.record, self._engine, self._factor = engine.record, engine, factor
+
+    def run(self, feeds):
+        large = feeds["input"].shape[2] == 12
+        return {name: array * (self._factor if large else 1) for name, array in self._engine.run(feeds).items()}
+
+
+@pytest.mark.parametrize(
+    ("factor", "sentence"),
+    [
+        (1.3, "at height 12, width 10 the engine differs by 3.00e-01 from the graph it was made of"),
+        (float("nan"), "at height 12, width 10 64 outputs are NaN or infinite"),
+    ],
+)
+def test_a_size_that_changes_the_answer_is_named(sized, sized_onnx, samples, reference, factor, sentence):
+    record = validate_engine(Shortsighted(sized, factor), sized_onnx, samples, reference, STRICT, spot_samples=7)
+    assert record.broken == (sentence,)

@@ -1,0 +1,637 @@
+"""`enginery bundle`: what is in the folder, that it works without Enginery, and what does not get into one."""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from types import SimpleNamespace
+
+import numpy as np
+import openvino
+import pytest
+import simulated
+from google.protobuf import text_format
+from PIL import Image
+from ruamel.yaml import YAML
+from support.command import ROOT, enginery
+from support.project import build_project, judge, make_project
+
+from enginery.bundle import licences, pages
+from enginery.bundle.standalone import REPLACED, preprocessing_for_bundle, standalone_preprocessing
+from enginery.core.files import sha256
+from enginery.core.params.preprocessing import Preprocessing
+from enginery.data.preprocessing import prepare
+from enginery.engine.engine import open_engine
+from enginery.engine.record import EngineRecord
+
+TRITON = ROOT / ".venv" / "bindings" / "triton-2.73" / "tritonclient" / "grpc" / "model_config_pb2.py"
+MODEL = "resnet18-fp32"
+SIMULATED_ENGINE = """
+import sys
+from pathlib import Path
+from enginery.core.params import BuildParams
+from enginery.core.record import Manifest
+from enginery.engine.engine import build_engine
+from enginery.engine.this_machine import describe_machine
+from enginery.data.preprocessing import prepare
+from enginery.engine.target import target_of
+onnx, build, manifest, folder, described = sys.argv[1:]
+machine, build = describe_machine("tensorrt"), BuildParams.model_validate_json(build)
+Path(described).write_text(machine.model_dump_json())
+build_engine("fp32", Path(onnx), target_of(machine, build.tensorrt), build, Manifest.model_validate_json(manifest),
+             Path(folder))
+"""
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(11)
+    for number in range(6):
+        place = folder / f"class {number % 2}"
+        place.mkdir(exist_ok=True)
+        shape = (20 + 3 * number, 31, 3)
+        tint = rng.integers(0, 256, 3)
+        Image.fromarray((rng.integers(0, 256, shape) // 2 + tint // 2).astype(np.uint8)).save(place / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def top1(expected):
+    return {name: f"class {logits.argmax()}" for name, logits in expected.items()}
+
+
+@pytest.fixture
+def project(tmp_path, built, tiny_onnx, machine):
+    return make_project(tmp_path / "project", built, tiny_onnx, machine)
+
+
+@pytest.fixture(scope="module")
+def openvino_bundle(tmp_path_factory, built, tiny_onnx, machine):
+    return bundled(make_project(tmp_path_factory.mktemp("openvino"), built, tiny_onnx, machine))
+
+
+@pytest.fixture(scope="module")
+def onnxruntime_bundle(tmp_path_factory, tiny_onnx, build, manifest):
+    return bundled(build_project(tmp_path_factory.mktemp("onnxruntime"), "onnxruntime", tiny_onnx, build, manifest))
+
+
+@pytest.fixture(scope="module")
+def rtx_bundle(tmp_path_factory, tiny_onnx, build, manifest):
+    pytest.importorskip("tensorrt_rtx")
+    return bundled(build_project(tmp_path_factory.mktemp("rtx"), "tensorrt_rtx", tiny_onnx, build, manifest))
+
+
+@pytest.fixture(scope="module")
+def tensorrt_bundle(tmp_path_factory, tiny_onnx, build, manifest, machine):
+    """Of an engine of the simulated TensorRT."""
+    root = tmp_path_factory.mktemp("tensorrt")
+    arguments = (tiny_onnx, build.model_dump_json(), manifest.model_dump_json(), root / "engine", root / "machine")
+    done = subprocess.run(
+        [sys.executable, "-c", SIMULATED_ENGINE, *map(str, arguments)],
+        cwd=ROOT,
+        env=simulated.environment("11.4", XDG_CACHE_HOME=str(root), TMPDIR=str(root)),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    there = machine.model_validate_json((root / "machine").read_text())
+    return bundled(make_project(root / "project", root / "engine", tiny_onnx, there))
+
+
+def bundled(root):
+    done = enginery("bundle", "fp32", cwd=root)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"bundles/{MODEL}\n"
+    return root / "bundles" / MODEL
+
+
+def names_in(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+COMMON = {
+    "README.md", "NOTICE", "bundle.json", "engine/engine.json", "model.onnx", "labels.txt", "preprocessing.json",
+    "preprocessing.py", "infer.py", "runtime.py", "requirements.txt",
+}  # fmt: skip
+SERVED = {f"triton/{MODEL}/config.pbtxt", f"triton/{MODEL}/labels.txt"}
+GPU = {"engine/engine.plan", "engine/reproduce.sh", "cpp/main.cpp", "cpp/CMakeLists.txt"}
+OWN = {
+    "openvino": {
+        "engine/engine.blob",
+        "reproduce.sh",
+        *SERVED,
+        f"triton/{MODEL}/1/model.xml",
+        f"triton/{MODEL}/1/model.bin",
+    },
+    "onnxruntime": {"engine/engine.onnx", "reproduce.sh", *SERVED, f"triton/{MODEL}/1/model.onnx"},
+    "tensorrt": {*GPU, *SERVED, f"triton/{MODEL}/1/model.plan"},
+    "rtx": GPU,
+}
+
+
+@pytest.fixture(params=OWN)
+def any_bundle(request):
+    return request.param, request.getfixturevalue(f"{request.param}_bundle")
+
+
+def test_a_bundle_holds_what_it_takes_and_nothing_else(any_bundle):
+    runtime, bundle = any_bundle
+    assert names_in(bundle) - {name for name in names_in(bundle) if "__pycache__" in name} == COMMON | OWN[runtime]
+    manifest = json.loads((bundle / "bundle.json").read_text())
+    assert manifest["precision"] == "fp32"
+    assert manifest["files"].keys() == (COMMON | OWN[runtime]) - {"bundle.json"}
+    assert all(sha256(bundle / name) == digest for name, digest in manifest["files"].items())
+
+
+def test_the_engine_and_its_onnx_are_the_projects(any_bundle):
+    _, bundle = any_bundle
+    root = bundle.parents[1]
+    for name in EngineRecord.read(bundle / "engine" / "engine.json").files:
+        assert sha256(bundle / "engine" / name) == sha256(root / "artifacts/engines/fp32" / name)
+    assert sha256(bundle / "model.onnx") == sha256(root / "artifacts/converted/fp32/model.onnx")
+
+
+def test_the_readme_tells_each_file_and_the_numbers(any_bundle):
+    runtime, bundle = any_bundle
+    text = (bundle / "README.md").read_text()
+    assert "{" not in text.replace("{{", "")
+    for name in {name.partition("/")[0] for name in COMMON | OWN[runtime]} - {"README.md"}:
+        assert f"`{name}" in text, name
+    size = EngineRecord.read(bundle / "engine" / "engine.json").bytes
+    assert f"| size of the engine | {size / 1e3:.1f} kB |" in text
+    assert "| accuracy | 98.40%, PyTorch 98.60%, over 512 samples |" in text
+    assert "| same answer as PyTorch | 100.00% |" in text
+    assert "| batch 4 | 2.50 ms (p99 3.50 ms), 1600 images/s |" in text
+    assert "| against PyTorch eager, batch 4 | 4.00 times as fast (3.90 to 4.10) |" in text
+    assert ("no backend for TensorRT for RTX" in text) == (runtime == "rtx")
+
+
+def test_the_document_tells_each_file_and_no_other():
+    told = (ROOT / "docs/cli.md").read_text().partition("\n## bundle\n")[2]
+    rows = [line.split("|")[1] for line in told.splitlines() if line.startswith("| `")]
+    files = set().union(COMMON, *OWN.values())
+    assert {name.rstrip("/") for row in rows for name in re.findall("`(.+?)`", row)} == {
+        name.partition("/")[0] for name in files
+    }
+
+
+def test_the_notice_invents_nothing(any_bundle):
+    runtime, bundle = any_bundle
+    text = (bundle / "NOTICE").read_text()
+    declared = {"openvino": "Apache-2.0", "onnxruntime": "MIT License", "rtx": "Proprietary"}
+    assert declared.get(runtime, licences.NOT_INSTALLED) in text
+    assert "the small files\n    Enginery names no licence: ask its authors before you pass these on\n" in text
+    assert "check each entry, above all those of the weights and the data" in text
+    assert "trained by the pipeline that made this bundle" in text
+
+
+def test_a_licence_is_told_as_declared_or_why_it_is_not_known(monkeypatch):
+    declared = {"named": {"license_expression": "MIT"}, "old": {"license": "BSD\nand its text"}, "enginery": {}}
+
+    def metadata(name):
+        if name not in declared:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return SimpleNamespace(json=declared[name])
+
+    monkeypatch.setattr(importlib.metadata, "metadata", metadata)
+    assert licences.licence_of("absent", "named") == "MIT"
+    assert licences.licence_of("old") == "BSD"
+    assert licences.licence_of("enginery") == "none is named in its distribution: ask its authors"
+    assert licences.licence_of("absent").startswith("not known, since it is not installed here")
+    declared["enginery"] = {"license_expression": "MIT"}
+    assert licences.about_enginery() == "of Enginery: MIT"
+
+
+def run_example(bundle, *images, **more):
+    """As on another machine: from elsewhere, without Enginery on any path that is given."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | more
+    program = (
+        "import runpy, sys\n"
+        f"sys.path.insert(0, {str(bundle)!r})\n"
+        f"runpy.run_path({str(bundle / 'infer.py')!r}, run_name='__main__')\n"
+        "used = {name.partition('.')[0] for name in sys.modules}\n"
+        "print('imported:', *sorted(used & {'enginery', 'stages', 'torch', 'onnx', 'pydantic', 'jinja2'}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, images)],
+        cwd=bundle.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    *rows, imported = done.stdout.splitlines()
+    return [row.split("\t") for row in rows], imported
+
+
+def require_same_answers(rows, photos, top1):
+    assert {image.removeprefix(f"{photos}/"): label for image, label, _ in rows} == top1
+    assert all(0 < float(probability) <= 1 for _, _, probability in rows)
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "onnxruntime"])
+def test_the_example_gives_the_answers_of_validation_without_enginery(request, runtime, photos, top1):
+    bundle = request.getfixturevalue(f"{runtime}_bundle")
+    rows, imported = run_example(bundle, *sorted(photos.rglob("*.png")))
+    require_same_answers(rows, photos, top1)
+    assert imported == "imported:"
+    assert len(set(top1.values())) > 1
+
+
+def test_the_example_is_a_command(openvino_bundle, photos, top1):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    image = sorted(photos.rglob("*.png"))[0]
+    command = [sys.executable, "infer.py", image]
+    done = subprocess.run(command, cwd=openvino_bundle, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split("\t")[1] == top1[image.relative_to(photos).as_posix()]
+
+
+def test_the_example_says_how_it_is_used_and_what_it_cannot_read(openvino_bundle, tmp_path):
+    def run(*images):
+        return subprocess.run(
+            [sys.executable, "infer.py", *images], cwd=openvino_bundle, capture_output=True, text=True
+        )
+
+    alone, absent = run(), run(tmp_path / "absent.png")
+    assert (alone.returncode, alone.stdout) == (1, "")
+    assert alone.stderr.startswith("Classify images: python infer.py IMAGE...")
+    assert (absent.returncode, absent.stdout) == (1, "")
+    assert absent.stderr == f"{tmp_path / 'absent.png'} does not exist\n"
+    assert len(absent.stderr.splitlines()) == 1
+
+
+def test_the_example_for_tensorrt_runs_on_a_simulated_gpu(tensorrt_bundle, photos, top1):
+    """The calls, their order and the memory they are given are checked; an engine's arithmetic is ONNX Runtime's.
+
+    The simulation itself imports Enginery.
+    """
+    environment = simulated.environment("11.4") | {"PYTHONPATH": str(simulated.SITE)}
+    rows, imported = run_example(tensorrt_bundle, *sorted(photos.rglob("*.png")), **environment)
+    require_same_answers(rows, photos, top1)
+    assert "torch" not in imported
+
+
+def test_the_example_loads_no_damaged_engine(openvino_bundle, tmp_path):
+    bundle = shutil.copytree(openvino_bundle, tmp_path / "bundle")
+    blob = bundle / "engine" / "engine.blob"
+    blob.write_bytes(blob.read_bytes()[:-1])
+    done = subprocess.run([sys.executable, "infer.py", "x.png"], cwd=bundle, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, "engine/engine.blob is damaged\n")
+
+
+def test_the_examples_are_short_and_clean(any_bundle):
+    _, bundle = any_bundle
+    assert len((bundle / "infer.py").read_text().splitlines()) <= 60
+    assert len((bundle / "runtime.py").read_text().splitlines()) <= 60
+    done = subprocess.run(
+        ["ruff", "check", "--isolated", "--select", "E,F,W,B", "--line-length", "120", bundle],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_preprocessing_is_the_very_code_of_validation():
+    ours, theirs = (ROOT / "enginery/preprocessing.py").read_text(), standalone_preprocessing()
+    for line, plain in REPLACED.items():
+        ours = ours.replace(line, plain)
+    assert theirs == ours
+    assert "from enginery" not in theirs
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"resize": (12, 10), "resize_mode": "pad", "fill": 7},
+        {"resize": (12, 10), "resize_mode": "stretch", "color": "bgr", "divide_by": 1.0},
+        {"color": "grey", "layout": "nhwc", "mean": (0.5,), "std": (0.5,), "interpolation": "lanczos"},
+    ],
+    ids=["default", "pad", "stretch", "grey"],
+)
+def test_whatever_the_preprocessing_the_bundle_feeds_the_same_tensor(photos, preprocessing, tmp_path, change):
+    how = Preprocessing.model_validate(preprocessing.model_dump() | change)
+    (tmp_path / "preprocessing.py").write_text(standalone_preprocessing())
+    (tmp_path / "preprocessing.json").write_text(preprocessing_for_bundle(how))
+    images = sorted(photos.rglob("*.png"))
+    program = (
+        "import json, sys, numpy; from pathlib import Path; from preprocessing import Preprocessing, prepare\n"
+        "how = Preprocessing(**json.loads(Path('preprocessing.json').read_text()))\n"
+        "numpy.save('fed.npy', numpy.stack([prepare(Path(image), how) for image in sys.argv[1:]]))"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", program, *map(str, images)]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    fed = np.load(tmp_path / "fed.npy")
+    assert fed.shape[1:] == how.shape
+    assert np.array_equal(fed, np.stack([prepare(image, how) for image in images]))
+
+
+def test_an_engine_that_is_fed_tensors_is_bundled_without_an_example(project, machine):
+    record = project / "artifacts/engines/fp32/engine.json"
+    rewrite(record, lambda document: document.update(preprocessing=None, class_names=[]))
+    judge(project, EngineRecord.read(record), machine, reference_accuracy=None, engine_accuracy=None)
+    bundle = bundled(project)
+    example = {"infer.py", "runtime.py", "preprocessing.py", "preprocessing.json"}
+    assert names_in(bundle) == (COMMON | OWN["openvino"]) - example
+    text = (bundle / "README.md").read_text()
+    assert "There is no example: those are of classifiers" in text
+    assert "| accuracy | not known, PyTorch not known, over 512 samples |" in text
+    assert "label_filename" not in (bundle / "triton" / MODEL / "config.pbtxt").read_text()
+
+
+@pytest.mark.parametrize("runtime", ["tensorrt", "rtx"])
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_the_cpp_example_compiles_against_stand_in_headers(request, runtime):
+    bundle = request.getfixturevalue(f"{runtime}_bundle")
+    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I", ROOT / "tests/headers"]
+    done = subprocess.run(["g++", *flags, bundle / "cpp/main.cpp"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    library = {"tensorrt": "nvinfer", "rtx": "tensorrt_rtx"}[runtime]
+    assert f"find_library(TENSORRT_LIBRARY {library} " in (bundle / "cpp/CMakeLists.txt").read_text()
+
+
+def parsed(bundle):
+    """By Triton's own definitions, which refuse a field or a value that it does not know."""
+    assert TRITON.exists(), f"{TRITON} is missing: `make test` installs it"
+    spec = importlib.util.spec_from_file_location("model_config_pb2", TRITON)
+    definitions = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(definitions)
+    text = (bundle / "triton" / MODEL / "config.pbtxt").read_text()
+    return definitions, text_format.Parse(text, definitions.ModelConfig())
+
+
+@pytest.fixture(scope="module")
+def configurations(openvino_bundle, onnxruntime_bundle, tensorrt_bundle):
+    """Triton's definitions register themselves once in a process."""
+    bundles = {"openvino": openvino_bundle, "onnxruntime": onnxruntime_bundle, "tensorrt": tensorrt_bundle}
+    found = {}
+    for runtime, bundle in bundles.items():
+        definitions, found[runtime] = parsed(bundle)
+    return definitions, found
+
+
+@pytest.mark.parametrize(
+    ("runtime", "largest", "preferred"), [("openvino", 4, [4]), ("onnxruntime", 8, [4, 8]), ("tensorrt", 8, [4, 8])]
+)
+def test_triton_understands_the_configuration(configurations, runtime, largest, preferred):
+    definitions, found = configurations
+    config = found[runtime]
+    assert (config.name, config.backend, config.max_batch_size) == (MODEL, runtime, largest)
+    assert config.dynamic_batching.preferred_batch_size == preferred
+    (source,), (target,) = config.input, config.output
+    assert (source.name, source.data_type, list(source.dims)) == ("input", definitions.TYPE_FP32, [3, 8, 8])
+    assert (target.name, target.data_type, list(target.dims)) == ("logits", definitions.TYPE_FP32, [16])
+    assert target.label_filename == "labels.txt"
+    (group,) = config.instance_group
+    on_gpu = runtime == "tensorrt"
+    assert group.kind == (group.KIND_GPU if on_gpu else group.KIND_CPU)
+    assert list(group.profile) == (["0"] if on_gpu else [])
+
+
+def test_triton_is_told_what_each_backend_needs(configurations, tensorrt_bundle):
+    _, found = configurations
+    assert found["openvino"].parameters["ENABLE_BATCH_PADDING"].string_value == "YES"
+    assert found["onnxruntime"].optimization.graph.level == 2
+    text = (tensorrt_bundle / "triton" / MODEL / "config.pbtxt").read_text()
+    assert re.search(r"TensorRT must be 11\.4\.\S+: the engine is bound to it\.", text)
+    assert "a request must bring as many" in text
+
+
+def test_a_wrong_configuration_would_be_noticed(configurations):
+    definitions, _ = configurations
+    for text in ('nam: "x"', "instance_group [ { kind: KIND_TPU } ]", "max_batch_size: many"):
+        with pytest.raises(text_format.ParseError):
+            text_format.Parse(text, definitions.ModelConfig())
+
+
+def test_triton_serves_the_engine_that_was_validated(onnxruntime_bundle, tensorrt_bundle):
+    for bundle, served, engine in (
+        (onnxruntime_bundle, "model.onnx", "engine.onnx"),
+        (tensorrt_bundle, "model.plan", "engine.plan"),
+    ):
+        assert sha256(bundle / "triton" / MODEL / "1" / served) == sha256(bundle / "engine" / engine)
+
+
+def test_what_triton_compiles_for_openvino_gives_the_engines_answers(
+    openvino_bundle, built, machine, inference, samples
+):
+    """As its backend does: read the model, fix the batch at the largest, compile."""
+    images = samples.cycled(4)["input"]
+    model = openvino.Core().read_model(openvino_bundle / "triton" / MODEL / "1" / "model.xml")
+    model.get_parameters()[0].set_layout(openvino.Layout("N..."))
+    openvino.set_batch(model, 4)
+    compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    with open_engine(built, machine, inference) as engine:
+        wanted = engine.run({"input": images})["logits"]
+    np.testing.assert_allclose(compiled(images)[0], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_openvinos_own_tool_reproduces_the_measurement(openvino_bundle):
+    done = subprocess.run(["bash", "reproduce.sh", "2"], cwd=openvino_bundle, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"Median:\s+[\d.]+ (us|ms)", done.stdout)
+
+
+def test_a_bare_loop_reproduces_the_measurement_where_there_is_no_tool(onnxruntime_bundle, tmp_path):
+    script = shutil.copytree(onnxruntime_bundle, tmp_path / "copy") / "reproduce.sh"
+    script.write_text(script.read_text().replace("SECONDS = 5", "SECONDS = 0.2"))
+    path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", script, "2"], env=os.environ | {"PATH": path}, cwd="/", capture_output=True, text=True
+    )
+    told = r"batch 2: [\d.]+ ms, the median of \d+ calls in CPUExecutionProvider\n"
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(told, done.stdout)
+
+
+def test_a_script_of_trtexec_finds_the_onnx_of_the_bundle(tensorrt_bundle):
+    script = (tensorrt_bundle / "engine" / "reproduce.sh").read_text()
+    assert "--onnx=../model.onnx" in script
+    assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+
+
+def refused(root, *arguments, precision="fp32"):
+    before = names_in(root)
+    done = enginery("bundle", precision, *arguments, cwd=root)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert names_in(root) == before, "it left something behind, or took something away"
+    return line.removeprefix("enginery: ")
+
+
+def rewrite(path, change):
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def test_only_what_passed_the_gate_is_bundled(project):
+    rewrite(project / "reports/verdict.json", lambda verdict: verdict["failures"].update(fp32=["cosine 0.5 is low"]))
+    assert refused(project) == "fp32 did not pass the gate and is not bundled: cosine 0.5 is low"
+
+
+def test_a_verdict_that_the_measurements_contradict_lets_nothing_through(project, machine):
+    record = EngineRecord.read(project / "artifacts/engines/fp32/engine.json")
+    judge(project, record, machine, broken=("cosine 0.5 is low",))
+    assert refused(project) == "fp32 broke its thresholds: cosine 0.5 is low"
+
+
+def test_an_unknown_precision_is_a_sentence(project):
+    rewrite(project / "reports/verdict.json", lambda verdict: verdict["failures"].update(int8=[]))
+    assert refused(project, precision="fp9") == "reports/verdict.json judges no precision 'fp9', only fp32, int8"
+    assert refused(project, precision="../x").endswith("judges no precision '../x', only fp32, int8")
+
+
+def test_the_report_of_another_engine_lets_none_through(project, machine):
+    record = EngineRecord.read(project / "artifacts/engines/fp32/engine.json")
+    judge(project, record, machine, identity="0" * 64)
+    assert "artifacts/engines/fp32 is not the engine that the report judges: run `dvc repro`" in refused(project)
+    judge(project, record, machine, identity=None)
+    assert "the report does not tell which engine of fp32 it judges: run `dvc repro`" in refused(project)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record.update(build_seconds=record["build_seconds"] + 1),
+        lambda record: record["preprocessing"].update(mean=[0.0, 0.0, 0.0]),
+        lambda record: record["class_names"].reverse(),
+    ],
+    ids=["built again", "other preprocessing", "other class names"],
+)
+def test_an_engine_that_was_changed_since_is_not_bundled(project, change):
+    rewrite(project / "artifacts/engines/fp32/engine.json", change)
+    assert "is not the engine that the report judges" in refused(project)
+
+
+def test_damage_is_a_sentence(project):
+    blob = project / "artifacts/engines/fp32/engine.blob"
+    blob.write_bytes(blob.read_bytes()[:-1])
+    assert "engine.blob is damaged" in refused(project)
+    blob.unlink()
+    assert "engine.blob is missing" in refused(project)
+
+
+def test_an_engine_of_another_onnx_is_not_bundled(project):
+    onnx = project / "artifacts/converted/fp32/model.onnx"
+    onnx.write_bytes(onnx.read_bytes() + b" ")
+    assert "the engine was not built as fp32 of artifacts/converted/fp32/model.onnx" in refused(project)
+    onnx.unlink()
+    assert "artifacts/converted/fp32/model.onnx is missing: run `dvc repro`" in refused(project)
+
+
+@pytest.mark.parametrize("name", ["reports/verdict.json", "reports/measurements.json"])
+def test_without_a_report_nothing_is_bundled(project, name):
+    (project / name).unlink()
+    assert f"{name} is missing: run `dvc repro`" in refused(project)
+    (project / name).write_text("{}")
+    assert f"{name} is damaged or of another version of Enginery (" in refused(project)
+
+
+def test_outside_a_project_it_is_a_sentence(tmp_path):
+    assert "reports/verdict.json is missing: run `dvc repro`" in refused(tmp_path)
+
+
+def test_a_folder_that_is_no_bundle_stays_as_it_is(project):
+    (project / "mine").mkdir()
+    (project / "mine" / "thesis.txt").write_text("years of work")
+    assert refused(project, "--out", "mine") == "mine is no bundle and stays as it is: give another folder with --out"
+    assert "mine/thesis.txt is a file: give a folder" in refused(project, "--out", "mine/thesis.txt")
+    assert "is no bundle and stays as it is" in refused(project, "--out", ".")
+
+
+def test_a_bundle_is_replaced_unless_somebody_worked_in_it(project):
+    first = bundled(project)
+    (first / "__pycache__").mkdir()
+    (first / "__pycache__" / "infer.pyc").write_text("")
+    (first / "labels.txt").write_text("my own names\n")
+    assert "would be replaced, but labels.txt was changed: save it" in refused(project)
+    (first / "labels.txt").unlink()
+    (first / "notes.txt").write_text("mine")
+    assert "would be replaced, but notes.txt is none of its files: save it" in refused(project)
+    (first / "notes.txt").unlink()
+    assert "labels.txt" in names_in(bundled(project))
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("pets:network", "pets-network"),
+        ("zoo.models:Small", "zoo.models-Small"),
+        ("data/models/my net.onnx", "my-net"),
+    ],
+)
+def test_a_model_of_ones_own_gives_its_name(project, source, name):
+    """The function alone is often called like any other."""
+    params = YAML(typ="safe").load((project / "params.yaml").read_text())
+    params["model"]["source"], params["weights"]["source"] = source, "given"
+    params["benchmark"]["baselines"] = ["onnxruntime"]
+    YAML(typ="safe").dump(params, project / "params.yaml")
+    done = enginery("bundle", "fp32", cwd=project)
+    assert (done.stdout, done.stderr) == (f"bundles/{name}-fp32\n", "")
+    assert (project / f"bundles/{name}-fp32/triton/{name}-fp32/config.pbtxt").is_file()
+
+
+def test_before_any_run_it_says_what_makes_the_engine(project):
+    """In a fresh clone, where the last report is."""
+    shutil.rmtree(project / "artifacts")
+    assert refused(project) == (
+        "there is no engine artifacts/engines/fp32: `dvc repro` makes one per precision, in artifacts/engines"
+    )
+
+
+def test_out_says_where(project, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for place in (tmp_path / "deep" / "er", tmp_path / "empty"):
+        done = enginery("bundle", "fp32", "--out", place, cwd=project)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{place}\n", "")
+        assert (place / "bundle.json").exists()
+
+
+def test_a_place_that_cannot_be_written_to_is_a_sentence(project):
+    assert refused(project, "--out", "/proc/bundle").startswith("/proc/")
+
+
+def test_all_templates_are_part_of_the_package():
+    (pattern,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][
+        "enginery.bundle"
+    ]
+    folder = ROOT / "enginery" / "bundle"
+    assert {path for path in pages.TEMPLATES.rglob("*") if path.is_file()} <= set(folder.glob(f"{pattern}/*")) | set(
+        folder.glob(pattern)
+    )
+
+
+def test_a_fact_that_is_missing_is_no_empty_place_in_a_page():
+    with pytest.raises(Exception, match="'model' is undefined"):
+        pages.render("NOTICE.j2", {"served": False})
+
+
+def test_a_bundle_says_that_it_ran_as_something_else(tmp_path, built, tiny_onnx, machine):
+    path = shutil.copytree(built, tmp_path / "fp32") / "engine.json"
+    record = json.loads(path.read_text())
+    record["layers"] = [layer | {"precision": "bf16"} for layer in record["layers"]]
+    path.write_text(json.dumps(record))
+    project = make_project(tmp_path / "project", path.parent, tiny_onnx, machine)
+    done = enginery("bundle", "fp32", cwd=project)
+    assert (done.returncode, done.stdout) == (0, f"bundles/{MODEL}\n")
+    assert done.stderr == "fp32 ran as bf16 where it was judged, and is never recommended\n"
+    page = project / done.stdout.strip() / "README.md"
+    assert "Mind that none of it was executed in fp32 there, but in bf16" in page.read_text()
+
+
+def test_a_high_percentile_of_few_calls_is_not_published(project):
+    def few(found):
+        for latency in found["precisions"][0]["benchmark"]["latencies"]:
+            latency["runs"] = 99
+
+    rewrite(project / "reports/measurements.json", few)
+    assert "| batch 4 | 2.50 ms, 1600 images/s |" in (bundled(project) / "README.md").read_text()

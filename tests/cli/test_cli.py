@@ -1,0 +1,248 @@
+"""The command as a whole: help that teaches, completion, colours, exit codes, and mistakes in typing."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from support.command import ROOT, enginery, on_a_terminal
+
+from enginery.engine.record import EngineRecord
+
+COMMANDS = ("doctor", "inspect", "infer", "compare", "bundle")
+COLOUR = "\033["
+
+
+def test_alone_it_teaches():
+    done = enginery()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == enginery("--help").stdout
+    listed = re.findall(r"(?m)^    (\w+) ", done.stdout)
+    assert tuple(listed) == COMMANDS, "the order in which one meets them"
+    shown = re.findall(r"(?m)^  (?:enginery|dvc) (\w+)", done.stdout)
+    assert shown == ["doctor", "repro", "inspect", "infer", "compare", "bundle"]
+    assert [line.split()[0] for line in done.stdout.split("exit codes:\n")[1].splitlines()] == [*"012345", "130"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_shows_examples_and_exit_codes(command):
+    done = enginery(command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    examples = done.stdout.split("examples:\n")[1]
+    assert f"  enginery {command}" in examples
+    assert re.search(r"[Ee]xits \d", examples)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_examples_in_the_help_can_be_parsed(command):
+    from enginery.cli import build_parser
+
+    parser = build_parser()
+    examples = enginery(command, "--help").stdout.split("examples:\n")[1]
+    lines = re.findall(r"(?m)^  enginery (.*?)(?: \| .*|   .*)?$", examples)
+    assert lines
+    for line in lines:
+        assert parser.parse_args(line.split()).run.__module__ == f"enginery.cli.{command}"
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_the_help_fits_a_terminal_of_80_columns(command):
+    shown = enginery(*command.split(), "--help", COLUMNS="80").stdout
+    assert max(map(len, shown.splitlines())) < 80
+
+
+@pytest.mark.parametrize("given", ["0", "few"])
+def test_a_count_must_be_one(given):
+    done = enginery("infer", "engine", "image.png", "--top", given)
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"argument --top: {given} is no whole number from 1 on\n")
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("inspct", "inspect"), ("infere", "infer"), ("docter", "doctor")])
+def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(typed, meant):
+    done = enginery(typed, "x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"enginery: error: '{typed}' is no command; did you mean '{meant}'?" in done.stderr
+
+
+def test_an_unlike_command_is_answered_with_all():
+    assert "known here: doctor, inspect, infer, compare, bundle" in enginery("quux").stderr
+
+
+def test_a_precision_in_place_of_a_folder_is_answered_with_the_folder(built, tmp_path):
+    shutil.copytree(built, tmp_path / "artifacts" / "engines" / "fp32")
+    done = enginery("inspect", "fp32", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.endswith("did you mean artifacts/engines/fp32?\n")
+
+
+def test_before_any_run_it_says_what_makes_engines(tmp_path):
+    for command in (("inspect", "artifacts/engines/int8"), ("infer", "artifacts/engines/int8", "cat.jpg")):
+        done = enginery(*command, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (1, "")
+        wanted = "there is no engine artifacts/engines/int8: `dvc repro` makes one per precision, in artifacts/engines"
+        assert done.stderr == f"enginery: {wanted}\n"
+
+
+def test_the_version_is_that_of_the_project():
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    done = enginery("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"enginery {wanted}\n", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_is_a_script_of_the_shell(shell):
+    done = enginery("--print-completion", shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(command in done.stdout for command in COMMANDS)
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n"], input=done.stdout, text=True).returncode == 0
+
+
+def pressed(cwd, *lines):
+    """What bash offers for each line when the tab key is pressed at its end."""
+    program = (
+        'source /dev/stdin <<< "$SCRIPT"\n'
+        "complete -p enginery | grep -o -- '-F [a-z_]*'\n"
+        'press() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_enginery; echo "${COMPREPLY[@]}"; }\n'
+    ) + "".join(f"press enginery {line}\n" for line in lines)
+    script = enginery("--print-completion", "bash").stdout
+    done = subprocess.run(
+        ["bash", "-c", program],
+        cwd=cwd,
+        env=os.environ | {"SCRIPT": script},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    function, *offered = done.stdout.splitlines()
+    assert (function, done.stderr) == ("-F _shtab_enginery", "")
+    return [set(each.split()) for each in offered]
+
+
+def test_bash_completes_commands_and_options():
+    assert pressed(ROOT, "in", "infer --t") == [{"inspect", "infer"}, {"--top", "--threads"}]
+
+
+def test_bash_completes_precisions_that_were_made_and_runs_to_compare(tmp_path):
+    for place in ("artifacts/engines/fp32", "artifacts/engines/fp16", "reports"):
+        (tmp_path / place).mkdir(parents=True)
+    git = "git -c user.name=a -c user.email=a@b"
+    made = f"git init -q -b main && {git} commit -q --allow-empty -m one && git tag released"
+    subprocess.run(["bash", "-c", made], cwd=tmp_path, check=True)
+    subprocess.run(["git", "branch", "x$(touch${IFS}run)"], cwd=tmp_path, check=True)
+    everything, some, runs, tags = pressed(tmp_path, "bundle ''", "bundle fp1", "compare ''", "compare HEAD rel")
+    assert (everything, some) == ({"fp32", "fp16"}, {"fp16"})
+    assert runs >= {"HEAD", "HEAD~1", "main", "released", "reports", "x$(touch${IFS}run)"}
+    assert not (tmp_path / "run").exists(), "a branch's name was run as a command"
+    assert tags == {"released"}
+
+
+def test_completion_offers_nothing_where_there_is_nothing(tmp_path):
+    assert pressed(tmp_path, "bundle fp") == [set()]
+
+
+TYPED_IN_ZSH = r"""
+zmodload zsh/zpty
+zpty shell TERM=dumb PS1= zsh -f -i
+zpty -w shell 'autoload -Uz compinit; compinit -u -D; eval "$SCRIPT"; enginery() { print "ran<$*>" }'
+zpty -w shell $'enginery insp\t \nenginery bundle fp1\t\nexit'
+while zpty -r shell line; do print -r -- $line; done
+"""
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh here: `apt-get install zsh` as root")
+def test_zsh_completes_what_the_documented_line_registers(tmp_path):
+    """At a terminal of its own, where the Tab key is pressed."""
+    assert '`eval "$(enginery --print-completion zsh)"`' in (ROOT / "docs/cli.md").read_text()
+    (tmp_path / "artifacts/engines/fp16").mkdir(parents=True)
+    script = os.environ | {"SCRIPT": enginery("--print-completion", "zsh").stdout}
+    typed = ["zsh", "-f", "-c", TYPED_IN_ZSH]
+    done = subprocess.run(typed, cwd=tmp_path, env=script, capture_output=True, text=True, timeout=60)
+    assert re.findall(r"^ran<(.*?) *>", done.stdout, re.MULTILINE) == ["inspect", "bundle fp16"], done.stdout
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="there is no fish here: `apt-get install fish` as root")
+def test_fish_completes_after_the_documented_line():
+    line = "enginery --print-completion fish | source"
+    assert f"`{line}`" in (ROOT / "docs/cli.md").read_text()
+    path = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    asked = ["fish", "--no-config", "-c", f"{line}; complete --do-complete 'enginery in'"]
+    done = subprocess.run(asked, env=path, capture_output=True, text=True, timeout=60)
+    assert (re.findall(r"(?m)^in\w+", done.stdout), done.stderr) == (["infer", "inspect"], ""), done.stdout
+
+
+def test_json_of_an_engine_is_its_record_and_what_follows(built):
+    done = enginery("inspect", built, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    record, told = EngineRecord.read(built / "engine.json"), json.loads(done.stdout)
+    derived = {"executed": {"fp32": 3}, "share_as_asked": 1.0, "identity": record.identity}
+    assert told == json.loads((built / "engine.json").read_text()) | derived
+
+
+def test_colours_are_for_terminals_alone(tmp_path):
+    error = ("inspect", tmp_path)
+    assert COLOUR in on_a_terminal(*error, NO_COLOR="")
+    assert COLOUR not in on_a_terminal(*error, NO_COLOR="1")
+    assert COLOUR not in on_a_terminal(*error, TERM="dumb")
+    assert COLOUR not in enginery(*error).stderr
+    assert COLOUR in on_a_terminal("doctor", cwd=ROOT)
+    assert COLOUR not in enginery("doctor").stdout
+
+
+def test_a_reader_that_has_had_enough_is_no_error(built):
+    command = f"{sys.executable} -m enginery.cli inspect {built} --json | head -c 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("{0\n", "")
+
+
+def test_the_command_alone_is_quick_to_load():
+    """Help and completion need none of what the commands need."""
+    program = "import sys, enginery.cli as cli; cli.build_parser(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"numpy", "pandas", "onnx", "pydantic", "torch", "jinja2", "openvino"}
+
+
+def test_an_interrupt_is_a_sentence():
+    program = (
+        "import sys, enginery.doctor\n"
+        "def interrupted(): raise KeyboardInterrupt\n"
+        "enginery.cli.doctor.environment.examine = interrupted\n"
+        "sys.argv = ['enginery', 'doctor']\n"
+        "from enginery.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "enginery: interrupted; nothing half-written was kept\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_no_error(built, closed):
+    command = f"{sys.executable} -m enginery.cli inspect {built} {closed}"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_name_that_the_locale_cannot_write_is_escaped():
+    done = enginery("inspect", "caf\u00e9", PYTHONIOENCODING="ascii")
+    assert done.returncode == 1
+    assert done.stderr.startswith("enginery: there is no engine caf\\xe9")
+
+
+@pytest.mark.parametrize("command", [["inspect", ""], ["infer", "", "image.png"], ["compare", "", "reports"]])
+def test_an_empty_path_is_not_the_present_folder(command):
+    done = enginery(*command)
+    assert done.returncode == 2
+    assert "it is empty: was a variable of the shell not set?" in done.stderr
+
+
+def test_engine_and_images_that_are_swapped_are_told_by_the_engine(built, tmp_path):
+    done = enginery("infer", str(tmp_path), str(built))
+    assert done.returncode == 1
+    assert f"{tmp_path} is not an engine's folder" in done.stderr

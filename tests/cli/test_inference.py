@@ -1,0 +1,272 @@
+"""`enginery infer`: what an engine says of images, and what it is fed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.command import ROOT, enginery, on_a_terminal
+
+from enginery.cli.inference import Classifier, batch_size, best, require_classifier, required_preprocessing
+from enginery.core.errors import EngineryError
+from enginery.engine.engine import open_engine
+
+NOBODY = 65534
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Seven pictures of noise in two class folders, of other sizes and forms than the engine takes."""
+    folder = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(5)
+    for number, (shape, suffix) in enumerate(
+        [((9, 20, 3), "png"), ((31, 12, 3), "jpg"), ((8, 8), "png"), ((50, 50, 4), "png"), ((10, 11, 3), "bmp")] * 2
+    ):
+        place = folder / f"class {number % 2}" / "deeper"
+        place.mkdir(parents=True, exist_ok=True)
+        if number < 7:
+            Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)).save(place / f"{number}.{suffix}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(photos):
+    return sorted(path for path in photos.rglob("*") if path.is_file())
+
+
+class Recorder:
+    """An engine that remembers what it was fed."""
+
+    def __init__(self, engine):
+        self.record, self._engine, self.fed = engine.record, engine, []
+
+    def run(self, feeds):
+        self.fed += feeds.values()
+        return self._engine.run(feeds)
+
+
+def test_the_engine_is_fed_the_very_tensor_that_validation_fed_it(built, machine, inference, images, photos, validated):
+    with open_engine(built, machine, inference) as engine:
+        recorder = Recorder(engine)
+        answers = list(Classifier(recorder, built).answer(images, top=1))
+    (fed,) = recorder.fed
+    order = [sample.name for sample in validated.manifest.samples]
+    wanted = validated.cycled(7)["input"][[order.index(path.relative_to(photos).as_posix()) for path in images]]
+    assert fed.dtype == wanted.dtype
+    assert np.array_equal(fed, wanted)
+    assert [answer.image for answer in answers] == images
+
+
+def test_the_best_classes_come_with_their_probabilities(built, images, photos, expected):
+    done = enginery("infer", built, *images, "--top", 3, "--json", "--threads", 1)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["image"] for line in lines] == [str(path) for path in images]
+    for path, line in zip(images, lines, strict=True):
+        logits = expected[path.relative_to(photos).as_posix()].astype(np.float64)
+        odds = np.exp(logits) / np.exp(logits).sum()
+        order = np.argsort(-odds)[:3]
+        assert [guess["index"] for guess in line["top"]] == order.tolist()
+        assert [guess["class"] for guess in line["top"]] == [f"class {index}" for index in order]
+        assert [guess["probability"] for guess in line["top"]] == pytest.approx(odds[order].tolist(), abs=1e-5)
+
+
+def test_a_folder_stands_for_all_images_below_it(built, photos, images):
+    done = enginery("infer", built, photos, "--top", 1)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = done.stdout.splitlines()
+    assert [row.split("   ")[0].strip() for row in rows] == [str(path) for path in images]
+    assert all(row.endswith("%") for row in rows)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_the_batch_size_changes_no_answer(built, photos, size):
+    """The engine takes 2 to 8: a batch of one is filled up, and so is the last one."""
+    whole, parts = (enginery("infer", built, photos, "--json", *more) for more in ((), ("--batch", size)))
+    assert parts.returncode == 0
+    for one, other in zip(whole.stdout.splitlines(), parts.stdout.splitlines(), strict=True):
+        one, other = json.loads(one), json.loads(other)
+        assert one["image"] == other["image"]
+        assert [guess["class"] for guess in one["top"]] == [guess["class"] for guess in other["top"]]
+
+
+def test_by_default_batches_are_as_large_as_the_engine_takes(built, machine, inference):
+    with open_engine(built, machine, inference) as engine:
+        assert batch_size(engine.record, None) == 8
+
+
+def test_a_broken_image_is_named_and_the_others_are_answered(built, images, tmp_path):
+    (tmp_path / "text.png").write_text("no picture")
+    (tmp_path / "cut.jpg").write_bytes(images[0].read_bytes()[:60])
+    broken = [tmp_path / "text.png", tmp_path / "nothing.png", tmp_path / "cut.jpg"]
+    done = enginery("infer", built, broken[0], images[0], *broken[1:], images[1], "--top", 1)
+    assert done.returncode == 5
+    assert [row.split("   ")[0].strip() for row in done.stdout.splitlines()] == [str(path) for path in images[:2]]
+    *named, total = done.stderr.splitlines()
+    assert [line.split()[0] for line in named] == list(map(str, broken))
+    assert named[0].startswith(f"{broken[0]} is not an image that can be decoded: ")
+    assert named[1] == f"{broken[1]} does not exist"
+    assert total == "could not be read: 3 of 5 images"
+
+
+def test_in_json_a_broken_image_has_its_line(built, images, tmp_path):
+    (tmp_path / "text.png").write_text("no picture")
+    done = enginery("infer", built, tmp_path / "text.png", images[0], "--json")
+    assert done.returncode == 5
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert first.keys() == {"image", "error"}
+    assert "is not an image that can be decoded" in first["error"]
+    assert second.keys() == {"image", "top"}
+
+
+def test_nothing_but_broken_images_is_no_crash(built, tmp_path):
+    (tmp_path / "text.png").write_text("no picture")
+    done = enginery("infer", built, tmp_path / "text.png")
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr.splitlines()[-1] == "could not be read: 1 of 1 images"
+
+
+def refused(*arguments, **more):
+    done = enginery("infer", *arguments, **more)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("enginery: ")
+    return line
+
+
+def test_an_empty_folder_is_a_sentence(built, tmp_path):
+    (tmp_path / "notes.txt").write_text("no picture")
+    assert f"{tmp_path} holds no images: looked for .avif, .bmp" in refused(built, tmp_path)
+
+
+def test_a_batch_that_the_engine_does_not_take_is_a_sentence(built, images):
+    assert "--batch 1000000 is more than the engine takes: 8" in refused(built, images[0], "--batch", 1000000)
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "many"])
+@pytest.mark.parametrize("option", ["--batch", "--top", "--threads"])
+def test_a_senseless_number_is_a_mistake_of_the_command_line(built, images, option, wrong):
+    done = enginery("infer", built, images[0], option, wrong)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"argument {option}: " in done.stderr
+
+
+def test_more_classes_than_there_are_is_all_of_them(built, images):
+    done = enginery("infer", built, images[0], "--top", 1000, "--json")
+    assert len(json.loads(done.stdout)["top"]) == 16
+
+
+def test_what_is_no_engine_is_a_sentence_with_a_suggestion(built, images):
+    absent = built.with_name("fp23")
+    assert f"there is no engine {absent}; did you mean {built}?" in refused(absent, images[0])
+    assert "is not an engine's folder" in refused(images[0].parent, images[0])
+
+
+def test_a_damaged_engine_is_not_loaded(built, images, tmp_path):
+    copy = shutil.copytree(built, tmp_path / "engine")
+    blob = copy / "engine.blob"
+    blob.write_bytes(blob.read_bytes()[:-1])
+    assert "engine.blob is damaged: its hash differs" in refused(copy, images[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        ({"cores": 640}, "was built for another machine: cores 640 there and "),
+        ({"runtime": "tensorrt", "device": "cuda"}, "runs on tensorrt, but TensorRT is not installed: pip install"),
+    ],
+)
+def test_an_engine_of_another_machine_is_a_sentence(built, images, tmp_path, change, wanted):
+    copy = shutil.copytree(built, tmp_path / "engine")
+    record = json.loads((copy / "engine.json").read_text())
+    record["target"] |= change
+    (copy / "engine.json").write_text(json.dumps(record))
+    assert wanted in refused(copy, images[0])
+
+
+def test_what_takes_no_images_is_refused(built, machine, inference):
+    with open_engine(built, machine, inference) as engine:
+        record = engine.record
+    fed_tensors = record.model_copy(update={"preprocessing": None})
+    with pytest.raises(EngineryError, match="takes tensors, not images"):
+        required_preprocessing(fed_tensors, built)
+    inputs = record.interface.inputs * 2
+    pair = record.model_copy(update={"interface": record.interface.model_copy(update={"inputs": inputs})})
+    with pytest.raises(
+        EngineryError, match="is no classifier of images, one input and a score per class: it has input"
+    ):
+        require_classifier(pair, built)
+    with pytest.raises(EngineryError, match="is no classifier of images"):
+        require_classifier(record.model_copy(update={"scores": "none"}), built)
+    interface = record.interface
+    varying = interface.outputs[0].model_copy(update={"shape": ("batch", "height//8")})
+    pieces = record.model_copy(update={"interface": interface.model_copy(update={"outputs": (varying,)})})
+    with pytest.raises(EngineryError, match="is no classifier of images"):
+        require_classifier(pieces, built)
+
+
+def test_scores_that_are_no_numbers_are_told(built, machine, inference, images):
+    class Spoiled(Recorder):
+        def run(self, feeds):
+            return {name: array * np.nan for name, array in super().run(feeds).items()}
+
+    with open_engine(built, machine, inference) as engine, pytest.raises(EngineryError, match="are not all finite"):
+        list(Classifier(Spoiled(engine), built).answer(images, top=1))
+
+
+def test_a_model_that_ends_in_a_softmax_gives_its_probabilities_itself():
+    guesses = best(np.array([0.1, 0.7, 0.2], np.float32), ["a", "b", "c"], top=2)
+    assert [(guess.name, round(guess.probability, 6)) for guess in guesses] == [("b", 0.7), ("c", 0.2)]
+    assert best(np.array([0.1, 0.7, 0.3], np.float32), ["a", "b", "c"], top=1)[0].probability < 0.5, "these are logits"
+
+
+def test_probabilities_of_huge_scores_do_not_overflow():
+    guesses = best(np.array([1e4, -1e4, 1e4], np.float32), ["a", "b"], top=3)
+    assert [(guess.name, guess.number) for guess in guesses] == [("a", 0), ("class 2", 2), ("b", 1)]
+    assert [guess.probability for guess in guesses] == [0.5, 0.5, 0.0]
+
+
+def test_neither_torch_nor_pandas_is_loaded(built, images):
+    program = (
+        "import sys; from pathlib import Path; from enginery.cli.inference import infer\n"
+        f"infer(Path({str(built)!r}), [Path({str(images[0])!r})], 1, None, 1, True)\n"
+        "print(*sorted({'torch', 'torchvision', 'pandas', 'sklearn', 'openvino'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "openvino"
+
+
+def test_a_bar_is_drawn_only_where_it_is_not_between_answers(built, photos):
+    assert "batches" not in on_a_terminal("infer", built, photos)
+    assert "batches" in on_a_terminal("infer", built, photos, both=False)
+    assert "batches" not in enginery("infer", built, photos).stderr
+
+
+def test_open_engine_takes_the_runtime_from_the_engine(built, machine):
+    with open_engine(built, threads=1) as engine:
+        assert engine.record.target.runtime == machine.runtime
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_folder_that_may_not_be_read_is_a_sentence(built):
+    """root may read everything, so the process becomes nobody's once all is imported."""
+    program = (
+        "import os, sys, enginery.cli.inference; from enginery.cli import main\n"
+        f"os.setuid({NOBODY}); sys.argv[0] = 'infer'; sys.argv.insert(0, 'enginery'); main()"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        engine, locked = shutil.copytree(built, Path(folder) / "engine"), Path(folder) / "locked"
+        engine.chmod(0o755)
+        locked.mkdir(mode=0)
+        command = [sys.executable, "-c", program, str(engine), str(locked)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"enginery: {locked}: Permission denied\n"

@@ -1,0 +1,307 @@
+import datetime
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from support.params import REMOVED, written
+from support.paths import ROOT
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.all import Params
+from enginery.core.params.model import ModelParams
+from enginery.core.params.precisions import PrecisionParams
+from enginery.model.records import Weights
+
+
+def error_of(path):
+    with pytest.raises(EngineryError) as caught:
+        Params.read(path)
+    return str(caught.value)
+
+
+def test_the_repositorys_own_parameters_load():
+    params = Params.read(ROOT / "params.yaml")
+    assert list(params.precisions) == ["fp32", "fp16", "bf16", "int8"]
+    assert params.precisions["int8"].made_from == "calibrated"
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        # Mistyped names, at every depth.
+        ({"modle": {"source": "resnet18"}}, "modle is not a parameter; did you mean 'model'?"),
+        ({"calibration.methd": "max"}, "calibration.methd is not a parameter; did you mean 'method'?"),
+        ({"weights.training.epoch": 4}, "weights.training.epoch is not a parameter; did you mean 'epochs'?"),
+        ({"samples.preprocessing.croop": 4}, "samples.preprocessing.croop is not a parameter; did you mean 'crop'?"),
+        ({"build.profile.batch.maxx": 4}, "build.profile.batch.maxx is not a parameter; did you mean 'max'?"),
+        ({"precisions.int8.form": "calibrated"}, "precisions.int8.form is not a parameter; did you mean 'from'?"),
+        (
+            {"precisions.int8.thresholds.cosin": 0.9},
+            "precisions.int8.thresholds.cosin is not a parameter; did you mean 'cosine'?",
+        ),
+        ({"precisions.fp16.keep.node": []}, "precisions.fp16.keep.node is not a parameter; did you mean 'nodes'?"),
+        ({"export.zzz": 1}, "export.zzz is not a parameter; known here: opset"),
+        (
+            {"model.source": "nets.Net"},
+            "model.source: 'nets.Net' is neither a torchvision classifier, nor package.module:factory, "
+            "nor data/models/FILE.onnx",
+        ),
+        (
+            {"model.source": "nets:"},
+            "model.source: 'nets:' is neither a torchvision classifier, nor package.module:factory, "
+            "nor data/models/FILE.onnx",
+        ),
+        (
+            {"model.source": ":Net"},
+            "model.source: ':Net' is neither a torchvision classifier, nor package.module:factory, "
+            "nor data/models/FILE.onnx",
+        ),
+        (
+            {"model.source": ".nets:Net"},
+            "model.source: '.nets:Net' is neither a torchvision classifier, nor package.module:factory, "
+            "nor data/models/FILE.onnx",
+        ),
+        (
+            {"model.source": "nets.py:Net"},
+            "model.source: 'nets.py:Net' is neither a torchvision classifier, nor package.module:factory, "
+            "nor data/models/FILE.onnx",
+        ),
+        (
+            {"model.source": "code/nets:Net"},
+            "model.source: 'code/nets:Net' is neither a torchvision classifier, nor package.module:factory, "
+            "nor data/models/FILE.onnx",
+        ),
+        # Precisions.
+        ({"precisions.in8": {}}, "precisions.in8: unknown precision; known here: fp32, fp16, bf16, int8, fp8"),
+        ({"precisions.tf32": {}}, "precisions.tf32: unknown precision; known here: fp32, fp16, bf16, int8, fp8"),
+        ({"precisions": {}}, "precisions is empty"),
+        ({"precisions.int8.from": "simplified"}, "precisions.int8.from: int8 is made from 'calibrated'"),
+        ({"precisions.fp16.from": "calibrated"}, "precisions.fp16.from: fp16 is made from 'simplified'"),
+        (
+            {"precisions.int8.must_pay": {"over": "fp8", "times": 1.1}},
+            "precisions.int8.must_pay.over: fp8 is not another precision that is made",
+        ),
+        (
+            {"precisions.int8.must_pay": {"over": "int8", "times": 1.1}},
+            "precisions.int8.must_pay.over: int8 is not another precision that is made",
+        ),
+        ({"precisions.int8.from": "exported"}, "precisions.int8.from: input should be 'simplified' or 'calibrated'"),
+        # What the runtimes are told.
+        (
+            {"precisions.fp16.keep.rest": "auto"},
+            "precisions.fp16.keep.rest: only int8 and fp8 have a choice; fp16 keeps fp32",
+        ),
+        (
+            {"precisions.int8.keep.rest": "bf16"},
+            "precisions.int8.keep.rest: input should be 'auto', 'fp32' or 'fp16', got",
+        ),
+        ({"runtime": "tensorrt-rtx"}, "runtime: input should be 'auto', "),
+        (
+            {"build.tensorrt.compute_capabilities": ["9.0"]},
+            "build.tensorrt.compute_capabilities.0: input should be '7.5', ",
+        ),
+        ({"build.tensorrt.compute_capabilities": []}, "build.tensorrt.compute_capabilities is empty"),
+        ({"build.tensorrt.optimization_level": 6}, "build.tensorrt.optimization_level: input should be less than"),
+        ({"build.tensorrt.workspace_mb": 0}, "build.tensorrt.workspace_mb: input should be greater than"),
+        ({"build.tensorrt.workspce_mb": 1}, "build.tensorrt.workspce_mb is not a parameter; did you mean"),
+        ({"build.tensorrt.hardware_compatibility": "all"}, "build.tensorrt.hardware_compatibility: input should be"),
+        ({"build.tf32": "maybe"}, "build.tf32: input should be a valid boolean"),
+        ({"inference.thread": 1}, "inference.thread is not a parameter; did you mean 'threads'?"),
+        ({"build.tensorrt": REMOVED}, "build.tensorrt is missing"),
+        # Batch sizes.
+        ({"benchmark.batches": [1, 32, 64]}, "benchmark.batches: 32, 64 lies outside build.profile.batch 1 to 16"),
+        ({"build.profile.batch.min": 4}, "benchmark.batches: 1 lies outside build.profile.batch 4 to 16"),
+        ({"build.profile.batch.opt": 32}, "build.profile.batch: needs min <= opt <= max, got 1, 32, 16"),
+        ({"build.profile.batch.min": 0}, "build.profile.batch.min: input should be greater than or equal to 1, got 0"),
+        ({"benchmark.batches": []}, "benchmark.batches is empty"),
+        ({"benchmark.batches": [1, 4, 1]}, "benchmark.batches: lists a value twice: 1, 4, 1"),
+        ({"benchmark.batches": [0]}, "benchmark.batches.0: input should be greater than or equal to 1, got 0"),
+        ({"benchmark.baselines": ["eager", "eager"]}, "benchmark.baselines: lists a value twice: eager, eager"),
+        ({"benchmark.baselines": ["fast"]}, "benchmark.baselines.0: 'fast' is no baseline: write onnxruntime, "),
+        ({"benchmark.baselines": ["compile+eager"]}, "benchmark.baselines.0: 'compile+eager' is no baseline: "),
+        ({"benchmark.baselines": ["onnxruntime+fp16"]}, "benchmark.baselines.0: 'onnxruntime+fp16' is no baseline: "),
+        ({"benchmark.baselines": ["eager+"]}, "benchmark.baselines.0: 'eager+' is no baseline: "),
+        ({"benchmark.requests": [0]}, "benchmark.requests.0: input should be greater than or equal to 1, got 0"),
+        ({"benchmark.requests": [2, 2]}, "benchmark.requests: lists a value twice: 2, 2"),
+        # Values of the wrong type, or beyond reason.
+        ({"weights.training.epochs": "many"}, "weights.training.epochs: input should be a valid integer"),
+        ({"weights.training.epochs": 2.5}, "weights.training.epochs: input should be a valid integer, got 2.5"),
+        ({"samples.calibration": 0}, "samples.calibration: input should be greater than or equal to 1, got 0"),
+        ({"samples.training": 0}, "samples.training: weights.source is 'train', which needs training samples; got 0"),
+        ({"samples.preprocessing.crop": 65}, "samples.preprocessing: crop is 65 high, which is larger than resize, 64"),
+        (
+            {"samples.preprocessing.crop": [64, 65]},
+            "samples.preprocessing: crop is 65 wide, which is larger than resize, 64",
+        ),
+        (
+            {"samples.preprocessing.crop": [1, 2, 3]},
+            "samples.preprocessing.crop: write one number from 1 to 65500, or [height, width], not [1, 2, 3]",
+        ),
+        (
+            {"samples.preprocessing.crop": 0},
+            "samples.preprocessing.crop: write one number from 1 to 65500, or [height, width], not 0",
+        ),
+        (
+            {"samples.preprocessing.crop": [8, 0]},
+            "samples.preprocessing.crop.1: input should be greater than or equal to 1, got 0",
+        ),
+        (
+            {"samples.preprocessing.resize": [64, 80]},
+            "samples.preprocessing: resize: the shorter side is one number; [height, width] is for stretch and pad",
+        ),
+        (
+            {"samples.preprocessing.mean": [0.5, 0.5]},
+            "samples.preprocessing: mean has 2 values, and rgb has 3 channels",
+        ),
+        ({"samples.preprocessing.color": "grey"}, "samples.preprocessing: mean has 3 values, and grey has 1 channels"),
+        ({"samples.preprocessing.divide_by": 0}, "samples.preprocessing.divide_by: input should be greater than 0"),
+        (
+            {"samples.preprocessing.layout": "nhwc"},
+            "weights.source: train learns from images of samples.preprocessing.layout nchw; give weights",
+        ),
+        (
+            {"samples.class_names": [0, 1]},
+            "samples.class_names: write null, a file, or a list of names (numbers in quotes), not [0, 1]",
+        ),
+        ({"samples.preprocessing.std": [1, 0, 1]}, "samples.preprocessing: every std must be above 0"),
+        (
+            {"samples.preprocessing.std": [1, float("nan"), 1]},
+            "samples.preprocessing.std.1: input should be a finite number, got nan",
+        ),
+        ({"calibration.method": "entrpy"}, "calibration.method: input should be 'max', "),
+        ({"calibration.bins": 128}, "calibration.bins: input should be greater than or equal to 2048, got 128"),
+        ({"precisions.int8.thresholds.cosine": 1.5}, "precisions.int8.thresholds.cosine: input should be less than"),
+        ({"precisions.int8.keep.op_types": "Conv"}, "precisions.int8.keep.op_types: input should be a list"),
+        ({"samples": 3}, "samples: input should be a section of parameters, got 3"),
+        ({"precisions": [1]}, "precisions: input should be a section of parameters, got [1]"),
+        *(
+            (
+                {"export.opset": opset},
+                f"export.opset: write a whole number from 18 to 24, not {opset!r}: PyTorch's exporter writes none "
+                "older, and TensorRT 10 supports none newer",
+            )
+            for opset in (11, 25, 20.5, "abc", True, None)
+        ),
+        ({"runtime": "tensort"}, "runtime: input should be 'auto', "),
+        ({"model": None}, "model: "),
+        # Missing sections and parameters.
+        ({"benchmark": REMOVED}, "benchmark is missing"),
+        ({"precisions.int8.thresholds": REMOVED}, "precisions.int8.thresholds is missing"),
+        ({"precisions.int8.from": REMOVED}, "precisions.int8.from is missing"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_wrong_parameter_is_one_readable_line_that_names_it(tmp_path, changes, wanted):
+    path = written(tmp_path, changes)
+    message = error_of(path)
+    assert message.startswith(f"{path}: ")
+    assert wanted in message
+    assert "\n" not in message
+    assert "pydantic" not in message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"build.tensorrt.compute_capabilities": ["9.0"]},
+        {"benchmark.baselines": ["fast"]},
+        {"benchmark.requests": [0]},
+        {"precisions.int4": {}},
+        {"precisions.int4": {"from": "calibrated"}},
+        {"precisions.int8.keep.rest": "bf16"},
+        {"samples.preprocessing.crop": 0},
+        {"samples.preprocessing.resize": 65501},
+    ],
+    ids=str,
+)
+def test_a_mistake_is_told_once(tmp_path, changes):
+    (place,) = changes
+    message = error_of(written(tmp_path, changes))
+    assert message.count(place) == 1
+    assert "; " not in message.replace("; known here: ", "")
+
+
+@pytest.mark.parametrize("opset", [18, 24])
+def test_the_opsets_that_are_told_can_be_had(tmp_path, opset):
+    assert Params.read(written(tmp_path, {"export.opset": opset})).export.opset == opset
+
+
+def test_every_wrong_parameter_is_named_at_once(tmp_path):
+    message = error_of(written(tmp_path, {"calibration.methd": 1, "export.opset": 11, "runtim": "auto"}))
+    assert all(name in message for name in ("calibration.methd", "export.opset", "runtim"))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("precisions:\n  int8: {}\n  fp16: {}\n  int8: {}\n", 'line 4: found duplicate key "int8"'),
+        ("samples: [1, 2\n", "is not valid YAML: line 2: "),
+        ("samples:\n\tseed: 0\n", "is not valid YAML: line 2: "),
+        ("name: *nothing\n", "is not valid YAML: line 1: found undefined alias 'nothing'"),
+        ("name: \x00\n", "is not valid YAML: unacceptable character"),
+        ("", "the file: input should be a section of parameters"),
+        ("- a\n- b\n", "the file: input should be a section of parameters"),
+        ("1: 2\n", "1: keys should be strings"),
+    ],
+)
+def test_a_file_that_holds_no_parameters_is_one_readable_line(tmp_path, text, wanted):
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    message = error_of(path)
+    assert message.startswith(str(path))
+    assert wanted in message
+    assert "\n" not in message
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "params.yaml").write_bytes(b"\xff\xfe\x00")
+    assert "is not valid YAML" in error_of(tmp_path / "params.yaml")
+
+
+def test_a_missing_file_says_where_to_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert error_of(Path("params.yaml")) == f"params.yaml is not in {tmp_path}: run from the root of the project"
+
+
+def test_a_precision_without_a_section_is_named(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert PrecisionParams.read_for("int8") == Params.read().precisions["int8"]
+    with pytest.raises(EngineryError, match=re.escape("no section precisions.fp8; it has fp32, fp16, bf16, int8")):
+        PrecisionParams.read_for("fp8")
+
+
+def test_the_commented_out_precision_is_ready_to_use(tmp_path):
+    """params.yaml says that fp8 only needs to be uncommented."""
+    text = (ROOT / "params.yaml").read_text()
+    start, end = text.index("  # fp8:\n"), text.index("\nbuild:")
+    uncommented = re.sub(r"(?m)^  # ", "  ", text[start:end])
+    (tmp_path / "params.yaml").write_text(text[:start] + uncommented + text[end:])
+    assert Params.read(tmp_path / "params.yaml").precisions["fp8"].made_from == "calibrated"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("inf"),
+        float("nan"),
+        [1, {"deep": float("inf")}],
+        {0: "cat", 1: "dog"},
+        datetime.date(2024, 1, 1),
+        {"a", "b"},
+        b"bytes",
+    ],
+    ids=repr,
+)
+def test_arguments_that_later_stages_would_get_otherwise_are_refused(value):
+    """Each later stage makes the model anew, of what was recorded in JSON."""
+    with pytest.raises(ValidationError, match=r"cap is .*, which no record keeps: write text, finite numbers"):
+        ModelParams(source="net:make", arguments={"width": 4, "cap": value})
+
+
+def test_arguments_that_json_keeps_are_taken_as_they_are(tmp_path):
+    arguments = {"width": 4, "rate": 0.1, "names": {"0": "cat"}, "sizes": [1, [2, None]], "deep": True, "big": 10**30}
+    assert ModelParams(source="net:make", arguments=arguments).arguments == arguments
+    record = Weights(model="net:make", arguments=arguments, source="given", classes=None, sha256="0" * 64)
+    record.write(tmp_path / "weights.json")
+    assert Weights.read(tmp_path / "weights.json").arguments == arguments

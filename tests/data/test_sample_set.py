@@ -1,0 +1,120 @@
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.build import Profile, Range
+from enginery.data.preprocessing import normalize
+from enginery.data.sample_set import SampleSet, checked_feeds, file_of, run_all
+
+
+@pytest.mark.parametrize(("size", "wanted"), [(5, [5, 5, 5, 5, 1]), (21, [21]), (30, [21])])
+def test_batches_cover_the_samples_in_order(samples, size, wanted):
+    batches = list(samples.batches(size))
+    assert [len(batch["input"]) for batch in batches] == wanted
+    read = np.concatenate([batch["input"] for batch in batches])
+    assert np.array_equal(read, samples.read_at(np.arange(21))["input"])
+
+
+def test_whole_batches_are_filled_up_from_the_start(samples):
+    *_, last = samples.batches(5, whole=True)
+    assert np.array_equal(last["input"], samples.read_at(np.array([20, 0, 1, 2, 3]))["input"])
+
+
+def test_reading_normalizes_the_stored_bytes(samples, preprocessing):
+    stored = np.load(samples.folder / file_of(0))
+    assert np.array_equal(samples.read_at(np.array([4, 3]))["input"], normalize(stored[[4, 3]], preprocessing))
+
+
+def test_more_samples_than_there_are_go_round(samples):
+    assert np.array_equal(samples.cycled(23)["input"][21:], samples.cycled(2)["input"])
+
+
+def test_a_batch_that_was_read_takes_no_memory_any_more(samples):
+    assert next(samples.batches(5))["input"].shape == (5, 3, 8, 8)
+    assert str(samples.folder / file_of(0)) not in Path("/proc/self/maps").read_text()
+
+
+def test_arrays_without_preprocessing_are_fed_as_they_came(tmp_path, manifest):
+    ids, mask = np.arange(42).reshape(21, 2), np.ones((21, 3), np.float32)
+    for index, array in enumerate((ids, mask)):
+        np.save(tmp_path / file_of(index), array)
+    raw = SampleSet(tmp_path, manifest.model_copy(update={"inputs": ("ids", "mask"), "preprocessing": None}))
+    feeds = raw.read_at(np.array([3, 1]))
+    assert feeds["ids"].tolist() == [[6, 7], [2, 3]]
+    assert feeds["ids"].dtype == np.int64
+    assert feeds["mask"].shape == (2, 3)
+    assert raw.axes == {0: "batch"}
+
+
+def test_outputs_come_in_order_without_those_that_fill_up_the_last_batch(samples, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+
+    def answers(feeds):
+        seen.append(len(feeds["input"]))
+        return {"sums": feeds["input"].sum(axis=(2, 3)), "count": np.full(len(feeds["input"]), len(seen))}
+
+    found = run_all(answers, samples, 4, True, "test")
+    images = samples.read_at(np.arange(len(samples)))["input"]
+    assert np.array_equal(found["sums"], images.sum(axis=(2, 3)))
+    assert found["count"].tolist() == [1 + index // 4 for index in range(len(samples))]
+    assert set(seen) == {4}
+    assert list(tmp_path.iterdir()) == [], "the files have no names"
+
+
+def test_outputs_whose_size_depends_on_values_are_refused(samples):
+    def found(feeds):
+        return {"boxes": np.zeros((len(feeds["input"]), 1 + int(feeds["input"].argmax()) % 2))}
+
+    with pytest.raises(EngineryError) as caught:
+        run_all(found, samples, 1, False, "test")
+    assert re.fullmatch(
+        r"output boxes has the shape \([12],\) for some samples and \([12],\) for others of the same size: "
+        "what depends on their values cannot be compared; return it before it is selected",
+        str(caught.value),
+    )
+
+
+def test_of_an_empty_set_there_are_zeros_of_the_right_shape(tmp_path, manifest):
+    np.save(tmp_path / file_of(0), np.zeros((0, 3, 8, 8), np.uint8))
+    empty = SampleSet(tmp_path, manifest.model_copy(update={"samples": ()}))
+    assert empty.cycled(2)["input"].shape == (2, 3, 8, 8)
+    assert empty.cycled(2)["input"].dtype == np.float32
+
+
+@pytest.mark.parametrize(("layout", "axes"), [("nchw", {2: "height", 3: "width"}), ("nhwc", {1: "height", 2: "width"})])
+def test_where_height_and_width_are_follows_the_layout(samples, manifest, preprocessing, layout, axes):
+    changed = manifest.model_copy(update={"preprocessing": preprocessing.model_copy(update={"layout": layout})})
+    assert SampleSet(samples.folder, changed).axes == {0: "batch"} | axes
+
+
+def test_the_lists_hash_follows_images_and_order_but_not_preprocessing(samples, manifest, preprocessing):
+    def with_manifest(**changes):
+        return SampleSet(samples.folder, manifest.model_copy(update=changes))
+
+    reordered = with_manifest(samples=manifest.samples[::-1])
+    prepared = with_manifest(preprocessing=preprocessing.model_copy(update={"crop": (7, 7)}))
+    assert reordered.list_sha256 != samples.list_sha256 == prepared.list_sha256
+    assert reordered.preprocessing_sha256 == samples.preprocessing_sha256 != prepared.preprocessing_sha256
+
+
+def test_labels_are_none_if_the_images_have_none(samples, manifest):
+    bare = tuple(sample.model_copy(update={"label": None}) for sample in manifest.samples)
+    assert SampleSet(samples.folder, manifest.model_copy(update={"samples": bare})).labels is None
+    assert samples.labels.tolist() == [sample.label for sample in manifest.samples]
+
+
+def test_a_graph_is_checked_at_its_own_size_and_at_the_ends_of_its_ranges(samples):
+    def shapes(**ranges):
+        return [feeds["input"].shape for feeds in checked_feeds(samples, Profile(**ranges))]
+
+    batch, fixed = Range(min=1, opt=2, max=8), Range(min=4, opt=4, max=4)
+    height, width = Range(min=6, opt=8, max=9), Range(min=8, opt=8, max=10)
+    assert shapes(batch=batch, height=height, width=width) == [(7, 3, 8, 8), (7, 3, 6, 8), (7, 3, 9, 10)]
+    assert shapes(batch=batch) == [(7, 3, 8, 8)]
+    assert shapes(batch=Range(min=1, opt=2, max=4)) == [(4, 3, 8, 8)]
+    assert shapes(batch=Range(min=16, opt=16, max=32)) == [(16, 3, 8, 8)]
+    assert shapes(batch=fixed) == [(4, 3, 8, 8)]

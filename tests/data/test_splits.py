@@ -1,0 +1,148 @@
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.paths import ROOT
+
+from enginery.cli.recipes import apply_recipe
+from enginery.core.errors import EngineryError
+from enginery.core.parallel import AHEAD, in_parallel
+from enginery.data.sample_set import SampleSet, file_of
+from enginery.data.sources import open_source
+from enginery.data.splits import shared_images, split, write_split
+from stages.samples import samples as stage
+
+
+def test_splits_are_disjoint_and_have_the_asked_sizes(samples_params):
+    splits = split(20, samples_params())
+    assert {name: len(indices) for name, indices in splits.items()} == {
+        "validation": 5,
+        "training": 4,
+        "calibration": 3,
+    }
+    chosen = [index for indices in splits.values() for index in indices]
+    assert len(set(chosen)) == 12
+    assert set(chosen) <= set(range(20))
+
+
+def test_the_seed_decides_the_split(samples_params):
+    assert split(1000, samples_params(seed=1)) == split(1000, samples_params(seed=1))
+    assert split(1000, samples_params(seed=1)) != split(1000, samples_params(seed=2))
+
+
+def test_the_size_of_the_calibration_set_changes_nothing_else(samples_params):
+    few, many = split(20, samples_params(calibration=2)), split(20, samples_params(calibration=10))
+    assert few["validation"] == many["validation"]
+    assert few["training"] == many["training"]
+    assert many["calibration"][:2] == few["calibration"]
+
+
+def test_all_images_may_be_used(samples_params):
+    chosen = [index for indices in split(12, samples_params()).values() for index in indices]
+    assert sorted(chosen) == list(range(12))
+
+
+def test_too_few_images_are_refused_with_the_sums(samples_params):
+    images, sums = r"^samples\.source: data/pets has 11 images, ", r"\(validation 5, training 4, calibration 3\)"
+    message = rf"{images}but params\.yaml asks for 12 {sums}"
+    with pytest.raises(EngineryError, match=message):
+        split(11, samples_params())
+
+
+def test_a_split_is_written_in_order_and_read_back(pets, samples_params):
+    source = open_source(samples_params(), Path("data"))
+    write_split(source, [2, 0], samples_params(), Path("artifacts/validation"))
+    samples = SampleSet.open(Path("artifacts/validation"))
+    pixels = np.load(Path("artifacts/validation") / file_of(0))
+    assert pixels.shape == (2, 3, 8, 8)
+    assert pixels[:, 0, 0, 0].tolist() == [30, 20]
+    assert samples.manifest.inputs == ("input",)
+    assert samples.labels.tolist() == [1, 0]
+    assert samples.manifest.class_names == ("cat", "dog")
+    assert samples.manifest.preprocessing == samples_params().preprocessing
+
+
+def test_a_split_may_be_empty(pets, samples_params):
+    """Training is, where the weights are given."""
+    write_split(open_source(samples_params(), Path("data")), [], samples_params(), Path("empty"))
+    samples = SampleSet.open(Path("empty"))
+    assert (len(samples), samples.labels.tolist(), list(samples.batches(4))) == (0, [], [])
+
+
+def test_a_broken_image_is_named_and_leaves_no_half_split(pets, samples_params):
+    Path("data/pets/dog/1.png").write_bytes(b"\x89PNG broken")
+    source = open_source(samples_params(), Path("data"))
+    with pytest.raises(EngineryError, match=r"data/pets/dog/1\.png is not an image that can be decoded"):
+        write_split(source, [0, 1, 2], samples_params(), Path("out/split"))
+    assert list(Path("out").iterdir()) == []
+
+
+def test_results_come_in_order_and_only_a_few_ahead():
+    """The one who takes them may be slower than the workers."""
+    begun = []
+
+    def work(item):
+        begun.append(item)
+        return item * 10
+
+    taken = in_parallel(work, range(1000))
+    assert [next(taken) for _ in range(3)] == [0, 10, 20]
+    assert len(begun) < 3 + 2 * AHEAD * len(os.sched_getaffinity(0))
+    assert list(taken) == [item * 10 for item in range(3, 1000)]
+
+
+def test_an_error_in_a_worker_is_raised_and_stops_the_rest():
+    begun = []
+
+    def work(item):
+        begun.append(item)
+        raise EngineryError("broken")
+
+    with pytest.raises(EngineryError, match="broken"):
+        list(in_parallel(work, range(1000)))
+    assert len(begun) < 500
+
+
+def test_the_same_bytes_in_several_splits_are_reported(manifest):
+    def of(*samples):
+        return manifest.model_copy(update={"samples": samples})
+
+    first, second, third = manifest.samples[:3]
+    copy = first.model_copy(update={"name": "a copy"})
+    assert shared_images({"validation": of(first, second), "calibration": of(third), "training": of()}) is None
+    assert shared_images({"validation": of(first, copy), "calibration": of(third)}) is None
+    assert shared_images({"validation": of(first, second), "calibration": of(third, copy)}) == (
+        "1 images are in several splits under different names, byte for byte the same: "
+        "image 0 (validation) and a copy (calibration)"
+    )
+
+
+def test_unlabeled_images_leave_no_labels(pets, samples_params):
+    source = open_source(samples_params("data/pets/cat/deeper"), Path("data"))
+    write_split(source, [0], samples_params(), Path("validation"))
+    samples = SampleSet.open(Path("validation"))
+    assert (samples.labels, samples.manifest.class_names, samples.manifest.is_labeled) == (None, (), False)
+
+
+def test_the_stage_writes_all_splits_and_names_copies(pets, capsys):
+    """Of four images, two are the same."""
+    shutil.copyfile(pets / "dog/1.png", pets / "dog/2.png")
+    shutil.copyfile(ROOT / "params.yaml", "params.yaml")
+    recipe = Path("recipe.yaml")
+    recipe.write_text("samples: {source: data/pets, validation: 2, training: 0, calibration: 2}\nweights: {source: x}")
+    apply_recipe(recipe)
+    stage(Path("data"), Path("out/training"), Path("out/calibration"), Path("out/validation"))
+    splits = {name: SampleSet.open(Path("out") / name) for name in ("training", "calibration", "validation")}
+    assert {name: len(samples) for name, samples in splits.items()} == {
+        "training": 0,
+        "calibration": 2,
+        "validation": 2,
+    }
+    said = capsys.readouterr().out
+    hashes = [sample.sha256 for samples in splits.values() for sample in samples.manifest.samples]
+    assert len(set(hashes)) == 3
+    apart = len({sample.sha256 for sample in splits["validation"].manifest.samples}) == 2
+    assert ("MIND: 1 images are in several splits" in said) == apart
+    assert apart  # as seed 0 draws them

@@ -1,0 +1,102 @@
+"""docs/troubleshooting.md and the sources: each error message of ours is in it, and it tells of no other."""
+
+import ast
+import re
+from itertools import pairwise
+
+import pytest
+from support.paths import ROOT
+
+SOURCES = sorted([*ROOT.glob("enginery/**/*.py"), *ROOT.glob("stages/*.py")])
+DOCUMENT = (ROOT / "docs/troubleshooting.md").read_text()
+WRITTEN_OUT = [*ROOT.glob("enginery/bundle/templates/**/*.j2"), *ROOT.glob(".ci/*")]  # no Python, or not yet
+RAISED = ("EngineryError", "ValueError", "_mistake", "ArgumentTypeError", "parser.error", "sys.exit")
+TOLD = ("_tell_unless_plain",)  # a note, before a reason
+PUT_IN = re.compile(r"\{\{.*?\}\}|\{.*?\}")
+VARIES = "…"
+
+
+def template(node: ast.expr) -> str:
+    """The text of a string in the source, with … for what is put in."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else VARIES for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else VARIES
+
+
+def normal(text: str) -> str:
+    return " ".join(text.replace("`", "").replace("\\|", "|").split())
+
+
+def strings(wanted):
+    return {
+        normal(template(node)): f"{path.relative_to(ROOT)}, line {node.lineno}"
+        for path in SOURCES
+        for parent in ast.walk(ast.parse(path.read_text()))
+        for node in wanted(parent)
+    }
+
+
+def messages_of(parent):
+    """The sentences that a user reads: the last argument of what makes an error, and what is printed beside results."""
+    if not isinstance(parent, ast.Call):
+        return []
+    printed = any(ast.unparse(keyword.value) == "sys.stderr" for keyword in parent.keywords)
+    return parent.args[-1:] if printed or ast.unparse(parent.func) in (*RAISED, *TOLD) else []
+
+
+def written_out():
+    return {
+        normal(PUT_IN.sub(VARIES, message)): str(path.relative_to(ROOT))
+        for path in WRITTEN_OUT
+        for message in re.findall(r"""(?:sys\.exit\(f?|echo )"(.+?)"(?:\)| >&2)""", path.read_text())
+    }
+
+
+def any_string(parent):
+    return [parent] if isinstance(parent, ast.JoinedStr | ast.Constant) else []
+
+
+def words(text: str) -> list[str]:
+    return [part.strip() for part in text.split(VARIES) if re.search(r"\w", part)]
+
+
+def is_sentence(message: str) -> bool:
+    """Not only the name of the stage before another one."""
+    return any(" " in part for part in words(message))
+
+
+MESSAGES = {message: where for message, where in (strings(messages_of) | written_out()).items() if is_sentence(message)}
+ROWS = [normal(row) for row in re.findall(r"(?m)^\| (?!message \|)(.+?) \| .*\|$", DOCUMENT)]
+
+
+def tells(row: str, message: str) -> bool:
+    """The words of the message stand in the row in their order, and nothing else does but …"""
+    return words(row) == words(message)
+
+
+def test_there_are_messages_and_rows():
+    assert len(MESSAGES) > 150
+    assert len(ROWS) > 150
+    assert tells("… holds no parameters", "… holds no parameters")
+    assert not tells("… holds no parameters", "… holds no images")
+
+
+@pytest.mark.parametrize("message", sorted(MESSAGES), ids=lambda message: message[:60])
+def test_each_message_is_explained(message):
+    assert any(tells(row, message) for row in ROWS), f"{MESSAGES[message]}: add a row to docs/troubleshooting.md"
+
+
+def test_no_row_tells_of_a_message_that_is_gone():
+    known = {tuple(words(text)) for text in strings(any_string) | written_out()}
+    assert [row for row in ROWS if tuple(words(row)) not in known] == []
+
+
+def test_each_message_is_told_once():
+    told = sorted(tuple(words(row)) for row in ROWS)
+    assert [row for row, following in pairwise(told) if row == following] == []
+
+
+def test_causes_are_given_where_the_message_is_not_enough():
+    """A message that ends in a reason which varies needs a cure of its own."""
+    rows = re.findall(r"(?m)^\| (?!message \|)(.+?) \|(.*)\|$", DOCUMENT)
+    assert [message for message, cure in rows if message.endswith(": …") and not cure.strip()] == []

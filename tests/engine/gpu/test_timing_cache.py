@@ -1,0 +1,128 @@
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from support.paths import ROOT
+
+from enginery.engine.gpu.timing_cache import locked, read_timing_cache, set_aside, timing_cache_path, write_timing_cache
+
+GPU = ("NVIDIA H200", "9.0", "580.65.06", "tensorrt-11.4.0.106")
+APPEND = """
+import sys, time
+from pathlib import Path
+from enginery.engine.gpu.timing_cache import locked, read_timing_cache, write_timing_cache
+path, mark = Path(sys.argv[1]), sys.argv[2].encode()
+for _ in range(25):
+    with locked(path):
+        known = read_timing_cache(path)
+        time.sleep(0.002)
+        write_timing_cache(path, known + mark)
+"""
+KILLED_WHILE_WRITING = """
+import os, signal, sys
+from pathlib import Path
+from enginery.core import files
+from enginery.engine.gpu.timing_cache import locked, write_timing_cache
+files._to_disk = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+with locked(Path(sys.argv[1])):
+    write_timing_cache(Path(sys.argv[1]), b"half")
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """No test may touch the user's own cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    return tmp_path / "xdg"
+
+
+def start(program, *arguments):
+    return subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)], cwd=ROOT)
+
+
+def test_it_lies_in_the_users_cache_folder(home):
+    assert timing_cache_path(*GPU).parent == home / "enginery" / "timing"
+
+
+@pytest.mark.parametrize("unset", [None, ""])
+def test_without_a_setting_that_is_dot_cache(monkeypatch, tmp_path, unset):
+    if unset is None:
+        monkeypatch.delenv("XDG_CACHE_HOME")
+    else:
+        monkeypatch.setenv("XDG_CACHE_HOME", unset)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert timing_cache_path(*GPU).parent == tmp_path / ".cache" / "enginery" / "timing"
+
+
+@pytest.mark.parametrize("position", range(len(GPU)), ids=["GPU", "capability", "driver", "version"])
+def test_another_gpu_driver_or_version_has_a_file_of_its_own(position):
+    other = list(GPU)
+    other[position] += "1"
+    assert timing_cache_path(*other) != timing_cache_path(*GPU)
+    assert timing_cache_path(*GPU) == timing_cache_path(*GPU)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H200 / SXM", "../../etc", "Quadro® RTX\n4000", "a\\b:c*?", "x" * 60])
+def test_odd_characters_stay_within_one_file_name(home, name):
+    path = timing_cache_path(name, *GPU[1:])
+    assert path.parent == home / "enginery" / "timing"
+    assert re.fullmatch(r"[A-Za-z0-9._-]+\.cache", path.name)
+    with locked(path):
+        write_timing_cache(path, b"timings")
+    assert read_timing_cache(path) == b"timings"
+
+
+def test_the_lock_does_not_share_the_name_of_another_cache():
+    path, other = timing_cache_path(*GPU), timing_cache_path(*GPU[:3], "tensorrt-11.4.0.107")
+    with locked(path), locked(other):  # would wait for itself for ever, were they one
+        write_timing_cache(path, b"one")
+        write_timing_cache(other, b"other")
+    assert (read_timing_cache(path), read_timing_cache(other)) == (b"one", b"other")
+
+
+def test_a_cache_that_is_not_there_yet_is_empty():
+    assert read_timing_cache(timing_cache_path(*GPU)) == b""
+
+
+def test_two_processes_that_add_to_it_lose_nothing():
+    path = timing_cache_path(*GPU)
+    children = [start(APPEND, path, mark) for mark in "ab"]
+    assert [child.wait(60) for child in children] == [0, 0]
+    assert sorted(read_timing_cache(path)) == sorted(b"a" * 25 + b"b" * 25)
+
+
+def test_a_second_process_waits_until_the_first_is_done():
+    path = timing_cache_path(*GPU)
+    with locked(path):
+        child = start(APPEND, path, "a")
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(1.5)
+        assert not path.exists()
+    assert child.wait(60) == 0
+    assert read_timing_cache(path) == b"a" * 25
+
+
+def test_a_writer_that_is_killed_leaves_the_earlier_cache_and_no_lock():
+    path = timing_cache_path(*GPU)
+    with locked(path):
+        write_timing_cache(path, b"earlier")
+    assert start(KILLED_WHILE_WRITING, path).wait(60) == -signal.SIGKILL
+    assert read_timing_cache(path) == b"earlier"
+    with locked(path):  # free again: it went with the process
+        write_timing_cache(path, b"later")
+    assert sorted(file.name for file in path.parent.iterdir()) == [path.name, path.with_suffix(".lock").name]
+
+
+def test_a_damaged_cache_is_kept_for_a_look_and_said(capfd):
+    path = timing_cache_path(*GPU)
+    with locked(path):
+        write_timing_cache(path, b"damaged")
+        set_aside(path)
+    out, err = capfd.readouterr()
+    assert out == ""
+    aside = path.with_suffix(".damaged")
+    assert err == f"the timing cache {path} is damaged: moved to {aside.name}, a new one is begun\n"
+    assert aside.read_bytes() == b"damaged"
+    assert read_timing_cache(path) == b""

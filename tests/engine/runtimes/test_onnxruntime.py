@@ -1,0 +1,28 @@
+"""What ONNX Runtime's CUDA provider is told. That it helps is measured on a GPU: docs/measurements.md."""
+
+import pytest
+
+from enginery.core.params.precisions import Keep
+from enginery.engine.runtimes.onnxruntime import CHANNELS_LAST, FUSED_BIASES, convolutions
+from enginery.graph.onnx_file import load_graph
+from enginery.quantization.cast import cast
+from enginery.quantization.quantize import quantize
+
+KEEP = Keep(op_types=(), nodes=())
+
+
+@pytest.mark.parametrize(
+    ("precision", "told"), [("fp32", CHANNELS_LAST | FUSED_BIASES), ("fp16", CHANNELS_LAST), ("int8", {})]
+)
+def test_convolutions_run_as_fast_as_the_provider_can_run_them(tiny_onnx, precision, told):
+    graph = load_graph(tiny_onnx)
+    if precision == "fp16":
+        graph = cast(tiny_onnx, "fp16", KEEP)
+    if precision == "int8":
+        ranges = dict.fromkeys(["input", *(name for node in graph.graph.node for name in node.output)], 8.0)
+        graph = quantize(tiny_onnx, "int8", ranges, KEEP, rest="fp32")
+    assert convolutions(graph.SerializeToString()) == told
+
+
+def test_an_engine_s_file_is_told_the_same_as_its_bytes(tiny_onnx):
+    assert convolutions(str(tiny_onnx)) == convolutions(tiny_onnx.read_bytes())

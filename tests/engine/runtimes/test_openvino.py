@@ -1,0 +1,132 @@
+"""What OpenVINO gets wrong, held against the graph as written."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from enginery.core.params.build import Profile, Range
+from enginery.engine.runtimes import load_runtime
+from enginery.graph.as_written import open_as_written
+from enginery.graph.interface import read_blueprint
+
+IMAGES = np.random.default_rng(1).normal(size=(16, 24, 1, 1)).astype(np.float32)
+
+
+def save(graph, path):
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+
+
+def opened(path, build, inference, folder, requests=1):
+    openvino, blueprint = load_runtime("openvino"), read_blueprint(path, build)
+    openvino.compile(path, blueprint, folder)
+    return openvino.load(folder, blueprint, inference, requests)
+
+
+def from_one(build):
+    return build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=8, max=16))})
+
+
+@pytest.fixture(scope="module")
+def squeezed(tmp_path_factory):
+    """An int8 convolution of one place, as in squeeze-and-excitation: the batch decides which kernel it goes to."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "w": rng.integers(-127, 128, (96, 24, 1, 1)).astype(np.int8),
+        "w_scale": np.full(96, 0.01, np.float32),
+        "w_zero": np.zeros(96, np.int8),
+        "bias": rng.normal(size=96).astype(np.float32),
+        "scale": np.float32(0.02),
+        "zero": np.int8(0),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("QuantizeLinear", ["input", "scale", "zero"], ["q"]),
+            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["x"]),
+            helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["weights"], axis=0),
+            helper.make_node("Conv", ["x", "weights", "bias"], ["logits"]),
+        ],
+        "squeezed",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 24, 1, 1])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 96, 1, 1])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    path = tmp_path_factory.mktemp("squeezed") / "model.onnx"
+    save(graph, path)
+    return path
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_a_small_batch_after_a_large_one_is_right(squeezed, build, inference, requests, tmp_path):
+    sessions = opened(squeezed, from_one(build), inference, tmp_path, requests)
+    assert len(sessions) == requests
+    for session in sessions * 3:
+        for batch in (16, 8, 2, 1, 16, 3):
+            wanted = open_as_written(squeezed).run(None, {"input": IMAGES[:batch]})[0]
+            assert session.run({"input": IMAGES[:batch]})["logits"] == pytest.approx(wanted, abs=1e-3)
+
+
+@pytest.mark.parametrize("operator", ["Mul", "Div"])
+def test_factors_per_channel_keep_their_sign_before_a_quantization(operator, build, inference, tmp_path):
+    """ConvNeXt's layer scale is such. OpenVINO alone applies the first channel's factor to all."""
+    constants = {
+        "factors": np.float32([-0.2, 0.5, -0.7, 1.5]).reshape(4, 1, 1),
+        "scale": np.float32(0.05),
+        "zero": np.int8(0),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node(operator, ["input", "factors"], ["scaled"]),
+            helper.make_node("QuantizeLinear", ["scaled", "scale", "zero"], ["q"]),
+            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["logits"]),
+        ],
+        "scaled",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 4, 2, 2])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 4, 2, 2])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    path = tmp_path / "model.onnx"
+    save(graph, path)
+    (session,) = opened(path, build, inference, tmp_path)
+    images = IMAGES.ravel()[:32].reshape(2, 4, 2, 2)
+    wanted = open_as_written(path).run(None, {"input": images})[0]
+    assert session.run({"input": images})["logits"] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_a_quantized_pixel_that_is_added_to_a_convolution_is_right_in_every_batch(build, inference, tmp_path):
+    """The last block of a ResNet without biases, on images of 32 pixels. OpenVINO alone is wrong at batch 1."""
+    rng = np.random.default_rng(0)
+    constants = {"scale": np.float32(0.02), "zero": np.int8(0), "w_zero": np.zeros(24, np.int8)}
+    for name in ("first", "second"):
+        constants[f"w_{name}"] = rng.integers(-127, 128, (24, 24, 1, 1)).astype(np.int8)
+        constants[f"w_scale_{name}"] = rng.uniform(0.001, 0.003, 24).astype(np.float32)  # not if they are all alike
+    nodes = [helper.make_node("Relu", ["input"], ["positive"])]
+
+    def quantize(source, target):
+        nodes.append(helper.make_node("QuantizeLinear", [source, "scale", "zero"], [f"{target}_q"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{target}_q", "scale", "zero"], [target]))
+
+    def convolve(source, target):
+        weights = [f"w_{target}", f"w_scale_{target}", "w_zero"]
+        nodes.append(helper.make_node("DequantizeLinear", weights, [f"weights_{target}"], axis=0))
+        nodes.append(helper.make_node("Conv", [source, f"weights_{target}"], [target]))
+
+    quantize("positive", "residual")
+    convolve("residual", "first")
+    nodes.append(helper.make_node("Relu", ["first"], ["between"]))
+    quantize("between", "quantized")
+    convolve("quantized", "second")
+    nodes.append(helper.make_node("Add", ["second", "residual"], ["logits"]))
+    graph = helper.make_graph(
+        nodes,
+        "block",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 24, 1, 1])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 24, 1, 1])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    path = tmp_path / "model.onnx"
+    save(graph, path)
+    (session,) = opened(path, from_one(build), inference, tmp_path)
+    for batch in (1, 16, 2, 1):
+        wanted = open_as_written(path).run(None, {"input": IMAGES[:batch]})[0]
+        assert session.run({"input": IMAGES[:batch]})["logits"] == pytest.approx(wanted, abs=1e-3), batch

@@ -1,0 +1,555 @@
+"""TensorRT for RTX really parses and builds here, and needs no GPU for it: what our own code makes of that."""
+
+import importlib
+import json
+import os
+import platform
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import sha256
+from enginery.core.params.build import Profile, Range
+from enginery.core.params.model import ModelParams
+from enginery.core.params.precisions import Keep
+from enginery.engine import this_machine as machine_module
+from enginery.engine.build import build_engine
+from enginery.engine.engine import open_engine
+from enginery.engine.gpu.nvml import Hardware
+from enginery.engine.record import EngineRecord
+from enginery.engine.runtimes import load_runtime, tensorrt
+from enginery.engine.target import target_of
+from enginery.engine.this_machine import describe_machine
+from enginery.graph.onnx_file import load_graph, save_graph
+from enginery.graph.simplify import fold_constants, simplify_graph
+from enginery.model.export import export_model
+from enginery.model.factory import make_model
+from enginery.quantization.cast import cast
+from enginery.quantization.quantize import quantize
+
+if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+    pytest.skip("there is no wheel of TensorRT for RTX but for Linux on x86_64", allow_module_level=True)
+
+EVERYTHING = Keep(op_types=(), nodes=())
+IMAGE = (TensorProto.FLOAT, ["batch", 3, 3])
+PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8")
+TYPED = {
+    "fp32": ("fp32", None),
+    "fp16": ("fp16", None),
+    "bf16": ("bf16", None),
+    "int8": ("int8", "fp16"),
+    "int8 beside fp32": ("int8", "fp32"),
+    "fp8": ("fp8", "fp16"),
+    "fp8 beside fp32": ("fp8", "fp32"),
+}
+POLYGRAPHY = """
+import json, sys
+import tensorrt_rtx as trt
+from polygraphy.backend.trt import Profile, create_config, engine_bytes_from_network, network_from_onnx_path
+from polygraphy.logger import G_LOGGER
+G_LOGGER.module_severity = G_LOGGER.ERROR
+found = {}
+for name, path in json.loads(sys.argv[1]).items():
+    builder, network, parser = network_from_onnx_path(path, strongly_typed=True)
+    shapes = [(batch, *tuple(network.get_input(0).shape)[1:]) for batch in (2, 4, 8)]
+    config = create_config(builder, network, profiles=[Profile().add("input", *shapes)])
+    config.num_compute_capabilities = 2
+    for index, capability in enumerate((trt.ComputeCapability.SM89, trt.ComputeCapability.SM120)):
+        config.set_compute_capability(capability, index)
+    layers = [network.get_layer(index) for index in range(network.num_layers)]
+    found[name] = {
+        "convolutions": [layer.get_input(0).dtype.name for layer in layers if layer.type == trt.LayerType.CONVOLUTION],
+        "quantized": sorted({layer.get_output(0).dtype.name for layer in layers
+                             if layer.type == trt.LayerType.QUANTIZE}),
+        "bytes": len(bytes(engine_bytes_from_network((builder, network, parser), config))),
+    }
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_gpu():
+    """Where there is one, these tests are about a machine that has none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine_module, "find_gpu", lambda: None)
+        patch.setattr(tensorrt, "find_gpu", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def machine(without_gpu):
+    return describe_machine("tensorrt_rtx")
+
+
+@pytest.fixture(scope="module")
+def ada(build):
+    """For GPUs that execute all precisions."""
+    return for_gpus(build, "8.9", "12.0")
+
+
+@pytest.fixture(scope="module")
+def make(machine, manifest):
+    """Build an engine of an ONNX file."""
+
+    def made(onnx_file, build, folder, precision="fp32"):
+        return build_engine(precision, onnx_file, target_of(machine, build.tensorrt), build, manifest, folder)
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def typed(tiny_onnx, tmp_path_factory):
+    """The tiny classifier in every precision, as `convert` writes it."""
+    return written_in(tmp_path_factory.mktemp("typed"), tiny_onnx, TYPED)
+
+
+@pytest.fixture(scope="module")
+def built(typed, make, ada, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("engines")
+    return {name: make(path, ada, folder / name, TYPED[name][0]) and folder / name for name, path in typed.items()}
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory):
+    """ResNet-50 at 224 with fresh weights, exported and simplified as the stages do it, in every precision."""
+    torch.manual_seed(0)
+    model, example = (
+        make_model(ModelParams(source="resnet50", arguments={}), 1000),
+        np.zeros((2, 3, 224, 224), np.float32),
+    )
+    profile = Profile(batch=Range(min=1, opt=8, max=16))
+    graph = export_model(model, {"input": example}, {0: "batch"}, profile, opset=20)
+    folder = tmp_path_factory.mktemp("resnet")
+    save_graph(fold_constants(simplify_graph(graph)), folder / "simplified.onnx")
+    return written_in(folder, folder / "simplified.onnx", {name: TYPED[name] for name in PRECISIONS})
+
+
+def for_gpus(build, *capabilities):
+    return build.model_copy(
+        update={"tensorrt": build.tensorrt.model_copy(update={"compute_capabilities": capabilities})}
+    )
+
+
+def written_in(folder, source, wanted):
+    graph = load_graph(source)
+    ranges = dict.fromkeys(["input", *(name for node in graph.graph.node for name in node.output)], 4.0)
+    paths = {}
+    for name, (precision, rest) in wanted.items():
+        paths[name] = folder / f"{name.replace(' ', '_')}.onnx"
+        if precision == "fp32":
+            save_graph(graph, paths[name])
+        elif rest is None:
+            save_graph(cast(source, precision, EVERYTHING), paths[name])
+        else:
+            save_graph(quantize(source, precision, ranges, EVERYTHING, rest), paths[name])
+    return paths
+
+
+def operator_graph(
+    path,
+    nodes,
+    inputs=(("input", TensorProto.FLOAT, ["batch", 3]),),
+    output=(TensorProto.FLOAT, ["batch", 3]),
+    constants=(),
+):
+    """A graph of a few nodes; `input` to `logits`."""
+    graph = helper.make_graph(
+        [helper.make_node(*arguments, **options) for arguments, options in nodes],
+        "graph",
+        [helper.make_tensor_value_info(*tensor) for tensor in inputs],
+        [helper.make_tensor_value_info("logits", *output)],
+        list(constants),
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("my.domain", 1)]
+    path.parent.mkdir(exist_ok=True)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    return path
+
+
+def refusal(call, *arguments):
+    """The error as its user reads it: one line, of bounded length."""
+    with pytest.raises(EngineryError) as caught:
+        call(*arguments)
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert len(sentence) < 700
+    return sentence
+
+
+# Every precision builds.
+
+
+def test_an_output_whose_size_follows_from_the_images_is_built(coarse_onnx, pair_build, make, tmp_path):
+    record = make(coarse_onnx, for_gpus(pair_build, "8.9", "12.0"), tmp_path / "coarse")
+    assert record.interface.outputs[0].shape == ("batch", 8, "(height + 1)//2", "?")
+    assert record.bytes > 1000
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_every_precision_is_built_of_what_convert_writes(built, typed, name):
+    record = EngineRecord.read(built[name] / "engine.json")
+    plan = built[name] / "engine.plan"
+    assert plan.read_bytes()[:4] == b"vtrt"
+    assert record.precision == TYPED[name][0]
+    assert record.files == {"engine.plan": sha256(plan)}
+    assert record.bytes == plan.stat().st_size
+    assert (record.onnx_sha256, record.onnx_bytes) == (sha256(typed[name]), typed[name].stat().st_size)
+    assert record.build_seconds > 0
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_an_engine_takes_and_gives_float32_whatever_it_computes_in(built, name):
+    record = EngineRecord.read(built[name] / "engine.json")
+    assert [(spec.name, spec.dtype, spec.shape) for spec in record.interface.inputs] == [
+        ("input", "float32", ("batch", 3, 8, 8))
+    ]
+    assert [(spec.name, spec.dtype, spec.shape) for spec in record.interface.outputs] == [
+        ("logits", "float32", ("batch", 16))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "capabilities", "words"),
+    [
+        ("fp8", ("8.6",), "Cannot compile for target(s) sm86, because the model contains HW-specific datatypes: fp8"),
+        ("fp8", ("8.6", "8.9", "12.0"), "Cannot compile for target(s) sm86, because"),
+        ("fp8 beside fp32", ("8.0", "8.6", "8.9"), "Cannot compile for target(s) sm80, sm86, because"),
+        ("bf16", ("7.5", "8.9"), "Cannot compile for target(s) sm75, because"),
+        ("fp32", ("7.5", "8.9"), "Cannot compile operation 'classifier' for Turing (SM75)"),
+    ],
+)
+def test_a_gpu_that_cannot_execute_a_precision_is_named_with_the_way_out(
+    typed, make, build, tmp_path, name, capabilities, words
+):
+    sentence = refusal(make, typed[name], for_gpus(build, *capabilities), tmp_path / "out" / "engine")
+    assert sentence.startswith(f"TensorRT for RTX cannot build {typed[name]}: ")
+    assert words in sentence
+    assert sentence.endswith(
+        "Those GPUs cannot execute this precision: drop them from build.tensorrt.compute_capabilities"
+    )
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_where_in_nvidias_sources_an_error_arose_is_left_out(typed, make, build, tmp_path):
+    assert ".cpp" not in refusal(make, typed["fp8"], for_gpus(build, "8.6"), tmp_path / "fp8", "fp8")
+
+
+def test_what_needs_no_new_gpu_is_built_for_older_ones_too(typed, make, build, tmp_path):
+    record = make(typed["int8"], for_gpus(build, "7.5"), tmp_path / "int8", "int8")
+    assert record.target.capabilities == ("7.5",)
+
+
+def test_building_prints_nothing(typed, make, ada, tmp_path, capfd):
+    make(typed["int8"], ada, tmp_path / "int8", "int8")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_resnet50_builds_in_every_precision_and_shrinks_with_it(resnet, make, ada, tmp_path):
+    build = ada.model_copy(update={"profile": Profile(batch=Range(min=1, opt=8, max=16))})
+    sizes = {}
+    for name in PRECISIONS:
+        record = make(resnet[name], build, tmp_path / name, name)
+        assert [spec.shape for spec in record.interface.inputs] == [("batch", 3, 224, 224)]
+        assert [(spec.dtype, spec.shape) for spec in record.interface.outputs] == [("float32", ("batch", 1000))]
+        sizes[name] = record.bytes
+        (tmp_path / name / "engine.plan").unlink()
+    assert sizes["fp32"] > 95e6  # 25.5 million weights of four bytes
+    for name, share in {"fp16": 0.5, "bf16": 0.5, "int8": 0.25, "fp8": 0.25}.items():
+        assert sizes[name] < 1.2 * share * sizes["fp32"], name
+
+
+def test_polygraphys_own_loaders_accept_every_precision_and_find_it_inside(typed):
+    """A second opinion, in a process of its own: which library it takes counts when it is imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", POLYGRAPHY, json.dumps({name: str(path) for name, path in typed.items()})],
+        env=os.environ | {"POLYGRAPHY_USE_TENSORRT_RTX": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert all(entry["bytes"] > 100_000 for entry in found.values())
+    assert {name: (entry["convolutions"], entry["quantized"]) for name, entry in found.items()} == {
+        "fp32": (["FLOAT", "FLOAT"], []),
+        "fp16": (["HALF", "HALF"], []),
+        "bf16": (["BF16", "BF16"], []),
+        "int8": (["HALF", "HALF"], ["INT8"]),
+        "int8 beside fp32": (["FLOAT", "FLOAT"], ["INT8"]),
+        "fp8": (["HALF", "HALF"], ["FP8"]),
+        "fp8 beside fp32": (["FLOAT", "FLOAT"], ["FP8"]),
+    }
+
+
+# The record.
+
+
+def test_an_engine_for_rtx_is_bound_to_no_gpu_but_to_its_capabilities(built, ada):
+    record = EngineRecord.read(built["int8"] / "engine.json")
+    assert record.target.runtime == "tensorrt_rtx"
+    assert record.target.runtime_version == load_runtime("tensorrt_rtx").version()
+    assert record.target.capabilities == ("8.9", "12.0") == ada.tensorrt.compute_capabilities
+    for name in ("device_name", "driver", "cuda", "cores"):
+        assert getattr(record.target, name) is None
+    assert record.build == ada
+
+
+def test_what_an_engine_executes_is_not_claimed_where_it_cannot_run(built):
+    record = EngineRecord.read(built["int8"] / "engine.json")
+    assert record.layers == ()
+    assert record.executed == {}
+
+
+def test_a_gpu_that_the_engine_is_not_for_does_not_stop_the_build(tiny_onnx, make, ada, tmp_path, monkeypatch):
+    """Its layers cannot be inspected there either."""
+    monkeypatch.setattr(tensorrt, "find_gpu", lambda: Hardware("NVIDIA H200", "9.0", "580.65", "13.0"))
+    assert make(tiny_onnx, ada, tmp_path / "fp32").layers == ()
+
+
+def test_the_engine_brings_a_script_for_nvidias_own_command(built, typed):
+    script = built["int8"] / "reproduce.sh"
+    assert sorted(path.name for path in built["int8"].iterdir()) == ["engine.json", "engine.plan", "reproduce.sh"]
+    subprocess.run(["bash", "-n", script], check=True)
+    (onnx_flag,) = [word for word in script.read_text().split() if word.startswith("--onnx=")]
+    assert (built["int8"] / onnx_flag.removeprefix("--onnx=")).resolve() == typed["int8"].resolve()
+
+
+# What TensorRT or we refuse.
+
+
+def two_sizes(tmp_path):
+    """Only multiples of four can be reshaped like this, and back."""
+    fours = numpy_helper.from_array(np.array([4, -1, 3], np.int64), "to fours")
+    flat = numpy_helper.from_array(np.array([-1, 3], np.int64), "to flat")
+    return operator_graph(
+        tmp_path / "in" / "model.onnx",
+        [
+            (("Reshape", ["input", "to fours"], ["grouped"], "fours"), {}),
+            (("Reshape", ["grouped", "to flat"], ["logits"], "flat"), {}),
+        ],
+        output=(TensorProto.FLOAT, ["batch", 3]),
+        constants=[fours, flat],
+    )
+
+
+def test_a_batch_size_that_the_graph_cannot_take_is_named_with_its_node(make, build, tmp_path):
+    onnx_file = two_sizes(tmp_path)
+    chosen = build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=6, max=8))})
+    sentence = refusal(make, onnx_file, chosen, tmp_path / "out" / "fp32")
+    assert sentence.startswith(f"TensorRT for RTX cannot build {onnx_file}: ")
+    for part in ("kOPT", "fours", "reshaping failed for tensor: input"):
+        assert part in sentence
+    assert list((tmp_path / "out").iterdir()) == []
+    fitting = build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=4, max=8))})
+    make(onnx_file, fitting, tmp_path / "out" / "fp32")
+
+
+def test_a_profile_that_tensorrt_refuses_is_named_with_its_limits(tiny_onnx, make, build, tmp_path):
+    """Our own check of the order is passed by."""
+    chosen = build.model_copy(
+        update={"profile": Profile.model_construct(batch=Range.model_construct(min=8, opt=4, max=2))}
+    )
+    sentence = refusal(make, tiny_onnx, chosen, tmp_path / "out" / "fp32")
+    assert sentence.startswith("TensorRT for RTX refuses build.profile batch 8 to 2: ")
+    assert "MIN<=OPT<=MAX" in sentence
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "output", "constants", "wanted"),
+    [
+        (
+            [(("Twist", ["input"], ["logits"], "strange"), {"domain": "my.domain"})],
+            IMAGE,
+            [],
+            ("node strange (Twist): ", "Plugin not found"),
+        ),
+        (
+            [(("Add", ["input", "half"], ["logits"], "mixed"), {})],
+            IMAGE,
+            [numpy_helper.from_array(np.ones(3, np.float16), "half")],
+            ("node mixed (Add): ", "must have same input types. But they are of types Float and Half"),
+        ),
+        (
+            [(("Relu", ["input"], ["x"], "first"), {}), (("Det", ["x"], ["logits"], "second"), {})],
+            (TensorProto.FLOAT, ["batch"]),
+            [],
+            ("node second (Det): ", "not supported"),
+        ),
+    ],
+    ids=["operator of another domain", "two types in one operator", "operator that TensorRT lacks"],
+)
+def test_what_tensorrt_cannot_read_is_named_with_its_node(make, build, tmp_path, nodes, output, constants, wanted):
+    onnx_file = operator_graph(tmp_path / "in" / "model.onnx", nodes, [("input", *IMAGE)], output, constants)
+    sentence = refusal(make, onnx_file, build, tmp_path / "out" / "fp32")
+    assert sentence.startswith(f"TensorRT for RTX cannot read {onnx_file}: ")
+    for part in wanted:
+        assert part in sentence
+    assert ".cpp" not in sentence
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("tensor", "wanted"),
+    [
+        ((TensorProto.INT64, ["batch", 3]), "output logits is int64 and must be one of float32, float16, float64"),
+        ((TensorProto.STRING, ["batch", 3]), "input input holds no numbers"),
+        (
+            (TensorProto.FLOAT, [4, 3]),
+            "the batch of input input is fixed at 4, and build.profile.batch asks for 2 to 8",
+        ),
+        (
+            (TensorProto.FLOAT, ["batch", 3, "height"]),
+            "input input has a dynamic size 'height' at axis 2: only batch may vary, as build.profile has it",
+        ),
+        ((TensorProto.FLOAT, []), "the batch of input input: it is a single number, and has none"),
+    ],
+    ids=["int64", "string", "static batch", "dynamic height", "scalar"],
+)
+def test_a_graph_that_cannot_be_fed_samples_is_refused_by_its_tensor(make, build, tmp_path, tensor, wanted):
+    onnx_file = operator_graph(
+        tmp_path / "in" / "model.onnx",
+        [(("Identity", ["input"], ["logits"], "same"), {})],
+        [("input", *tensor)],
+        tensor,
+    )
+    sentence = refusal(make, onnx_file, build, tmp_path / "out" / "fp32")
+    assert sentence.startswith(str(onnx_file))
+    assert wanted in sentence
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_static_batch_is_built_where_the_profile_asks_for_just_it(make, build, tmp_path):
+    onnx_file = operator_graph(
+        tmp_path / "in" / "model.onnx",
+        [(("Relu", ["input"], ["logits"], "relu"), {})],
+        [("input", TensorProto.FLOAT, [4, 3])],
+        (TensorProto.FLOAT, [4, 3]),
+    )
+    just_it = build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=4, max=4))})
+    record = make(onnx_file, just_it, tmp_path / "fp32")
+    assert [spec.shape for spec in (*record.interface.inputs, *record.interface.outputs)] == [(4, 3), (4, 3)]
+
+
+def test_an_output_that_is_not_float_is_refused_by_name(make, build, tmp_path):
+    onnx_file = operator_graph(
+        tmp_path / "in" / "model.onnx",
+        [(("Cast", ["input"], ["logits"], "cast"), {"to": TensorProto.BFLOAT16})],
+        output=(TensorProto.BFLOAT16, ["batch", 3]),
+    )
+    sentence = refusal(make, onnx_file, build, tmp_path / "out" / "bf16")
+    words = "output logits is bfloat16 and must be one of float32, float16, float64, to be held against PyTorch"
+    assert sentence == f"{onnx_file}: {words}"
+    assert not (tmp_path / "out").exists()
+
+
+def test_inputs_of_other_types_are_built_beside_images(make, build, tmp_path):
+    """Feature, number and mask of each sample; a step that varies neither with batch nor size."""
+    onnx_file = operator_graph(
+        tmp_path / "in" / "model.onnx",
+        [
+            (("Cast", ["number"], ["numbers"], "of numbers"), {"to": TensorProto.FLOAT}),
+            (("Cast", ["half"], ["halves"], "of halves"), {"to": TensorProto.FLOAT}),
+            (("Add", ["numbers", "halves"], ["sum"], "sum"), {}),
+            (("Where", ["mask", "sum", "input"], ["logits"], "choice"), {}),
+        ],
+        [
+            ("input", TensorProto.FLOAT, ["batch", 3]),
+            ("number", TensorProto.INT64, ["batch", 3]),
+            ("half", TensorProto.FLOAT16, ["batch", 3]),
+            ("mask", TensorProto.BOOL, ["batch", 3]),
+        ],
+    )
+    record = make(onnx_file, build, tmp_path / "fp32")
+    assert {spec.name: spec.dtype for spec in record.interface.inputs} == {
+        "input": "float32",
+        "number": "int64",
+        "half": "float16",
+        "mask": "bool",
+    }
+    assert "--minShapes=input:2x3,number:2x3,half:2x3,mask:2x3" in (tmp_path / "fp32" / "reproduce.sh").read_text()
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.99])
+def test_a_truncated_graph_is_refused(tiny_onnx, make, build, tmp_path, share):
+    content = tiny_onnx.read_bytes()
+    (tmp_path / "model.onnx").write_bytes(content[: int(len(content) * share)])
+    sentence = refusal(make, tmp_path / "model.onnx", build, tmp_path / "out" / "fp32")
+    assert f"{tmp_path / 'model.onnx'} is not a valid ONNX file" in sentence
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_engine_given_as_a_graph_is_refused_as_what_it_is(built, make, build, tmp_path):
+    plan = built["fp32"] / "engine.plan"
+    sentence = refusal(make, plan, build, tmp_path / "out" / "fp32")
+    assert sentence == f"{plan} is a TensorRT engine, and an ONNX file is expected"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_build_that_fails_leaves_the_earlier_engine(typed, make, ada, build, tmp_path):
+    make(typed["fp8"], ada, tmp_path / "out" / "fp8", "fp8")
+    before = contents(tmp_path / "out" / "fp8")
+    refusal(make, typed["fp8"], for_gpus(build, "8.6"), tmp_path / "out" / "fp8", "fp8")
+    assert contents(tmp_path / "out" / "fp8") == before
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["fp8"]
+
+
+# Loading.
+
+
+def contents(folder):
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
+def test_without_a_gpu_an_engine_stays_as_it_is_and_says_what_it_needs(
+    tiny_onnx, make, build, machine, inference, tmp_path
+):
+    folder = tmp_path / "fp32"
+    make(tiny_onnx, build, folder)
+    before = contents(folder)
+    assert refusal(open_engine, folder, machine, inference) == (
+        f"{folder} needs a GPU of compute capability 8.6, 8.9 or 12.0, and this machine shows none. "
+        "It stays as it is: run `dvc repro` on a machine with one"
+    )
+    assert contents(folder) == before
+
+
+def flipped(content):
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda plan, _: plan[:-1], lambda plan, _: flipped(plan), lambda *_: b"", lambda _, graph: graph],
+    ids=["truncated", "one bit flipped", "empty", "an ONNX file"],
+)
+@pytest.mark.parametrize("capability", ["", "8.9"], ids=["without a GPU", "with a GPU"])
+def test_a_damaged_plan_is_refused_before_tensorrt_sees_it(
+    tiny_onnx, make, build, machine, inference, tmp_path, monkeypatch, damage, capability
+):
+    make(tiny_onnx, build, tmp_path / "fp32")
+    plan = tmp_path / "fp32" / "engine.plan"
+    plan.write_bytes(damage(plan.read_bytes(), tiny_onnx.read_bytes()))
+    monkeypatch.setattr(tensorrt.TensorRT, "load", lambda *given: pytest.fail("the plan was deserialized"))
+    here = machine.model_copy(update={"capability": capability})
+    sentence = refusal(open_engine, tmp_path / "fp32", here, inference)
+    assert sentence.startswith(f"{plan} is damaged: its hash differs from the one in engine.json. Run `dvc repro`")
+
+
+def test_what_is_asked_of_it_on_a_gpu_exists():
+    """No engine runs here: the calls that only running needs are held against the real module."""
+    tensorrt_rtx = importlib.import_module("tensorrt_rtx")
+    runtime_config = {"cuda_graph_strategy", "dynamic_shapes_kernel_specialization_strategy"}
+    assert runtime_config <= set(dir(tensorrt_rtx.IRuntimeConfig))
+    assert {"WHOLE_GRAPH_CAPTURE"} <= set(tensorrt_rtx.CudaGraphStrategy.__members__)
+    assert {"EAGER"} <= set(tensorrt_rtx.DynamicShapesKernelSpecializationStrategy.__members__)
+    assert "create_runtime_config" in dir(tensorrt_rtx.ICudaEngine)
+    assert "runtime_config: tensorrt_rtx" in tensorrt_rtx.ICudaEngine.create_execution_context.__doc__
+    running = {"set_input_shape", "get_tensor_shape", "set_tensor_address", "execute_async_v3"}
+    assert running <= set(dir(tensorrt_rtx.IExecutionContext))

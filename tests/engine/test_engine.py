@@ -1,0 +1,329 @@
+import inspect
+import json
+import shutil
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import sha256
+from enginery.engine.build import build_engine
+from enginery.engine.engine import open_engine
+from enginery.engine.folder import require_made_of
+from enginery.engine.record import EngineRecord
+from enginery.engine.runtimes import load_runtime
+from enginery.engine.target import target_of
+from enginery.engine.this_machine import describe_machine
+from enginery.graph.as_written import open_as_written
+from enginery.graph.interface import read_blueprint
+
+BLOBS = {"openvino": "engine.blob", "onnxruntime": "engine.onnx"}
+
+
+@pytest.fixture(scope="module", params=BLOBS)
+def machine(request):
+    return describe_machine(request.param)
+
+
+@pytest.fixture
+def copy(built, tmp_path):
+    return shutil.copytree(built, tmp_path / "fp32")
+
+
+@pytest.fixture
+def blob(copy, machine):
+    return copy / BLOBS[machine.runtime]
+
+
+@pytest.fixture
+def engine(built, machine, inference):
+    with open_engine(built, machine, inference) as opened:
+        yield opened
+
+
+@pytest.fixture
+def never_loaded(monkeypatch, machine):
+    """Proof that nothing is deserialized: loading would end the test."""
+    deserialized = "the engine was deserialized"
+    monkeypatch.setattr(load_runtime(machine.runtime), "load", lambda *given: pytest.fail(deserialized))
+
+
+def test_the_record_holds_what_inference_needs(built, tiny_onnx, machine, build, manifest):
+    record = EngineRecord.read(built / "engine.json")
+    blob = BLOBS[machine.runtime]
+    assert sorted(path.name for path in built.iterdir()) == sorted([blob, "engine.json"])
+    assert record.files == {blob: sha256(built / blob)}
+    assert record.bytes == (built / blob).stat().st_size
+    assert (record.onnx_sha256, record.onnx_bytes) == (sha256(tiny_onnx), tiny_onnx.stat().st_size)
+    assert (record.target, record.build, record.precision) == (target_of(machine, build.tensorrt), build, "fp32")
+    assert record.profile == build.profile
+    assert (record.preprocessing, record.class_names) == (manifest.preprocessing, manifest.class_names)
+    assert [(spec.name, spec.dtype, spec.shape) for spec in record.interface.inputs] == [
+        ("input", "float32", ("batch", 3, 8, 8))
+    ]
+    assert [(spec.name, spec.dtype, spec.shape) for spec in record.interface.outputs] == [
+        ("logits", "float32", ("batch", 16))
+    ]
+    assert record.build_seconds > 0
+
+
+def test_the_layers_that_carry_the_arithmetic_run_as_asked(built):
+    record = EngineRecord.read(built / "engine.json")
+    assert record.executed == {"fp32": 3}  # two convolutions and the classifier
+    assert record.share_as_asked == 1
+
+
+@pytest.mark.parametrize("batch", [2, 3, 8], ids=["smallest", "odd", "largest"])
+def test_an_engine_computes_what_onnx_runtime_computes(engine, tiny_onnx, samples, batch):
+    images = samples.cycled(batch)["input"]
+    (wanted,) = onnxruntime.InferenceSession(tiny_onnx, providers=["CPUExecutionProvider"]).run(None, {"input": images})
+    got = engine.run({"input": images})
+    assert got.keys() == {"logits"}
+    assert got["logits"] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_images_need_not_lie_contiguous_in_memory(engine, samples):
+    images = samples.cycled(8)["input"]
+    sliced = np.repeat(images, 2, axis=0)[::2]
+    assert np.array_equal(engine.run({"input": sliced})["logits"], engine.run({"input": images})["logits"])
+
+
+def test_a_result_is_not_overwritten_by_the_next(engine, samples):
+    first = engine.run(samples.cycled(4))["logits"]
+    before = first.copy()
+    engine.run(samples.read_at(np.arange(4, 8)))
+    assert np.array_equal(first, before)
+
+
+def left_by(call):
+    """What a bound call computed, which it leaves with the runtime: nobody who times it wants it."""
+    held = inspect.getclosurevars(call).nonlocals
+    if "binding" in held:  # ONNX Runtime's
+        return held["binding"].copy_outputs_to_cpu()[0]
+    return held["request"].get_output_tensor(0).data.copy()
+
+
+def test_a_bound_call_computes_what_run_computes(built, machine, inference, samples):
+    images = samples.cycled(5)["input"]
+    with open_engine(built, machine, inference) as engine:
+        call = engine.bind({"input": images})
+        results = [call() or left_by(call) for _ in range(2)]
+        wanted = engine.run({"input": images})["logits"]
+    for result in results:
+        assert result == pytest.approx(wanted, abs=1e-6)
+
+
+def test_a_bound_call_can_be_repeated(built, machine, inference, samples):
+    with open_engine(built, machine, inference) as engine:
+        call = engine.bind(samples.cycled(8))
+        wanted = engine.run(samples.cycled(8))["logits"]
+        for _ in range(3):
+            call()
+        assert np.array_equal(engine.run(samples.cycled(8))["logits"], wanted)
+
+
+def test_a_changed_byte_is_refused_before_anything_is_deserialized(copy, blob, machine, inference, never_loaded):
+    content = bytearray(blob.read_bytes())
+    content[len(content) // 2] ^= 1
+    blob.write_bytes(content)
+    with pytest.raises(EngineryError, match=rf"{blob.name} is damaged: its hash differs .*dvc repro"):
+        open_engine(copy, machine, inference)
+
+
+def test_a_truncated_engine_is_refused_before_anything_is_deserialized(copy, blob, machine, inference, never_loaded):
+    blob.write_bytes(blob.read_bytes()[:-1])
+    with pytest.raises(EngineryError, match=f"{blob.name} is damaged"):
+        open_engine(copy, machine, inference)
+
+
+def test_a_missing_blob_is_named(copy, blob, machine, inference, never_loaded):
+    blob.unlink()
+    with pytest.raises(EngineryError, match=f"{blob.name} is missing.*dvc checkout"):
+        open_engine(copy, machine, inference)
+
+
+def test_a_missing_record_is_named(copy, machine, inference, never_loaded):
+    (copy / "engine.json").unlink()
+    with pytest.raises(EngineryError, match=r"engine\.json is missing"):
+        open_engine(copy, machine, inference)
+
+
+def test_a_broken_record_is_named(copy, machine, inference, never_loaded):
+    record = json.loads((copy / "engine.json").read_text())
+    del record["files"]
+    (copy / "engine.json").write_text(json.dumps(record))
+    with pytest.raises(EngineryError, match=r"engine\.json is damaged or of another version of Enginery \(files"):
+        open_engine(copy, machine, inference)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("runtime_version", "2020.1"),
+        ("device_name", "another processor"),
+        ("capability", "avx2"),
+        ("cores", 640),
+        ("driver", "999.1"),
+        ("operating_system", "Plan9"),
+    ],
+)
+def test_an_engine_built_for_another_machine_is_refused(built, machine, inference, never_loaded, field, value):
+    here = machine.model_copy(update={field: value})
+    there = getattr(machine, field)
+    wanted = f"{field} {there!r} there and {value!r} here"
+    if field == "capability":
+        wanted = f"instruction sets {there} there and {value} here"
+    with pytest.raises(EngineryError) as caught:
+        open_engine(built, here, inference)
+    assert "was built for another machine: " in str(caught.value)
+    assert wanted in str(caught.value)
+
+
+@pytest.mark.parametrize("way", ["run", "bind"])
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape", "wanted"),
+    [
+        ("image", "float32", (4, 3, 8, 8), "the engine takes input, but was given image"),
+        ("input", "float64", (4, 3, 8, 8), "input input is float64 and must be float32"),
+        ("input", "uint8", (4, 3, 8, 8), "input input is uint8 and must be float32"),
+        ("input", "float32", (1, 3, 8, 8), "has shape (1, 3, 8, 8), and the engine takes (2 to 8, 3, 8, 8)"),
+        ("input", "float32", (9, 3, 8, 8), "has shape (9, 3, 8, 8), and the engine takes (2 to 8, 3, 8, 8)"),
+        ("input", "float32", (4, 3, 9, 8), "has shape (4, 3, 9, 8), and the engine takes (2 to 8, 3, 8, 8)"),
+        ("input", "float32", (3, 8, 8), "has shape (3, 8, 8), and the engine takes (2 to 8, 3, 8, 8)"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name_and_limit(engine, way, name, dtype, shape, wanted):
+    with pytest.raises(EngineryError) as caught:
+        getattr(engine, way)({name: np.zeros(shape, dtype)})
+    assert wanted in str(caught.value)
+
+
+def test_no_input_at_all_is_refused(engine):
+    with pytest.raises(EngineryError, match="the engine takes input, but was given nothing"):
+        engine.run({})
+
+
+def test_a_graph_that_cannot_be_compiled_is_one_line_and_leaves_no_engine(tmp_path, machine, build, manifest):
+    floats = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in ("input", "logits")]
+    nodes = [
+        helper.make_node("Optional", ["input"], ["maybe"]),
+        helper.make_node("OptionalGetElement", ["maybe"], ["logits"]),
+    ]
+    graph = helper.make_graph(nodes, "unusual", floats[:1], floats[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), tmp_path / "model.onnx")
+    with pytest.raises(EngineryError, match=r" cannot compile .*model\.onnx: ."):
+        build_engine(
+            "fp32", tmp_path / "model.onnx", target_of(machine, build.tensorrt), build, manifest, tmp_path / "out"
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_an_engine_of_another_graph_or_precision_is_not_validated(engine, tiny_onnx, tmp_path):
+    require_made_of(engine.record, "fp32", tiny_onnx)
+    other = tmp_path / "other.onnx"
+    other.write_bytes(tiny_onnx.read_bytes() + b" ")
+    for precision, onnx_file in (("int8", tiny_onnx), ("fp32", other)):
+        with pytest.raises(EngineryError, match=f"was not built as {precision} of .*dvc repro"):
+            require_made_of(engine.record, precision, onnx_file)
+
+
+def built_engine(onnx_file, build, machine, manifest, inference, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("engines") / "fp32"
+    build_engine("fp32", onnx_file, target_of(machine, build.tensorrt), build, manifest, folder)
+    return open_engine(folder, machine, inference)
+
+
+@pytest.fixture(scope="module")
+def pair(pair_onnx, pair_build, machine, manifest, inference, tmp_path_factory):
+    """An engine of two inputs and two outputs, for images of several sizes."""
+    with built_engine(pair_onnx, pair_build, machine, manifest, inference, tmp_path_factory) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def coarse(coarse_onnx, pair_build, machine, manifest, inference, tmp_path_factory):
+    with built_engine(coarse_onnx, pair_build, machine, manifest, inference, tmp_path_factory) as opened:
+        yield opened
+
+
+def test_several_inputs_and_outputs_and_their_sizes_are_recorded(pair):
+    interface = pair.record.interface
+    assert [(spec.name, spec.dtype, spec.shape) for spec in interface.inputs] == [
+        ("image", "float32", ("batch", 3, "height", "width")),
+        ("numbers", "int64", ("batch", 2)),
+    ]
+    assert [(spec.name, spec.dtype, spec.shape) for spec in interface.outputs] == [
+        ("scores", "float32", ("batch", 16)),
+        ("map", "float32", ("batch", 32, "height", "width")),
+    ]
+    assert pair.record.executed == {"fp32": 2}
+
+
+@pytest.mark.parametrize("sizes", [(2, 8, 8), (1, 8, 8), (3, 13, 9), (4, 16, 12)], ids=str)
+def test_every_output_is_computed_at_every_size_and_by_a_bound_call_too(pair, pair_onnx, pair_feeds, sizes):
+    feeds = pair_feeds(*sizes)
+    session = onnxruntime.InferenceSession(pair_onnx, providers=["CPUExecutionProvider"])
+    wanted = dict(zip(("scores", "map"), session.run(["scores", "map"], feeds), strict=True))
+    call = pair.bind(feeds)
+    call()
+    got = pair.run(feeds)
+    assert got.keys() == wanted.keys()
+    for name, values in wanted.items():
+        assert got[name] == pytest.approx(values, abs=1e-4), name
+    assert left_by(call) == pytest.approx(wanted["scores"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("image", "numbers", "wanted"),
+    [
+        (
+            (2, 3, 17, 8),
+            (2, 2),
+            "input image has shape (2, 3, 17, 8), and the engine takes (1 to 4, 3, 8 to 16, 8 to 12)",
+        ),
+        (
+            (2, 3, 8, 7),
+            (2, 2),
+            "input image has shape (2, 3, 8, 7), and the engine takes (1 to 4, 3, 8 to 16, 8 to 12)",
+        ),
+        ((2, 3, 8, 8), (2, 3), "input numbers has shape (2, 3), and the engine takes (1 to 4, 2)"),
+        ((2, 3, 8, 8), (3, 2), "input numbers has batch 3, and input image has 2"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_by_input_and_limit(pair, image, numbers, wanted):
+    with pytest.raises(EngineryError) as caught:
+        pair.run({"image": np.zeros(image, np.float32), "numbers": np.zeros(numbers, np.int64)})
+    assert str(caught.value) == wanted
+
+
+def test_an_input_that_is_missing_is_told_beside_those_that_are_there(pair, pair_feeds):
+    with pytest.raises(EngineryError, match="the engine takes image, numbers, but was given image"):
+        pair.run({"image": pair_feeds(2, 8, 8)["image"]})
+
+
+@pytest.mark.parametrize("sizes", [(2, 8, 8), (1, 9, 8), (3, 13, 11), (4, 16, 12)], ids=str)
+def test_an_output_whose_size_follows_from_the_images_is_as_large_as_it_comes(coarse, coarse_onnx, pair_feeds, sizes):
+    (spec,) = coarse.record.interface.outputs
+    assert spec.shape == ("batch", 8, "(height + 1)//2", "?")
+    feeds = {"image": pair_feeds(*sizes)["image"]}
+    (wanted,) = open_as_written(coarse_onnx).run(None, feeds)
+    call = coarse.bind(feeds)
+    call()
+    for got in (coarse.run(feeds)["map"], left_by(call)):
+        assert got.shape == wanted.shape
+        assert got == pytest.approx(wanted, abs=1e-4)
+
+
+def test_onnx_runtime_on_a_gpu_refuses_an_output_of_unknown_size(coarse_onnx, pair_build, tmp_path, monkeypatch):
+    runtime = load_runtime("onnxruntime")
+    monkeypatch.setattr(runtime, "device", lambda: "cuda")
+    with pytest.raises(EngineryError) as caught:
+        runtime.compile(coarse_onnx, read_blueprint(coarse_onnx, pair_build), tmp_path)
+    assert str(caught.value) == (
+        "ONNX Runtime on a GPU must be told how large output map is, and its size '(height + 1)//2' at axis 2 is known "
+        "from a run alone: set build.profile.height and width to null, or take TensorRT"
+    )
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,195 @@
+import pytest
+
+from enginery.core.errors import EngineryError
+from enginery.engine.machine import Machine
+from enginery.engine.target import differences, require_fits, target_of
+
+MACHINE = Machine(
+    runtime="tensorrt",
+    runtime_version="10.16.1.11",
+    device="cuda",
+    device_name="NVIDIA A100-SXM4-80GB",
+    capability="8.0",
+    driver="580.65",
+    cuda="13.0",
+    cores=8,
+    operating_system="Linux x86_64",
+)
+OTHER_GPU = {"device_name": "another GPU", "driver": "610.1", "cuda": "13.3", "cores": 64}
+
+
+def here(**changes):
+    return MACHINE.model_copy(update=changes)
+
+
+@pytest.fixture
+def told(build):
+    """TensorRT's parameters with some changed."""
+    return lambda **options: build.tensorrt.model_copy(update=options)
+
+
+def refusal(target, machine):
+    with pytest.raises(EngineryError) as caught:
+        require_fits(target, machine, "engines/int8")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "onnxruntime", "tensorrt"])
+def test_an_engine_belongs_to_all_of_its_machine(told, runtime):
+    machine = here(runtime=runtime)
+    target = target_of(machine, told())
+    assert target.capabilities == ("8.0",)
+    for name in (
+        "runtime", "runtime_version", "device", "device_name", "driver", "cuda", "cores", "operating_system",
+    ):  # fmt: skip
+        assert getattr(target, name) == getattr(machine, name)
+    require_fits(target, machine, "engines/int8")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("runtime", "onnxruntime"),
+        ("runtime_version", "10.16.2.1"),
+        ("device_name", "NVIDIA H200"),
+        ("driver", "580.66"),
+        ("cuda", "13.1"),
+        ("cores", 16),
+        ("operating_system", "Linux aarch64"),
+    ],
+)
+def test_a_refusal_names_what_differs_and_the_command(told, field, value):
+    sentence = refusal(target_of(MACHINE, told()), here(**{field: value}))
+    there = getattr(MACHINE, field)
+    assert sentence == (
+        f"engines/int8 was built for another machine: {field} {there!r} there and {value!r} here. "
+        "Run `dvc repro` to build it here"
+    )
+
+
+def test_a_refusal_names_all_that_differs(told):
+    sentence = refusal(target_of(MACHINE, told()), here(**OTHER_GPU, capability="9.0"))
+    for part in (
+        "device_name 'NVIDIA A100-SXM4-80GB' there and 'another GPU' here",
+        "driver '580.65' there and '610.1' here",
+        "cuda '13.0' there and '13.3' here",
+        "cores 8 there and 64 here",
+        "compute capability 8.0 there and 9.0 here",
+    ):
+        assert part in sentence
+
+
+def test_options_of_tensorrt_loosen_nothing_elsewhere(told):
+    loose = told(hardware_compatibility="ampere_plus", version_compatible=True)
+    machine = here(runtime="onnxruntime")
+    assert target_of(machine, loose) == target_of(machine, told())
+
+
+def test_same_compute_capability_runs_on_any_gpu_of_that_capability(told):
+    target = target_of(MACHINE, told(hardware_compatibility="same_compute_capability"))
+    require_fits(target, here(**OTHER_GPU), "engines/int8")
+    assert differences(target, here(capability="8.6")).keys() == {"compute capability"}
+    assert "compute capability 8.0 there and 8.6 here" in refusal(target, here(capability="8.6"))
+
+
+@pytest.mark.parametrize("capability", ["8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0", "12.1"])
+@pytest.mark.parametrize("built_on", ["8.0", "12.0"])
+def test_ampere_plus_runs_on_every_gpu_since_ampere(told, built_on, capability):
+    """10.0 and 12.0 sort before 8.0 as text."""
+    target = target_of(here(capability=built_on), told(hardware_compatibility="ampere_plus"))
+    require_fits(target, here(**OTHER_GPU, capability=capability), "engines/int8")
+
+
+@pytest.mark.parametrize("capability", ["7.5", "7.0", "6.1"])
+def test_ampere_plus_does_not_run_on_what_is_older(told, capability):
+    target = target_of(MACHINE, told(hardware_compatibility="ampere_plus"))
+    assert f"compute capability 8.0 or newer there and {capability} here" in refusal(
+        target, here(capability=capability)
+    )
+
+
+@pytest.mark.parametrize("compatibility", ["same_compute_capability", "ampere_plus"])
+def test_an_engine_for_other_gpus_still_belongs_to_its_version_and_system(told, compatibility):
+    target = target_of(MACHINE, told(hardware_compatibility=compatibility))
+    there = here(**OTHER_GPU, runtime_version="10.17.0.1", operating_system="Linux aarch64")
+    assert differences(target, there).keys() == {"runtime_version", "operating_system"}
+
+
+@pytest.mark.parametrize("version", ["10.16.1.11", "10.17.0.1", "10.99"])
+def test_a_version_compatible_engine_runs_on_later_versions_of_its_major(told, version):
+    require_fits(target_of(MACHINE, told(version_compatible=True)), here(runtime_version=version), "engines/int8")
+
+
+@pytest.mark.parametrize("version", ["11.4.0.106", "1.7", "100.1", "10.16.1.10", "10.9.0.34"])
+def test_a_version_compatible_engine_runs_on_no_other_major_and_nothing_older(told, version):
+    sentence = refusal(target_of(MACHINE, told(version_compatible=True)), here(runtime_version=version))
+    assert f"runtime_version '10.16.1.11' there and {version!r} here" in sentence
+
+
+def test_a_version_compatible_engine_still_belongs_to_its_gpu(told):
+    target = target_of(MACHINE, told(version_compatible=True))
+    assert differences(target, here(device_name="NVIDIA H200", capability="9.0")).keys() == {
+        "device_name",
+        "compute capability",
+    }
+
+
+def test_both_may_be_loosened_at_once(told):
+    target = target_of(MACHINE, told(hardware_compatibility="ampere_plus", version_compatible=True))
+    require_fits(target, here(**OTHER_GPU, capability="12.0", runtime_version="10.17.0"), "engines/int8")
+    assert differences(target, here(capability="7.5", runtime_version="11.4.0")).keys() == {
+        "runtime_version",
+        "compute capability",
+    }
+
+
+@pytest.mark.parametrize("capability", ["8.6", "8.9", "12.0"])
+def test_an_engine_for_rtx_runs_on_every_gpu_that_it_was_compiled_for(told, capability):
+    builder = here(runtime="tensorrt_rtx", runtime_version="1.7.1.116", device_name="none", capability="", driver="")
+    target = target_of(builder, told())
+    assert target.capabilities == ("8.6", "8.9", "12.0")
+    there = here(**OTHER_GPU, runtime="tensorrt_rtx", runtime_version="1.7.1.116", capability=capability)
+    require_fits(target, there, "engines/int8")
+
+
+@pytest.mark.parametrize(
+    ("capability", "listed", "wanted"),
+    [
+        ("8.0", ("8.6", "8.9", "12.0"), "compute capability 8.6, 8.9 or 12.0 there and 8.0 here"),
+        ("12.1", ("8.6", "12.0"), "compute capability 8.6 or 12.0 there and 12.1 here"),
+        ("8.9", ("12.0",), "compute capability 12.0 there and 8.9 here"),
+    ],
+)
+def test_an_engine_for_rtx_runs_on_no_other_gpu(told, capability, listed, wanted):
+    rtx = here(runtime="tensorrt_rtx", runtime_version="1.7.1.116", capability=capability)
+    assert wanted in refusal(target_of(rtx, told(compute_capabilities=listed)), rtx)
+
+
+def test_an_engine_for_rtx_belongs_to_its_version(told):
+    """The options that loosen TensorRT's engines are not RTX's."""
+    rtx = here(runtime="tensorrt_rtx", runtime_version="1.7.1.116", capability="8.9")
+    target = target_of(rtx, told(version_compatible=True))
+    sentence = refusal(target, rtx.model_copy(update={"runtime_version": "1.8.0.1"}))
+    assert "runtime_version '1.7.1.116' there and '1.8.0.1' here" in sentence
+
+
+@pytest.mark.parametrize(
+    ("options", "needed"),
+    [
+        ({}, "8.0"),
+        ({"hardware_compatibility": "ampere_plus"}, "8.0 or newer"),
+    ],
+)
+def test_a_machine_without_a_gpu_is_told_which_one_it_takes(told, options, needed):
+    assert refusal(target_of(MACHINE, told(**options)), here(device_name="none", capability="")) == (
+        f"engines/int8 needs a GPU of compute capability {needed}, and this machine shows none. "
+        "It stays as it is: run `dvc repro` on a machine with one"
+    )
+
+
+def test_an_engine_for_a_cpu_is_not_said_to_need_a_gpu(told):
+    """Its capability is a list of instruction sets."""
+    cpu = here(runtime="openvino", device="cpu", device_name="AMD EPYC", capability="avx2 avx512f")
+    sentence = refusal(target_of(cpu, told()), here(runtime="tensorrt_rtx", device_name="none", capability=""))
+    assert "GPU of compute capability avx2" not in sentence
+    assert "runtime 'openvino' there and 'tensorrt_rtx' here" in sentence

@@ -1,0 +1,225 @@
+import os
+import re
+import subprocess
+
+import pytest
+
+from enginery.engine.machine import Machine
+from enginery.engine.record import EngineRecord
+from enginery.engine.target import target_of
+from enginery.engine.trtexec import reproduce_script
+from enginery.graph.interface import Interface, TensorSpec
+
+VERSIONS = {"tensorrt 10": "10.16.1.11", "tensorrt 11": "11.4.0.106", "tensorrt_rtx 1": "1.7.1.116"}
+FAKE = """\
+#!/usr/bin/env bash
+printf '%s\\n' "$(basename "$0")" "$@" ""
+for flag; do case $flag in --saveEngine=*) touch "${flag#*=}" ;; esac; done
+"""
+
+
+@pytest.fixture
+def record_of(build, manifest):
+    """The record of an engine that was built by some version with some of TensorRT's own options."""
+
+    def make(kind, tf32=True, **options):
+        machine = Machine(
+            runtime=kind.split()[0],
+            runtime_version=VERSIONS[kind],
+            device="cuda",
+            device_name="NVIDIA H200",
+            capability="9.0",
+            driver="580.65",
+            cuda="13.0",
+            cores=8,
+            operating_system="Linux x86_64",
+        )
+        chosen = build.model_copy(
+            update={"tf32": tf32, "tensorrt": build.tensorrt.model_copy(update=options)},
+        )
+        return EngineRecord(
+            precision="int8",
+            target=target_of(machine, chosen.tensorrt),
+            build=chosen,
+            files={"engine.plan": "0" * 64},
+            bytes=1,
+            onnx_sha256="1" * 64,
+            onnx_bytes=1,
+            interface=Interface(
+                inputs=(TensorSpec(name="input", dtype="float32", shape=("batch", 3, 8, 8)),),
+                outputs=(TensorSpec(name="logits", dtype="float32", shape=("batch", 16)),),
+            ),
+            layers=(),
+            build_seconds=1.0,
+            preprocessing=manifest.preprocessing,
+            class_names=manifest.class_names,
+        )
+
+    return make
+
+
+@pytest.fixture
+def arrived(tmp_path):
+    """What each command of the script is really given, when bash runs it: building first, then timing."""
+
+    def run(record, onnx="../../converted/int8/model.onnx", batch=None):
+        programs, engine = tmp_path / "bin", tmp_path / "an engine"
+        for folder in (programs, engine):
+            folder.mkdir(exist_ok=True)
+        for name in ("trtexec", "tensorrt_rtx"):
+            (programs / name).write_text(FAKE)
+            (programs / name).chmod(0o755)
+        (engine / "reproduce.sh").write_text(reproduce_script(record, onnx))
+        done = subprocess.run(
+            ["bash", str(engine / "reproduce.sh"), *([] if batch is None else [str(batch)])],
+            cwd=tmp_path,
+            env=os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        building, timing = re.sub(r"(--saveEngine=).*/", r"\1", done.stdout).strip().split("\n\n")
+        return building.splitlines(), timing.splitlines()
+
+    return run
+
+
+@pytest.mark.parametrize("kind", VERSIONS)
+def test_it_is_a_script_that_bash_understands(record_of, kind, tmp_path):
+    (tmp_path / "reproduce.sh").write_text(reproduce_script(record_of(kind), "model.onnx"))
+    subprocess.run(["bash", "-n", tmp_path / "reproduce.sh"], check=True)
+
+
+@pytest.mark.parametrize("kind", VERSIONS)
+def test_it_names_the_version_whose_work_it_repeats(record_of, kind):
+    assert f"of {kind.split()[0]} {VERSIONS[kind]}" in reproduce_script(record_of(kind), "model.onnx").splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [("tensorrt 10", "trtexec"), ("tensorrt 11", "trtexec"), ("tensorrt_rtx 1", "tensorrt_rtx")],
+)
+def test_it_builds_from_the_same_graph_for_the_same_batches_and_times_our_engine(record_of, arrived, kind, command):
+    building, timing = arrived(record_of(kind))
+    assert (building[0], timing[0]) == (command, command)
+    assert building[1] == "--onnx=../../converted/int8/model.onnx"
+    assert {
+        "--minShapes=input:2x3x8x8",
+        "--optShapes=input:4x3x8x8",
+        "--maxShapes=input:8x3x8x8",
+        "--builderOptimizationLevel=3",
+        "--skipInference",
+    } <= set(building)
+    assert {"--loadEngine=engine.plan", "--shapes=input:4x3x8x8"} <= set(timing)
+
+
+@pytest.mark.parametrize(("asked", "timed"), [(None, 4), (2, 2), (7, 7)])
+def test_the_batch_size_that_is_timed_may_be_given(record_of, arrived, asked, timed):
+    building, timing = arrived(record_of("tensorrt 11"), batch=asked)
+    assert f"--shapes=input:{timed}x3x8x8" in timing
+    assert "--optShapes=input:4x3x8x8" in building
+
+
+def test_version_10_has_to_be_told_what_version_11_does_by_itself(record_of, arrived):
+    building, timing = arrived(record_of("tensorrt 10"))
+    assert "--stronglyTyped" in building
+    assert "--useCudaGraph" in timing
+    assert "--useSpinWait" in timing
+    building, timing = arrived(record_of("tensorrt 11"))
+    assert "--stronglyTyped" not in building
+    assert "--useCudaGraph" not in timing
+    assert "--useSpinWait" not in timing
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [("tensorrt 10", []), ("tensorrt 11", ["--includeDataTransfers"]), ("tensorrt_rtx 1", ["--includeDataTransfers"])],
+)
+def test_copies_are_timed_as_our_own_times_include_them(record_of, arrived, kind, flags):
+    """Version 10 includes them unless told not to; 11 and TensorRT for RTX exclude them unless told to include them."""
+    _, timing = arrived(record_of(kind))
+    assert [flag for flag in timing if "DataTransfers" in flag] == flags
+
+
+@pytest.mark.parametrize("kind", VERSIONS)
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({"workspace_mb": 512}, "--memPoolSize=workspace:512M"),
+        ({"tf32": False}, "--noTF32"),
+        ({"optimization_level": 5}, "--builderOptimizationLevel=5"),
+    ],
+)
+def test_what_the_engine_was_built_with_is_passed_on_and_nothing_else(record_of, arrived, kind, options, flag):
+    told, _ = arrived(record_of(kind, **options))
+    plain, _ = arrived(record_of(kind))
+    assert flag in told
+    assert flag not in plain
+
+
+@pytest.mark.parametrize("kind", ["tensorrt 10", "tensorrt 11"])
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({"hardware_compatibility": "ampere_plus"}, "--hardwareCompatibilityLevel=ampere+"),
+        ({"hardware_compatibility": "same_compute_capability"}, "--hardwareCompatibilityLevel=sameComputeCapability"),
+        ({"version_compatible": True}, "--versionCompatible"),
+    ],
+)
+def test_an_engine_for_more_machines_is_reproduced_as_one(record_of, arrived, kind, options, flag):
+    told, _ = arrived(record_of(kind, **options))
+    plain, _ = arrived(record_of(kind))
+    assert set(told) - set(plain) == {flag}
+    assert set(plain) <= set(told)
+
+
+@pytest.mark.parametrize("kind", ["tensorrt 10", "tensorrt 11"])
+def test_a_version_compatible_engine_is_loaded_as_one(record_of, arrived, kind):
+    """It brings a runtime of its own, which trtexec runs only if it is told so."""
+    _, timing = arrived(record_of(kind, version_compatible=True))
+    assert "--versionCompatible" in timing
+    _, timing = arrived(record_of(kind))
+    assert "--versionCompatible" not in timing
+
+
+def test_rtx_builds_for_the_gpus_that_the_engine_is_for(record_of, arrived):
+    """By default it builds for all of them, and fails where one cannot execute fp8."""
+    building, _ = arrived(record_of("tensorrt_rtx 1", compute_capabilities=("8.9", "12.0")))
+    assert "--computeCapabilities=89,120" in building
+
+
+def test_nothing_is_written_into_the_engines_folder(record_of, arrived, tmp_path):
+    """DVC would find the engine changed, and build it again."""
+    arrived(record_of("tensorrt 11"))
+    assert [path.name for path in (tmp_path / "an engine").iterdir()] == ["reproduce.sh"]
+
+
+def test_what_rtx_cannot_be_told_is_not_passed_to_it(record_of, arrived):
+    loose = record_of("tensorrt_rtx 1", hardware_compatibility="ampere_plus", version_compatible=True)
+    assert arrived(loose) == arrived(record_of("tensorrt_rtx 1"))
+
+
+@pytest.mark.parametrize("path", ["../my models/model.onnx", "../it's $HOME/`pwd`/a;b.onnx", "../größe/*.onnx"])
+def test_a_path_arrives_as_it_is_whatever_its_characters(record_of, arrived, path):
+    building, _ = arrived(record_of("tensorrt 11"), onnx=path)
+    assert building[1] == f"--onnx={path}"
+
+
+def test_it_works_from_any_folder(record_of, tmp_path):
+    """The paths in it are relative to the engine's own."""
+    lines = reproduce_script(record_of("tensorrt 11"), "model.onnx").splitlines()
+    (tmp_path / "where.sh").write_text("\n".join(lines[: lines.index('cd "$(dirname "$0")"') + 1]) + "\npwd\n")
+    done = subprocess.run(["bash", str(tmp_path / "where.sh")], cwd="/", capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(tmp_path.resolve())
+
+
+def test_a_command_that_fails_ends_it(record_of, tmp_path):
+    """Timing the earlier engine after a failed build would look like a success."""
+    (tmp_path / "trtexec").write_text("#!/usr/bin/env bash\necho called\nexit 3\n")
+    (tmp_path / "trtexec").chmod(0o755)
+    (tmp_path / "reproduce.sh").write_text(reproduce_script(record_of("tensorrt 11"), "model.onnx"))
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", str(tmp_path / "reproduce.sh")], env=os.environ | {"PATH": path}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (3, "called\n")

@@ -1,0 +1,61 @@
+"""The stage: what simplifying broke is found at each size that the graph must take."""
+
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from support.checkout import ROOT, Project
+
+from enginery.core.errors import EngineryError
+from enginery.graph.simplify import Simplification
+from stages import simplify as stage
+
+RANGE = {"min": 8, "opt": 8, "max": 16}
+
+
+def mean_of_images(nodes):
+    graph = helper.make_graph(
+        [*nodes, helper.make_node("Relu", ["mean"], ["logits"])],
+        "mean",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, "height", "width"])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 3, 1, 1])],
+        [numpy_helper.from_array(np.array(value, dtype), name) for name, value, dtype in CONSTANTS],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+CONSTANTS = (("axes", [2, 3], np.int64), ("pixels", 64, np.float32))
+MEAN = [helper.make_node("ReduceMean", ["input", "axes"], ["mean"])]
+AT_ONE_SIZE = [
+    helper.make_node("ReduceSum", ["input", "axes"], ["sum"]),
+    helper.make_node("Div", ["sum", "pixels"], ["mean"]),
+]
+
+
+@pytest.fixture
+def simplify(samples, tmp_path, monkeypatch):
+    project = Project(tmp_path)
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    preprocessing = samples.manifest.preprocessing.model_dump(mode="json", exclude_defaults=True)
+    project.set(**{"samples.preprocessing": preprocessing, "weights.training.size": 8})
+    project.set(**{"build.profile.height": RANGE, "build.profile.width": RANGE})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exported").mkdir()
+    onnx.save(mean_of_images(MEAN), tmp_path / "exported/model.onnx")
+    return lambda: stage.simplify(tmp_path / "exported", samples.folder, tmp_path / "simplified")
+
+
+def test_what_was_removed_is_recorded(simplify, tmp_path):
+    simplify()
+    record = Simplification.read(tmp_path / "simplified/simplify.json")
+    assert record.nodes_before == {"ReduceMean": 1, "Relu": 1}
+    assert (record.against_exported.samples, record.against_exported.relative_error) == (7, 0)
+
+
+def test_a_graph_that_is_right_only_at_the_samples_size_stops_the_pipeline(simplify, tmp_path, monkeypatch):
+    monkeypatch.setattr(stage, "simplify_graph", lambda model: mean_of_images(AT_ONE_SIZE))
+    with pytest.raises(EngineryError, match="does not compute what the exported one computes: the relative error"):
+        simplify()
+    assert not (tmp_path / "simplified").exists()

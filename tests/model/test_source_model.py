@@ -1,0 +1,218 @@
+from contextlib import nullcontext
+from functools import partial
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from enginery.core.errors import EngineryError
+from enginery.graph.as_written import open_as_written, run_graph
+from enginery.model.records import Weights
+from enginery.model.source_model import open_source_model, require_runs, require_steady, run_model
+
+FEEDS = {"input": np.random.default_rng(0).normal(0, 1, (2, 6)).astype(np.float32)}
+
+
+class Net(nn.Module):
+    """Returns what it is told to."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, pixels):
+        return self.answer(pixels)
+
+
+def run_of(answer):
+    return partial(run_model, Net(answer))
+
+
+def refusal_of(answer, classes=0):
+    with pytest.raises(EngineryError) as caught:
+        require_runs(run_of(answer), FEEDS, classes)
+    return str(caught.value)
+
+
+def test_the_model_of_the_weights_is_run(tmp_path):
+    model = nn.Linear(6, 3)
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    arguments = {"in_features": 6, "out_features": 3}
+    Weights(model="torch.nn:Linear", arguments=arguments, source="given", classes=None, sha256="0" * 64).write(
+        tmp_path / "weights.json"
+    )
+    (logits,) = open_source_model(tmp_path)(FEEDS).values()
+    wanted = FEEDS["input"] @ model.weight.detach().numpy().T + model.bias.detach().numpy()
+    assert logits == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_given_graph_is_run_as_it_is_written(tmp_path, pair_onnx, pair_feeds):
+    (tmp_path / "model.onnx").write_bytes(pair_onnx.read_bytes())
+    feeds = pair_feeds(2, 8, 8)
+    got, wanted = open_source_model(tmp_path)(feeds), run_graph(open_as_written(onnx.load(pair_onnx)), feeds)
+    assert got.keys() == {"scores", "map"}
+    assert all(np.array_equal(got[name], wanted[name]) for name in wanted)
+
+
+def test_a_given_graph_that_fails_tells_all_of_its_reason(tmp_path, tiny_onnx):
+    (tmp_path / "model.onnx").write_bytes(tiny_onnx.read_bytes())
+    with pytest.raises(EngineryError) as caught:
+        open_source_model(tmp_path)({"input": np.zeros((2, 3, 9, 8), np.float32)})
+    told = str(caught.value)
+    assert told.startswith("model.source: the model fails on input (2, 3, 9, 8): ")
+    assert "index: 2 Got: 9 Expected: 8" in told
+    assert "\n" not in told
+
+
+def test_a_given_graph_that_nothing_can_run_is_told(tmp_path, tiny_graph):
+    strange = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    strange.graph.node[0].domain = "com.example"
+    strange.opset_import.add(domain="com.example", version=1)
+    onnx.save(strange, tmp_path / "model.onnx")
+    with pytest.raises(EngineryError, match=r"^model\.source: ONNX Runtime cannot open the file: .*com\.example"):
+        open_source_model(tmp_path)
+
+
+def test_a_model_that_fails_for_some_batch_is_told_wherever_it_is_run(tmp_path, monkeypatch):
+    """Not only where it is tried: the reference runs larger batches."""
+    monkeypatch.setattr(
+        "enginery.model.source_model.load_model", lambda folder: Net(lambda pixels: pixels.reshape(2, 6))
+    )
+    run = open_source_model(tmp_path)
+    assert run(FEEDS)["logits"].shape == (2, 6)
+    with pytest.raises(EngineryError, match=r"^model\.source: the model fails on input \(3, 6\): RuntimeError: "):
+        run({"input": np.zeros((3, 6), np.float32)})
+
+
+def test_outputs_are_float32_whatever_the_model_computes_in():
+    assert run_of(lambda pixels: pixels.half())(FEEDS)["logits"].dtype == np.float32
+
+
+def test_a_model_that_takes_the_samples_is_let_through():
+    require_runs(run_of(lambda pixels: pixels[:, :3]), FEEDS, 3)
+    require_runs(run_of(lambda pixels: {"map": pixels.reshape(2, 2, 3), "scores": pixels[:, :3]}), FEEDS, 3)
+    require_runs(run_of(lambda pixels: pixels.reshape(2, 2, 3)), FEEDS, 0)  # nothing says how many classes there are
+
+
+def test_a_model_that_takes_one_sample_alone_is_told_how_to_say_so():
+    def answer(pixels):
+        if len(pixels) != 1:
+            raise AssertionError("one at a time")  # not by `assert`, to which pytest adds words
+        return pixels[:, :3]
+
+    told = refusal_of(answer)
+    assert told.startswith("model.source: the model fails on input (2, 6): AssertionError: one at a time\n")
+    assert told.endswith("\nA single sample it takes: set min, opt and max of build.profile.batch to 1")
+
+
+def test_a_model_that_takes_several_is_not_told_to_take_one():
+    def answer(pixels):
+        return pixels + torch.zeros(3, 6)[: len(pixels)]
+
+    feeds = {"input": np.zeros((4, 6), np.float32)}
+    with pytest.raises(EngineryError) as caught:
+        require_runs(run_of(answer), feeds, 0)
+    assert str(caught.value).startswith("model.source: the model fails on input (4, 6): RuntimeError: ")
+    assert "A single sample it takes" not in str(caught.value)
+
+
+def test_a_model_that_leaves_by_itself_is_told_like_one_that_fails():
+    def answer(pixels):
+        raise SystemExit("enough")
+
+    assert refusal_of(answer).startswith("model.source: the model fails on input (2, 6): SystemExit: enough\n")
+
+
+def test_a_model_that_fails_is_told_with_the_users_line_and_the_shapes():
+    def answer(pixels):
+        return pixels @ torch.ones(5, 3)
+
+    told = refusal_of(answer)
+    first, *places = told.split("\n  ")
+    assert first.startswith("model.source: the model fails on input (2, 6): RuntimeError: ")
+    assert [place.rpartition(": ")[2] for place in places] == [
+        "return self.answer(pixels)",
+        "return pixels @ torch.ones(5, 3)",
+    ]
+    assert all(place.startswith(f"{__file__}, line ") for place in places)
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (lambda pixels: pixels.sum(), "logits is float32 of shape ()"),
+        (lambda pixels: pixels.argmax(1), "logits is int64 of shape (2,)"),
+        (lambda pixels: {"scores": pixels, "found": pixels > 0}, "found is bool of shape (2, 6)"),
+        (lambda pixels: torch.complex(pixels, pixels), "logits is complex64 of shape (2, 6)"),
+        (lambda pixels: pixels[:1], "logits is float32 of shape (1, 6)"),
+        (lambda pixels: {"scores": pixels, "boxes": pixels.reshape(3, 4)}, "boxes is float32 of shape (3, 4)"),
+    ],
+)
+def test_an_output_without_the_batch_or_of_no_floats_is_refused_by_name(answer, found):
+    assert refusal_of(answer) == (
+        f"model.source: output {found}; it must be floats with the batch, here 2, as first axis"
+    )
+
+
+def test_another_number_of_classes_is_told_with_what_the_model_returns():
+    assert refusal_of(lambda pixels: pixels[:, :3], classes=10) == (
+        "samples.source has 10 classes, and no output of the model has as many: it returns logits (2, 3). "
+        "Are these the images that the model was trained on? If its outputs are no scores of classes, "
+        "set model.scores: none"
+    )
+
+
+def test_a_model_without_scores_is_let_through_where_that_is_said():
+    feeds, outputs = FEEDS, run_of(lambda pixels: pixels[:, :1])
+    assert require_runs(outputs, feeds, 2, "none")["logits"].shape == (2, 1)
+    with pytest.raises(EngineryError, match=r"set model\.scores: none"):
+        require_runs(outputs, feeds, 2)
+
+
+def test_which_of_several_outputs_holds_the_scores_is_for_the_user_to_say():
+    def answer(pixels):
+        return {"centre": pixels[:, :2], "scores": pixels[:, 2:4], "map": pixels[:, :3]}
+
+    assert refusal_of(answer, classes=2) == (
+        "samples.source has 2 classes, and outputs centre, scores of the model have as many: "
+        "name the one with their scores as model.scores, or set it to none"
+    )
+    for scores in ("scores", "none"):
+        require_runs(run_of(answer), FEEDS, 2, scores)
+    require_runs(run_of(answer), FEEDS, 3)
+    require_runs(run_of(answer), FEEDS, 0)  # without classes there is no accuracy to get wrong
+
+
+@pytest.mark.parametrize(
+    ("scores", "classes", "wanted"),
+    [("odds", 0, "a score per class"), ("logits", 3, "a score for each of the 3 classes")],
+)
+def test_an_output_that_is_named_must_hold_scores(scores, classes, wanted):
+    with pytest.raises(EngineryError) as caught:
+        require_runs(run_of(lambda pixels: pixels), FEEDS, classes, scores)
+    assert str(caught.value) == (
+        f"model.scores: '{scores}' is no output with {wanted}: the model returns logits (2, 6)"
+    )
+
+
+def test_what_we_say_ourselves_is_not_wrapped():
+    assert refusal_of(lambda pixels: "done") == "model.source: the model returns str, not tensors"
+
+
+def test_a_model_that_rolls_dice_is_told_so():
+    asked = [FEEDS]
+    for answer, said in {
+        nn.functional.dropout: "answers the same samples otherwise each time: the relative error of logits is",
+        torch.exp: None,
+    }.items():
+        run = run_of(answer)
+        answered = [run(feeds) for feeds in asked]
+        with pytest.raises(EngineryError, match=said) if said else nullcontext():
+            require_steady(run, asked, answered)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_scores_that_are_no_numbers_are_told_before_anything_is_made_of_them(value):
+    assert "holds NaN or infinity: are the weights whole" in refusal_of(lambda pixels: pixels * value)

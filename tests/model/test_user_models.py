@@ -1,0 +1,274 @@
+"""Models as docs/bring-your-own-model.md brings them, by its own examples, from their samples to the gate."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from PIL import Image
+from ruamel.yaml import YAML
+from support.documents import blocks
+from support.small_project import (
+    PER_PRECISION,
+    PRECISION,
+    STAGES,
+    TINY,
+    lay_over,
+    run_pipeline,
+    run_stages,
+    small_project,
+)
+
+from enginery.data.manifest import Manifest
+from enginery.data.sample_set import output_file
+from enginery.model.records import Reference, Weights
+
+SMALL_IMAGES = "samples: {preprocessing: {resize: 20, crop: 16}}"
+MAPS = """
+import torch
+from torch import nn
+
+
+def picky():
+    return nn.AvgPool2d(16)
+
+
+class Few(nn.Module):
+    def forward(self, images):
+        return images.mean((2, 3)) + torch.zeros(8, 3)[: len(images)]
+
+
+class Squeezed(nn.Module):
+    def forward(self, images):
+        return images.mean((2, 3), keepdim=True).squeeze()
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU(),
+        nn.Conv2d(32, 32, 3, 2, 1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True), nn.Conv2d(32, 16, 1),
+    )
+"""
+FOUND = """
+import torch
+from torch import nn
+
+
+class Found(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 2, 1), nn.ReLU())
+        self.boxes, self.odds = nn.Linear(32, 4), nn.Linear(32, 1)
+
+    def forward(self, image):
+        seen = self.body(image).mean((2, 3))
+        return {"boxes": self.boxes(seen), "odds": self.odds(seen).sigmoid()}
+
+
+def network():
+    torch.manual_seed(0)
+    return Found()
+"""
+MAPS_RECIPE = """
+model: {source: "maps:network"}
+weights: {source: given}
+samples: {source: data/images/plain, training: 0, preprocessing: {resize: 20, crop: 16}}
+build: {profile: {height: {min: 15, opt: 16, max: 33}, width: {min: 16, opt: 16, max: 24}}}
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project that makes one precision, whose weights are random: their answers are too close to each other."""
+    return small_project(tmp_path, monkeypatch, PRECISION)
+
+
+def example(kind, words):
+    """The document's block that holds these words."""
+    (text,) = (
+        block.text for block in blocks(kind) if block.document.stem == "bring-your-own-model" and words in block.text
+    )
+    return text
+
+
+def write_code(monkeypatch, name, code):
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    Path(f"{name}.py").write_text(code)
+
+
+def photos(*folders):
+    rng = np.random.default_rng(0)
+    for folder in folders:
+        Path(folder).mkdir(parents=True)
+        for number in range(20):
+            Image.fromarray(rng.integers(0, 256, (24, 30, 3), dtype=np.uint8)).save(f"{folder}/{number}.png")
+
+
+def shapes(specs):
+    return {spec.name: (spec.dtype, spec.shape) for spec in specs}
+
+
+def test_every_stage_is_run(project):
+    assert {*STAGES, *PER_PRECISION, "report", "gate"} == set(YAML(typ="safe").load(Path("dvc.yaml"))["stages"])
+
+
+def test_several_inputs_one_of_integers_and_several_outputs(project, monkeypatch, capsys):
+    write_code(monkeypatch, "pairs", example("python", "# pairs.py"))
+    exec(example("python", "data/images/pairs.npz"), {})
+    lay_over(example("yaml", "pairs:network"), TINY)
+    record, validation = run_pipeline(monkeypatch)
+    assert shapes(record.interface.inputs) == {
+        "pixels": ("float32", ("batch", 16)),
+        "words": ("int64", ("batch", 5)),
+    }
+    assert shapes(record.interface.outputs) == {
+        "scores": ("float32", ("batch", 4)),
+        "features": ("float32", ("batch", 64)),
+    }
+    assert (validation.samples, validation.reference) == (24, "PyTorch")
+    made = Path("artifacts/reference")
+    scores = np.load(made / output_file(Reference.read(made / "reference.json").outputs.index("scores")))
+    labels = [sample.label for sample in Manifest.read(Path("artifacts/samples/validation/manifest.json")).samples]
+    assert validation.reference_accuracy == np.mean(scores.argmax(1) == labels)  # not the first output's
+    capsys.readouterr()
+    exec(example("python", "Engine.open"), {})
+    assert capsys.readouterr().out == "{'features': (2, 64), 'scores': (2, 4)}\n"
+
+
+def test_a_factory_with_a_checkpoint_and_a_fixed_batch(project, monkeypatch):
+    photos("data/images/pets/cat", "data/images/pets/dog")
+    write_code(monkeypatch, "pets", example("python", "# pets.py"))
+    lay_over(example("yaml", "pets:network"), SMALL_IMAGES, TINY, example("yaml", "batches: [4]"))
+    import pets
+
+    torch.manual_seed(0)
+    Path("data/weights").mkdir(exist_ok=True)
+    torch.save(pets.network(width=32).state_dict(), "data/weights/pets.pt")
+    record, validation = run_pipeline(monkeypatch)
+    assert shapes(record.interface.inputs) == {"input": ("float32", (4, 3, 16, 16))}
+    assert shapes(record.interface.outputs) == {"logits": ("float32", (4, 2))}
+    assert [spot.batch for spot in validation.spots] == [4]
+    assert record.class_names == ("cat", "dog")
+
+
+def test_images_without_labels_and_a_checkpoint_of_other_than_a_thousand_classes(project, monkeypatch):
+    """The weights alone say how many there are, and each stage that makes the model anew must know."""
+    photos("data/images/plain")
+    torch.manual_seed(0)
+    Path("data/weights").mkdir(exist_ok=True)
+    torch.save(torchvision.models.squeezenet1_1(num_classes=7).state_dict(), "data/weights/seven.pt")
+    recipe = """
+model: {source: squeezenet1_1}
+weights: {source: data/weights/seven.pt}
+samples: {source: data/images/plain, preprocessing: {resize: 32, crop: 32}}
+"""
+    lay_over(recipe, TINY, "samples: {validation: 12}")
+    record, validation = run_pipeline(monkeypatch)
+    assert shapes(record.interface.outputs) == {"logits": ("float32", ("batch", 7))}
+    assert Weights.read(Path("artifacts/weights/weights.json")).classes == 7
+    assert validation.engine_accuracy is None
+    assert validation.engine_against_pytorch.top1_agreement is not None
+
+
+def test_an_onnx_file_that_is_already_there(project, monkeypatch):
+    photos("data/images/pets/cat", "data/images/pets/dog")
+    Path("data/models").mkdir(exist_ok=True)
+    torch.manual_seed(0)
+    code: dict[str, object] = {}
+    exec(example("python", "# pets.py"), code)
+    size = {0: torch.export.Dim("n", min=1, max=64)}
+    torch.onnx.export(
+        code["network"](width=32).eval(),
+        (torch.zeros(2, 3, 16, 16),),
+        "data/models/pets.onnx",
+        dynamo=True,
+        input_names=["images"],
+        output_names=["scores"],
+        dynamic_shapes=(size,),
+        verbose=False,
+    )
+    lay_over(example("yaml", "data/models/pets.onnx"), SMALL_IMAGES, TINY)
+    record, validation = run_pipeline(monkeypatch)
+    assert shapes(record.interface.inputs) == {"images": ("float32", ("batch", 3, 16, 16))}
+    assert shapes(record.interface.outputs) == {"scores": ("float32", ("batch", 2))}
+    assert validation.reference == "ONNX Runtime"
+
+
+def test_a_model_that_tells_no_classes_apart_is_judged_by_its_errors(project, monkeypatch):
+    """One number for two classes, as of a sigmoid, and boxes that look like scores."""
+    photos("data/images/pets/cat", "data/images/pets/dog")
+    write_code(monkeypatch, "found", FOUND)
+    recipe = """
+model: {source: "found:network", scores: none}
+weights: {source: given}
+samples: {source: data/images/pets}
+"""
+    lay_over(recipe, SMALL_IMAGES, TINY)
+    record, validation = run_pipeline(monkeypatch)
+    assert record.scores == "none"
+    assert (validation.engine_accuracy, validation.accuracy_drop) == (None, None)
+    assert validation.engine_against_pytorch.top1_agreement is None
+    assert "accuracy not measured (no labels or no scores)." in Path("reports/summary.md").read_text()
+
+
+def test_maps_whose_size_follows_from_the_images(project, monkeypatch):
+    photos("data/images/plain")
+    write_code(monkeypatch, "maps", MAPS)
+    lay_over(MAPS_RECIPE, TINY, "samples: {validation: 12}")
+    record, validation = run_pipeline(monkeypatch)
+    (logits,) = record.interface.outputs
+    assert logits.shape[:2] == ("batch", 16)
+    assert ["height" in logits.shape[2], "width" in logits.shape[3]] == [True, True]
+    assert logits.shape[2:] != ("height", "width")
+    assert [other.sizes for other in validation.resized] == [{"height": 15, "width": 16}, {"height": 33, "width": 24}]
+    assert validation.engine_accuracy is None
+
+
+def test_code_that_is_not_watched_is_named_where_it_is_run(project, monkeypatch, capsys):
+    photos("data/images/plain")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "maps_vendored", raising=False)
+    Path("third").mkdir()
+    Path("third/maps_vendored.py").write_text(MAPS)
+    write_code(monkeypatch, "maps", f"import sys\nsys.path.insert(0, {str(Path('third').resolve())!r})\n")
+    with Path("maps.py").open("a") as code:
+        code.write("from maps_vendored import network\n")
+    lay_over(MAPS_RECIPE, TINY, "samples: {validation: 12}")
+    run_stages(monkeypatch, "machine", "samples", "weights")
+    assert f"MIND: maps:network imports {Path('third/maps_vendored.py').resolve()}, where" in capsys.readouterr().err
+
+
+def test_a_size_that_the_model_refuses_is_told_before_it_is_exported(project, monkeypatch):
+    photos("data/images/plain")
+    write_code(monkeypatch, "maps", MAPS)
+    lay_over(MAPS_RECIPE, TINY, "samples: {validation: 12}", 'model: {source: "maps:picky"}')
+    with pytest.raises(SystemExit) as ended:
+        run_stages(monkeypatch, "machine", "samples", "weights", "export")
+    assert str(ended.value).startswith("export: model.source: the model fails on input (4, 3, 15, 16): RuntimeError: ")
+    assert not Path("artifacts/exported").exists()
+
+
+@pytest.mark.parametrize(
+    ("largest", "model", "told"),
+    [
+        (9, "Few", "the model fails on input (9, 3, 16, 16): RuntimeError: "),
+        (
+            4,
+            "Squeezed",
+            "output logits is float32 of shape (3,); it must be floats with the batch, here 1, as first axis",
+        ),
+    ],
+)
+def test_the_smallest_and_the_largest_batch_are_tried_before_it_is_exported(project, monkeypatch, largest, model, told):
+    photos("data/images/plain")
+    write_code(monkeypatch, "maps", MAPS)
+    lay_over(MAPS_RECIPE, TINY, "samples: {validation: 12}", f'model: {{source: "maps:{model}"}}')
+    lay_over(f"build: {{profile: {{batch: {{max: {largest}}}, height: null, width: null}}}}")
+    with pytest.raises(SystemExit) as ended:
+        run_stages(monkeypatch, "machine", "samples", "weights", "export")
+    assert str(ended.value).startswith(f"export: model.source: {told}")
+    assert ("return images.mean((2, 3)) + torch.zeros(8, 3)" in str(ended.value)) == (model == "Few")
+    assert "A single sample it takes" not in str(ended.value)

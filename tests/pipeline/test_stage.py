@@ -1,0 +1,85 @@
+"""How stages end: one line and exit code 1 for what a user can cause."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+
+from enginery.core.errors import EngineryError
+from enginery.pipeline.stage import run_stage
+
+
+@pytest.fixture
+def arguments(monkeypatch):
+    return lambda *values: monkeypatch.setattr("sys.argv", ["stage", *values])
+
+
+def test_arguments_reach_the_stage_with_their_types(arguments):
+    seen = {}
+
+    def convert(precision: str, made_from: Path) -> None:
+        """Convert."""
+        seen.update(precision=precision, made_from=made_from)
+
+    arguments("--made-from", "artifacts/simplified", "--precision", "int8")
+    run_stage(convert)
+    assert seen == {"precision": "int8", "made_from": Path("artifacts/simplified")}
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (EngineryError("this is wrong: do that"), "stage: this is wrong: do that"),
+        (FileNotFoundError(2, "No such file or directory", "data/x"), "stage: data/x: No such file or directory"),
+        (OSError(28, "No space left on device"), "stage: the operating system: No space left on device"),
+        (KeyboardInterrupt(), "stage: interrupted; nothing half-written was kept. Run `dvc repro` again to go on."),
+    ],
+)
+def test_what_a_user_can_cause_is_one_line(arguments, error, line):
+    def stage() -> None:
+        """Fail."""
+        raise error
+
+    arguments()
+    with pytest.raises(SystemExit) as caught:
+        run_stage(stage)
+    assert caught.value.code == line  # Python prints it to stderr, and exits with 1
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(arguments):
+    def stage() -> None:
+        """Fail."""
+        raise ZeroDivisionError
+
+    arguments()
+    with pytest.raises(ZeroDivisionError):
+        run_stage(stage)
+
+
+def test_a_missing_argument_is_named(arguments, capsys):
+    def stage(data: Path) -> None:
+        """Need something."""
+
+    arguments()
+    with pytest.raises(SystemExit):
+        run_stage(stage)
+    assert "required: --data" in capsys.readouterr().err
+
+
+def test_a_stage_on_bad_parameters_prints_one_line_and_exits_with_1(tmp_path):
+    (tmp_path / "params.yaml").write_text("samples: [\n")
+    outs = ["--data", "data", "--training", "t", "--calibration", "c", "--validation", "v"]
+    child = subprocess.run(
+        [sys.executable, "-m", "stages.samples", *outs],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert child.returncode == 1
+    assert child.stdout == ""
+    assert child.stderr.startswith("samples: params.yaml is not valid YAML: line 2: ")
+    assert child.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]

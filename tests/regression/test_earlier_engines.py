@@ -1,0 +1,137 @@
+"""Engines of earlier commits, out of the cache of a real DVC project whose pipeline copies a record of one."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from enginery.core.errors import EngineryError
+from enginery.engine.record import EngineRecord
+from enginery.regression.earlier_engines import engines_of, hashes_in
+
+OLD, NEW = 1.0, 2.0
+PIPELINE = """
+stages:
+  build:
+    foreach: [fp32, int8]
+    do:
+      cmd: mkdir -p artifacts/engines/${item} && cp engine.json artifacts/engines/${item}
+      deps: [engine.json]
+      outs: ["artifacts/engines/${item}"]
+"""
+
+
+def call(project, *command):
+    subprocess.run(command, cwd=project, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def made(built, run, tmp_path_factory):
+    """Two commits: the engine of the first took a second to build, that of the second two."""
+    project = tmp_path_factory.mktemp("project")
+    call(project, "git", "init", "-q")
+    call(project, "git", "config", "user.name", "a")
+    call(project, "git", "config", "user.email", "a@b")
+    call(project, sys.executable, "-m", "dvc", "init", "-q")
+    (project / "dvc.yaml").write_text(PIPELINE)
+    for seconds in (OLD, NEW):
+        record = EngineRecord.read(built / "engine.json").model_copy(update={"build_seconds": seconds})
+        record.write(project / "engine.json")
+        runs = [run(13.0, 4.4, precision=precision, engine=record.identity) for precision in ("fp32", "int8")]
+        both = runs[0].model_copy(update={"precisions": tuple(one.precisions[0] for one in runs)})
+        both.write(project / "reports" / "measurements.json")
+        call(project, sys.executable, "-m", "dvc", "repro", "-q")
+        call(project, "git", "add", "-A")
+        call(project, "git", "commit", "-q", "-m", f"{seconds} seconds")
+    return project
+
+
+@pytest.fixture
+def project(made, monkeypatch):
+    monkeypatch.chdir(made)
+    return made
+
+
+def seconds(place, precision="int8"):
+    with engines_of(str(place)) as find:
+        return EngineRecord.read(find(precision) / "engine.json").build_seconds
+
+
+def good_run(folder):
+    """A history's, in which the first commit was the good run."""
+    for name in ("reports/measurements.json", "dvc.lock"):
+        shown = subprocess.run(["git", "show", f"HEAD~1:{name}"], check=True, capture_output=True, text=True).stdout
+        (folder / Path(name).name).write_text(shown)
+    return (folder / "measurements.json").rename(folder / "good.json")
+
+
+def test_an_earlier_commits_engine_comes_out_of_the_cache_and_the_present_one_lies_there(project):
+    assert seconds("HEAD~1") == OLD
+    assert seconds("HEAD") == NEW
+    assert seconds("reports") == NEW
+
+
+def test_what_came_out_of_the_cache_is_gone_afterwards_and_what_lies_in_the_project_stays(project):
+    for place, stays in {"HEAD~1": False, "reports": True}.items():
+        with engines_of(place) as find:
+            folder = find("int8")
+        assert folder.exists() == stays
+    assert seconds("HEAD~1") == OLD, "the cache itself stays as it is"
+
+
+def test_a_good_run_names_its_engines_by_their_hashes(project, tmp_path):
+    good = good_run(tmp_path)
+    with pytest.raises(EngineryError, match=r"good\.json has no good-engines\.json beside it"):
+        seconds(good)
+    (tmp_path / "good-engines.json").write_text(json.dumps(hashes_in((tmp_path / "dvc.lock").read_text(), "it")))
+    assert seconds(good, "fp32") == OLD
+    (tmp_path / "good-engines.json").write_text("[]")
+    with pytest.raises(EngineryError, match=r"good-engines\.json is damaged"):
+        seconds(good)
+
+
+def test_an_engine_that_was_not_measured_there_is_refused(project, tmp_path):
+    """As after a copy of reports/ alone, or `git checkout` without `dvc checkout`."""
+    elsewhere = shutil.copytree(project, tmp_path / "project")
+    good_run(tmp_path).rename(elsewhere / "reports" / "measurements.json")
+    with pytest.raises(EngineryError, match="is not the one that was measured there: `dvc checkout` brings"):
+        seconds(elsewhere / "reports")
+
+
+@pytest.mark.parametrize(
+    ("place", "precision", "why"),
+    [
+        ("HEAD~7", "int8", "HEAD~7 is no file, no folder, and no git revision with reports"),
+        ("HEAD", "fp16", "HEAD has no engine of fp16"),
+        ("reports", "fp16", "fp16 is missing: run `dvc checkout` or `dvc repro` in that project"),
+    ],
+)
+def test_an_engine_that_is_not_there_is_one_sentence(project, place, precision, why):
+    with pytest.raises(EngineryError, match=why):
+        seconds(place, precision)
+
+
+def test_an_engine_that_is_not_in_the_cache_is_one_sentence(project, tmp_path, monkeypatch):
+    """As in a clone on another machine."""
+    elsewhere = shutil.copytree(project, tmp_path / "clone")
+    shutil.rmtree(elsewhere / ".dvc" / "cache")
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(EngineryError, match=r"the engine of int8 that HEAD~1 had is not in DVC's cache here"):
+        seconds("HEAD~1")
+
+
+def test_outside_of_a_dvc_project_it_is_the_same_sentence(project, tmp_path, monkeypatch):
+    good = good_run(tmp_path)
+    (tmp_path / "good-engines.json").write_text('{"int8": "0123456789abcdef0123456789abcdef.dir"}')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EngineryError, match="is not in DVC's cache here"):
+        seconds(good)
+
+
+@pytest.mark.parametrize("lock", ["[", "a: 1", "stages: [build@int8]", "stages: {build@int8: {outs: []}}"])
+def test_a_lock_that_is_none_is_one_sentence(lock):
+    with pytest.raises(EngineryError, match="it is no lock file of DVC's"):
+        hashes_in(lock, "it")

@@ -1,0 +1,145 @@
+"""Made-up findings, for tables, pages and pictures."""
+
+import pytest
+
+from enginery.accuracy.records import Errors, Spot, Validation
+from enginery.core.params.build import Profile, Range
+from enginery.engine.record import EngineRecord, Layer, LayerTime
+from enginery.engine.target import target_of
+from enginery.graph.interface import Interface, TensorSpec
+from enginery.report.evidence import Evidence, Findings
+from enginery.speed.layer_times import Trace
+from enginery.speed.records import Benchmark, Contention, Latency, Pace, PeakMemory, Ratio, Throughput
+
+BATCHES = (1, 8)
+
+
+@pytest.fixture
+def evidence(machine, build, manifest):
+    """What was found out about one precision; a ratio is (median, low, high) at every batch size."""
+
+    def make(precision, ratio=(2.0, 1.9, 2.1), relative=0.01, broken=(), executed=None, batches=BATCHES):
+        median, low, high = ratio
+        errors = Errors(
+            max_abs=0.5,
+            mean_abs=0.1,
+            relative=relative,
+            cosine=0.998765,
+            worst_cosine=0.9,
+            top1_agreement=0.96875,
+            nonfinite=0,
+        )
+        layers = [
+            Layer(name="conv1", kind="Convolution", precision=executed or precision, computes=True),
+            Layer(name="conv2", kind="Convolution", precision=executed or precision, computes=True),
+            Layer(name="classifier", kind="FullyConnected", precision="fp32", computes=True),
+            Layer(name="reorder", kind="Reorder", precision="fp32", computes=False),
+        ]
+        spec = TensorSpec(name="input", dtype="float32", shape=("batch", 3, 8, 8))
+        chosen = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=8, max=16))})
+        return Evidence(
+            engine=EngineRecord(
+                precision=precision,
+                target=target_of(machine, chosen.tensorrt),
+                build=chosen,
+                files={"engine.blob": "0" * 64},
+                bytes=12_340_000,
+                onnx_sha256="1" * 64,
+                onnx_bytes=45_600_000,
+                interface=Interface(inputs=(spec,), outputs=(spec,)),
+                layers=tuple(layers),
+                build_seconds=1.25,
+                preprocessing=manifest.preprocessing,
+                class_names=manifest.class_names,
+            ),
+            validation=Validation(
+                precision=precision,
+                samples=512,
+                reference_accuracy=0.9876,
+                graph_accuracy=0.98,
+                engine_accuracy=0.9753,
+                accuracy_drop=0.0123,
+                engine_against_pytorch=errors,
+                graph_against_pytorch=errors,
+                engine_against_graph=errors.model_copy(update={"relative": relative / 10}),
+                spots=(Spot(batch=1, samples=64, errors=errors, accuracy=0.984375, drift=1.5e-7),),
+                resized=(),
+                loss_comes_from="precision",
+                broken=broken,
+            ),
+            benchmark=Benchmark(
+                precision=precision,
+                threads=2,
+                cuda_graph=False,
+                confidence=0.95,
+                latencies=tuple(
+                    Latency(
+                        contender=contender,
+                        batch=batch,
+                        runs=100,
+                        p50=milliseconds * batch,
+                        p90=1.1 * milliseconds * batch,
+                        p99=1.5 * milliseconds * batch,
+                        compute=None,
+                        spread=0.02,
+                        outliers=0.0,
+                        images_per_second=1000 / milliseconds,
+                    )
+                    for batch in batches
+                    for contender, milliseconds in (("engine", 8.0 / median), ("eager", 8.0))
+                ),
+                ratios=tuple(
+                    Ratio(baseline="eager", batch=batch, rounds=20, median=median, low=low, high=high)
+                    for batch in batches
+                ),
+                pace=Pace(microseconds=5.0, rounds=40, set_aside=0),
+                throughput=tuple(
+                    Throughput(
+                        batch=batch,
+                        requests=requests,
+                        runs=200,
+                        images_per_second=125.0 * median * {1: 1.0, 2: 1.6}[requests],
+                        p50=4.0,
+                        p99=5.0 * requests,
+                    )
+                    for batch in batches
+                    for requests in (1, 2)
+                ),
+                contention=Contention(cores=2, others=0.0, stolen=0.0),
+                peak_memory={
+                    "engine": PeakMemory(host=150.4, device=None),
+                    "eager": PeakMemory(host=800.2, device=None),
+                },
+                gpu=None,
+            ),
+            trace=Trace(
+                precision=precision,
+                batch=8,
+                calls=48,
+                layers=tuple(
+                    LayerTime(**layer.model_dump(), milliseconds=milliseconds / median)
+                    for layer, milliseconds in zip(layers, (30.0, 20.0, 8.0, 2.0), strict=True)
+                ),
+            ),
+        )
+
+    return make
+
+
+@pytest.fixture
+def findings(machine):
+    return lambda *precisions: Findings(machine, precisions)
+
+
+@pytest.fixture
+def crowded(findings, evidence):
+    """Two dots as they lay on an H200, two that are one to the eye, and one alone."""
+    speeds = {"fp32": 1.63, "fp16": 1.55, "bf16": 0.28, "int8": 0.26, "fp8": 0.9}
+    errors = {"fp32": 1e-4, "fp16": 1.2e-4, "bf16": 2e-3, "int8": 2e-3, "fp8": 1e-3}
+    return findings(*(evidence(name, (at, at, at), relative=errors[name]) for name, at in speeds.items()))
+
+
+@pytest.fixture
+def gpu(machine):
+    changes = {"runtime": "tensorrt", "runtime_version": "11.4.0.106", "device": "cuda", "device_name": "NVIDIA H200"}
+    return machine.model_copy(update=changes | {"capability": "9.0", "driver": "580.65", "cuda": "13.0"})

@@ -1,0 +1,553 @@
+"""The page as text: what it says, of all that a pipeline may have found. test_report_browser.py opens it."""
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+
+import pytest
+from onnx import helper
+from support.findings import by_itself, noisy, on_gpu, paced, spread_over, unlabelled
+from support.pages import (
+    HOSTILE,
+    Reader,
+    background_of,
+    looked_at,
+    nights_of,
+    page_of,
+    page_of_nights,
+    require_same_figures,
+)
+from support.paths import ROOT
+
+from enginery.core.params.all import Params
+from enginery.engine.record import Layer, LayerTime
+from enginery.engine.tools import Tools
+from enginery.quantization.calibration.sketch import Histograms, Sketch
+from enginery.report.background import Maker, makers_of
+from enginery.report.evidence import Findings
+from enginery.report.page.charts import apart, frontier
+from enginery.report.page.labels import Named, covers, place_labels
+from enginery.report.page.nights import MOST_DRAWN
+from enginery.report.page.render import breakable, with_code
+from enginery.report.page.scales import TIMES, Scale, around, decades, from_zero, short
+from enginery.report.page.svg import wrapped
+
+
+def test_the_first_screen_says_what_to_ship_and_why(usual):
+    page = Reader(page_of(usual))
+    assert "Ship int8 It is 4.00 times as fast as PyTorch eager at batch 8, its accuracy is 97.53% where" in page.text
+    assert "It is the fastest of the 2 that may be shipped, 4.00 times as fast as fp32, the next." in page.text
+    assert f"Measured on {usual.machine.device_name}" in page.text
+    assert "fp16 ran as fp32: OpenVINO executed none of it in fp16 here." in page.text
+
+
+def test_figures_are_those_of_the_metrics(usual):
+    seen = require_same_figures(Reader(page_of(usual)).figures, usual)
+    for precision in ("fp32", "fp16", "int8"):
+        for figure in ("accuracy_%", "same_answer_%", "relative_error_ppm", "engine_MB", "peak_MB"):
+            assert f"{precision}.{figure}" in seen
+        for batch in ("batch_01", "batch_08"):
+            timed = ("p50_ms", "p99_ms", "images_per_s", "speedup")
+            assert {f"{precision}.{batch}.{figure}" for figure in timed} <= seen
+
+
+def test_the_page_needs_nothing_but_itself_and_does_not_change_by_itself(usual):
+    page = page_of(usual)
+    assert page == page_of(usual)
+    assert "://" not in page
+    assert not re.search(r'<(?:img|link|iframe|object)\b|\bsrc=|href="(?!#)|@import|url\(', page)
+    assert len(page) < 1_000_000
+    assert page.count("<script") == 1
+
+
+def test_the_script_is_the_one_that_the_policy_lets_run(usual):
+    page = page_of(usual)
+    assert "default-src 'none'" in page
+    script = page.partition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+
+
+def test_every_picture_says_what_it_shows(usual):
+    page = page_of(usual)
+    drawn = re.findall(r"<svg class=\"chart\"(.*?)>", page)
+    assert len(drawn) > 30
+    for attributes in drawn:
+        assert 'role="img"' in attributes
+        title, description = re.search(r'aria-labelledby="(\S+) (\S+)"', attributes).groups()
+        assert re.search(rf'<title id="{title}">[^<]+</title><desc id="{description}">[^<]+</desc>', page)
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def drawn_in(page, key):
+    return page.partition(f'id="{key}-title"')[2].partition("</svg>")[0]
+
+
+def test_nights_are_told_the_last_first(usual):
+    page = page_of_nights(usual, nights_of([4.4, 3.7], setting=HOSTILE, verdicts=["first", "regression"]))
+    text = Reader(page).text
+    table = text.index("The latest nights")
+    last, first = (text.index(f"2026-11-{day} 02:17", table) for day in (21, 20))
+    assert last < first
+    assert "3.70" in text[last:first]
+    assert "regression 000000000001" in text[last:first], "and the revision of that night"
+    assert HOSTILE not in page
+
+
+def test_nights_are_drawn_as_the_other_pictures_are(usual):
+    """In the colours of the page, light or dark."""
+    page = page_of_nights(
+        usual,
+        nights_of([4.0, 2.0, 3.0, 4.0], verdicts=["first", "regression", "not comparable", "no change"]),
+        nights_of([1.0, 1.0, 1.0, 1.0], precision="fp32", error=0.0),
+        nights_of([9.0], setting="resnet18 on another", verdicts=["gate"]),
+    )
+    speed = drawn_in(page, "nights-0-speed")
+    place = r'"([\d.]+)%?"'
+    curves = re.findall(rf'<line x1={place} y1={place} x2={place} y2={place} class="curve (\w+)"', speed)
+    assert [(*map(float, places), look) for *places, look in curves[:3]] == [
+        (0.0, 0.0, 33.33, 130.0, "strong"),
+        (33.33, 130.0, 66.67, 65.0, "strong"),
+        (66.67, 65.0, 100.0, 0.0, "strong"),
+    ]
+    assert [look for *_, look in curves[3:]] == ["plain"] * 3
+    assert re.findall(r'class="dot (\w+)"', speed) == ["failed", "hollow", "strong", "plain"]
+    assert "<title>2026-11-21: 2.00, regression</title>" in speed
+    assert re.findall(r">(2026-[\d-]+)<", speed) == ["2026-11-20", "2026-11-21", "2026-11-23"]
+    assert re.findall(r'class="dot (\w+)"', drawn_in(page, "nights-1-speed")) == ["failed"]
+    assert "The last of each: int8 0.0100, no change; fp32 0, no change." in drawn_in(page, "nights-0-error")
+    assert Reader(page).tags["img"] == 0
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_of_a_year_of_nights_the_latest_are_drawn(usual):
+    year = [nights_of([4.0] * 365, precision=name) for name in ("fp32", "fp16", "bf16", "int8")]
+    page = page_of_nights(usual, *year)
+    assert len(page) < 1_000_000
+    assert drawn_in(page, "nights-0-speed").count('class="curve ') == 4 * (MOST_DRAWN - 1)
+
+
+@pytest.mark.parametrize("nights", [[], [4.0]], ids=["no nights", "nights"])
+def test_the_contents_are_in_the_order_of_the_sections(usual, nights):
+    page = page_of_nights(usual, nights_of(nights)) if nights else page_of(usual)
+    listed = re.findall(r'<a href="#([\w-]+)">', page.partition("<nav")[2].partition("</nav>")[0])
+    assert ["summary", *listed] == re.findall(r'<section id="([\w-]+)"', page)
+
+
+def test_the_hashes_are_of_the_validation_set_too(usual):
+    assert f"validation samples {'e' * 64}" in Reader(page_of(usual)).text
+
+
+def test_it_is_told_what_it_means_that_no_commit_is_found(usual):
+    assert "If the first answers nothing, this page was never committed." in Reader(page_of(usual)).text
+
+
+def test_without_nights_the_page_has_no_such_section(usual):
+    assert "Over the nights" not in page_of(usual)
+
+
+def test_names_never_become_markup(machine, findings, evidence):
+    entry = evidence("int8", (4.0, 3.9, 4.1), broken=(f"cosine of {HOSTILE}",))
+    layers = tuple(
+        Layer(name=HOSTILE, kind=HOSTILE, precision=HOSTILE, computes=computes) for computes in (True, False)
+    )
+    times = tuple(LayerTime(**layer.model_dump(), milliseconds=1) for layer in layers)
+    engine = entry.engine.model_copy(
+        update={"class_names": (HOSTILE, "b"), "layers": layers, "files": {HOSTILE: "0" * 64}}
+    )
+    entry = replace(entry, engine=engine, trace=entry.trace.model_copy(update={"layers": times}))
+    disguised = Findings(machine.model_copy(update={"device_name": HOSTILE}), (entry,))
+    params = Params.read(ROOT / "params.yaml")
+    samples = params.samples.model_copy(update={"source": HOSTILE})
+    base = background_of((HOSTILE, "b"))
+    background = replace(
+        base,
+        params=params.model_copy(update={"samples": samples}),
+        calibration=base.calibration.model_copy(update={"method": HOSTILE}),
+        tools=Tools(versions={HOSTILE: HOSTILE}),
+        simplification=base.simplification.model_copy(update={"nodes_before": {HOSTILE: 3}}),
+    )
+    page = page_of(disguised, background)
+    read = Reader(page)
+    assert read.tags["script"] == 1
+    assert read.tags["img"] == 0
+    assert "<script>alert" not in page
+    assert read.text.count("<script>alert(1)</script>") > 10
+
+
+def test_without_labels_accuracy_is_not_measured(findings, evidence):
+    found = findings(
+        *(unlabelled(evidence(name, (ratio, 0.99 * ratio, 1.01 * ratio))) for name, ratio in (("fp32", 1), ("int8", 4)))
+    )
+    page = Reader(page_of(found))
+    assert "its accuracy is not measured (no labels or no scores)," in page.text
+    assert "same answer as PyTorch, % of images" in page.text
+    assert "None" not in page.text
+    assert "0.00%" not in page.text
+    assert not [metric for metric, _ in page.figures if "accuracy" in metric]
+
+
+def test_what_failed_is_said_with_its_reason(findings, evidence):
+    found = findings(evidence("fp32", (1.0, 0.98, 1.02)), evidence("int8", broken=("cosine 0.9 is below 0.99",)))
+    page = Reader(page_of(found))
+    assert "Ship fp32" in page.text
+    assert "It is the only one that stayed within its thresholds and ran as what it is called." in page.text
+    assert page.text.count("int8 failed: cosine 0.9 is below 0.99; the precision is to blame.") == 2
+    assert "Nothing: every" not in page.text
+
+
+def test_where_all_failed_none_is_shipped(findings, evidence):
+    page = Reader(page_of(findings(evidence("fp32", broken=("a",)), evidence("int8", broken=("b",)))))
+    assert "Ship none of them No precision stayed within its thresholds" in page.text
+    assert "Ship none of them · Enginery" in page.text
+    assert "int8 failed: b" in page.text
+
+
+def test_what_is_doubted_is_to_be_measured_again(findings, evidence):
+    disturbed = noisy(evidence("int8", (4.0, 3.9, 4.1)), contention={"others": 0.8})
+    page = Reader(page_of(findings(evidence("fp32", (3.0, 2.98, 3.02)), disturbed)))
+    assert (
+        "Measure again int8 would be the one to ship, but the timings cannot be relied on: other programs" in page.text
+    )
+    assert "Ship int8" not in page.text
+    assert (
+        "Noisy, int8: 2 of 2 ratios: other programs took 0.8 of 2 cores. An asterisk marks what is noisy." in page.text
+    )
+    assert "What is noisy, and why int8 at batch 1: other programs took 0.8 of 2 cores. int8" in page.text
+
+
+def test_the_row_of_what_is_shipped_stands_out_and_what_ran_as_something_else_is_faint(usual, findings, evidence):
+    page = page_of(usual)
+    assert re.findall(r'<tr class="strong">\n<th scope="row"><span>(\w+)</span>', page) == ["int8"]
+    assert '<td class="faint">ran as fp32</td>' in page
+    none = page_of(findings(evidence("fp32", broken=("a",))))
+    assert '<tr class="strong">' not in none
+    assert '<td class="bad">failed</td>' in none
+
+
+def test_ratios_of_a_slower_machine_are_marked_wherever_they_stand(findings, evidence):
+    slow = paced(evidence("fp32", (1.0, 0.98, 1.02)), 7.5)
+    page = Reader(page_of(findings(slow, paced(evidence("int8", (4.0, 3.9, 4.1)), 5.0))))
+    marked = [text for metric, text in page.figures if metric.endswith("speedup") and text.endswith("*")]
+    assert marked == ["1.00 *", "1.00 (0.98 to 1.02) *", "1.00 (0.98 to 1.02) *"]
+    assert "Noisy, fp32: 2 of 2 ratios: the machine was 1.50 times as slow as for another precision." in page.text
+
+
+def test_an_asterisk_is_explained_where_one_is_shown(findings, evidence):
+    scattered = spread_over(evidence("int8", (4.0, 3.9, 4.1)), 0.3, 1)
+    first, rest = (Reader(part).text for part in open_parts(page_of(findings(scattered)), '<section id="tradeoff"'))
+    assert "All reasons for noise stand beside the latencies." in first
+    assert "sterisk" not in first
+    assert " *" not in first
+    assert rest.count("An asterisk marks what is noisy.") == 1
+    assert "4.00 (3.90 to 4.10) *" in rest
+
+
+def open_parts(page, at):
+    """A page in two that each can be read, cut at the beginning of a section."""
+    first, _, rest = page.partition(at)
+    return first + "</main></body></html>", "<html><body><main>" + at + rest
+
+
+def test_the_figures_say_beside_which_engine_pytorch_ran(usual):
+    text = Reader(page_of(usual)).text
+    told = (
+        "Rows that say “beside fp32” are of turns beside that engine; each ratio is to the turns beside its own engine."
+    )
+    assert f"Latency in figures {told} Latency and how many" in text
+    assert "What int8 gained and lost, layer by layer Compute layers" in text
+    assert "All of them, the slowest first: Slowest layers of fp32" in text
+    assert "The next" not in text
+
+
+def test_where_nothing_is_noisy_no_asterisk_is_explained(usual):
+    assert "asterisk" not in page_of(usual)
+    assert "What is noisy" not in page_of(usual)
+
+
+def test_a_choice_that_no_disturbance_explains_stands(findings, evidence):
+    disturbed = noisy(evidence("int8", (4.0, 3.9, 4.1)), contention={"others": 0.8})
+    page = Reader(page_of(findings(evidence("fp32", (1.0, 0.98, 1.02)), disturbed)))
+    assert "Ship int8 It is 4.00 times as fast" in page.text
+    assert "Measure again before you quote that speed: other programs" in page.text
+    assert "The choice does not depend on it." in page.text
+
+
+def test_the_most_accurate_of_those_as_fast_says_so(findings, evidence):
+    exact = evidence("bf16", (4.1, 4.0, 4.2), relative=0.004)
+    page = Reader(page_of(findings(exact, evidence("int8", (4.2, 4.1, 4.3), relative=0.02))))
+    assert "int8 is as fast, and bf16 is closer to PyTorch." in page.text
+
+
+def test_on_a_gpu_its_state_is_told_and_without_one_it_is_not_mentioned(gpu, findings, evidence):
+    there = Reader(page_of(Findings(gpu, (on_gpu(evidence("fp32", (1.0, 0.9, 1.1))), on_gpu(evidence("int8"))))))
+    assert "NVIDIA H200 (compute capability 9.0, driver 580.65, CUDA 13.0)" in there.text
+    for told in (
+        "The GPU meanwhile",
+        "Compute alone, median ms by the GPU's clock",
+        "Peak memory of the host + of the GPU",
+        "450 + 612 MB",
+    ):
+        assert told in there.text
+    alone = "Rows that say “in a process of its own” were timed without other contenders"
+    assert alone not in there.text
+    assert alone in Reader(page_of(Findings(gpu, (by_itself(on_gpu(evidence("int8")), batch1=0.9, batch8=7.9),)))).text
+    here = Reader(page_of(findings(evidence("int8"))))
+    for word in ("The GPU meanwhile", "Compute alone", "on the GPU"):
+        assert word not in here.text
+
+
+def test_one_precision_at_one_batch_size_is_enough(findings, evidence):
+    page = Reader(page_of(findings(looked_at(evidence("fp32", (2.0, 1.98, 2.02), batches=(8,)))), background_of(())))
+    assert "Ship fp32" in page.text
+    assert "What a batch costs" not in page.text
+    assert page.tags["select"] == 0
+
+
+def test_many_precisions_and_batch_sizes_fit(findings, evidence):
+    batches = (1, 2, 4, 8, 16, 32, 64, 128)
+    entries = []
+    for number, name in enumerate(("fp32", "fp16", "bf16", "int8", "fp8")):
+        entry = looked_at(evidence(name, (1.0 + number, 0.99 + number, 1.01 + number), batches=batches))
+        layers = [Layer(name=f"{name} {n}", kind=f"Kind{n % 9}", precision=name, computes=True) for n in range(300)]
+        times = [LayerTime(**layer.model_dump(), milliseconds=n + 1) for n, layer in enumerate(layers)]
+        engine = entry.engine.model_copy(update={"layers": tuple(layers)})
+        entries.append(replace(entry, engine=engine, trace=entry.trace.model_copy(update={"layers": tuple(times)})))
+    background = background_of(tuple(f"activation number {number}" for number in range(500)))
+    page = page_of(findings(*entries), background)
+    assert len(page) < 1_000_000
+    read = Reader(page)
+    assert "120 of 500 activations shown" in read.text
+    assert read.text.count("The 10 slowest: Slowest layers of") == len(entries)
+    assert read.text.count("The next 50 Further layers of") == len(entries)
+    assert len(re.findall(r'id="latency-\d+-title"', page)) == len(batches)
+
+
+def simplified(before, after):
+    base = background_of()
+    changes = {"nodes_before": before, "nodes_after": after}
+    return replace(base, simplification=base.simplification.model_copy(update=changes))
+
+
+def test_kinds_of_nodes_that_went_are_named(usual):
+    page = Reader(page_of(usual, simplified({"Conv": 20, "Shape": 4, "Cast": 6}, {"Conv": 20, "Pad": 1})))
+    assert "30 nodes became 21; gone: 6 Cast, 4 Shape; new: 1 Pad. 45.0 MB became 44.0 MB." in page.text
+    assert "Nodes by type of operator Operators" not in page.text
+
+
+def test_where_no_node_went_one_sentence_says_so_and_the_bars_are_folded(usual):
+    page = Reader(page_of(usual, simplified({"Conv": 20, "Relu": 17}, {"Conv": 20, "Relu": 17})))
+    assert "Nothing could be removed: 37 nodes were exported, and all of them stayed. 45.0 MB became" in page.text
+    assert "Nodes by type of operator Operators before and after simplifying" in page.text
+
+
+def drawn_histograms(page):
+    return re.findall(r"<figcaption>(.*, [\d.]+% clipped)</figcaption>.*", page)
+
+
+def test_a_histogram_is_called_after_the_node_that_makes_the_tensor(usual):
+    nodes = [
+        helper.make_node("Conv", ["input", "weight"], ["getitem_3"], name="node_Conv_294"),
+        helper.make_node("Relu", ["getitem_3"], ["relu"]),
+    ]
+    makers = makers_of(helper.make_graph(nodes, "tiny", [], []))
+    page = page_of(usual, background_of(("input", "getitem_3", "relu"), makers=makers))
+    assert drawn_histograms(page) == [
+        "Relu, 0.020% clipped",
+        "Conv node_Conv_294, 0.010% clipped",
+        "input input, 0.000% clipped",
+    ]
+
+
+def test_a_reshape_of_what_is_drawn_with_the_same_range_is_not_drawn(usual):
+    makers = {
+        "mean": Maker("ReduceMean", "node_mean", "relu"),
+        "view": Maker("Reshape", "node_view", "mean"),
+        "wider": Maker("Flatten", "node_wider", "mean"),
+    }
+    background = background_of(tuple(makers), makers=makers)
+    background.calibration.amax["wider"] = 3.0
+    page = page_of(usual, background)
+    assert {caption.partition(",")[0] for caption in drawn_histograms(page)} == {
+        "ReduceMean node_mean",
+        "Flatten node_wider",
+    }
+    assert "2 of 3 activations shown" in Reader(page).text
+    assert "Not shown: 1 that only reshape" in Reader(page).text
+
+
+def test_only_what_is_clipped_is_coloured(usual):
+    """The first activation clips nothing, though its threshold is below the last bin."""
+    page = page_of(usual, background_of(("a", "b")))
+    red = [
+        figure.count('class="clipped"') for figure in page.split("<figcaption>") if "% clipped</figcaption>" in figure
+    ]
+    assert red == [1, 0]
+
+
+def test_ranges_that_were_given_have_no_histograms(findings, evidence):
+    base = background_of(())
+    given = replace(base, calibration=base.calibration.model_copy(update={"source": "data/calibration/mine.cache"}))
+    page = Reader(page_of(findings(evidence("int8")), given))
+    assert "The ranges were given (data/calibration/mine.cache), so no activation was watched." in page.text
+
+
+def test_an_answer_that_pytorch_hardly_preferred_takes_no_more_room(findings, evidence):
+    """Its lead was next to nothing, so what is left of it is a huge share."""
+    entry = looked_at(evidence("int8"))
+    lost = entry.validation.spread.model_copy(update={"margin_kept": (-1e9, *entry.validation.spread.margin_kept[1:])})
+    entry = replace(entry, validation=entry.validation.model_copy(update={"spread": lost}))
+    assert "under -100%" in Reader(page_of(findings(entry))).text
+
+
+def test_older_validations_lack_single_images(findings, evidence):
+    assert "from before the errors of single images were recorded" in Reader(page_of(findings(evidence("int8")))).text
+
+
+def test_an_engine_that_could_not_be_inspected_is_drawn_without_its_layers(findings, evidence):
+    entry = evidence("int8")
+    unknown = replace(entry, engine=entry.engine.model_copy(update={"layers": ()}))
+    assert "Not known: the engines were built where they cannot run." in Reader(page_of(findings(unknown))).text
+
+
+def test_all_that_is_needed_to_reproduce_is_there(usual):
+    text = Reader(page_of(usual)).text
+    for told in ("calibration.method entropy", "samples.preprocessing.mean 0.5, 0.5, 0.5", "onnx 1.23.2", "a" * 64):
+        assert told in text
+    assert f"capability {usual.machine.capability or '-'}" in text
+
+
+def test_bars_are_as_long_as_what_they_stand_for(usual):
+    big = usual.precisions[0]
+    small = replace(usual.precisions[2], engine=usual.precisions[2].engine.model_copy(update={"bytes": 3_085_000}))
+    page = page_of(Findings(usual.machine, (big, small)))
+    drawn = page.partition('id="size-title"')[2].partition("</svg>")[0]
+    assert re.findall(r'<rect [^>]*width="([\d.]+)%"', drawn) == ["100.00", "25.00"]
+    assert ">MB</text>" in drawn
+    assert ">3.1 MB</text>" in drawn
+
+
+def test_tiny_engines_have_a_size(usual):
+    tiny = [
+        replace(entry, engine=entry.engine.model_copy(update={"bytes": size}))
+        for entry, size in zip(usual.precisions, (40_000, 20_000, 10_000), strict=True)
+    ]
+    page = page_of(Findings(usual.machine, tuple(tiny)))
+    assert " 0.0 MB" not in Reader(page).text
+    assert [text for metric, text in Reader(page).figures if metric == "int8.engine_MB"] == ["10.0 kB", "10.0 kB"]
+    drawn = page.partition('id="size-title"')[2].partition("</svg>")[0]
+    assert ">kB</text>" in drawn
+    assert ">10.0 kB</text>" in drawn
+    assert re.findall(r'<rect [^>]*width="([\d.]+)%"', drawn) == ["100.00", "50.00", "25.00"]
+
+
+def test_the_activations_that_lose_most_come_first():
+    outlier = Sketch(width=1, counts=(1000, *[0] * 62, 1), largest=64, clipped=0)
+    full = Sketch(width=1, counts=(100,) * 64, largest=64, clipped=0)
+    clipped = Sketch(width=1, counts=(100,) * 64, largest=64, clipped=0.1)
+    background = background_of(
+        (), histograms=Histograms(tensors={"full": full, "outlier": outlier, "clipped": clipped})
+    )
+    assert background.tensors == ["clipped", "outlier", "full"]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0, "0"),
+        (0.571, "0.571"),
+        (15.04, "15.0"),
+        (12.345, "12.3"),
+        (1234.5, "1,234"),
+        (1.23e-5, f"1.2{TIMES}10⁻⁵"),
+        (2e6, f"2{TIMES}10⁶"),
+    ],
+)
+def test_figures_are_short(value, said):
+    assert short(value) == said
+
+
+def test_scales_hold_what_they_are_made_for():
+    assert from_zero([3.0, 7.0]).place(7.0) == 1
+    assert from_zero([]).place(0) == 0
+    logarithmic = decades([0.0, 3e-3], least=1e-8)
+    assert (logarithmic.low, logarithmic.high) == (1e-9, 1e-2)
+    assert logarithmic.place(10**-5.5) == pytest.approx(0.5)
+    assert 0 < logarithmic.place(1e-8) < logarithmic.place(1e-7)
+    same = around([98.05, 98.05], most=100)
+    assert same.low < 98.05 < same.high
+    assert around([99.8, 100.0], most=100).high == 100
+    for scale in (Scale(0, 13.2), same, logarithmic, decades([1e-3], least=1e-8)):
+        assert 2 <= len(scale.ticks) <= 7
+        assert all(-1e-6 <= scale.place(tick) <= 1 for tick in scale.ticks)
+
+
+def test_ticks_are_told_apart():
+    assert [Scale(99.4, 100).said(tick) for tick in Scale(99.4, 100).ticks] == ["99.4", "99.6", "99.8", "100.0"]
+    assert [Scale(0, 9).said(tick) for tick in Scale(0, 9).ticks] == ["0.0", "2.5", "5.0", "7.5"]
+    assert Scale(0, 5000).said(5000) == "5,000"
+    assert decades([1e-3, 1e-1], least=1e-8).said(0.01) == "10⁻²"
+
+
+def test_labels_that_would_meet_move_apart():
+    first, second, far = apart([(0.1, 50), (0.12, 52), (0.9, 51)])
+    assert (first, far) == (50, 51)
+    assert second >= first + 15
+
+
+def labels_of(*dots):
+    named = [Named(x, y, name) for x, y, name in dots]
+    return named, place_labels(named, bottom=260, right=24)
+
+
+@pytest.mark.parametrize("distance", [0.0, 0.005, 0.02, 0.044, 0.1, 0.2])
+@pytest.mark.parametrize("start", [0.02, 0.13, 0.5, 0.75])
+@pytest.mark.parametrize("down", [0, 4, 12])
+def test_no_label_of_five_near_dots_lies_on_another_dot(start, distance, down):
+    names = ("fp32", "fp16", "bf16", "int8", "fp8")
+    placed = [(min(0.91, start + number * distance), 120 + number * down, name) for number, name in enumerate(names)]
+    dots, labels = labels_of(*placed)
+    assert [label.of.name for label in labels if any(covers(label, dot) for dot in dots if dot is not label.of)] == []
+
+
+def test_two_dots_beside_each_other_have_their_labels_outside():
+    """As fp16 and fp32 lay on an H200: the label of one hid the other."""
+    _, labels = labels_of((0.905, 60, "fp32"), (0.861, 60, "fp16"))
+    assert [(label.of.name, label.at_left, label.moved) for label in labels] == [("fp32", False, 0), ("fp16", True, 0)]
+
+
+def test_a_label_that_finds_no_room_beside_its_dot_is_tied_to_it(findings, evidence):
+    _, labels = labels_of((0.13, 60, "fp32"), (0.12, 60, "fp16"))
+    assert [label.moved for label in labels] == [0, 15]
+    near = [evidence(name, (speed, speed, speed), relative=1e-7) for name, speed in (("fp32", 1.2), ("fp16", 1.1))]
+    page = page_of(findings(*near, evidence("int8", (9.0, 8.9, 9.1))))
+    drawn = page.partition('id="tradeoff-error-title"')[2].partition("</figure>")[0]
+    assert drawn.count('class="leader"') == 1
+    assert drawn.rindex("<text") < drawn.index("<circle")  # dots lie above labels
+
+
+def test_the_frontier_is_of_those_that_none_beats():
+    """Heights count downwards: 10 is the better where less error is better."""
+    places = [(0.9, 2.0), (0.5, 5.0), (0.4, 4.0), (0.1, 10.0)]
+    assert frontier(places, lower_is_better=True) == [(0.9, 2.0), (0.5, 5.0), (0.1, 10.0)]
+    assert frontier(places, lower_is_better=False) == [(0.9, 2.0)]
+
+
+def test_long_labels_are_wrapped_and_cut():
+    assert wrapped("PyTorch eager+channels_last+fp16") == ["PyTorch eager", "+channels_last", "+fp16"]
+    assert wrapped("PyTorch max_autotune+channels_last+bf16") == ["PyTorch", "max_autotune", "+channels_last", "+bf16"]
+    assert all(len(line) <= 18 for line in wrapped("x" * 300))
+    assert wrapped(" ".join(["eleven_letters"] * 9)) == ["eleven_letters"] * 3 + ["eleven_letters…"]
+
+
+def test_dotted_names_break_after_a_dot_and_are_escaped():
+    assert breakable("samples.crop") == "samples.<wbr>crop"
+    assert breakable("onnx 1.23") == "onnx 1.23"
+    assert breakable("a.<b>") == "a.&lt;b&gt;"
+
+
+def test_code_in_notes_is_escaped():
+    assert with_code("run `a <b>` & go") == "run <code>a &lt;b&gt;</code> &amp; go"

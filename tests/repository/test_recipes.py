@@ -1,0 +1,99 @@
+"""The recipes for images that the user brings, on small files of the same shape."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from PIL import Image
+from support.paths import ROOT
+from support.small_project import TINY, run_pipeline, run_stages, small_project
+
+from enginery.cli.recipes import apply_recipe
+from enginery.core.params.all import Params
+from enginery.data.manifest import Manifest
+from enginery.model.records import Export, Reference
+
+STAGES = ("samples", "weights", "export", "reference")
+SYNSETS = [f"n{1440764 + 137 * place:08}" for place in range(1000)]
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def lay_over(recipe, changes):
+    apply_recipe(ROOT / "recipes" / f"{recipe}.yaml")
+    Path("smaller.yaml").write_text(changes)
+    apply_recipe(Path("smaller.yaml"))
+
+
+def photos(folder, count):
+    rng = np.random.default_rng(list(folder.encode()))
+    Path(folder).mkdir(parents=True)
+    for number in range(count):
+        Image.fromarray(rng.integers(0, 256, (30, 40, 3), dtype=np.uint8)).save(f"{folder}/{number}.JPEG")
+
+
+def checkpoint(name, classes, path):
+    torch.manual_seed(0)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    torch.save(torchvision.models.get_model(name, weights=None, num_classes=classes).state_dict(), path)
+
+
+def results():
+    artifacts = Path("artifacts")
+    return (
+        Manifest.read(artifacts / "samples/validation/manifest.json"),
+        Export.read(artifacts / "exported/export.json"),
+        Reference.read(artifacts / "reference/reference.json"),
+    )
+
+
+def test_cats_and_dogs_as_soon_as_the_files_are_there(project, monkeypatch):
+    photos("data/images/cats-and-dogs/cat", 6)
+    photos("data/images/cats-and-dogs/dog", 6)
+    checkpoint("resnet18", 2, load_recipe("cats-and-dogs").weights.source)
+    lay_over("cats-and-dogs", "samples: {validation: 8, calibration: 4}\n")
+    run_stages(monkeypatch, *STAGES)
+    manifest, export, reference = results()
+    assert manifest.class_names == ("cat", "dog")
+    assert {sample.label for sample in manifest.samples} == {0, 1}
+    assert export.against_pytorch.relative_error < 1e-4
+    assert (reference.samples, 0 <= reference.accuracy <= 1) == (8, True)
+
+
+def test_cats_and_dogs_to_the_gate(tmp_path, monkeypatch):
+    """All stages, in the precision with the longest chain; of images of 32 pixels, where the recipe's are of 224."""
+    small_project(tmp_path, monkeypatch, "int8")
+    photos("data/images/cats-and-dogs/cat", 20)
+    photos("data/images/cats-and-dogs/dog", 20)
+    checkpoint("resnet18", 2, load_recipe("cats-and-dogs").weights.source)
+    lay_over("cats-and-dogs", TINY.replace("training: 0", "training: 0, preprocessing: {resize: 36, crop: 32}"))
+    record, validation = run_pipeline(monkeypatch, "int8")
+    assert record.class_names == ("cat", "dog")
+    assert 0 <= validation.engine_accuracy <= 1
+
+
+def test_imagenet_as_soon_as_the_files_are_there(project, monkeypatch):
+    for synset in SYNSETS:
+        photos(f"data/images/imagenet/{synset}", 1)
+    checkpoint("resnet50", 1000, load_recipe("imagenet").weights.source)
+    lay_over("imagenet", "samples: {validation: 8, calibration: 4}\n")
+    run_stages(monkeypatch, *STAGES)
+    manifest, export, _ = results()
+    assert manifest.class_names == tuple(SYNSETS)
+    assert all(SYNSETS[sample.label] == sample.name.split("/")[0] for sample in manifest.samples)
+    assert manifest.preprocessing.shape == (3, 224, 224)
+    assert export.against_pytorch.relative_error < 1e-4
+
+
+def load_recipe(name):
+    apply_recipe(ROOT / "recipes" / f"{name}.yaml")
+    return Params.read()

@@ -1,0 +1,53 @@
+"""What is installed is what was tried: every version is pinned, and the lock agrees with pyproject.toml."""
+
+import re
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from support.paths import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+INSTALLED = PROJECT["project"]["dependencies"] + EXTRAS["dev"]
+ALL = [*INSTALLED, *(line for extra in EXTRAS.values() for line in extra), *PROJECT["build-system"]["requires"]]
+LOCK = (ROOT / "requirements.lock").read_text()
+
+
+def locked():
+    """The locked versions by name: one, or one per platform."""
+    versions = {}
+    for name, version in re.findall(r"(?m)^([A-Za-z0-9._-]+)(?:\[[^]]*])?==([^ ;\\]+)", LOCK):
+        versions.setdefault(canonicalize_name(name), set()).add(version)
+    return versions
+
+
+@pytest.mark.parametrize("line", sorted(set(ALL)))
+def test_every_requirement_is_pinned_exactly(line):
+    (clause,) = Requirement(line).specifier
+    assert clause.operator == "=="
+    assert "*" not in clause.version
+
+
+@pytest.mark.parametrize("line", INSTALLED)
+def test_the_lock_agrees_with_the_project(line):
+    requirement = Requirement(line)
+    (clause,) = requirement.specifier
+    assert locked()[canonicalize_name(requirement.name)] == {clause.version}
+
+
+def test_every_locked_package_has_its_version_and_hashes():
+    entries = re.split(r"(?m)^(?=\S)", LOCK)[1:]
+    assert len(entries) > 100
+    for entry in entries:
+        assert re.match(r"[A-Za-z0-9._-]+(\[[^]]*])?==[^ ]+", entry), entry
+        assert "--hash=sha256:" in entry, entry
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "requirements.lock"])
+def test_nothing_comes_from_an_address_of_its_own(name):
+    """Everything comes from the index that pip is set up with."""
+    text = (ROOT / name).read_text()
+    assert "://" not in text
+    assert not re.search(r"(?m)^\s*(-i|-f|--index-url|--extra-index-url|--find-links)\b", text)

@@ -1,0 +1,301 @@
+import gc
+import re
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from enginery.core import progress
+from enginery.speed import timing
+from enginery.speed.records import WARM_UP_AGREEMENT
+from enginery.speed.timing import (
+    FEWEST_ROUNDS,
+    MOST_ROUNDS,
+    Call,
+    Round,
+    Timings,
+    best_common_pace,
+    median_interval,
+    race,
+    take_turn,
+    time_call,
+    warm_up,
+)
+
+
+class Track:
+    """Contenders that take time on a clock of their own, so that what is measured is known exactly."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        self.calls = []
+        monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: self.now))
+
+    def contender(self, name, seconds):
+        """`seconds` is a number, or a function of the time and the count of this contender's earlier calls."""
+
+        def call():
+            earlier = self.calls.count(name)
+            self.calls.append(name)
+            self.now += seconds(self.now, earlier) if callable(seconds) else seconds
+
+        return call
+
+
+def steady():
+    """A machine that keeps its pace."""
+    return 1.0
+
+
+def race_one(contenders, seconds, rng, pace=steady):
+    (timings,) = race([contenders], seconds, pace, rng, "race")
+    return timings
+
+
+def turns_of(timings, contender):
+    return [each.turns[contender] for each in timings.rounds]
+
+
+def rounds(*paces):
+    """Rounds at these paces, in which the engine is twice as fast at a pace of 1, and five times at any other."""
+    return Timings(
+        [
+            Round({"eager": [Call(2.0 if pace == 1 else 5.0, None)], "engine": [Call(1.0, None)]}, float(pace))
+            for pace in paces
+        ]
+    )
+
+
+def seconds_of(calls):
+    return [call.seconds for call in calls]
+
+
+@pytest.fixture
+def track(monkeypatch):
+    return Track(monkeypatch)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def test_every_contender_has_a_turn_in_every_round(track, rng):
+    contenders = {"slow": track.contender("slow", 0.02), "fast": track.contender("fast", 0.01)}
+    timings = race_one(contenders, 1.0, rng)
+    slow, fast = turns_of(timings, "slow"), turns_of(timings, "fast")
+    assert len(slow) == len(fast) == MOST_ROUNDS
+    assert all(slow)
+    assert all(fast)
+    assert seconds_of(timings.all("slow")) == pytest.approx([0.02] * len(timings.all("slow")))
+    assert timings.ratios("slow", "fast") == pytest.approx([2] * MOST_ROUNDS)
+
+
+def test_the_order_of_turns_is_drawn_anew(track, rng):
+    """Were it always the same, the second would always find the caches that the first left."""
+    race_one({"a": track.contender("a", 0.01), "b": track.contender("b", 0.01)}, 1.0, rng)
+    turns = track.calls[track.calls.index("b") :]
+    changes = sum(one != following for one, following in pairwise(turns))
+    assert MOST_ROUNDS < changes < 2 * MOST_ROUNDS - 1
+
+
+@pytest.mark.parametrize(("one_call", "rounds"), [(0.001, MOST_ROUNDS), (0.05, 10), (10.0, FEWEST_ROUNDS)])
+def test_slow_contenders_get_fewer_rounds_but_enough_for_an_interval(track, rng, one_call, rounds):
+    timings = race_one({"only": track.contender("only", one_call)}, 1.0, rng)
+    assert len(timings.rounds) == rounds
+
+
+def test_a_contender_gets_about_the_asked_seconds(track, rng):
+    timings = race_one({"a": track.contender("a", 0.001), "b": track.contender("b", 0.004)}, 2.0, rng)
+    for name in ("a", "b"):
+        assert sum(seconds_of(timings.all(name))) == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_drift_that_doubles_all_times_half_way_leaves_the_ratio_unchanged(track, rng):
+    def drifting(seconds):
+        return lambda now, _: seconds * (2 if now > 3.0 else 1)
+
+    timings = race_one(
+        {"slow": track.contender("slow", drifting(0.03)), "fast": track.contender("fast", drifting(0.01))}, 2.0, rng
+    )
+    ratios = timings.ratios("slow", "fast")
+    fast = seconds_of(timings.all("fast"))
+    assert max(fast) == pytest.approx(2 * min(fast))  # it did drift
+    assert np.median(ratios) == pytest.approx(3)
+    assert np.count_nonzero(np.abs(ratios - 3) > 1e-6) <= 1  # the round in which it happened
+
+
+def test_points_take_rounds_in_turns_so_that_each_sees_the_whole_race(track, rng):
+    """Else a machine that changes half way would have timed one batch size before, another after."""
+    names = ("small", "large")
+    race([{name: track.contender(name, 0.01)} for name in names], 1.0, steady, rng, "race")
+    warmed_up = track.calls[22:]
+    firsts = [one for one, following in pairwise(warmed_up) if one != following]
+    assert firsts == list(names) * (MOST_ROUNDS - 1) + ["small"]
+
+
+def test_rounds_on_a_slower_machine_are_made_up_for(track, rng):
+    """It slows down by half between 2 and 4 seconds; that takes rounds away, and as many come on top."""
+
+    def pace():
+        return 1.5 if 2 < track.now < 4 else 1.0
+
+    timings = race_one({"a": track.contender("a", 0.02)}, 4.0, rng, pace)
+    assert len(timings.at(1.0).rounds) == MOST_ROUNDS
+    assert MOST_ROUNDS + 8 <= len(timings.rounds) <= MOST_ROUNDS + 12
+
+
+def test_progress_is_never_more_than_all_however_many_rounds_are_made_up_for(track, rng, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", -1)  # a line for each round
+    timings = race_one({"a": track.contender("a", 0.02)}, 4.0, rng, lambda: 1.5 if 2 < track.now < 4 else 1.0)
+    told = re.findall(r"(?m)^race: (\d+) of (\d+) rounds, ", capsys.readouterr().out)
+    counts, totals = ([int(number) for number in column] for column in zip(*told, strict=True))
+    assert counts == list(range(1, len(timings.rounds) + 1))
+    assert (totals[0], totals[-1]) == (MOST_ROUNDS, len(timings.rounds))
+    assert totals == sorted(totals)
+    assert all(count < total for count, total in zip(counts[:-1], totals[:-1], strict=True))
+
+
+def test_a_machine_that_stays_slow_costs_no_more_than_twice_the_time(track, rng):
+    timings = race_one({"a": track.contender("a", 0.02)}, 4.0, rng, lambda: 1.0 if track.now < 1 else 1.5)
+    assert len(timings.rounds) == 2 * MOST_ROUNDS
+
+
+def test_a_round_is_as_slow_as_the_machine_was_at_its_start_or_its_end(track, rng):
+    readings = iter([1.0, 1.4])
+    assert timing.take_round({"a": track.contender("a", 0.1)}, 0.1, lambda: next(readings), rng).pace == 1.4
+
+
+def test_the_best_pace_counts_that_every_point_saw_often_enough():
+    both = [rounds(1, 1, 1, 1, 1, 1, 1.5), rounds(1.1, 1.1, 1.1, 1, 1, 1, 1.5, 1.5)]
+    assert best_common_pace(both) == 1
+    assert [len(each.at(1).rounds) for each in both] == [6, 6]
+    assert both[0].at(1).ratios("eager", "engine").tolist() == [2] * 6
+
+
+def test_a_pace_that_hardly_occurred_does_not_count():
+    slow_but_for_two = rounds(1, 1, *[1.5] * 10)
+    assert best_common_pace([slow_but_for_two]) == 1.5
+
+
+def test_a_machine_that_never_keeps_to_a_pace_has_none():
+    assert best_common_pace([rounds(*(1.2**step for step in range(20)))]) is None
+
+
+def test_ratios_are_formed_within_rounds():
+    def calls(*seconds):
+        return [Call(each, compute=None) for each in seconds]
+
+    timings = Timings(
+        [
+            Round({"slow": calls(2, 2, 9), "fast": calls(1, 1)}, 1.0),
+            Round({"slow": calls(8, 8), "fast": calls(4, 4, 0.1)}, 1.0),
+        ]
+    )
+    assert timings.ratios("slow", "fast").tolist() == [2, 2]
+    assert seconds_of(timings.all("slow")) == [2, 2, 9, 8, 8]
+
+
+@pytest.mark.parametrize(("returned", "compute"), [(0.25, 0.25), (None, None), ({"logits": 1}, None)])
+def test_a_call_is_timed_from_outside_and_by_the_device_where_it_can_tell(track, returned, compute):
+    timed = track.contender("a", 0.75)
+    assert time_call(lambda: (timed(), returned)[1]) == Call(seconds=0.75, compute=compute)
+
+
+def test_garbage_collection_is_off_in_a_race_and_on_after_it(track, rng):
+    seen = []
+    race_one({"a": lambda: (seen.append(gc.isenabled()), track.contender("a", 0.1)())}, 1.0, rng)
+    assert seen[-1] is False
+    assert gc.isenabled()
+
+
+def test_garbage_collection_is_on_again_after_a_contender_fails(track, rng):
+    def fail():
+        if not gc.isenabled():
+            raise RuntimeError("out of memory")
+        track.now += 0.1
+
+    with pytest.raises(RuntimeError):
+        race_one({"a": fail}, 1.0, rng)
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize(("turn", "counted"), [(12.05, 71), (5.05, 26), (3.05, 16)], ids=["part", "most", "all of it"])
+def test_a_turn_discards_its_first_call_and_counts_for_half_of_its_time_even_so(track, turn, counted):
+    cold_once = track.contender("a", lambda _, earlier: 5.0 if earlier == 0 else 0.1)
+    assert seconds_of(take_turn(cold_once, turn)) == pytest.approx([0.1] * counted)
+
+
+def test_a_turn_counts_at_least_one_call(track):
+    assert take_turn(track.contender("a", 3.0), 0.0) == [Call(3.0, compute=None)]
+
+
+def test_warm_up_lasts_until_two_windows_agree(track):
+    warming = track.contender("a", lambda _, earlier: 1.0 if earlier < 5 else 0.5)
+    assert warm_up(warming, 100.0) == (pytest.approx(0.5), 0.0)
+    assert len(track.calls) == 16  # one that may compile, and windows of 1.0, 0.5 and 0.5
+
+
+def test_warm_up_gives_up_when_its_time_is_over(track):
+    restless = track.contender("a", lambda _, earlier: 1.0 + earlier)
+    assert warm_up(restless, 30.0) == (7.5, pytest.approx(3.5 / 7.5))
+    assert len(track.calls) == 8  # one of its own, a window over after 2 + ... + 6, and one after 7 + 8
+
+
+def test_a_race_tells_of_each_contender_how_its_warm_up_ended(track, rng):
+    restless = track.contender("b", lambda _, earlier: 1.0 + earlier if earlier < 8 else 7.0)
+    timings = race_one({"a": track.contender("a", 0.5), "b": restless}, 60.0, rng)
+    assert timings.warm_ups["a"] == (0.5, 0.0)
+    assert timings.at(1.0).warm_ups["b"].unrest > WARM_UP_AGREEMENT
+
+
+def test_a_slow_contender_is_warmed_up_in_two_windows_as_well(track):
+    warm_up(track.contender("a", lambda _, earlier: 20.0 if earlier < 2 else 18.0), 30.0)
+    assert len(track.calls) == 3
+
+
+def test_a_first_call_that_compiles_is_no_part_of_the_warm_up(track):
+    compiled = track.contender("a", lambda _, earlier: 0.004 if earlier else 300.0)
+    assert warm_up(compiled, 1.0) == (pytest.approx(0.004), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "confidence", "interval"),
+    [
+        ([4, 4, 4, 4, 4, 4], 0.95, (4, 4)),
+        # Medians of resamples of two: 1 in a quarter of them, 2 in half, 3 in a quarter.
+        ([1, 3], 0.95, (1, 3)),
+        ([1, 3], 0.4, (2, 2)),
+        # Of three: the lowest in 7 of 27, the middle one in 13, the highest in 7.
+        ([0, 1, 10], 0.4, (1, 1)),
+        ([0, 1, 10], 0.55, (0, 10)),
+    ],
+)
+def test_the_interval_of_a_median_by_hand(values, confidence, interval):
+    rng = np.random.default_rng(0)
+    assert median_interval(np.array(values, float), confidence, rng) == interval
+
+
+@pytest.mark.parametrize("rounds", [FEWEST_ROUNDS, 12, MOST_ROUNDS])
+def test_the_interval_covers_the_true_median_about_as_often_as_it_says(rounds):
+    rng = np.random.default_rng(rounds)
+    experiments = 300
+    covered = 0
+    for _ in range(experiments):
+        low, high = median_interval(rng.lognormal(0, 0.1, rounds), 0.95, rng)
+        covered += low <= 1 <= high
+    assert 0.90 <= covered / experiments <= 0.985
+
+
+def test_a_higher_confidence_widens_the_interval():
+    values = np.random.default_rng(1).normal(3, 1, 20)
+    narrow = median_interval(values, 0.8, np.random.default_rng(0))
+    wide = median_interval(values, 0.99, np.random.default_rng(0))
+    assert wide[0] < narrow[0] <= np.median(values) <= narrow[1] < wide[1]
+
+
+def test_the_same_seed_gives_the_same_interval():
+    values = np.random.default_rng(1).normal(3, 1, 20)
+    one, other = (median_interval(values, 0.95, np.random.default_rng(5)) for _ in range(2))
+    assert one == other

@@ -1,0 +1,51 @@
+"""The command `enginery` as a user runs it: in a process of its own."""
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+
+from support.paths import ROOT
+
+
+def enginery(*arguments, cwd=ROOT, **more):
+    """What it prints, and its exit code; `more` is added to the environment."""
+    return subprocess.run(
+        [sys.executable, "-m", "enginery.cli", *map(str, arguments)],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"} | more,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def on_a_terminal(*arguments, cwd=ROOT, both=True, **more):
+    """What a person sees: standard output, or if not both only what goes to standard error."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    child = subprocess.Popen(
+        [sys.executable, "-m", "enginery.cli", *map(str, arguments)],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"} | more,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs if both else subprocess.DEVNULL,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    seen = b""
+    while chunk := _read(ours):
+        seen += chunk
+    os.close(ours)
+    child.wait()
+    return seen.decode()
+
+
+def _read(terminal):
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # how Linux says that the other end is closed
+        return b""

@@ -1,0 +1,92 @@
+"""Findings with something about them changed."""
+
+from dataclasses import replace
+
+from enginery.engine.gpu.conditions import GpuConditions
+from enginery.speed.records import LAUNCHED, Pace, PeakMemory
+
+GPU = GpuConditions(
+    samples=20,
+    clock_low=2500,
+    clock_median=2510,
+    clock_high=2520,
+    memory_clock=9000,
+    power_median=100.0,
+    power_high=120.0,
+    temperature_high=50,
+    throttled={},
+)
+
+
+def unlabelled(entry):
+    """The same of images without labels."""
+    unknown = dict.fromkeys(("reference_accuracy", "graph_accuracy", "engine_accuracy", "accuracy_drop"))
+    spots = tuple(spot.model_copy(update={"accuracy": None}) for spot in entry.validation.spots)
+    return replace(entry, validation=entry.validation.model_copy(update={**unknown, "spots": spots}))
+
+
+def noisy(entry, latency=None, contention=None, **changes):
+    """The evidence with its timings disturbed."""
+    benchmark = entry.benchmark
+    latencies = tuple(one.model_copy(update=(latency or {}).get(one.contender, {})) for one in benchmark.latencies)
+    taken = benchmark.contention.model_copy(update=contention or {})
+    disturbed = benchmark.model_copy(update={"latencies": latencies, "contention": taken, **changes})
+    return replace(entry, benchmark=disturbed)
+
+
+def paced(entry, microseconds, set_aside=0):
+    pace = Pace(microseconds=microseconds, rounds=40, set_aside=set_aside)
+    return replace(entry, benchmark=entry.benchmark.model_copy(update={"pace": pace}))
+
+
+def spread_over(entry, spread, *batches, contender="engine"):
+    """The evidence with calls of a contender that scatter, at these batch sizes."""
+    latencies = tuple(
+        one.model_copy(update={"spread": spread}) if one.contender == contender and one.batch in batches else one
+        for one in entry.benchmark.latencies
+    )
+    return replace(entry, benchmark=entry.benchmark.model_copy(update={"latencies": latencies}))
+
+
+def on_gpu(entry, cuda_graph=True, throttled=None):
+    """The same, raced on a GPU: with the device's own clock, memory and state."""
+    timed = entry.benchmark.latencies
+    if cuda_graph:
+        engine = [latency for latency in timed if latency.contender == "engine"]
+        timed += tuple(one.model_copy(update={"contender": LAUNCHED, "p50": 3 * one.p50}) for one in engine)
+    latencies = tuple(latency.model_copy(update={"compute": latency.p50 / 2}) for latency in timed)
+    conditions = GPU.model_copy(
+        update={
+            "clock_low": 1200,
+            "clock_median": 1755,
+            "clock_high": 1980,
+            "memory_clock": 2619,
+            "power_median": 412.3,
+            "power_high": 688.8,
+            "temperature_high": 61,
+            "throttled": throttled or {},
+        }
+    )
+    benchmark = entry.benchmark.model_copy(
+        update={
+            "cuda_graph": cuda_graph,
+            "latencies": latencies,
+            "peak_memory": {
+                "engine": PeakMemory(host=450.4, device=612.3),
+                "eager": PeakMemory(host=900.2, device=None),
+            },
+            "gpu": conditions,
+        }
+    )
+    return replace(entry, benchmark=benchmark)
+
+
+def steady(entry):
+    """On a GPU whose clock did not move."""
+    gpu = entry.benchmark.gpu.model_copy(update={"clock_low": 1980, "clock_median": 1980})
+    return replace(entry, benchmark=entry.benchmark.model_copy(update={"gpu": gpu}))
+
+
+def by_itself(entry, **milliseconds):
+    alone = {int(batch.removeprefix("batch")): taken for batch, taken in milliseconds.items()}
+    return replace(entry, benchmark=entry.benchmark.model_copy(update={"alone": alone}))

@@ -1,0 +1,159 @@
+"""Report pages of made-up findings, and a reader of their HTML."""
+
+import re
+from collections import Counter
+from dataclasses import replace
+from datetime import datetime, timedelta
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from enginery.accuracy.agreement import spread
+from enginery.core.params.all import Params
+from enginery.engine.tools import Tools
+from enginery.graph.check import GraphCheck
+from enginery.graph.simplify import Simplification
+from enginery.quantization.calibration.provenance import Calibration
+from enginery.quantization.calibration.sketch import Histograms, Sketch
+from enginery.report.background import Background, Maker
+from enginery.report.metrics import metrics
+from enginery.report.page.render import render_page
+from enginery.report.trend import trend_rows
+from enginery.report.verdict import failures_of
+from support.paths import ROOT
+
+HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
+VOID = {"meta", "br", "img", "input", "link", "hr"}
+
+
+class Reader(HTMLParser):
+    """What a page holds, and whether every element is closed."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.tags, self.figures, self.words = [], Counter(), [], []
+        self.feed(page.replace("<wbr>", ""))
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags[tag] += 1
+        found = dict(attributes)
+        if tag not in VOID:
+            self.open.append((tag, found.get("data-metric")))
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags[tag] += 1
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1][1]:
+            self.figures.append((self.open[-1][1], data))
+        if not any(tag in ("script", "style") for tag, _ in self.open):
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def looked_at(entry, seed=0):
+    """The evidence with errors of single images, somewhat as they are."""
+    rng = np.random.default_rng(seed)
+    wanted = rng.normal(0, 3, (200, 10)).astype(np.float32)
+    error = entry.validation.engine_against_pytorch.relative
+    got = wanted * (1 + error * rng.normal(size=wanted.shape)).astype(np.float32)
+    return replace(
+        entry,
+        validation=entry.validation.model_copy(
+            update={"spread": spread({"logits": wanted}, {"logits": got}, "logits")}
+        ),
+    )
+
+
+def of_tensors(names):
+    counts = tuple(1000 // (number + 1) for number in range(64))
+    seen = {
+        name: Sketch(width=0.05, counts=counts, largest=3.2, clipped=number / 1e4) for number, name in enumerate(names)
+    }
+    return seen, dict.fromkeys(names, 2.0)
+
+
+def background_of(names=tuple(f"activation_{number}" for number in range(20)), **changes):
+    seen, amax = of_tensors(names)
+    return Background(
+        **{
+            "params": Params.read(ROOT / "params.yaml"),
+            "simplification": Simplification(
+                nodes_before={"Conv": 20, "Relu": 17, "Shape": 4},
+                nodes_after={"Conv": 20, "Relu": 17},
+                bytes_before=45_000_000,
+                bytes_after=44_000_000,
+                against_exported=GraphCheck(samples=7, max_abs_error=1e-6, relative_error=1.5e-7),
+            ),
+            "calibration": Calibration(
+                model_sha256="a" * 64,
+                samples_sha256="b" * 64,
+                preprocessing_sha256="c" * 64,
+                samples=256,
+                source="measured",
+                method="entropy",
+                bins=2048,
+                percentile=99.99,
+                tools={},
+                cache_sha256="d" * 64,
+                amax=amax,
+            ),
+            "histograms": Histograms(tensors=seen),
+            "tools": Tools(versions={"numpy": "1.9.10", "onnx": "1.23.2", "torch": "1.9.2"}),
+            "validation_sha256": "e" * 64,
+            "makers": {name: Maker("Conv", f"node of {name}", None) for name in names},
+        }
+        | changes
+    )
+
+
+def page_of(found, background=None, **must_pay):
+    return render_page(found, background or background_of(), failures_of(found, must_pay), trend_rows([]))
+
+
+def flat(figures, place=""):
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{place}{name}.")
+        else:
+            yield f"{place}{name}", value
+
+
+def require_same_figures(shown, found):
+    """Every figure that names its metric is that metric, to the digits that it shows."""
+    known, seen = dict(flat(metrics(found))), set()
+    for metric, text in shown:
+        digits = re.match(r"-?[\d.,]+(e[-+]\d+)?", text)[0].replace(",", "")
+        mantissa, _, power = digits.partition("e")
+        unit = 10.0 ** (int(power or 0) - len(mantissa.partition(".")[2]))
+        wanted = known[metric] / (1e6 if metric.endswith("_ppm") else 1)
+        # metrics.json is rounded as well, to three digits or two decimals
+        assert float(digits) == pytest.approx(wanted, abs=0.51 * unit, rel=0.006), metric
+        seen.add(metric)
+    return seen
+
+
+def nights_of(speeds, setting="resnet18 on a machine", precision="int8", verdicts=None, error=0.01):
+    """Rows as trend_rows makes them of a history, a night after the other."""
+    first = datetime(2026, 11, 20, 2, 17)
+    return pd.DataFrame(
+        {
+            "setting": setting, "date": [first + timedelta(days=day) for day in range(len(speeds))],
+            "precision": precision, "speedup": speeds, "accuracy": None, "relative_error": error,
+            "verdict": verdicts or ["no change"] * len(speeds),
+            "revision": [f"{day:012x}" for day in range(len(speeds))],
+        }
+    )  # fmt: skip
+
+
+def page_of_nights(found, *nights):
+    return render_page(found, background_of(), failures_of(found, {}), pd.concat(nights, ignore_index=True))

@@ -1,0 +1,111 @@
+"""A folder as `dvc repro` leaves it, around one tiny engine: artifacts, reports and params.yaml."""
+
+import shutil
+import sys
+from pathlib import Path
+
+from enginery.accuracy.records import Errors, Validation
+from enginery.core.params.build import BuildParams
+from enginery.data.manifest import Manifest
+from enginery.engine.build import build_engine
+from enginery.engine.machine import Machine
+from enginery.engine.record import EngineRecord
+from enginery.engine.target import target_of
+from enginery.engine.this_machine import describe_machine
+from enginery.regression.measurements import Measured, Measurements
+from enginery.regression.verdict import Verdict
+from enginery.speed.records import Benchmark, Contention, Latency, Pace, Ratio
+from support.command import ROOT
+
+CLOSE = Errors(
+    max_abs=1e-5, mean_abs=1e-6, relative=1e-6, cosine=1.0, worst_cosine=1.0, top1_agreement=1.0, nonfinite=0
+)
+
+
+def make_project(root: Path, engine: Path, onnx: Path, machine: Machine) -> Path:
+    record = EngineRecord.read(engine / "engine.json")
+    precision = record.precision
+    shutil.copytree(engine, root / "artifacts" / "engines" / precision)
+    converted = root / "artifacts" / "converted" / precision
+    converted.mkdir(parents=True)
+    shutil.copyfile(onnx, converted / "model.onnx")
+    shutil.copyfile(ROOT / "params.yaml", root / "params.yaml")
+    Verdict(recommended=precision, failures={precision: ()}).write(root / "reports" / "verdict.json")
+    judge(root, record, machine)
+    return root
+
+
+def let_make_run(root: Path) -> None:
+    """With this environment as the one that `make` made: it is younger than what it is made from."""
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, root / name)
+    (root / ".venv").mkdir()
+    for name in ("bin", "lib", "pyvenv.cfg"):
+        (root / ".venv" / name).symlink_to(Path(sys.prefix) / name)
+    (root / ".venv/ready").touch()
+
+
+def build_project(root: Path, runtime: str, onnx: Path, build: BuildParams, manifest: Manifest) -> Path:
+    """The same, around an engine that this machine builds for the runtime."""
+    machine, engine = describe_machine(runtime), root / "engine"
+    build_engine("fp32", onnx, target_of(machine, build.tensorrt), build, manifest, engine)
+    return make_project(root / "project", engine, onnx, machine)
+
+
+def judge(root: Path, record: EngineRecord, machine: Machine, identity: str | None = "its own", **more: object) -> None:
+    """A report on the engine; what it measured is made up."""
+    validation = Validation(
+        precision=record.precision,
+        engine=record.identity if identity == "its own" else identity,
+        samples=512,
+        reference_accuracy=0.986,
+        graph_accuracy=0.985,
+        engine_accuracy=0.984,
+        accuracy_drop=0.002,
+        engine_against_pytorch=CLOSE,
+        graph_against_pytorch=CLOSE,
+        engine_against_graph=CLOSE,
+        spots=(),
+        resized=(),
+        loss_comes_from="precision",
+        broken=(),
+    )
+    measured = Measured(
+        precision=record.precision,
+        engine_bytes=record.bytes,
+        executed_as_asked=1.0,
+        validation=validation.model_copy(update=more),
+        benchmark=made_up_benchmark(record.precision),
+    )
+    Measurements(machine=machine, precisions=(measured,)).write(root / "reports" / "measurements.json")
+
+
+def made_up_benchmark(precision: str) -> Benchmark:
+    times = {"engine": 2.5, "eager": 10.0}
+    return Benchmark(
+        precision=precision,
+        threads=2,
+        cuda_graph=False,
+        confidence=0.95,
+        latencies=tuple(
+            Latency(
+                contender=contender,
+                batch=4,
+                runs=100,
+                p50=milliseconds,
+                p90=milliseconds,
+                p99=milliseconds + 1,
+                compute=None,
+                spread=0.02,
+                outliers=0.0,
+                images_per_second=4000 / milliseconds,
+            )
+            for contender, milliseconds in times.items()
+        ),
+        ratios=(Ratio(baseline="eager", batch=4, rounds=20, median=4.0, low=3.9, high=4.1),),
+        pace=Pace(microseconds=5.0, rounds=40, set_aside=0),
+        throughput=(),
+        contention=Contention(cores=2, others=0.0, stolen=0.0),
+        peak_memory={},
+        gpu=None,
+    )

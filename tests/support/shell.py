@@ -1,0 +1,25 @@
+"""Run the commands of a document."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def attempt(root, script):
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(root),
+        **{f"GIT_{who}_{what}": "a@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+    }
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], cwd=root, env=environment, capture_output=True, text=True
+    )
+    assert "Traceback" not in done.stdout + done.stderr, script
+    return done
+
+
+def run(root, script):
+    done = attempt(root, script)
+    assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+    return done.stdout

@@ -1,0 +1,65 @@
+"""A small project whose stages run in one process."""
+
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from enginery.accuracy.records import Validation
+from enginery.cli.recipes import apply_recipe
+from enginery.engine.record import EngineRecord
+from enginery.regression.verdict import Verdict
+from support.checkout import checkout
+
+PRECISION = "int8"  # its chain is the longest; the others' is the same without calibration
+STAGES = ("machine", "samples", "weights", "export", "simplify", "reference", "calibrate")
+PER_PRECISION = ("convert", "build", "validate", "benchmark", "trace")
+TINY = """
+samples: {validation: 24, calibration: 8, training: 0}
+build: {profile: {batch: {min: 1, opt: 2, max: 4}}}
+validation: {spot_samples: 4}
+benchmark: {batches: [1], requests: [1], seconds: 0.05}
+"""
+
+
+def small_project(folder, monkeypatch, precision):
+    root = checkout(folder / "project")
+    monkeypatch.chdir(root)
+    monkeypatch.syspath_prepend(root)
+    yaml = YAML()
+    params = yaml.load(root / "params.yaml")
+    params["precisions"] = {precision: params["precisions"][precision]}
+    params["precisions"][precision]["thresholds"] |= {"top1_agreement": 0, "accuracy_drop": 1}
+    yaml.dump(params, root / "params.yaml")
+    return root
+
+
+def lay_over(*recipes):
+    for recipe in recipes:
+        Path("recipe.yaml").write_text(recipe)
+        apply_recipe(Path("recipe.yaml"))
+
+
+def run_stages(monkeypatch, *stages, only=PRECISION):
+    """As dvc.yaml calls them, but in one process: importing PyTorch for each would take longer than the rest."""
+    written = YAML(typ="safe").load(Path("dvc.yaml"))["stages"]
+    precision = YAML(typ="safe").load(Path("params.yaml"))["precisions"][only]
+    for stage in stages:
+        command = written[stage].get("do", written[stage])["cmd"]
+        command = command.replace("${key}", only).replace("${item.from}", precision["from"])
+        program, option, module, *arguments = shlex.split(command)
+        assert (program, option) == ("python3", "-m")
+        monkeypatch.setattr("sys.argv", [module, *arguments])
+        monkeypatch.delitem(sys.modules, module, raising=False)  # other tests import it, which runpy warns of
+        runpy.run_module(module, run_name="__main__")
+
+
+def run_pipeline(monkeypatch, only=PRECISION):
+    run_stages(monkeypatch, *STAGES, *PER_PRECISION, "report", "gate", only=only)
+    assert Path("reports/report.html").stat().st_size > 10_000
+    assert Verdict.read(Path("reports/verdict.json")).failures == {only: ()}
+    record = EngineRecord.read(Path(f"artifacts/engines/{only}/engine.json"))
+    assert record.executed.get(only, 0) > 0
+    return record, Validation.read(Path(f"reports/validation/{only}.json"))
