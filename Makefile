@@ -17,17 +17,17 @@ repro: $(READY)  ## run the pipeline; RECIPE=recipes/NAME.yaml changes params.ya
 	@python -m enginery.core.params
 	dvc repro
 
-# 4 is a machine that was too slow to tell: no reason for an alarm, and `make` would pass on no status but its own.
+# Status 4 means that the machine was too noisy to decide. That is no reason for an alarm, and `make` cannot pass it on.
 nightly: $(READY)  ## one nightly run: measure anew, compare with the last good run, record it in history/
 	python -m enginery.regression.nightly || [ $$? -eq 4 ]
 
 test: $(READY) $(BINDINGS)  ## run the tests
 	pytest
 
-verify-gpu: $(READY)  ## on a machine with an NVIDIA GPU: check what only it can show
+verify-gpu: $(READY)  ## on a machine with an NVIDIA GPU: check what only a GPU can show
 	pytest -x -s tests/verify_gpu.py
 
-verify-documents: $(READY)  ## run what takes minutes, in short: commands of README and docs, recipes, benchmarks
+verify-documents: $(READY)  ## run the commands of README and docs, the recipes and the benchmarks, shortened to minutes
 	pytest tests/documents_at_length.py
 
 check: $(READY)  ## lint, format and types
@@ -48,7 +48,7 @@ lock: $(READY)  ## resolve pyproject.toml again into requirements.lock
 clean:  ## remove the environment, keep results
 	rm -rf .venv
 
-# A Python that really starts (version managers leave shims that don't), in a version that all packages support.
+# Take a Python that really starts, as version managers leave shims that do not, in a version that all packages support.
 $(READY): requirements.lock pyproject.toml
 	@for name in python3.12 python3.11 python3; do \
 		if $$name -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; \
@@ -57,16 +57,16 @@ $(READY): requirements.lock pyproject.toml
 	if [ -z "$${found:-}" ]; then echo "Enginery needs Python 3.11 or 3.12 with its venv module" >&2; exit 1; fi; \
 	.venv/bin/python -m pip --version >/dev/null 2>&1 || $$found -m venv --clear .venv
 	@echo "installing the locked packages into .venv: 6 GB, mostly torch's CUDA libraries, in 2 to 5 silent minutes"
-	@# What builds the packages that come as source comes first, so that they are built with locked versions too.
+	@# Install the build tools first, so that packages that come as source are built with locked versions, too.
 	@for name in $(BUILDERS); do sed -n "/^$$name==/,/[^\\]$$/p" requirements.lock; done > .venv/builders.lock
 	@python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r .venv/builders.lock
 	@python -m pip install --quiet --disable-pip-version-check --require-hashes --no-build-isolation -r requirements.lock
 	@python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $@
 
-# NVIDIA's real Python bindings of several TensorRT versions, each in a folder of its own: the tests hold our calls
-# against them. Without TensorRT's libraries they are 1.3 MB each. Triton's client, whose definitions a bundle's
-# configuration is held against, wants older libraries than ours to run, and is only read.
+# The tests check our calls against NVIDIA's real Python bindings of several TensorRT versions, each in its own folder.
+# Without TensorRT's libraries they are 1.3 MB each. The tests check a bundle's configuration against the definitions in
+# Triton's client, which is only read, as it needs older libraries than ours to run.
 $(BINDINGS): .venv/bindings/%: tests/bindings/%.lock $(READY)
 	@rm -rf $@
 	@python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $@ -r $<

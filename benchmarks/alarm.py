@@ -1,10 +1,10 @@
-"""How often `enginery compare --race` cries wolf, and how often it misses a slowdown of 5 %.
+"""Count how often `enginery compare --race` raises a false alarm, and how often it misses a slowdown of 5 %.
 
-So a night holds its engines against the good run's; what ratios to PyTorch tell alone, alarm_ratios.py shows.
-Each run is a process of its own: it races the int8 engine against itself, then against the same engine with extra work,
-with the seconds and batch sizes of params.yaml. `python benchmarks/alarm.py 100` after `dvc repro`; it exits 1 if more
-than 1 in 100 races of the engine against itself tell a change, or fewer than 95 in 100 slowdowns are found. `--keep
-FOLDER` keeps the runs there, and goes on with those that it finds.
+A night compares its engines with the good run's by such races; alarm_ratios.py does the same for ratios to PyTorch.
+Each run is a separate process: it races the int8 engine against itself, then against the same engine with extra work,
+with the seconds and batch sizes of params.yaml. Run `python benchmarks/alarm.py 100` after `dvc repro`. It exits 1 if
+more than 1 in 100 races of the engine against itself find a change, or fewer than 95 in 100 slowdowns are found.
+`--keep FOLDER` keeps the runs in a folder, and uses those that are there already.
 """
 
 import json
@@ -16,38 +16,39 @@ from functools import partial
 from pathlib import Path
 from statistics import median, pstdev
 
-from alarm_ratios import CALLED, CONFIDENCE, FEWEST_FOUND, MOST_FALSE, PRECISION, open_engine, runs_of, work
+from alarm_ratios import COMPARABLE, CONFIDENCE, FEWEST_FOUND, MOST_FALSE, PRECISION, open_int8_engine, runs_of, work
 
 from enginery.core.params.all import Params
 from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
 from enginery.engine.engine import Engine
 from enginery.engine.machine import Machine
-from enginery.regression.comparison import Outcome, conclusion, deviations_of, judge_race
+from enginery.regression.changes import Outcome, conclusion
+from enginery.regression.comparison import judge_race
 from enginery.regression.engine_race import AFTER, BEFORE, Bind, race_sides
-from enginery.regression.speed_change import SpeedChange, SpeedChanges, together
-from enginery.speed.contention import Company
+from enginery.regression.speed_change import SpeedChange, SpeedChanges, combine, deviations_allowed
+from enginery.speed.contention import ContentionWatch
 from enginery.speed.timing import Contender
 
-OUTCOMES = (*CALLED, Outcome.NOT_COMPARABLE)
+OUTCOMES = (*COMPARABLE, Outcome.NOT_COMPARABLE)
 SAME, SLOWED = "the same engine", "slowed by 5 %"
 
 
 def run(extra: Mapping[int, int], report: Path) -> None:
-    samples, params, company = SampleSet.open(Path("artifacts/samples/validation")), Params.read().benchmark, Company()
+    samples, params = SampleSet.open(Path("artifacts/samples/validation")), Params.read().benchmark
     here = Machine.read(Path("artifacts/machine.json"))
 
     @contextmanager
     def opened(extra: Mapping[int, int]) -> Iterator[Bind]:
-        with open_engine(here) as engine:
+        with open_int8_engine(here) as engine:
             yield partial(slowed, engine, extra) if extra else engine.bind
 
-    with company:
+    with ContentionWatch() as watch:
         found = {
             name: race_sides({BEFORE: lambda: opened({}), AFTER: partial(opened, more)}, samples, params, name)
             for name, more in {SAME: {}, SLOWED: extra}.items()
         }
-    report.write_text(json.dumps({"contention": company.taken.model_dump(), "shifts": found}))
+    report.write_text(json.dumps({"contention": watch.contention.model_dump(), "speed_changes": found}))
 
 
 def slowed(engine: Engine, extra: Mapping[int, int], feeds: Feeds) -> Contender:
@@ -56,21 +57,20 @@ def slowed(engine: Engine, extra: Mapping[int, int], feeds: Feeds) -> Contender:
 
 
 def read(report: Path) -> dict[str, SpeedChanges]:
-    """A shift is kept as the list of what it holds."""
-    kept = json.loads(report.read_text())["shifts"]
-    return {name: {figure: SpeedChange(*each) for figure, each in shifts.items()} for name, shifts in kept.items()}
+    """Read the speed changes of a run; each is a list in the file."""
+    kept = json.loads(report.read_text())["speed_changes"]
+    return {name: {figure: SpeedChange(*each) for figure, each in found.items()} for name, found in kept.items()}
 
 
-def verdict(shifts: SpeedChanges) -> Outcome:
-    return conclusion(judge_race(PRECISION, shifts, deviations_of(CONFIDENCE, len(shifts) + 2)))
+def verdict(found: SpeedChanges) -> Outcome:
+    return conclusion(judge_race(PRECISION, found, deviations_allowed(CONFIDENCE, len(found) + 2)))
 
 
-def print_shifts(runs: list[dict[str, SpeedChanges]]) -> None:
+def print_speed_changes(runs: list[dict[str, SpeedChanges]]) -> None:
     print("| figure | the same engine: mean | standard deviation | slowed: median | standard deviation |")
     print("|---|---|---|---|---|")
     everything = [
-        {name: {**shifts, "all together": together(list(shifts.values()))} for name, shifts in one.items()}
-        for one in runs
+        {name: {**found, "all together": combine(list(found.values()))} for name, found in one.items()} for one in runs
     ]
     for figure in everything[0][SAME]:
         same, slower = ([one[name][figure].log for one in everything] for name in (SAME, SLOWED))
@@ -95,9 +95,9 @@ def print_verdicts(runs: list[dict[str, SpeedChanges]]) -> bool:
 
 def main() -> None:
     runs = runs_of(__file__, __doc__, run, read)
-    print_shifts(runs)
+    print_speed_changes(runs)
     if not print_verdicts(runs):
-        sys.exit("not what docs/measurements.md promises")
+        sys.exit("there are more false alarms or missed slowdowns than docs/measurements.md says")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Whether clients with a thread each reach what OpenVINO's own queue of asynchronous requests does.
+"""Compare the throughput of clients with a thread each with OpenVINO's own queue of asynchronous requests.
 
-The throughput mode asks every runtime in one way: a client for each request in flight, with a thread and buffers of its
-own. OpenVINO has `AsyncInferQueue` for that. Both run the same compiled engine here, in slices by turns, and the ratio
-is formed of neighbouring slices. After `dvc repro`, on a quiet machine:
+Enginery measures the throughput of every runtime in one way: with a client for each request in flight, which has its
+own thread and buffers. OpenVINO has `AsyncInferQueue` for that. Here both run the same compiled engine in turns, a
+slice of the time each, and a ratio is that of two neighbouring slices. After `dvc repro`, where nothing else runs:
 
     python benchmarks/async_queue.py
 
@@ -45,12 +45,12 @@ def rate_of_clients(engines: list[Engine], feeds: Feeds, opened: ExitStack) -> R
 
 def rate_of_queue(engine: Engine, requests: int, feeds: Feeds) -> Rate:
     queue = openvino.AsyncInferQueue(engine._session._compiled, requests)
-    placed = [{name: np.ascontiguousarray(array) for name, array in feeds.items()} for _ in range(requests)]
-    for request, own in zip(queue, placed, strict=True):
+    inputs = [{name: np.ascontiguousarray(array) for name, array in feeds.items()} for _ in range(requests)]
+    for request, own in zip(queue, inputs, strict=True):
         for name, array in own.items():
             request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
 
-    def rate(held: object = placed) -> float:  # OpenVINO does not keep the arrays alive
+    def rate(_kept: object = inputs) -> float:  # OpenVINO does not keep the arrays alive
         started, asked = time.perf_counter(), 0
         while time.perf_counter() < started + SECONDS:
             queue.start_async()

@@ -1,10 +1,11 @@
-"""What the harness adds on a GPU: its figures beside those of a bare loop that does nothing but replay a CUDA graph.
+"""Compare Enginery's timings on a GPU with those of a bare loop that only replays a CUDA graph.
 
-`python benchmarks/bare_loop.py artifacts/engines/fp16` after `dvc repro` with `runtime: onnxruntime` on a GPU. Two bare
-loops: `queued` launches the next graph while the last runs, as published figures do; `one by one` waits for each, so
-that the launch counts. The harness waits too, with copies around it, and tells the compute alone by events. First in
-one process, with PyTorch in it; then each in a process of its own, where what a graph replays is faster (`python
-benchmarks/streams.py`). Exits 1 if the harness is more than 3 % off the queued loop.
+Run `python benchmarks/bare_loop.py artifacts/engines/fp16` after `dvc repro` with `runtime: onnxruntime` on a GPU.
+There are two bare loops: `queued` launches the next graph while the last one runs, as published figures do; `one by
+one` waits for each, so that the launch counts. Enginery's harness waits too, with copies around the compute, and
+measures the compute by events. First all are in one process together with PyTorch; then each is in its own process,
+where a graph is replayed faster (`python benchmarks/streams.py`). Exits 1 if the harness is more than 3 % off the
+queued loop.
 """
 
 import multiprocessing
@@ -20,7 +21,7 @@ import torch
 
 from enginery.core.params.all import Params
 from enginery.data.feeds import BATCH
-from enginery.engine.engine import Engine
+from enginery.engine.engine import Engine, open_engine
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes.onnxruntime import convolutions
@@ -40,9 +41,9 @@ def bare_pytorch(model: torch.nn.Module, images: np.ndarray) -> Loop:
 
 
 def captured(call: Loop) -> Loop:
-    aside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with torch.inference_mode():
-        with torch.cuda.stream(aside):
+        with torch.cuda.stream(stream):
             for _ in range(3):
                 call()
         torch.cuda.synchronize()
@@ -52,8 +53,8 @@ def captured(call: Loop) -> Loop:
 
 
 def bare_onnxruntime(onnx: Path, interface: Interface, images: np.ndarray, tf32: bool) -> Loop:
-    (taken,), (returned,) = interface.inputs, interface.outputs
-    shape = returned.at(interface.sizes({taken.name: images.shape}))
+    (source,), (result,) = interface.inputs, interface.outputs
+    shape = result.at(interface.sizes({source.name: images.shape}))
     placed, logits = torch.from_numpy(images).cuda(), torch.empty(shape, device="cuda")
     settings = {
         "enable_cuda_graph": "1",
@@ -66,12 +67,12 @@ def bare_onnxruntime(onnx: Path, interface: Interface, images: np.ndarray, tf32:
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(onnx), options, providers=[("CUDAExecutionProvider", settings)])
     binding = session.io_binding()
-    binding.bind_input(taken.name, "cuda", 0, np.float32, tuple(placed.shape), placed.data_ptr())
-    binding.bind_output(returned.name, "cuda", 0, np.float32, tuple(logits.shape), logits.data_ptr())
-    waits_not = onnxruntime.RunOptions()
-    waits_not.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    binding.bind_input(source.name, "cuda", 0, np.float32, tuple(placed.shape), placed.data_ptr())
+    binding.bind_output(result.name, "cuda", 0, np.float32, tuple(logits.shape), logits.data_ptr())
+    without_waiting = onnxruntime.RunOptions()
+    without_waiting.add_run_config_entry("disable_synchronize_execution_providers", "1")
     kept = (placed, logits)  # the binding knows only their addresses
-    return lambda: (session.run_with_iobinding(binding, waits_not), kept)
+    return lambda: (session.run_with_iobinding(binding, without_waiting), kept)
 
 
 def queued(loop: Loop) -> float:
@@ -87,15 +88,15 @@ def queued(loop: Loop) -> float:
 
 def one_by_one(loop: Loop) -> float:
     before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    taken = []
+    milliseconds = []
     for _ in range(CALLS):
         torch.cuda.synchronize()
         before.record()
         loop()
         after.record()
         after.synchronize()
-        taken.append(before.elapsed_time(after))
-    return median(taken)
+        milliseconds.append(before.elapsed_time(after))
+    return median(milliseconds)
 
 
 def harness(contender: Loop) -> float:
@@ -104,23 +105,23 @@ def harness(contender: Loop) -> float:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    worst = max(in_one_process(folder), each_by_itself(folder))
+    worst = max(in_one_process(folder), each_in_its_own_process(folder))
     if worst > MOST_OVERHEAD:
-        sys.exit(f"the harness is {worst:.1%} off the bare loop, and {MOST_OVERHEAD:.0%} is what it may be")
+        sys.exit(f"Target missed: the harness is {worst:.1%} off the bare loop, and may be {MOST_OVERHEAD:.0%}.")
 
 
-def open_engine(folder: Path) -> Engine:
+def open_here(folder: Path) -> Engine:
     return open_engine(folder, Machine.read(MACHINE), Params.read().inference)
 
 
 def in_one_process(folder: Path) -> float:
-    """The worst by which the harness is off."""
+    """Return the largest deviation of the harness from the queued loop."""
     params, model = Params.read(), load_model(Path("artifacts/weights"))
     worst = 0.0
     print("| in one process | batch | bare, queued, ms | bare, one by one, ms | harness, ms | harness / queued |")
     print("|---|---|---|---|---|---|")
-    # A stream with a name: ONNX Runtime takes the default one for none, and would work on another than the events.
-    with open_engine(folder) as engine, torch.cuda.stream(torch.cuda.Stream()):
+    # ONNX Runtime takes the default stream for no stream, and would then work on another one than the events.
+    with open_here(folder) as engine, torch.cuda.stream(torch.cuda.Stream()):
         record = engine.record
         (spec,), tf32 = record.interface.inputs, record.build.tf32
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
@@ -149,21 +150,22 @@ def in_one_process(folder: Path) -> float:
     return worst
 
 
-def each_by_itself(folder: Path) -> float:
+def each_in_its_own_process(folder: Path) -> float:
     params, validation, worst = Params.read(), Path("artifacts/samples/validation"), 0.0
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawned, max_tasks_per_child=1) as processes:
-        bare = [processes.submit(bare_by_itself, folder, batch).result() for batch in params.benchmark.batches]
+        bare = [processes.submit(bare_in_its_own_process, folder, batch).result() for batch in params.benchmark.batches]
     ours = measure_engine_isolated(folder, MACHINE, validation, params.inference, params.benchmark).compute
     print("\n| in a process of its own | batch | bare, queued, ms | harness, ms | harness / queued |")
     print("|---|---|---|---|---|")
-    for batch, taken in zip(params.benchmark.batches, bare, strict=True):
-        worst = max(worst, abs(ours[batch] / taken - 1))
-        print(f"| engine {folder.name} | {batch} | {taken:.3f} | {ours[batch]:.3f} | {ours[batch] / taken:.3f} |")
+    for batch, bare_ms in zip(params.benchmark.batches, bare, strict=True):
+        ratio = ours[batch] / bare_ms
+        worst = max(worst, abs(ratio - 1))
+        print(f"| engine {folder.name} | {batch} | {bare_ms:.3f} | {ours[batch]:.3f} | {ratio:.3f} |")
     return worst
 
 
-def bare_by_itself(folder: Path, batch: int) -> float:
+def bare_in_its_own_process(folder: Path, batch: int) -> float:
     record = EngineRecord.read(folder / "engine.json")
     with torch.cuda.stream(torch.cuda.Stream()):
         images = images_for(record, batch)

@@ -1,10 +1,10 @@
-"""Enginery's measured latency against OpenVINO's own benchmark_app, on the same typed ONNX file.
+"""Compare Enginery's latency with that of OpenVINO's own benchmark_app, on the same typed ONNX file.
 
-Enginery times the engine that the pipeline built of the file, through the code that the benchmark stage uses.
-benchmark_app compiles the file with the same settings, because it cannot load the engine itself (2026.4.1 refuses every
-blob). Threads, batch profile, precision hint and kind of input are the same, and the input is placed once, before the
-timing. Each measurement has a process of its own, in pairs, and who comes first alternates. What counts is the median,
-over the pairs, of Enginery's median latency over benchmark_app's: what drifts between pairs cancels within one.
+Enginery times the engine that the pipeline built from the file, with the code of the benchmark stage. benchmark_app
+compiles the file with the same settings, because it cannot load the engine itself (2026.4.1 refuses every blob).
+Threads, batch profile, precision hint and kind of input are the same, and the input is placed once, before the timing.
+Measurements come in pairs, each in its own process, and the order alternates. The result is the median over the pairs
+of Enginery's median latency divided by benchmark_app's. Drift between pairs cancels within one.
 
     python benchmarks/benchmark_app.py --engine artifacts/engines/int8
 
@@ -32,7 +32,7 @@ from enginery.engine.folder import RECORD
 from enginery.engine.record import EngineRecord
 from enginery.engine.this_machine import describe_machine
 from enginery.graph.interface import TensorSpec
-from enginery.speed.timing import middle, race
+from enginery.speed.timing import median_seconds, race
 
 TOLERANCE = 0.03
 APP = Path(sys.executable).with_name("benchmark_app")
@@ -56,15 +56,14 @@ def time_engine(setting: Setting) -> float:
     record = EngineRecord.read(setting.engine / RECORD)
     (spec,) = record.interface.inputs
     rng = np.random.default_rng(0)
-    images = rng.uniform(0, 255, shape_of(spec, record, setting.batch)).astype(
-        spec.dtype
-    )  # what benchmark_app fills in
+    # benchmark_app fills its inputs like this.
+    images = rng.uniform(0, 255, shape_of(spec, record, setting.batch)).astype(spec.dtype)
     inference = InferenceParams(threads=setting.threads, cuda_graph=False)
     with open_engine(setting.engine, describe_machine("openvino"), inference) as engine:
         point = {"engine": engine.bind({spec.name: images})}
-        # At no particular pace: benchmark_app counts all of its calls as well.
+        # The pace is constant, so that all rounds count: benchmark_app counts all of its calls too.
         (timings,) = race([point], setting.seconds, lambda: 1.0, rng, f"batch {setting.batch}")
-    return middle(timings.all("engine")) * 1000
+    return median_seconds(timings.calls_of("engine")) * 1000
 
 
 def shape_of(spec: TensorSpec, record: EngineRecord, batch: int) -> tuple[int, ...]:
@@ -90,7 +89,7 @@ def app_milliseconds(setting: Setting) -> float:
 
 
 def compare(setting: Setting, app_first: bool) -> tuple[float, float]:
-    """Milliseconds of Enginery and of benchmark_app."""
+    """Return the milliseconds of Enginery and of benchmark_app."""
     sides = (enginery_milliseconds, app_milliseconds)
     measured = {side: side(setting) for side in (reversed(sides) if app_first else sides)}
     return measured[enginery_milliseconds], measured[app_milliseconds]
@@ -101,7 +100,7 @@ def main() -> None:
     parser.add_argument("--engine", type=Path, default=Path("artifacts/engines/int8"))
     parser.add_argument("--converted", type=Path, default=Path("artifacts/converted"), help="the typed ONNX files")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--seconds", type=int, default=3, help="of one measurement")
+    parser.add_argument("--seconds", type=int, default=3, help="how long one measurement takes")
     parser.add_argument("--repetitions", type=int, default=7, help="pairs of measurements for each batch size")
     parser.add_argument("--threads", type=int, default=0, help="0 means as many as there are cores")
     options = parser.parse_args()
@@ -111,7 +110,7 @@ def main() -> None:
     if record.target.runtime != "openvino":
         sys.exit(f"{options.engine} is an engine of {record.target.runtime}, and benchmark_app runs OpenVINO only")
     if not onnx.exists() or sha256(onnx) != record.onnx_sha256:
-        sys.exit(f"{options.engine} was not built of {onnx}: run `dvc repro`")
+        sys.exit(f"{options.engine} was not built from {onnx}: run `dvc repro`")
     threads = options.threads or describe_machine("openvino").cores
 
     print(f"{options.engine}, {threads} threads, {options.repetitions} pairs of {options.seconds} s\n")

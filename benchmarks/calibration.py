@@ -1,8 +1,8 @@
-"""Enginery's streamed entropy calibration against ONNX Runtime's calibrator: seconds and peak memory.
+"""Compare Enginery's streamed entropy calibration with ONNX Runtime's calibrator: seconds and peak memory.
 
-Both go from the same ONNX file (a torchvision model with random weights) to the thresholds of all its float
-activations, over the same images in the same batches, with 2,048 bins. Then Enginery runs on many more samples, where
-its memory must stay what it was. Each run has a fresh process; its peak memory is that process's VmHWM.
+Both find the thresholds of all float activations of one ONNX file (a torchvision model with random weights), with the
+same images in the same batches and 2,048 bins. Then Enginery runs on many more samples, and its memory must not grow.
+Each run has a new process; its peak memory is that process's VmHWM.
 
     python benchmarks/calibration.py
 
@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Images:
-    """Noise, made while it is read: images that lay in memory would count as a calibrator's."""
+    """Images of noise that are made while they are read: if they were in memory, a calibrator's would seem larger."""
 
     samples: int
     batch: int
@@ -88,7 +88,7 @@ def run_enginery(model: Path, images: Images) -> Run:
 
 
 def run_onnxruntime(model: Path, images: Images) -> Run:
-    """The calls that ONNX Runtime's own quantize_static makes."""
+    """Calibrate with the same calls as ONNX Runtime's own quantize_static."""
     from onnxruntime.quantization.calibrate import CalibrationMethod, create_calibrator
 
     class Reader:
@@ -114,7 +114,7 @@ def run_onnxruntime(model: Path, images: Images) -> Run:
 
 
 def peak_megabytes() -> float:
-    """Of this process since it started. Not ru_maxrss: that includes the parent, before the exec."""
+    """Return the peak memory of this process in MB. `ru_maxrss` would include the parent's, from before the exec."""
     return int(re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1000
 
 
@@ -137,7 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="resnet50", help="any torchvision classifier")
     parser.add_argument("--size", type=int, default=224, help="pixels")
-    parser.add_argument("--samples", type=int, default=64, help="of the comparison")
+    parser.add_argument("--samples", type=int, default=64, help="how many samples both calibrate with")
     parser.add_argument("--large", type=int, default=512, help="samples that must fit into the same memory")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--skip-onnxruntime", action="store_true")

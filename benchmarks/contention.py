@@ -1,8 +1,8 @@
-"""What another program does to a ratio, and whether the report would say so.
+"""Show what another program does to a ratio, and whether the report calls that ratio noisy.
 
-Races one engine by itself, then beside a program that does nothing but work: `python benchmarks/contention.py` after
-`dvc repro`. Exits 1 if a disturbed ratio is not called noisy. One that nothing of ours disturbs may be: the host of a
-virtual machine has others to serve.
+It races one engine on its own, then beside a program that only computes: run `python benchmarks/contention.py` after
+`dvc repro`. It exits 1 if a disturbed ratio is not called noisy. The first race may be noisy too, because the host of a
+virtual machine serves others.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def race(report: Path) -> Evidence:
 
 
 @contextlib.contextmanager
-def a_busy_program() -> Iterator[None]:
+def busy_program() -> Iterator[None]:
     program = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         yield
@@ -61,18 +61,18 @@ def a_busy_program() -> Iterator[None]:
 def main() -> None:
     print("| beside | batch | times eager (interval) | what the report says |")
     print("|---|---|---|---|")
-    unseen = 0
-    for beside, company in {"nothing": contextlib.nullcontext(), "a busy program": a_busy_program()}.items():
-        with tempfile.TemporaryDirectory() as scratch, company:
+    unnoticed = 0
+    for beside, program in {"nothing": contextlib.nullcontext(), "a busy program": busy_program()}.items():
+        with tempfile.TemporaryDirectory() as scratch, program:
             entry = race(Path(scratch) / PRECISION)
-        alone = Findings(Machine.read(MACHINE), (entry,))
+        findings = Findings(Machine.read(MACHINE), (entry,))
         for ratio in entry.benchmark.ratios:
-            why = reasons(alone, entry, ratio)
-            unseen += beside != "nothing" and not why
+            why = reasons(findings, entry, ratio)
+            unnoticed += beside != "nothing" and not why
             figures = f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
             print(f"| {beside} | {ratio.batch} | {figures} | {'; '.join(why) or 'nothing'} |", flush=True)
-    if unseen:
-        sys.exit(f"{unseen} disturbed ratios were not called noisy")
+    if unnoticed:
+        sys.exit(f"{unnoticed} disturbed ratios were not called noisy")
 
 
 if __name__ == "__main__":

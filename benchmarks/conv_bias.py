@@ -1,11 +1,11 @@
-"""What convolutions' biases cost on a GPU: a graph as it is and without them, and with ONNX Runtime told to fuse them.
+"""Measure what the biases of convolutions cost on a GPU: a graph with them, without them, and with ONNX Runtime fusing.
 
     python benchmarks/conv_bias.py artifacts/converted/fp16/model.onnx
 
-PyTorch's exporter leaves out biases that are zero, and those of BatchNorm are, in a network of random weights: a bare
-loop over such a network times another graph than that of a trained one. Bare loops that replay a CUDA graph over
-inputs on the device, milliseconds, medians of CALLS calls. Each variant has a process of its own: a second session in
-one can slow all.
+PyTorch's exporter leaves out biases that are zero, and in a network with random weights those of BatchNorm are zero. So
+a bare loop over such a network times another graph than that of a trained one. The figures are milliseconds of bare
+loops that replay a CUDA graph over inputs on the device, as medians of CALLS calls. Each variant has its own process,
+because a second session can slow all sessions of a process.
 """
 
 import multiprocessing
@@ -23,7 +23,7 @@ BATCHES, WARM_UP, CALLS = (1, 8, 32, 128), 10, 60
 
 
 def without_biases(graph: onnx.ModelProto) -> onnx.ModelProto:
-    """Computes something else, at the same shapes."""
+    """Return a graph of the same shapes that computes something else."""
     changed = onnx.ModelProto()
     changed.CopyFrom(graph)
     for node in changed.graph.node:
@@ -46,14 +46,14 @@ def open_session(graph: onnx.ModelProto, fused: bool) -> onnxruntime.InferenceSe
 
 
 def milliseconds(session: onnxruntime.InferenceSession, batch: int) -> float:
-    (taken,), (returned,) = session.get_inputs(), session.get_outputs()
-    images = np.random.default_rng(0).normal(size=(batch, *taken.shape[1:])).astype(np.float32)
+    (source,), (result,) = session.get_inputs(), session.get_outputs()
+    images = np.random.default_rng(0).normal(size=(batch, *source.shape[1:])).astype(np.float32)
     binding, run = session.io_binding(), onnxruntime.RunOptions()
     run.add_run_config_entry("gpu_graph_id", str(batch))
-    kept = onnxruntime.OrtValue.ortvalue_from_numpy(images, "cuda", 0)
-    answer = onnxruntime.OrtValue.ortvalue_from_shape_and_type((batch, *returned.shape[1:]), np.float32, "cuda", 0)
-    binding.bind_ortvalue_input(taken.name, kept)
-    binding.bind_ortvalue_output(returned.name, answer)
+    inputs = onnxruntime.OrtValue.ortvalue_from_numpy(images, "cuda", 0)
+    outputs = onnxruntime.OrtValue.ortvalue_from_shape_and_type((batch, *result.shape[1:]), np.float32, "cuda", 0)
+    binding.bind_ortvalue_input(source.name, inputs)
+    binding.bind_ortvalue_output(result.name, outputs)
     seconds = []
     for _ in range(WARM_UP + CALLS):
         started = time.perf_counter()
@@ -62,9 +62,9 @@ def milliseconds(session: onnxruntime.InferenceSession, batch: int) -> float:
     return 1000 * median(seconds[WARM_UP:])
 
 
-def taken_by(onnx_path: str, kept: bool, fused: bool) -> list[float]:
+def time_variant(onnx_path: str, biases: bool, fused: bool) -> list[float]:
     graph = onnx.load(onnx_path)
-    session = open_session(graph if kept else without_biases(graph), fused)
+    session = open_session(graph if biases else without_biases(graph), fused)
     return [milliseconds(session, batch) for batch in BATCHES]
 
 
@@ -76,9 +76,9 @@ def main() -> None:
     variants = {"as it is": (True, False), "without biases": (False, False), "as it is, fused": (True, True)}
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawned, max_tasks_per_child=1) as processes:
-        for name, (kept, fused) in variants.items():
-            taken = processes.submit(taken_by, path, kept, fused).result()
-            print(f"| {name} | {' | '.join(f'{one:.3f}' for one in taken)} |", flush=True)
+        for name, (biased, fused) in variants.items():
+            times = processes.submit(time_variant, path, biased, fused).result()
+            print(f"| {name} | {' | '.join(f'{one:.3f}' for one in times)} |", flush=True)
 
 
 if __name__ == "__main__":

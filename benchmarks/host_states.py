@@ -1,8 +1,8 @@
-"""How a virtual machine's host slows what is launched much, while the GPU computes as fast as ever.
+"""Show how a virtual machine's host slows programs with many launches while the GPU computes as fast as before.
 
-`python benchmarks/host_states.py 150` on a GPU, for 150 seconds: three small pieces of work and then PyTorch eager
-(ResNet-50 of random weights, batch 1), over and over. Where a launch takes over 1.2 times what it mostly does, the host
-is called slow. The pace of a race (`enginery/pace.py`) joins the first and the last piece.
+`python benchmarks/host_states.py 150` runs on a GPU for 150 seconds: three small pieces of work and then PyTorch eager
+(ResNet-50 with random weights, batch 1), over and over. The host is called slow when a launch takes over 1.2 times its
+median. The machine pace of a race (`enginery/speed/machine_pace.py`) joins the first and the last piece.
 """
 
 import sys
@@ -14,8 +14,8 @@ import torchvision
 
 from enginery.core.params.benchmark import EAGER
 from enginery.speed.contenders import pytorch_contender
-from enginery.speed.machine_pace import fastest, launching, multiplying
-from enginery.speed.timing import middle, take_turn
+from enginery.speed.machine_pace import fastest, launch_timer, product_timer
+from enginery.speed.timing import median_seconds, take_turn
 
 TURN, SLOW = 0.075, 1.2
 
@@ -23,11 +23,11 @@ TURN, SLOW = 0.075, 1.2
 def main() -> None:
     image = np.random.default_rng(0).normal(0, 1, (1, 3, 224, 224)).astype(np.float32)
     eager = pytorch_contender(torchvision.models.resnet50().eval(), EAGER, "cuda", True, {"input": image})
-    pieces = {"a launch, us": launching(), "Python alone, us": in_python, "a product, us": multiplying()}
+    pieces = {"a launch, us": launch_timer(), "Python alone, us": in_python, "a product, us": product_timer()}
     rows, end = [], time.perf_counter() + float(sys.argv[1])
     while time.perf_counter() < end:
         row = {name: 1e6 * fastest(piece) for name, piece in pieces.items()}
-        rows.append(row | {"eager, ms": 1000 * middle(take_turn(eager, TURN))})
+        rows.append(row | {"eager, ms": 1000 * median_seconds(take_turn(eager, TURN))})
     readings = pd.DataFrame(rows)
     launch = readings["a launch, us"]
     host = (launch > SLOW * launch.median()).map({False: "as mostly", True: "slow"}).rename("host")

@@ -1,8 +1,8 @@
-"""What PyTorch takes on a GPU where launching its kernels is the limit, and what else moves that.
+"""Measure PyTorch on a GPU at batch sizes where launching its kernels takes most time, and what changes that time.
 
-`python benchmarks/launches.py artifacts/engines/fp32` after `dvc repro` on a GPU. One model, channels last, in TF32: in
-a bare loop that queues calls, or waits for each; as the harness calls it; and that with something else in the process.
-All take turns in rounds.
+Run `python benchmarks/launches.py artifacts/engines/fp32` after `dvc repro` on a GPU. One model, channels last and in
+TF32, runs in a bare loop that queues calls or waits for each, in Enginery's harness, and in the harness with something
+else in the process. All take turns in rounds.
 """
 
 import copy
@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 import torch
-from bare_loop import Loop, harness, one_by_one, open_engine, queued
+from bare_loop import Loop, harness, one_by_one, open_here, queued
 
 from enginery.engine.gpu.nvml import GpuSampler
 from enginery.model.checkpoint import load_model
@@ -36,7 +36,7 @@ def bare(model: torch.nn.Module, images: np.ndarray) -> Loop:
 
 
 @contextmanager
-def searching() -> Iterator[None]:
+def cudnn_search() -> Iterator[None]:
     torch.backends.cudnn.benchmark = True
     yield
     torch.backends.cudnn.benchmark = False
@@ -50,8 +50,8 @@ def ways_of(model: torch.nn.Module, batch: int, engine: Path) -> dict[str, Way]:
         "bare, one by one": lambda: one_by_one(loop),
         "harness": lambda: harness(ours),
         "harness, while NVML is asked": lambda: beside(GpuSampler, ours),
-        "harness, with cuDNN searching": lambda: beside(searching, ours),
-        "harness, beside an open engine": lambda: beside(lambda: open_engine(engine), ours),
+        "harness, with cuDNN searching": lambda: beside(cudnn_search, ours),
+        "harness, beside an open engine": lambda: beside(lambda: open_here(engine), ours),
     }
 
 
@@ -73,8 +73,8 @@ def main() -> None:
         rounds = [{name: way() for name, way in ways.items()} for _ in range(1 + ROUNDS)]
         for name in ways:  # the first round warms up
             found.setdefault(name, []).append(median(each[name] for each in rounds[1:]))
-    for name, taken in found.items():
-        print(f"| {name} | {' | '.join(f'{one:.3f}' for one in taken)} |")
+    for name, times in found.items():
+        print(f"| {name} | {' | '.join(f'{one:.3f}' for one in times)} |")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What lies between a bare CUDA graph of a model that `torch.compile` tuned, and how long a call of that model takes.
+"""Compare a bare CUDA graph of a model that `torch.compile` tuned with a call of that model.
 
-`python benchmarks/max_autotune.py 8` after `dvc repro weights` on a GPU, for batch 8: minutes, since it is tuned. The
-same kernels in fp16, channels last: in a CUDA graph of our own, as `mode="max-autotune"` replays them by itself, and
-as the harness calls that. `queued`: calls that wait for nothing, whose Python is hidden behind the GPU's work; `one by
-one`: each waits for the last, by the device's clock, so that the Python between the two events counts.
+`python benchmarks/max_autotune.py 8` runs on a GPU for batch 8, after `dvc repro weights`. Tuning takes minutes. The
+same kernels in fp16 and channels last run in a CUDA graph of this script, as `mode="max-autotune"` replays them itself,
+and as Enginery's harness calls that. `queued` calls wait for nothing, so their Python is hidden behind the GPU's work.
+`one by one` calls wait for the last one, so the Python between two events counts.
 """
 
 import copy
@@ -32,7 +32,7 @@ def main() -> None:
             torch._dynamo.reset()
             tuned = torch.compile(model, mode=mode, dynamic=False)
             call = replayed(lambda tuned=tuned: tuned(placed))
-            queued(call)  # warms up; the second only now tunes
+            queued(call)  # warms up, and tunes the second variant
             print(f"| {name} | {queued(call):.3f} | {one_by_one(call):.3f} |", flush=True)
     torch._dynamo.reset()
     ours = pytorch_contender(weights, "max_autotune+channels_last+fp16", "cuda", True, {"input": images.numpy()})

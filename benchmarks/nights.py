@@ -1,9 +1,9 @@
-"""Three real nights: the first, one in which nothing changed, and one after a commit that makes int8 slower.
+"""Run three real nights: a first one, one without a change, and one after a commit that makes int8 slower.
 
-The commit keeps int8's convolutions in float32: an ordinary choice in params.yaml, and really slower. Each night is
-`python -m enginery.nightly` in a clone of the last commit, with a copy of what DVC has cached, and nothing is made up.
-After `dvc repro`, where nothing else runs; a host that others use too may disturb the first night, which has no engine
-to race against and then stands in for a good run:
+The commit keeps int8's convolutions in float32: an ordinary choice in params.yaml that is slower. Each night is
+`python -m enginery.regression.nightly` in a clone of the last commit, with a copy of DVC's cache; nothing is made up.
+Run it after `dvc repro`, where nothing else runs. On a shared host the first night may be disturbed: it has no engine
+to race against, and then counts as the good run until there is one:
 
     python benchmarks/nights.py
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from enginery.cli.recipes import apply_recipe
-from enginery.regression.comparison import Outcome
+from enginery.regression.changes import Outcome
 from enginery.regression.history import Night, read_history
 from enginery.regression.nightly.judgement import Status
 
@@ -31,6 +31,8 @@ SLOWER = "precisions: {int8: {keep: {op_types: [Conv]}}}\n"
 
 
 class Plan(NamedTuple):
+    """A night: what it shows, the recipe that is committed before it, and the exit statuses that it may have."""
+
     what: str
     recipe: str
     wanted: tuple[Status, ...]
@@ -48,19 +50,21 @@ def prepare(project: Path) -> None:
     run(project, "git", "config", "user.name", "nights")
     run(project, "git", "config", "user.email", "nights@localhost")
     shutil.copytree(ROOT / ".dvc" / "cache", project / ".dvc" / "cache")
-    (project / "dvc.lock").unlink()  # of another machine: without it, DVC finds in its cache what this one has made
+    (
+        project / "dvc.lock"
+    ).unlink()  # it may name files of another machine; without it, DVC finds this one's in its cache
     shutil.rmtree(project / "history")  # these nights have no others before them
     (project / "history").mkdir()
 
 
 def change(project: Path, recipe: Path, message: str) -> None:
-    """A commit, as a developer would make it."""
+    """Commit a recipe as a developer would."""
     apply_recipe(recipe, project / "params.yaml")
     run(project, "git", "commit", "--quiet", "--message", message, "params.yaml")
 
 
 def run(folder: Path, *command: str, log: Path | None = None) -> int:
-    """Fails unless it may, which is where there is a log."""
+    """Run a command. Without a log, a failure is an error."""
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(folder),
@@ -104,15 +108,15 @@ def run_nights(folder: Path, recipe: Path | None) -> bool:
             (folder / "slower.yaml").write_text(plan.recipe)
             change(project, folder / "slower.yaml", plan.what)
         start, log = time.monotonic(), folder / f"night-{number}.log"
-        status = run(project, sys.executable, "-m", "enginery.nightly", log=log)
+        status = run(project, sys.executable, "-m", "enginery.regression.nightly", log=log)
         minutes, said = (time.monotonic() - start) / 60, log.read_text().strip().splitlines()[-1]
         if status == 1:
             sys.exit(f"{plan.what}: {said}")
         night = last_night(project)
         speed = next(entry.speed() for entry in night if entry.precision == "int8")
         worse = [entry.precision for entry in night if entry.outcome == Outcome.REGRESSION]
-        told = ", ".join(worse) or "none"
-        print(f"| {plan.what} | {minutes:.1f} | {status} | {speed:.2f} | {told} | {said} |", flush=True)
+        regressions = ", ".join(worse) or "none"
+        print(f"| {plan.what} | {minutes:.1f} | {status} | {speed:.2f} | {regressions} | {said} |", flush=True)
         as_wanted &= status in plan.wanted and worse == (["int8"] if status == Status.REGRESSION else [])
     return as_wanted
 

@@ -1,7 +1,7 @@
-"""How the samples stage grows with the number of images: memory not at all, and what 50,000 at 224 take.
+"""Measure the samples stage with more and more images: its memory must not grow. Estimate 50,000 images.
 
-Writes photos of ImageNet's usual size once, then runs the stage's own code on more and more of them. Each run has a
-fresh process. Its memory is RssAnon, sampled: what the process itself holds, without the page cache of files.
+It writes photos of ImageNet's usual size once, then runs the stage's own code on more and more of them. Each run has a
+new process. Its memory is RssAnon, read again and again: the memory of the process without the page cache of files.
 
     python benchmarks/samples.py
     python benchmarks/samples.py --sizes 3000 50000   # ten minutes, and 11 GB of disk for a while
@@ -28,9 +28,9 @@ from PIL import Image
 
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.params.samples import SamplesParams
-from enginery.data.sample_set import file_of
+from enginery.data.sample_set import input_file
 
-PHOTO, DRAWN, MANY, INTERVAL = (500, 375), 3000, 50_000, 0.01
+PHOTO, DISTINCT, MANY, INTERVAL = (500, 375), 3000, 50_000, 0.01
 MOST_GROWTH = 0.05  # of the bytes of the images that were added
 HOW = Preprocessing(
     resize=256, crop=224, interpolation="bilinear", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
@@ -46,24 +46,26 @@ class Run:
 
 
 def make_photos(count: int, folder: Path) -> None:
-    """Smooth shapes under a little noise: about 60 kB each. After DRAWN of them the same again with a number behind the
-    picture: other files by their hash, and as much to decode."""
+    """Write photos of smooth shapes under a little noise, about 60 kB each.
+
+    After DISTINCT photos they repeat with a number appended: another hash, and as much to decode.
+    """
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True)
-    for number in range(min(count, DRAWN)):
+    for number in range(min(count, DISTINCT)):
         shapes = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize(
             PHOTO, Image.Resampling.BICUBIC
         )
         noise = rng.normal(0, 8, (PHOTO[1], PHOTO[0], 3))
         photo = Image.fromarray((np.asarray(shapes) + noise).clip(0, 255).astype(np.uint8))
         photo.save(folder / f"{number:05}.jpg", quality=85)
-    for number in range(DRAWN, count):
-        picture = (folder / f"{number % DRAWN:05}.jpg").read_bytes()
+    for number in range(DISTINCT, count):
+        picture = (folder / f"{number % DISTINCT:05}.jpg").read_bytes()
         (folder / f"{number:05}.jpg").write_bytes(picture + number.to_bytes(4))
 
 
 @contextlib.contextmanager
-def watched_memory(readings: list[int]) -> Iterator[None]:
+def watch_memory(readings: list[int]) -> Iterator[None]:
     ended = threading.Event()
 
     def watch() -> None:
@@ -87,10 +89,10 @@ def run_once(count: int, photos: Path, out: Path) -> Run:
     params = SamplesParams(source=str(photos), seed=0, validation=count, training=0, calibration=1, preprocessing=HOW)
     readings: list[int] = []
     started = time.perf_counter()
-    with watched_memory(readings), contextlib.redirect_stdout(io.StringIO()):
+    with watch_memory(readings), contextlib.redirect_stdout(io.StringIO()):
         write_split(open_source(params, photos.parent), range(count), params, out)
     seconds = time.perf_counter() - started
-    return Run(count, seconds, max(readings) / 1000, (out / file_of(0)).stat().st_size / 1e6)
+    return Run(count, seconds, max(readings) / 1000, (out / input_file(0)).stat().st_size / 1e6)
 
 
 def main() -> None:
@@ -114,15 +116,15 @@ def main() -> None:
             runs.append(run)
     first, last = runs[0], runs[-1]
     more = (last.anonymous - first.anonymous) / (last.images - first.images)  # MB an image
-    held = more / (last.disk / last.images)
+    growth = more / (last.disk / last.images)
     times = MANY / last.images
     memory = last.anonymous + max(0, more) * (MANY - last.images)
     print(
         f"\n{MANY:,} images: {times * last.seconds / 60:.0f} minutes, {times * last.disk / 1000:.1f} GB on disk, "
-        f"{memory:.0f} MB of memory: {1000 * more:.1f} kB for each image added, {held:.1%} of its pixels."
+        f"{memory:.0f} MB of memory: {1000 * more:.1f} kB for each image added, {growth:.1%} of its pixels."
     )
-    if held > MOST_GROWTH:
-        sys.exit(f"Target missed: memory grows by {held:.0%} of the images added, and may by {MOST_GROWTH:.0%}.")
+    if growth > MOST_GROWTH:
+        sys.exit(f"Target missed: memory grows by {growth:.0%} of the images added, and may by {MOST_GROWTH:.0%}.")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How cost grows: calibration and validation with the number of images, an inference with the batch size.
+"""Measure how cost grows: calibration and validation with the number of images, an inference with the batch size.
 
-Seconds of the stages lie along a line, memory does not grow; the batch sizes are those that the last run raced.
-Runs the code of both stages on sets of growing size, which repeat the pipeline's own samples on disk. Each run has a
-fresh process; its peak memory is that process's VmHWM. The fastest of some repetitions counts: what other programs do
-to a timing only adds to it. After `dvc repro`, on a quiet machine:
+The seconds of the stages should lie on a line, and memory should not grow. The batch sizes are those of the last race.
+Both stages run their own code on sets of growing size, which repeat the pipeline's own samples on disk. Each run has a
+new process; its peak memory is that process's VmHWM. The fastest of some repetitions counts, because other programs can
+only add to a time. After `dvc repro`, on a machine that does nothing else:
 
     python benchmarks/scale.py
 
@@ -27,7 +27,7 @@ from calibration import in_own_process, peak_megabytes
 from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
 from enginery.data.manifest import Manifest
-from enginery.data.sample_set import MANIFEST, file_of, output_file
+from enginery.data.sample_set import MANIFEST, input_file, output_file
 from enginery.model.records import Reference
 from enginery.regression.measurements import read_measurements
 from enginery.report.line_fit import LARGEST_DEVIATION, Line, fit_line
@@ -70,13 +70,13 @@ STAGES: dict[str, tuple[str, Work]] = {"calibrate": ("calibration", calibrate), 
 
 
 def make_set(split: str, samples: int, folder: Path) -> None:
-    """The pipeline's own images over and over, and PyTorch's outputs for them."""
+    """Write a set that repeats the pipeline's own images, and PyTorch's outputs for them."""
     source = ARTIFACTS / "samples" / split
     manifest = Manifest.read(source / MANIFEST)
     chosen = np.arange(samples) % len(manifest.samples)
     folder.mkdir()
     for index in range(len(manifest.inputs)):
-        np.save(folder / file_of(index), np.load(source / file_of(index), mmap_mode="r")[chosen])
+        np.save(folder / input_file(index), np.load(source / input_file(index), mmap_mode="r")[chosen])
     manifest.model_copy(update={"samples": tuple(manifest.samples[index] for index in chosen)}).write(folder / MANIFEST)
     if split == "validation":
         reference = ARTIFACTS / "reference"
@@ -93,7 +93,7 @@ def run_once(work: Work, folder: Path, precision: str, samples: int) -> Run:
 
 
 def measure(stage: str, sizes: list[int], repetitions: int, precision: str) -> list[Run]:
-    """All sizes in turn, so that a disturbance does not hit one size alone."""
+    """Measure all sizes in turns, so that a disturbance does not hit one size only."""
     split, work = STAGES[stage]
     runs = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -121,7 +121,7 @@ def misses(stage: str, runs: list[Run], line: Line) -> list[str]:
 
 
 def raced_batches() -> dict[str, tuple[list[int], list[float], Line]]:
-    """By precision, the p50 of each batch size in the last run's report, and the line through them."""
+    """Return for each precision the batch sizes and p50s of the last run, and the line through them."""
     found = {}
     for entry in read_measurements("reports").precisions:
         raced = [(each.batch, each.p50) for each in entry.benchmark.latencies if each.contender == ENGINE]
@@ -131,7 +131,7 @@ def raced_batches() -> dict[str, tuple[list[int], list[float], Line]]:
 
 
 def draw(measured: dict[str, tuple[list[Run], Line]], path: Path) -> None:
-    """Here, because matplotlib would count as memory of the stages."""
+    """Draw the measurements. matplotlib is imported here, or it would count as memory of the stages."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,7 +1,7 @@
-"""What a replayed CUDA graph takes by itself, and once its process has done more on the GPU.
+"""Measure a replayed CUDA graph in a process that holds only the engine, and after other work on the GPU.
 
-`python benchmarks/streams.py artifacts/engines/fp16` after `dvc repro` with `runtime: onnxruntime` on a GPU. Each kind
-of company comes into a process that until then had the engine alone. Compute in ms, medians of CALLS.
+Run `python benchmarks/streams.py artifacts/engines/fp16` after `dvc repro` with `runtime: onnxruntime` on a GPU. Each
+kind of additional work starts in a process that held only the engine. The figures are ms of compute, medians of CALLS.
 """
 
 import multiprocessing
@@ -13,18 +13,18 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from bare_loop import CALLS, images_for, open_engine
+from bare_loop import CALLS, images_for, open_here
 
 from enginery.engine.engine import Engine
 from enginery.engine.gpu.cuda import Buffer, Stream
 from enginery.model.checkpoint import load_model
 
 BATCHES, STREAMS = (1, 8), 10
-Company = Iterator[str]
+AddedWork = Iterator[str]  # does more and more work on the GPU, and names each step
 
 
-def streams(_: Path, opened: ExitStack) -> Company:
-    """Each does as little as a stream can: it fills a few bytes."""
+def streams(_: Path, opened: ExitStack) -> AddedWork:
+    """Add streams that do as little as a stream can: each fills a few bytes."""
     room = Buffer(1024)
     opened.callback(room.close)
     for count in range(1, STREAMS + 1):
@@ -35,13 +35,13 @@ def streams(_: Path, opened: ExitStack) -> Company:
         yield f"{count} more streams"
 
 
-def sessions(folder: Path, opened: ExitStack) -> Company:
+def sessions(folder: Path, opened: ExitStack) -> AddedWork:
     for count in (1, 2):
-        compute(opened.enter_context(open_engine(folder)), batch=1)
+        compute(opened.enter_context(open_here(folder)), batch=1)
         yield f"{count} more engines"
 
 
-def pytorch(_: Path, opened: ExitStack) -> Company:
+def pytorch(_: Path, opened: ExitStack) -> AddedWork:
     model = load_model(Path("artifacts/weights")).cuda()
     yield "PyTorch's weights"
     model.half()
@@ -58,11 +58,11 @@ def compute(engine: Engine, batch: int) -> float:
     return 1000 * median(float(call()) for _ in range(CALLS))
 
 
-def watch(folder: Path, company: Callable[[Path, ExitStack], Company]) -> list[tuple[str, list[float]]]:
+def measure(folder: Path, added_work: Callable[[Path, ExitStack], AddedWork]) -> list[tuple[str, list[float]]]:
     with ExitStack() as opened:
-        engine = opened.enter_context(open_engine(folder))
+        engine = opened.enter_context(open_here(folder))
         found = [("by itself", [compute(engine, batch) for batch in BATCHES])]
-        for what in company(folder, opened):
+        for what in added_work(folder, opened):
             found.append((what, [compute(engine, batch) for batch in BATCHES]))
         return found
 
@@ -72,9 +72,9 @@ def main() -> None:
     print(f"| {folder.name}, beside | {' | '.join(f'batch {batch}' for batch in BATCHES)} |\n|---|---|---|")
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawned, max_tasks_per_child=1) as processes:
-        for company in (streams, sessions, pytorch):
-            for what, taken in processes.submit(watch, folder, company).result():
-                print(f"| {what} | {' | '.join(f'{one:.3f}' for one in taken)} |", flush=True)
+        for added_work in (streams, sessions, pytorch):
+            for what, times in processes.submit(measure, folder, added_work).result():
+                print(f"| {what} | {' | '.join(f'{one:.3f}' for one in times)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
-"""Many torchvision classifiers, each through the pipeline's own stages: what works, what is lost, and by whose fault.
+"""Run many torchvision classifiers through the pipeline's own stages: what works, what is lost, and what caused it.
 
     python benchmarks/zoo.py                      # the 36 of MODELS
-    python benchmarks/zoo.py resnet50 swin_t      # some
+    python benchmarks/zoo.py resnet50 swin_t      # two of them
 
-Each model has a process and a project folder of its own, with the project's params.yaml but for SETTINGS, and the
-smallest of SIZES that it takes. NVIDIA's parser and builder (TensorRT for RTX) get every typed graph as well, int8 with
-the float16 rest that TensorRT gets. Rows are appended to `--rows`, a JSON line each: a sweep that was stopped goes on
-where it was, and a model whose row is of an older commit is run again with `--again`. `--table` prints the rows, of
-which the last of a model counts.
+Each model has its own process and project folder, with the project's params.yaml except SETTINGS, and the smallest of
+SIZES that it accepts. NVIDIA's parser and builder (TensorRT for RTX) get every typed graph too, int8 with the float16
+rest that TensorRT gets. Rows are appended to `--rows`, a JSON line each. A sweep that was stopped continues with the
+next model; `--again` repeats models with a row of an older commit. `--table` prints the last row of each model.
 """
 
 import argparse
@@ -54,7 +53,7 @@ Row = dict[str, Any]
 
 
 def run_model(name: str, row_file: Path, epochs: int | None, device: str) -> None:
-    """In a folder of its own; the row is written after each step, so that a crash leaves what came before it."""
+    """Run a model in the current folder. Its row is written after each step, so that a crash keeps the steps before."""
     import torch
 
     from enginery.core.cores import usable_cores
@@ -75,7 +74,7 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str) -> Non
     def attempt(what: str, call: Callable[[], object], found: Row, key: str) -> bool:
         try:
             found[key] = step(what, call)
-        except Exception as error:  # whatever it is, it is a row's reason, and the next precision's turn
+        except Exception as error:  # any error is the reason in the row, and the next precision follows
             found[key] = {"failed": f"{what}: {' '.join(str(error).split())[:400] or type(error).__name__}"}
             return False
         return True
@@ -94,7 +93,7 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str) -> Non
 
 
 def write_params(name: str, epochs: int | None, device: str) -> tuple[int, int]:
-    """params.yaml of the project with SETTINGS, for the smallest image that the model takes; that size, and epochs."""
+    """Write params.yaml with SETTINGS for the smallest image that the model accepts. Return its size and the epochs."""
     import torch
 
     from enginery.cli.recipes import apply_recipe
@@ -106,7 +105,7 @@ def write_params(name: str, epochs: int | None, device: str) -> tuple[int, int]:
         try:
             model(torch.zeros(2, 3, size, size))
             break
-        except Exception:  # whatever a network says of images that are too small
+        except Exception:  # networks raise different errors for images that are too small
             if size == SIZES[-1]:
                 raise
     changes = json.loads(json.dumps(SETTINGS))
@@ -121,7 +120,7 @@ def write_params(name: str, epochs: int | None, device: str) -> tuple[int, int]:
 
 
 def training(model: "nn.Module", size: int, epochs: int | None) -> Row:
-    """A few steps, by one rule for all: networks that normalize no batch diverge at the rate that suits the others."""
+    """Return the training parameters, by one rule for all: networks without BatchNorm need a lower learning rate."""
     from torch import nn
 
     normalizes = any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
@@ -130,7 +129,7 @@ def training(model: "nn.Module", size: int, epochs: int | None) -> Row:
 
 
 def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
-    """All that comes before a precision; returns PyTorch's accuracy."""
+    """Run all stages before those of a precision, and return PyTorch's accuracy."""
     from enginery.model.records import Reference
     from stages.calibrate import calibrate
     from stages.export import export
@@ -151,7 +150,9 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
         Path(folder).mkdir(parents=True)
     made, sets = Path("artifacts"), {n: made_at(f"samples/{n}") for n in ("training", "calibration", "validation")}
     validation = sets["validation"]
-    records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools")} | {"code": made / "code"}
+    records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools")} | {
+        "code": made / "code"
+    }
     step("machine", partial(machine, Path("data/models"), Path("data/weights"), Path("data/calibration"), **records))
     step("samples", partial(samples, Path("data/images"), **sets))
     step("weights", partial(weights, Path("data/weights"), Path("data/models"), sets["training"], made / "weights"))
@@ -208,7 +209,7 @@ def take(precision: str, step: Callable[[str, Callable[[], object]], object]) ->
 
 
 def nvidia_verdict(precision: str) -> str:
-    """Does it parse, and does it build; of a quantized graph, the one that TensorRT gets."""
+    """Parse and build the graph that TensorRT gets, and return `ok`; an error is raised."""
     from enginery.core.params.all import Params
     from enginery.engine.runtimes import load_runtime
     from enginery.graph.interface import read_blueprint
@@ -229,7 +230,7 @@ def nvidia_verdict(precision: str) -> str:
 
 
 def race_engines(precisions: list[str]) -> dict[str, float]:
-    """How many times as fast as PyTorch eager; all in one race, which is short: a rough number."""
+    """Return how many times as fast as PyTorch eager each engine is: a rough number, from one short race of all."""
     import torch
 
     from enginery.core.params.all import Params
@@ -239,7 +240,7 @@ def race_engines(precisions: list[str]) -> dict[str, float]:
     from enginery.model.checkpoint import load_model
     from enginery.speed.benchmark import race_contenders
     from enginery.speed.contenders import pytorch_contender
-    from enginery.speed.machine_pace import pace_of
+    from enginery.speed.machine_pace import pace_meter
 
     params, here = Params.read(), Machine.read(made_at("machine.json"))
     inference = params.inference.model_copy(update={"threads": THREADS})
@@ -254,7 +255,7 @@ def race_engines(precisions: list[str]) -> dict[str, float]:
         contenders,
         SampleSet.open(made_at("samples/validation")),
         params.benchmark,
-        pace_of(here.device, THREADS),
+        pace_meter(here.device, THREADS),
         "race",
     )
     return {name: median(race.timings[batch].ratios(eager, name)) for name in engines}
@@ -307,7 +308,7 @@ def read(rows: Path) -> list[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    """In Markdown: a line for each model, and below it a line for each threshold that broke."""
+    """Write a Markdown table with a row for each model, and a line for each broken threshold below it."""
     latest = {row["model"]: row for row in rows}
     precisions = list(dict.fromkeys(name for row in rows for name in row["precisions"]))
     lines = [
@@ -332,7 +333,7 @@ def table(rows: list[Row]) -> str:
 
 
 def made_by(rows: list[Row]) -> list[str]:
-    """Which code and which machine made which rows; the oldest rows tell of no machine."""
+    """Say which code and which machine made which rows. The oldest rows do not name a machine."""
     makers: dict[str, list[str]] = {}
     for row in rows:
         maker = f"{row['commit']}, {row.get('where', 'on a machine that was not recorded')}"
@@ -364,10 +365,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("models", nargs="*", default=list(MODELS))
     parser.add_argument("--rows", type=Path, default=Path("zoo.jsonl"))
-    parser.add_argument("--minutes", type=int, default=15, help="that one model may take")
+    parser.add_argument("--minutes", type=int, default=15, help="how long one model may take")
     parser.add_argument("--again", action="store_true")
-    parser.add_argument("--epochs", type=int, help="of training; 0 fits the last layer of random weights alone")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the training")
+    parser.add_argument("--epochs", type=int, help="of training; 0 fits only the last layer, on random weights")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--one", type=Path)
     options = parser.parse_args()

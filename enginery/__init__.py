@@ -1,21 +1,27 @@
-"""Turn a trained PyTorch model into inference engines, one for each precision, and prove each of them."""
+"""Turn a trained PyTorch model into inference engines, one for each precision, and prove each of them.
+
+Programs that only run an engine need nothing but `open_engine`. Importing this package imports no other library.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from enginery.core.errors import EngineryError
+
 if TYPE_CHECKING:
     from enginery.engine.engine import Engine
 
-__all__ = ["open_engine"]
+__all__ = ["EngineryError", "open_engine"]
 
 
 def open_engine(folder: str | Path, threads: int = 0, cuda_graph: bool = False) -> "Engine":
     """Open the folder of an engine, such as artifacts/engines/int8, and return the engine, ready to run.
 
-    `threads` is for a CPU, 0 means one for each core that may be used; `cuda_graph` is for a GPU, where it captures the
-    work of each shape once. The engine is refused if it is damaged or was built for another machine.
+    `threads` is for a CPU; 0 means one for each core that may be used. `cuda_graph` is for a GPU: the work of each
+    shape is captured once and then launched as one. An engine that is damaged or was built for another machine is
+    refused with an EngineryError.
     """
     from enginery.core.params.inference import InferenceParams
     from enginery.engine.engine import open_engine as open_checked
 
-    return open_checked(Path(folder), inference=InferenceParams(threads=threads, cuda_graph=cuda_graph))
+    return open_checked(Path(folder), None, InferenceParams(threads=threads, cuda_graph=cuda_graph))

@@ -1,4 +1,4 @@
-"""The verbs: one module for each stage of dvc.yaml, under the stage's name."""
+"""The stages of dvc.yaml: each is the module of its name, with a function of that name."""
 
 import os
 import sys
@@ -17,6 +17,6 @@ def _is_installed(name):  # type: ignore[no-untyped-def]  # old Pythons, which e
 
 # `.venv/bin/dvc repro` runs stages with the first Python on the path, which need not be the project's.
 if not all(map(_is_installed, NEEDED)):
-    if os.path.exists(OWN_PYTHON) and os.path.realpath(sys.prefix) != os.path.realpath(OWN_PYTHON + "/../.."):
+    if os.path.exists(OWN_PYTHON) and os.path.abspath(sys.executable) != OWN_PYTHON:
         os.execv(OWN_PYTHON, [OWN_PYTHON, *sys.orig_argv[1:]])
     sys.exit("Enginery's packages are not in this Python: run `make repro`, or `source .venv/bin/activate` first")

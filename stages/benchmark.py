@@ -1,4 +1,4 @@
-"""Race one engine against PyTorch in one process, and keep every timing beside the summary."""
+"""Race one engine against PyTorch in one process, and keep each timing beside the summary."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -20,9 +20,9 @@ from enginery.model.checkpoint import load_model
 from enginery.pipeline.stage import run_stage
 from enginery.speed.benchmark import RAW_COLUMNS, race_contenders, raw_rows
 from enginery.speed.contenders import onnxruntime_session, pytorch_contender, require_possible
-from enginery.speed.contention import Company
+from enginery.speed.contention import ContentionWatch
 from enginery.speed.isolated import measure_engine_isolated, pytorch_peak_memory
-from enginery.speed.machine_pace import pace_of
+from enginery.speed.machine_pace import pace_meter
 from enginery.speed.records import ENGINE, LAUNCHED, Benchmark
 from enginery.speed.throughput import engine_throughput
 from enginery.speed.timing import Contender
@@ -37,17 +37,17 @@ def benchmark(
     inference = InferenceParams.read().on(here.cores)
     torch.set_num_threads(inference.threads)
     samples = SampleSet.open(validation)
-    # Processes of their own, while this one holds nothing yet that they might lack.
+    # These run in processes of their own, before this process takes memory that they need.
     isolated = measure_engine_isolated(engine, machine, validation, inference, params)
     peak_memory = {ENGINE: isolated.memory}
     if params.baselines != (ONNXRUNTIME,):
         largest = max(params.batches)
         peak_memory[EAGER] = pytorch_peak_memory(weights, engine, largest, inference.threads, here.device)
-    company, sampler = Company(), GpuSampler() if here.device == "cuda" else None
+    contention_watch, sampler = ContentionWatch(), GpuSampler() if here.device == "cuda" else None
     with ExitStack() as opened:
         contenders = _contenders(opened, engine, simplified, weights, here, inference, params.baselines)
-        pace = pace_of(here.device, inference.threads)
-        watches: list[AbstractContextManager[object]] = [company, sampler] if sampler else [company]
+        pace = pace_meter(here.device, inference.threads)
+        watches: list[AbstractContextManager[object]] = [contention_watch, sampler] if sampler else [contention_watch]
         race = race_contenders(contenders, samples, params, pace, f"benchmark, {precision}", watches)
     summary = Benchmark(
         precision=precision,
@@ -58,7 +58,7 @@ def benchmark(
         ratios=race.ratios,
         pace=race.pace,
         throughput=engine_throughput(engine, here, inference, samples, params),
-        contention=company.taken,
+        contention=contention_watch.contention,
         peak_memory=peak_memory,
         isolated_compute=isolated.compute,
         gpu=sampler.conditions() if sampler else None,
@@ -86,7 +86,7 @@ def _contenders(
     inference: InferenceParams,
     baselines: Sequence[Baseline],
 ) -> dict[str, Callable[[Feeds], Contender]]:
-    """By name, what binds feeds and returns the call to time; `opened` closes them."""
+    """Return, by name, the functions that bind feeds and return the call to time. `opened` closes them."""
     loaded = opened.enter_context(open_engine(engine, here, inference))
     found: dict[str, Callable[[Feeds], Contender]] = {ENGINE: loaded.bind}
     if loaded.replays:

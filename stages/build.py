@@ -1,4 +1,4 @@
-"""Compile one precision's ONNX for the target. Blind to precision: the types are in the graph."""
+"""Compile the graph of one precision for the target. The types in the graph decide the precision, not this stage."""
 
 from pathlib import Path
 

@@ -17,10 +17,10 @@ from enginery.quantization.calibration.thresholds import choose_amax
 
 
 def calibrate(data: Path, simplified: Path, calibration: Path, calibrated: Path) -> None:
-    """Write calibration.cache, in TensorRT's format; calibration.json, its origin; histograms.json, what was seen."""
+    """Write calibration.cache in TensorRT's format, its origin in calibration.json, and histograms.json."""
     params = CalibrationParams.read()
     model, samples = simplified / "model.onnx", SampleSet.open(calibration)
-    seen: dict[str, Sketch] = {}
+    sketches: dict[str, Sketch] = {}
     with new_folder(calibrated) as unfinished:
         cache = unfinished / "calibration.cache"
         if params.file:
@@ -28,11 +28,11 @@ def calibrate(data: Path, simplified: Path, calibration: Path, calibrated: Path)
             write_cache(amax, cache)
             record = provided_provenance(params, cache, amax)
         else:
-            amax, seen = find_ranges(model, samples, params)
+            amax, sketches = find_ranges(model, samples, params)
             write_cache(amax, cache)
             record = measured_provenance(params, model, samples, cache, amax)
         record.write(unfinished / "calibration.json")
-        Histograms(tensors=seen).write(unfinished / "histograms.json")
+        Histograms(tensors=sketches).write(unfinished / "histograms.json")
     print(f"{len(amax)} tensors, {record.source}, method {record.method}")
 
 

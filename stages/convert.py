@@ -1,4 +1,4 @@
-"""The simplified graph in one precision: fp32 as it is, fp16 and bf16 by casting, int8 and fp8 by Q/DQ nodes."""
+"""Convert the simplified graph to one precision: copy it for fp32, cast it for fp16 and bf16, else quantize it."""
 
 import shutil
 from pathlib import Path
@@ -12,9 +12,9 @@ from enginery.pipeline.stage import run_stage
 from enginery.quantization.calibration.cache import read_cache
 from enginery.quantization.calibration.provenance import Calibration, require_match, require_tensors
 from enginery.quantization.cast import cast
-from enginery.quantization.conversion import Conversion, require_known
+from enginery.quantization.conversion import Conversion, require_kept_exist
 from enginery.quantization.dialect import Dialect
-from enginery.quantization.quantize import nodes_of_tiny_inputs, quantize, tensors_to_quantize
+from enginery.quantization.quantize import nodes_with_tiny_inputs, quantize, tensors_to_quantize
 
 
 def convert(
@@ -23,7 +23,7 @@ def convert(
     """Write model.onnx and convert.json."""
     keep = PrecisionParams.read_for(precision).keep
     source, samples = simplified / "model.onnx", SampleSet.open(calibration)
-    require_known(keep, load_graph(source))
+    require_kept_exist(keep, load_graph(source))
     with new_folder(converted) as unfinished:
         target = unfinished / "model.onnx"
         if precision == "fp32":
@@ -32,9 +32,10 @@ def convert(
             save_graph(cast(source, precision, keep, samples.sizes), target)
         else:
             amax = checked_ranges(precision, source, made_from, samples, keep)
-            rest = Dialect.read(dialect).rest if keep.rest == "auto" else keep.rest
-            save_graph(quantize(source, precision, amax, keep, rest, samples.sizes), target)
-            for name in nodes_of_tiny_inputs(source, precision, amax, rest):
+            wanted = Dialect.read(dialect)
+            rest = wanted.rest if keep.rest == "auto" else keep.rest
+            save_graph(quantize(source, precision, amax, keep, rest, samples.sizes, wanted.largest_weight), target)
+            for name in nodes_with_tiny_inputs(source, precision, amax, rest):
                 print(f"{precision}: {name} stays in {rest}, which cannot hold the scale of what it reads")
         graph = load_graph(target)
         record = Conversion(precision=precision, opset=opset_of(graph), nodes=count_nodes(graph))
@@ -43,7 +44,7 @@ def convert(
 
 
 def checked_ranges(precision: str, source: Path, calibrated: Path, samples: SampleSet, keep: Keep) -> dict[str, float]:
-    """The calibrated ranges, if they belong to this very graph and cover all that will be quantized."""
+    """Return the calibrated ranges, which must belong to this very graph and cover all that will be quantized."""
     cache = calibrated / "calibration.cache"
     require_match(Calibration.read(calibrated / "calibration.json"), cache, source, samples)
     amax = read_cache(cache)

@@ -1,4 +1,4 @@
-"""PyTorch to ONNX, with a dynamic batch, checked against PyTorch. A user's own ONNX file is taken as it is."""
+"""Export the model to ONNX with a dynamic batch, and check it against PyTorch; or take the user's own ONNX file."""
 
 from pathlib import Path
 
@@ -22,22 +22,22 @@ from enginery.pipeline.stage import run_stage
 def export(weights: Path, validation: Path, exported: Path) -> None:
     """Write model.onnx and export.json."""
     profile, scores = Profile.read(), ModelParams.read().scores
-    samples, original = SampleSet.open(validation), open_source_model(weights)
+    samples, source_model = SampleSet.open(validation), open_source_model(weights)
     name = Weights.read(weights / WEIGHTS_RECORD).model
     checked = checked_feeds(samples, profile)
     example = samples.cycled(profile.batch.nearest(2))
     given = weights / GIVEN_GRAPH
     varying = {number: axis for number, axis in samples.axes.items() if axis in profile.ranges}
     adopted = adopt_graph(load_graph(given), example, varying, name) if given.exists() else None
-    if adopted:  # what does not fit it says better than by failing
+    if adopted:  # this says what does not fit the profile, where running the graph would only fail
         interface_of(adopted, profile, name)
     else:
         require_names(example)
-    wanted = [require_runs(original, feeds, samples.classes, scores) for feeds in checked]
-    # What fails at either would be told by engines, after hours and in their own words.
+    wanted = [require_runs(source_model, feeds, samples.classes, scores) for feeds in checked]
+    # Engines would fail at these sizes too, but after hours and with errors of their own.
     for size in sorted({profile.batch.min, profile.batch.max}):
-        require_runs(original, samples.cycled(size), samples.classes, scores)
-    require_steady(original, checked, wanted)
+        require_runs(source_model, samples.cycled(size), samples.classes, scores)
+    require_steady(source_model, checked, wanted)
     graph = adopted or export_model(load_model(weights), example, samples.axes, profile, ExportParams.read().opset)
     with new_folder(exported) as unfinished:
         path = unfinished / "model.onnx"

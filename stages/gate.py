@@ -1,4 +1,4 @@
-"""Red or green: fail the run if any precision broke a threshold or did not pay, when all the evidence is in."""
+"""Fail the run if a precision broke a threshold or is not fast enough, after the report is complete."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from enginery.regression.verdict import Verdict
 
 
 def gate(verdict: Path, summary: Path) -> None:
-    """Read the verdict; write nothing."""
+    """Read the verdict, and write nothing."""
     found = Verdict.read(verdict).failures
     failures = [f"{name}: {', '.join(why)}" for name, why in found.items() if why]
     if failures:

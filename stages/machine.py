@@ -1,10 +1,10 @@
-"""Name this machine, its tools and the code of each stage, and say what engines are compiled for."""
+"""Describe this machine, its tools, the code of each stage, and what engines are compiled for."""
 
 from pathlib import Path
 
 from enginery.core.params.all import Params
 from enginery.core.params.benchmark import ONNXRUNTIME
-from enginery.core.user_files import MADE_WEIGHTS, user_calibration, user_checkpoint, user_model
+from enginery.core.user_files import WEIGHTS_WITHOUT_FILE, user_calibration, user_checkpoint, user_model
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
 from enginery.engine.tools import describe_tools
@@ -17,13 +17,13 @@ from enginery.quantization.dialect import dialect_of
 def machine(
     models: Path, weights: Path, calibration: Path, machine: Path, target: Path, dialect: Path, tools: Path, code: Path
 ) -> None:
-    """Write what timings depend on, what engines do, what quantized graphs do, what all graphs do, and each stage."""
+    """Write what timings, engines, quantized graphs, all graphs and single stages depend on, each to its own file."""
     params = Params.read()
     require_files(params, models, weights, calibration)
     described = describe_machine(params.runtime)
     described.write_if_new(machine)
     target_of(described, params.build.tensorrt).write_if_new(target)
-    dialect_of(described.runtime).write_if_new(dialect)
+    dialect_of(described.runtime, described.device, described.capability).write_if_new(dialect)
     describe_tools().write_if_new(tools)
     runtimes = {described.runtime, *({ONNXRUNTIME} & set(params.benchmark.baselines))}
     model = files_of_model(params.model.source, params.model.arguments) if params.model.is_factory else {}
@@ -33,10 +33,10 @@ def machine(
 
 
 def require_files(params: Params, models: Path, weights: Path, calibration: Path) -> None:
-    """Refuse a file of the user's that is missing now: the stage that reads it may come hours later."""
+    """Refuse a missing file of the user now: the stage that reads it may run hours later."""
     if params.model.is_onnx:
         user_model(params.model.source, models)
-    if params.weights.source not in MADE_WEIGHTS:
+    if params.weights.source not in WEIGHTS_WITHOUT_FILE:
         user_checkpoint(params.weights.source, weights)
     if params.calibration.file:
         user_calibration(params.calibration.file, calibration)

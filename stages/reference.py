@@ -1,4 +1,4 @@
-"""The model's own outputs over the validation set: what every engine is held against."""
+"""Run the model itself over the validation set: each engine is held against these outputs."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ BATCH = 32
 def reference(weights: Path, validation: Path, reference: Path) -> None:
     """Write output-0.npy and so on, and reference.json."""
     samples, sizes = SampleSet.open(validation), Profile.read().batch
-    whole = sizes.min > 1  # else the last batch may be as small as it comes out
+    whole = sizes.min > 1  # at a minimum of 1, the last batch may be smaller
     outputs = run_all(open_source_model(weights), samples, sizes.nearest(BATCH), whole, "reference")
     shapes = {name: values.shape for name, values in outputs.items()}
     accuracy = accuracy_of(outputs, samples.labels, scores_among(shapes, samples.classes, ModelParams.read().scores))

@@ -1,4 +1,4 @@
-"""A page, a summary, metrics and pictures: what was found, and which precision to ship."""
+"""Write what was found and which precision to ship, as a page, a summary, metrics and pictures."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from enginery.regression.history import read_history
 from enginery.regression.measurements import Measurements
 from enginery.regression.verdict import Verdict
 from enginery.report.background import gather_background
-from enginery.report.evidence import gather
+from enginery.report.evidence import gather_findings
 from enginery.report.figures import draw_figures
 from enginery.report.metrics import metrics
 from enginery.report.page.render import render_page
@@ -42,7 +42,7 @@ def report(
     """Write report.html, summary.md, verdict.json, measurements.json, metrics.json, the plots' data and the figures."""
     params = Params.read()
     precisions = params.precisions
-    findings = gather(tuple(precisions), engines, validation, benchmark, trace, machine)
+    findings = gather_findings(tuple(precisions), engines, validation, benchmark, trace, machine)
     background = gather_background(params, simplified, calibrated, tools, samples)
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
     nights = read_history(history)

@@ -1,4 +1,4 @@
-"""Simplify the graph and fold its constants, checked against what was exported."""
+"""Simplify the graph and fold its constants, and check the result against the exported graph."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from enginery.pipeline.stage import run_stage
 
 
 def simplify(exported: Path, validation: Path, simplified: Path) -> None:
-    """Write model.onnx and simplify.json, which says what was removed."""
+    """Write model.onnx, and what was removed to simplify.json."""
     source = exported / "model.onnx"
     before = load_graph(source)
     after = rewrite_graph(fold_constants(simplify_graph(before)))

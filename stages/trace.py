@@ -1,4 +1,4 @@
-"""Time each layer of one engine. Apart from the benchmark, because timing layers slows an engine."""
+"""Time each layer of one engine, apart from the benchmark, because timing layers slows an engine."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def trace(precision: str, engine: Path, validation: Path, machine: Path, report:
     record = trace_engine(engine, here, InferenceParams.read().on(here.cores), SampleSet.open(validation))
     record.write(report)
     if not record.layers:
-        print(f"{precision}: {here.runtime} tells no times of layers")
+        print(f"{precision}: {here.runtime} gives no times of layers")
         return
     slowest = max(record.layers, key=lambda layer: layer.milliseconds)
     print(

@@ -1,4 +1,4 @@
-"""Hold one engine against PyTorch and find whose fault a loss is. A broken threshold is written down, not raised."""
+"""Compare one engine with PyTorch, and find what causes a loss. A broken threshold is written down, not raised."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Obtain the model with its weights: trained here, torchvision's, the user's checkpoint, or an ONNX file."""
+"""Get the model with its weights: train it, or take torchvision's weights, the user's checkpoint or an ONNX file."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,25 +15,25 @@ from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.model.checkpoint import WEIGHTS, WEIGHTS_RECORD
 from enginery.model.records import Weights
 from enginery.model.source_model import GIVEN_GRAPH
-from enginery.model.user_code import tell_unwatched
-from enginery.model.weights import obtain
+from enginery.model.user_code import warn_of_unwatched_code
+from enginery.model.weights import obtain_model
 from enginery.pipeline.stage import run_stage
 
 
 def weights(data: Path, models: Path, training: Path, weights: Path) -> None:
-    """Write weights.pt, a plain state dict, or model.onnx; and weights.json, which says what model it is for."""
+    """Write weights.pt, a plain state dict, or model.onnx, and the model that it is for to weights.json."""
     params, source, samples = ModelParams.read(), WeightsParams.read(), SampleSet.open(training)
     with new_folder(weights) as unfinished:
         if params.is_onnx:
             file = unfinished / GIVEN_GRAPH
             graph = load_graph(user_model(params.source, models))
-            save_graph(graph, file)  # with the weights that it may have beside it
+            save_graph(graph, file)  # it now contains weights that were in files beside it
             classes = samples.classes or None
             parameters = sum(len(onnx.numpy_helper.to_array(tensor).ravel()) for tensor in graph.graph.initializer)
         else:
             file = unfinished / WEIGHTS
-            with tell_unwatched(params.source) if params.is_factory else nullcontext():
-                model, classes = obtain(params, source, samples, data)
+            with warn_of_unwatched_code(params.source) if params.is_factory else nullcontext():
+                model, classes = obtain_model(params, source, samples, data)
             torch.save(model.state_dict(), file)
             parameters = sum(parameter.numel() for parameter in model.parameters())
         record = Weights(

@@ -8,25 +8,21 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from enginery.accuracy.records import Errors, Validation
 from enginery.core.params.build import BuildParams, Profile, Range, TensorRTParams
 from enginery.core.params.inference import InferenceParams
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.params.samples import SamplesParams
 from enginery.data.manifest import Manifest, Sample
-from enginery.data.sample_set import MANIFEST, SampleSet, file_of
+from enginery.data.sample_set import MANIFEST, SampleSet, input_file
 from enginery.data.sources.folder import open_folder
 from enginery.data.splits import write_split
 from enginery.engine.build import build_engine
 from enginery.engine.engine import open_engine
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
-from enginery.regression.measurements import Measured, Measurements
-from enginery.speed.records import Benchmark, Contention, Latency, Pace, Ratio
 
 CLASSES = 16
 SIZE = 8
-BATCHES = (1, 8)  # of made-up runs
 
 
 @pytest.fixture(scope="session")
@@ -184,7 +180,7 @@ def samples(manifest, tmp_path_factory):
     """21 images of noise: no batch size but 1, 3, 7 and 21 divides them."""
     folder = tmp_path_factory.mktemp("samples")
     shape = (len(manifest.samples), 3, SIZE, SIZE)
-    np.save(folder / file_of(0), np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8))
+    np.save(folder / input_file(0), np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8))
     manifest.write(folder / MANIFEST)
     return SampleSet.open(folder)
 
@@ -243,94 +239,3 @@ def expected(built, machine, inference, validated):
     with open_engine(built, machine, inference) as engine:
         logits = engine.run(validated.cycled(len(names)))["logits"]
     return dict(zip(names, logits, strict=True))
-
-
-@pytest.fixture(scope="session")
-def run(machine):
-    """A run of one precision: its ratio to PyTorch at each batch size, and what else is asked for."""
-
-    def make(
-        *ratios,
-        precision="int8",
-        interval=0.01,
-        took=(1.0, 1.0),  # times as long, by PyTorch itself
-        accuracy=0.95,
-        relative=0.01,
-        as_asked=1.0,
-        samples=512,
-        **conditions,
-    ):
-        errors = Errors(
-            max_abs=0.5,
-            mean_abs=0.1,
-            relative=relative,
-            cosine=0.999,
-            worst_cosine=0.9,
-            top1_agreement=0.99,
-            nonfinite=0,
-        )
-        validation = Validation(
-            precision=precision,
-            engine=conditions.pop("engine", None),
-            samples=samples,
-            reference_accuracy=accuracy and 0.96,
-            graph_accuracy=accuracy,
-            engine_accuracy=accuracy,
-            accuracy_drop=accuracy and 0.96 - accuracy,
-            engine_against_pytorch=errors,
-            graph_against_pytorch=errors,
-            engine_against_graph=errors,
-            spots=(),
-            resized=(),
-            loss_comes_from="precision",
-            broken=(),
-        )
-        benchmark = Benchmark(
-            precision=precision,
-            threads=conditions.pop("threads", 2),
-            cuda_graph=False,
-            confidence=0.95,
-            latencies=tuple(
-                Latency(
-                    contender="eager",
-                    batch=batch,
-                    runs=50,
-                    p50=2.0 * batch * longer,
-                    p90=2.1 * batch * longer,
-                    p99=2.2 * batch * longer,
-                    compute=None,
-                    spread=0.02,
-                    outliers=0.0,
-                    images_per_second=500 / longer,
-                )
-                for batch, longer in zip(BATCHES, took, strict=True)
-            ),
-            ratios=tuple(
-                Ratio(
-                    baseline="eager",
-                    batch=batch,
-                    rounds=20,
-                    median=ratio,
-                    low=ratio * (1 - interval),
-                    high=ratio * (1 + interval),
-                )
-                for batch, ratio in zip(BATCHES, ratios, strict=True)
-            ),
-            pace=Pace(microseconds=conditions.pop("pace", 5.0), rounds=40, set_aside=0),
-            throughput=(),
-            contention=Contention(cores=2, others=conditions.pop("others", 0.0), stolen=0.0),
-            peak_memory={},
-            gpu=conditions.pop("gpu", None),
-            pytorch=conditions.pop("pytorch", "2.15.0"),
-        )
-        measured = Measured(
-            precision=precision,
-            engine_bytes=1,
-            files=conditions.pop("files", {}),
-            executed_as_asked=as_asked,
-            validation=validation,
-            benchmark=benchmark,
-        )
-        return Measurements(machine=machine.model_copy(update=conditions), precisions=(measured,))
-
-    return make

@@ -1,6 +1,6 @@
-"""What only a machine with an NVIDIA GPU can show; `make verify-gpu` runs it and stops at the first lie.
+"""The tests that need an NVIDIA GPU: `make verify-gpu` runs them and stops at the first failure.
 
-It verifies the runtime that `runtime: auto` takes there, which is TensorRT where that is installed, or the one that
+They verify the runtime that `runtime: auto` chooses, which is TensorRT where it is installed, or the runtime that
 ENGINERY_RUNTIME names.
 """
 
@@ -38,7 +38,7 @@ from enginery.quantization.cast import cast
 from enginery.quantization.quantize import quantize
 from enginery.speed.isolated import measure_engine_isolated
 from enginery.speed.layer_times import Trace
-from enginery.speed.machine_pace import pace_of
+from enginery.speed.machine_pace import pace_meter
 from enginery.speed.records import SAME_PACE
 
 PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
@@ -87,11 +87,12 @@ def images():
 
 
 def meant(onnx, images):
+    """Return what the graph says that the logits are."""
     graph = load_graph(onnx)
     return run_graph(open_as_written(float32_twin(graph) if uses_bf16(graph) else graph), {"input": images})["logits"]
 
 
-def far(wanted, got):
+def relative_error(wanted, got):
     return np.linalg.norm(wanted - got) / np.linalg.norm(wanted)
 
 
@@ -101,14 +102,16 @@ def test_an_engine_computes_what_its_graph_means_at_every_batch_size(
     engines, graphs, machine, images, precision, inference
 ):
     with open_engine(engines / precision, machine, inference) as engine:
-        for batch in (8, 2, 5, 8, 3):  # back and forth: what was captured for one shape must not serve another
+        for batch in (8, 2, 5, 8, 3):  # back and forth: the graph of one shape must not be replayed for another
             got = engine.run({"input": images[:batch]})["logits"]
-            assert far(meant(graphs[precision], images[:batch]), got) < LIMITS[precision], f"at batch {batch}"
+            assert relative_error(meant(graphs[precision], images[:batch]), got) < LIMITS[precision], (
+                f"at batch {batch}"
+            )
 
 
 @pytest.mark.parametrize("precision", LIMITS)
 def test_an_engine_says_whether_it_is_replayed(engines, machine, precision):
-    """ONNX Runtime cannot where it computes on the CPU, as it does the biases of an int8 graph; TensorRT always can."""
+    """TensorRT always replays. ONNX Runtime cannot where it runs a node on the CPU, as the biases of an int8 graph."""
     with open_engine(engines / precision, machine, PLAIN) as engine:
         assert not engine.replays
     with open_engine(engines / precision, machine, REPLAYED) as engine:
@@ -121,17 +124,17 @@ def test_requests_side_by_side_get_the_answers_to_their_own_questions(engines, m
     questions = [images, images[::-1].copy(), images + 1]
     with ExitStack() as opened:
         asked = [opened.enter_context(one) for one in open_engines(engines / "fp32", machine, inference, 3)]
-        # Each from a thread of its own, and the first time alone, as throughput.py asks: ONNX Runtime captures a graph
-        # for each thread, and while it does the calls of other threads fail.
+        # As in throughput.py, each has a thread of its own, and the first calls follow one another: ONNX Runtime
+        # captures a graph for each thread, and calls of other threads fail meanwhile.
         threads = [opened.enter_context(ThreadPoolExecutor(1)) for _ in asked]
         clients = list(zip(threads, asked, questions, strict=True))
 
         def ask(engine, question):
             return engine.run({"input": question})["logits"]
 
-        alone = [thread.submit(ask, engine, question).result() for thread, engine, question in clients]
+        isolated = [thread.submit(ask, engine, question).result() for thread, engine, question in clients]
         waiting = [[thread.submit(ask, engine, question) for _ in range(50)] for thread, engine, question in clients]
-        for wanted, answers in zip(alone, waiting, strict=True):
+        for wanted, answers in zip(isolated, waiting, strict=True):
             assert all(np.allclose(wanted, answer.result(), atol=1e-5) for answer in answers)
 
 
@@ -179,16 +182,16 @@ def test_several_inputs_outputs_and_sizes_are_computed_as_the_graph_means(
     build_engine("fp32", pair_onnx, target_of(machine, build.tensorrt), build, manifest, tmp_path / "pair")
     session = open_as_written(pair_onnx)
     with open_engine(tmp_path / "pair", machine, inference) as engine:
-        for sizes in ((2, 8, 8), (4, 16, 12), (1, 13, 9), (2, 8, 8)):  # each graph serves its own sizes alone
+        for sizes in ((2, 8, 8), (4, 16, 12), (1, 13, 9), (2, 8, 8)):  # a graph serves only its own sizes
             feeds = pair_feeds(*sizes)
             wanted, got = run_graph(session, feeds), engine.run(feeds)
             assert got.keys() == wanted.keys()
             for name, values in wanted.items():
-                assert far(values, got[name]) < 1e-5, f"{name} at {sizes}"
+                assert relative_error(values, got[name]) < 1e-5, f"{name} at {sizes}"
 
 
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
-def test_an_output_whose_size_follows_from_the_images_is_as_large_as_it_comes(
+def test_the_size_of_an_output_may_follow_from_the_images(
     coarse_onnx, pair_build, pair_feeds, machine, manifest, tmp_path, inference
 ):
     if machine.runtime == "onnxruntime":
@@ -200,7 +203,7 @@ def test_an_output_whose_size_follows_from_the_images_is_as_large_as_it_comes(
             feeds = {"image": pair_feeds(*sizes)["image"]}
             wanted, got = run_graph(open_as_written(coarse_onnx), feeds)["map"], engine.run(feeds)["map"]
             assert got.shape == wanted.shape
-            assert far(wanted, got) < 1e-5, f"at {sizes}"
+            assert relative_error(wanted, got) < 1e-5, f"at {sizes}"
 
 
 def test_a_bound_call_keeps_its_inputs_while_others_are_run(engines, machine, images):
@@ -224,7 +227,7 @@ def test_the_device_clock_lies_within_the_host_clock(engines, machine, images):
 
 
 def test_replaying_a_graph_is_no_slower_than_launching_its_kernels(engines, machine, images):
-    """In turns, and the fastest of each: what a shared machine does to a timing only adds to it."""
+    """They take turns, and the fastest call of each counts: other work on a shared machine only adds time."""
     taken = {"plain": [], "replayed": []}
     with (
         open_engine(engines / "fp32", machine, PLAIN) as plain,
@@ -240,7 +243,7 @@ def test_replaying_a_graph_is_no_slower_than_launching_its_kernels(engines, mach
 
 
 def test_an_engine_is_timed_in_a_process_of_its_own(engines, machine, samples, tmp_path):
-    """By the device's clock, at each batch size; what it takes in this process, which holds more, is printed."""
+    """It is timed by the device's clock at each batch size. The time in this process is printed for comparison."""
     machine.write(tmp_path / "machine.json")
     params = BenchmarkParams(batches=(2, 8), seconds=0.2, baselines=("eager",), requests=(1,), confidence=0.95, seed=0)
     by_itself = measure_engine_isolated(engines / "fp32", tmp_path / "machine.json", samples.folder, REPLAYED, params)
@@ -254,7 +257,7 @@ def test_an_engine_is_timed_in_a_process_of_its_own(engines, machine, samples, t
 
 
 def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact, manifest, samples, tmp_path):
-    """At a batch that keeps the GPU busy: the times of launches would be a fraction of it."""
+    """The batch is large enough to keep the GPU busy, so that the times of launches do not count."""
     batch, engine = 2048, tmp_path / "engine"
     large = exact.model_copy(update={"profile": Profile(batch=Range(min=1, opt=batch, max=batch))})
     build_engine("fp32", graphs["fp32"], target_of(machine, large.tensorrt), large, manifest, engine)
@@ -270,7 +273,8 @@ def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact,
         "report": tmp_path / "trace.json",
     }
     options = [part for name, value in arguments.items() for part in (f"--{name}", str(value))]
-    subprocess.run([sys.executable, "-m", "stages.trace", *options], check=True)  # CUDA is told before it starts
+    # In a process of its own: CUDA must not have started before the stage changes its settings.
+    subprocess.run([sys.executable, "-m", "stages.trace", *options], check=True)
     trace = Trace.read(tmp_path / "trace.json")
     print(f"{trace.milliseconds:.3f} ms of layers, {compute:.3f} ms of compute")
     assert 0.7 < trace.milliseconds / compute < 3
@@ -322,8 +326,8 @@ def test_the_gpu_is_watched_while_it_works(engines, machine, images):
 
 
 def test_the_pace_sees_a_host_that_is_slow_to_launch():
-    """NVML does not: the GPU is as fast as ever, and waits."""
-    read = pace_of("cuda", 1)
+    """NVML does not see it: the GPU is as fast as ever, and waits."""
+    read = pace_meter("cuda", 1)
     undisturbed = statistics.median(read() for _ in range(21))
     with SlowLaunches():
         disturbed = statistics.median(read() for _ in range(21))
@@ -336,7 +340,7 @@ def test_tf32_is_used_only_if_it_is_allowed(graphs, engines, machine, build, man
     build_engine("fp32", graphs["fp32"], target_of(machine, build.tensorrt), build, manifest, tmp_path / "tf32")
     with open_engine(tmp_path / "tf32", machine, PLAIN) as engine:
         got = engine.run({"input": images})["logits"]
-    assert far(meant(graphs["fp32"], images), got) < 5e-3
+    assert relative_error(meant(graphs["fp32"], images), got) < 5e-3
 
 
 def test_a_second_build_finds_the_timings_of_the_first(graphs, machine, exact, manifest, tmp_path, monkeypatch):
@@ -364,7 +368,7 @@ def test_nvidias_own_command_builds_the_same_and_runs_it(engines, machine):
 
 
 class SlowLaunches(TorchDispatchMode):
-    """Each operation costs the host 20 microseconds more: less than the GPU takes for a product of matrices."""
+    """Makes each operation cost the host 20 microseconds more, less than the GPU takes for a product of matrices."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         until = time.perf_counter() + 20e-6

@@ -1,4 +1,4 @@
-"""How far outputs lie apart, and whether that is acceptable."""
+"""Measure how far two sets of outputs differ, and check that against the thresholds of params.yaml."""
 
 from typing import Any
 
@@ -11,35 +11,36 @@ from enginery.data.feeds import Outputs
 
 Values = NDArray[Any]
 TINY = 1e-12
-MOST_AT_ONCE = 2**21  # numbers of an output, of which several copies in double precision are made
+MOST_NUMBERS_IN_A_BLOCK = 2**21  # several copies of a block in double precision are in memory at once
 SHARES = (0, 0.01, 0.02, *(step / 20 for step in range(1, 20)), 0.98, 0.99, 1)  # finer where the extremes are
 
 
 def accuracy_of(outputs: Outputs, labels: NDArray[np.int64] | None, scores: str | None) -> float | None:
-    """None without labels, or without an output of scores."""
+    """Return the share of right answers, or None if there are no labels or no output holds scores."""
     return None if labels is None or scores is None else float(np.mean(outputs[scores].argmax(axis=1) == labels))
 
 
 def compare(wanted: Outputs, got: Outputs, scores: str | None = None) -> Errors:
-    """Of several outputs, the worst of each figure. `scores` is the one with a number for each class, if there is.
+    """Return the errors of `got`: for each figure the worst value among the outputs.
 
-    Here and in `spread`, samples are taken in blocks: the outputs may be mapped files that are larger than memory.
+    `scores` names the output with a number for each class, if there is one. Here and in `spread`, samples are read in
+    blocks, because the outputs may be mapped files that are larger than memory.
     """
     all_errors = [_errors(wanted[name], got[name]) for name in wanted]
-    agreeing = np.mean(_answers(wanted[scores]) == _answers(got[scores])) if scores else None
+    agreement = np.mean(_top_classes(wanted[scores]) == _top_classes(got[scores])) if scores else None
     return Errors(
         max_abs=max(errors.max_abs for errors in all_errors),
         mean_abs=max(errors.mean_abs for errors in all_errors),
         relative=max(errors.relative for errors in all_errors),
         cosine=min(errors.cosine for errors in all_errors),
         worst_cosine=min(errors.worst_cosine for errors in all_errors),
-        top1_agreement=None if agreeing is None else float(agreeing),
+        top1_agreement=None if agreement is None else float(agreement),
         nonfinite=sum(errors.nonfinite for errors in all_errors),
     )
 
 
 def _errors(wanted: Values, got: Values) -> Errors:
-    """Of one output, in double precision. NaN and infinity count as nonfinite, and then as zero."""
+    """Return the errors of one output, in double precision. NaN and infinity are counted, and then taken as zero."""
     blocks = [_errors_of_block(wanted[block], got[block]) for block in _blocks(wanted)]
     largest, means, differences, sizes, cosines, nonfinite = (list(column) for column in zip(*blocks, strict=True))
     shares = [len(each) / len(wanted) for each in cosines]
@@ -56,7 +57,7 @@ def _errors(wanted: Values, got: Values) -> Errors:
 
 
 def _errors_of_block(wanted: Values, got: Values) -> tuple[float, float, float, float, NDArray[np.float64], int]:
-    """The largest and the mean difference, the norms of differences and of `wanted`, cosines, what is not finite."""
+    """Return largest difference, mean difference, norm of the differences, norm of `wanted`, cosines, nonfinite."""
     exact, finite = (_finite(values).reshape(len(values), -1) for values in (wanted, got))
     difference = np.abs(exact - finite)
     norms = float(np.linalg.norm(difference)), float(np.linalg.norm(exact))
@@ -65,12 +66,12 @@ def _errors_of_block(wanted: Values, got: Values) -> tuple[float, float, float, 
 
 
 def _blocks(values: Values) -> list[slice]:
-    """Of samples, so many that they take a bounded part of memory, and one at least."""
-    at_once = max(1, MOST_AT_ONCE * len(values) // max(values.size, 1))
-    return [slice(start, start + at_once) for start in range(0, len(values), at_once)]
+    """Cut the samples into blocks of at least one sample that take a bounded part of memory."""
+    samples = max(1, MOST_NUMBERS_IN_A_BLOCK * len(values) // max(values.size, 1))
+    return [slice(start, start + samples) for start in range(0, len(values), samples)]
 
 
-def _answers(scores: Values) -> NDArray[np.int64]:
+def _top_classes(scores: Values) -> NDArray[np.int64]:
     return np.concatenate([_finite(scores[block]).argmax(axis=1) for block in _blocks(scores)])
 
 
@@ -79,33 +80,33 @@ def _finite(values: Values) -> NDArray[np.float64]:
 
 
 def spread(wanted: Outputs, got: Outputs, scores: str | None = None) -> Spread:
-    """How single samples differ, over all outputs; the margin is that of the classes. What is not finite is zero."""
+    """Return how much single samples differ over all outputs together. NaN and infinity are taken as zero."""
     pairs = [(values, got[name]) for name, values in wanted.items()]
     differences = np.linalg.norm([_norms(exact, found) for exact, found in pairs], axis=0)
     sizes = np.linalg.norm([_norms(exact) for exact, _ in pairs], axis=0)
-    kept = _leads_kept(wanted[scores], got[scores]) if scores else np.empty(0)
+    kept = _margins_kept(wanted[scores], got[scores]) if scores else np.empty(0)
     return Spread(
         shares=SHARES, relative_error=_quantiles(differences / np.maximum(sizes, TINY)), margin_kept=_quantiles(kept)
     )
 
 
-def _norms(values: Values, less: Values | None = None) -> NDArray[np.float64]:
-    """Of each sample, or of what it differs by."""
+def _norms(values: Values, minus: Values | None = None) -> NDArray[np.float64]:
+    """Return the norm of each sample, or of its difference to the same sample of `minus`."""
 
-    def of_block(block: slice) -> NDArray[np.float64]:
-        found = _finite(values[block]) if less is None else _finite(values[block]) - _finite(less[block])
+    def norms_of(block: slice) -> NDArray[np.float64]:
+        found = _finite(values[block]) if minus is None else _finite(values[block]) - _finite(minus[block])
         norms: NDArray[np.float64] = np.linalg.norm(found.reshape(len(found), -1), axis=1)
         return norms
 
-    return np.concatenate([of_block(block) for block in _blocks(values)])
+    return np.concatenate([norms_of(block) for block in _blocks(values)])
 
 
 def broken_thresholds(
-    errors: Errors, accuracy_drop: float | None, limits: Thresholds, taken: str | None = None
+    errors: Errors, accuracy_drop: float | None, limits: Thresholds, guessed_scores: str | None = None
 ) -> tuple[str, ...]:
-    """A sentence for each threshold that is broken. What was not measured counts for nothing.
+    """Return a sentence for each broken threshold. A figure that was not measured breaks none.
 
-    `taken` is the output that was taken for scores, if nothing but its shape says that it holds any.
+    `guessed_scores` names the output that was used as scores only because of its shape.
     """
     broken = []
     if errors.nonfinite:
@@ -115,7 +116,7 @@ def broken_thresholds(
     if not errors.relative <= limits.relative_error:
         broken.append(f"relative error {errors.relative:.2e} is above {limits.relative_error:.2e}")
     if errors.top1_agreement is not None and not errors.top1_agreement >= limits.top1_agreement:
-        doubt = f", if {taken} holds a score per class: else set model.scores" if taken else ""
+        doubt = f", if {guessed_scores} holds a score per class: else set model.scores" if guessed_scores else ""
         broken.append(f"top-1 agreement {errors.top1_agreement:.2%} is below {limits.top1_agreement:.2%}{doubt}")
     if accuracy_drop is not None and not accuracy_drop <= limits.accuracy_drop:
         broken.append(f"accuracy drop {accuracy_drop:.2%} is above {limits.accuracy_drop:.2%}")
@@ -123,37 +124,40 @@ def broken_thresholds(
 
 
 def origin_of_loss(graph_against_pytorch: Errors, engine_against_graph: Errors) -> str:
-    """Whose the larger part of the error is: the precision's, or the compiler's."""
+    """Tell whether the larger part of the error comes from the precision or from the compiler."""
     if engine_against_graph.nonfinite != graph_against_pytorch.nonfinite:
         return "compiler" if engine_against_graph.nonfinite > graph_against_pytorch.nonfinite else "precision"
     return "precision" if graph_against_pytorch.relative >= engine_against_graph.relative else "compiler"
 
 
 def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Per sample; two zero vectors agree, a zero and a non-zero one do not."""
+    """Return the cosine of each sample. Two zero vectors agree, a zero and a non-zero one do not."""
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     both_zero = (np.linalg.norm(a, axis=1) < TINY) & (np.linalg.norm(b, axis=1) < TINY)
     cosines: NDArray[np.float64] = np.where(both_zero, 1.0, (a * b).sum(axis=1) / np.maximum(norms, TINY))
     return cosines
 
 
-def _leads_kept(wanted: Values, got: Values) -> NDArray[np.float64]:
-    return np.concatenate([_margins_kept(_finite(wanted[block]), _finite(got[block])) for block in _blocks(wanted)])
+def _margins_kept(wanted: Values, got: Values) -> NDArray[np.float64]:
+    """Return for each sample the margin of PyTorch's answer in `got`, as a share of its margin in `wanted`."""
+
+    def shares_of(block: slice) -> NDArray[np.float64]:
+        exact, found = _finite(wanted[block]), _finite(got[block])
+        answers = exact.argmax(axis=1)
+        return _margins(found, answers) / np.maximum(_margins(exact, answers), TINY)
+
+    return np.concatenate([shares_of(block) for block in _blocks(wanted)])
 
 
-def _margins_kept(exact: NDArray[np.float64], found: NDArray[np.float64]) -> NDArray[np.float64]:
-    return _margins(found, exact) / np.maximum(_margins(exact, exact), TINY)
-
-
-def _margins(logits: NDArray[np.float64], answers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """By how much the class that `answers` puts first leads over the best of the others."""
-    chosen = answers.argmax(axis=1)[:, None]
-    others = logits.copy()
-    np.put_along_axis(others, chosen, -np.inf, axis=1)
-    margins: NDArray[np.float64] = np.take_along_axis(logits, chosen, axis=1)[:, 0] - others.max(axis=1)
+def _margins(scores: NDArray[np.float64], answers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return by how much the score of each answer is above the best score of the other classes."""
+    answers = answers[:, None]
+    others = scores.copy()
+    np.put_along_axis(others, answers, -np.inf, axis=1)
+    margins: NDArray[np.float64] = np.take_along_axis(scores, answers, axis=1)[:, 0] - others.max(axis=1)
     return margins
 
 
 def _quantiles(values: NDArray[np.float64]) -> tuple[float, ...]:
-    """To four digits: they are for the eye."""
+    """Return the quantiles at SHARES, rounded to four digits because they are only drawn."""
     return tuple(float(f"{value:.4g}") for value in np.quantile(values, SHARES)) if values.size else ()

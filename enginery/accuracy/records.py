@@ -1,12 +1,12 @@
-"""The JSON document of the stage validate."""
+"""The records in the JSON document of the stage validate."""
 
 from enginery.core.record import Record
 
 
 class Errors(Record):
-    """How far `got` lies from `wanted`, over all samples; of several outputs, the worst of each figure.
+    """The errors of one set of outputs against another, over all samples; the worst output counts for each figure.
 
-    `top1_agreement` is None where no output is one of classes.
+    `top1_agreement` is None if no output holds a score for each class.
     """
 
     max_abs: float
@@ -19,7 +19,7 @@ class Errors(Record):
 
 
 class Spot(Record):
-    """The engine at one batch size: against PyTorch, and as `drift` against its own logits on the full set."""
+    """A check of the engine at one batch size: `errors` against PyTorch, `drift` against its own full-set outputs."""
 
     batch: int
     samples: int
@@ -29,17 +29,17 @@ class Spot(Record):
 
 
 class Resized(Record):
-    """The engine against its graph at another image size."""
+    """The errors of the engine against its graph at another image size."""
 
     sizes: dict[str, int]
     errors: Errors
 
 
 class Spread(Record):
-    """Single images, in order, at these shares of them: most differ little, and what matters is how the worst do.
+    """The distribution of errors over single images, as quantiles at `shares`: most images differ little, a few more.
 
-    `margin_kept` is the engine's lead of PyTorch's answer over the next best, as a share of PyTorch's own: 1 is
-    unchanged, below 0 is another answer. Empty where there is only one class.
+    `margin_kept` compares margins, the lead of PyTorch's answer over the next best class: the engine's margin divided
+    by PyTorch's. 1 is unchanged, below 0 is another answer. It is empty if there is only one class.
     """
 
     shares: tuple[float, ...]
@@ -48,9 +48,11 @@ class Spread(Record):
 
 
 class Validation(Record):
+    """The accuracy of one engine, and the thresholds that it broke."""
+
     precision: str
-    reference: str  # PyTorch, or ONNX Runtime, which runs the file that the model came as
-    engine: str  # the identity of the engine that was judged
+    reference: str  # what made the reference outputs: PyTorch, or ONNX Runtime if the model is a user's ONNX file
+    engine: str  # the identity of the engine that was validated
     samples: int
     reference_accuracy: float | None
     graph_accuracy: float | None

@@ -1,7 +1,8 @@
-"""Three results for the same samples: PyTorch's, the typed graph's, the engine's.
+"""Compare the outputs of PyTorch, of the typed graph and of the engine for the same samples.
 
-A quantizer's error and a compiler's error look alike from outside. The graph, run as written, tells them apart: what
-lies between PyTorch and the graph is the precision's, what lies between the graph and the engine the compiler's.
+An error of the quantization and an error of the compiler look alike from outside. The graph, run without an optimizer,
+tells them apart: the error between PyTorch and the graph comes from the precision, the error between the graph and the
+engine from the compiler.
 """
 
 from functools import partial
@@ -32,9 +33,9 @@ def validate_engine(
     spot_samples: int,
     made_by: str = PYTORCH,
 ) -> Validation:
-    """`made_by` says whose the reference is."""
-    precision, sizes, asked = engine.record.precision, engine.record.profile.batch, engine.record.scores
-    scores = scores_among({name: values.shape for name, values in reference.items()}, samples.classes, asked)
+    """Validate an engine against `reference`, the outputs that `made_by` returned for the same samples."""
+    precision, sizes, named = engine.record.precision, engine.record.profile.batch, engine.record.scores
+    scores = scores_among({name: values.shape for name, values in reference.items()}, samples.classes, named)
     as_written, whole = run_as_written(onnx), sizes.min > 1
     graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph")
     compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine")
@@ -49,11 +50,11 @@ def validate_engine(
     )
     other_sizes = check_sizes(engine, as_written, samples)
     drop = None if wanted_accuracy is None or got_accuracy is None else wanted_accuracy - got_accuracy
-    broken = broken_thresholds(engine_errors, drop, limits, taken=None if samples.classes or asked else scores)
+    broken = broken_thresholds(engine_errors, drop, limits, None if samples.classes or named else scores)
     for spot in spots:
-        broken += broken_spot(spot, limits)
+        broken += broken_at_batch(spot, limits)
     for other in other_sizes:
-        broken += broken_size(other, limits)
+        broken += broken_at_size(other, limits)
     return Validation(
         precision=precision,
         reference=made_by,
@@ -75,12 +76,13 @@ def validate_engine(
 
 
 def run_as_written(onnx: Path) -> Run:
+    """Return a function that runs the graph without an optimizer; bf16 runs as its float32 twin."""
     model = load_graph(onnx)
     return partial(run_graph, open_as_written(float32_twin(model) if uses_bf16(model) else model))
 
 
 def spot_batches(sizes: Range) -> list[int]:
-    """The smallest, the largest, and an odd one between: where dynamic shapes go wrong."""
+    """Return the smallest batch size, the largest, and an odd one between: dynamic shapes fail at these."""
     middle = (sizes.min + sizes.max) // 2
     return sorted({sizes.min, middle if middle % 2 else max(sizes.min, middle - 1), sizes.max})
 
@@ -94,24 +96,27 @@ def check_spot(
     count: int,
     scores: str | None = None,
 ) -> Spot:
-    """Whole batches of just this size; a set that is too small goes round."""
+    """Run full batches of one size, about `count` samples. A set that is too small is repeated."""
     batches = max(1, min(count, len(samples)) // batch)
     chosen = np.arange(batches * batch) % len(samples)
     parts = progress(np.split(chosen, batches), f"at batch {batch}", batches, "calls")
-    answers = [engine.run(samples.read_at(part)) for part in parts]
-    found = {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
+    results = [engine.run(samples.read_at(part)) for part in parts]
+    found = {name: np.concatenate([result[name] for result in results]) for name in results[0]}
     labels = samples.labels
     return Spot(
         batch=batch,
         samples=len(chosen),
-        errors=compare(_at(reference, chosen), found, scores),
+        errors=compare(_select(reference, chosen), found, scores),
         accuracy=accuracy_of(found, None if labels is None else labels[chosen], scores),
-        drift=compare(_at(compiled, chosen), found).relative,
+        drift=compare(_select(compiled, chosen), found).relative,
     )
 
 
 def check_sizes(engine: Engine, as_written: Run, samples: SampleSet) -> tuple[Resized, ...]:
-    """At the smallest and the largest images that it takes, against the graph: PyTorch saw those when exported."""
+    """Compare the engine with its graph at the smallest and the largest image size of its profile.
+
+    PyTorch is not needed: the export compared the graph with PyTorch at these sizes.
+    """
     profile = engine.record.profile
     if not profile.resizes:
         return ()
@@ -125,8 +130,8 @@ def check_sizes(engine: Engine, as_written: Run, samples: SampleSet) -> tuple[Re
     return tuple(checks)
 
 
-def broken_spot(spot: Spot, limits: Thresholds) -> tuple[str, ...]:
-    """A batch size must not change the answer. Accuracy is judged on the full set: these are too few images."""
+def broken_at_batch(spot: Spot, limits: Thresholds) -> tuple[str, ...]:
+    """Return a sentence if the batch size changes the outputs. Accuracy has no limit here: the images are too few."""
     if spot.errors.nonfinite:
         return (f"at batch {spot.batch} {spot.errors.nonfinite} outputs are NaN or infinite",)
     if not spot.drift <= limits.relative_error:
@@ -134,7 +139,8 @@ def broken_spot(spot: Spot, limits: Thresholds) -> tuple[str, ...]:
     return ()
 
 
-def broken_size(check: Resized, limits: Thresholds) -> tuple[str, ...]:
+def broken_at_size(check: Resized, limits: Thresholds) -> tuple[str, ...]:
+    """Return a sentence if the engine and its graph differ at this image size."""
     where = ", ".join(f"{axis} {size}" for axis, size in check.sizes.items())
     if check.errors.nonfinite:
         return (f"at {where} {check.errors.nonfinite} outputs are NaN or infinite",)
@@ -143,5 +149,5 @@ def broken_size(check: Resized, limits: Thresholds) -> tuple[str, ...]:
     return ()
 
 
-def _at(outputs: Outputs, indices: np.ndarray) -> Outputs:
+def _select(outputs: Outputs, indices: np.ndarray) -> Outputs:
     return {name: values[indices] for name, values in outputs.items()}

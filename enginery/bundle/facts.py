@@ -1,17 +1,10 @@
-"""What the pages of a bundle say, gathered from the engine's record and the report."""
+"""The facts that a bundle's pages state, gathered from the engine's record and the report."""
 
 import importlib.metadata
 from collections.abc import Mapping
 
 from enginery.bundle.gate import Passed
-from enginery.bundle.licences import (
-    about_data,
-    about_enginery,
-    about_model,
-    about_weights,
-    licence_of,
-    runtime_licence,
-)
+from enginery.bundle.licences import LICENCE, about_data, about_model, about_weights, licence_of, runtime_licence
 from enginery.bundle.triton import BACKENDS
 from enginery.core.params.all import Params
 from enginery.core.params.model import NO_SCORES
@@ -48,7 +41,7 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         "most": sizes.max,
         "bytes": record.bytes,
         "executed": ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "not known",
-        "instead": record.ran_as,
+        "ran_as": record.ran_as,
         "validation": measured.validation,
         "runs_for_p99": RUNS_FOR_P99,
         "latencies": [latency for latency in benchmark.latencies if latency.contender == ENGINE],
@@ -63,8 +56,8 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         "measured_by": MEASURED_BY[target.runtime],
         "threads": benchmark.threads,
         "sizes": record.profile.at("opt"),
-        "bounded": _shapes(record, ranges),
-        "one_shape": _shapes(record, record.profile.at("opt") | {BATCH: "$batch"}),
+        "shape_ranges": _shapes(record, ranges),
+        "shape": _shapes(record, record.profile.at("opt") | {BATCH: "$batch"}),
         "requirements": requirements(record),
         **(example_facts(record) if has_example(record) else {}),
         **licences(record, params),
@@ -72,7 +65,7 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
 
 
 def has_example(record: EngineRecord) -> bool:
-    """The examples are of classifiers: an image in, a score per class out."""
+    """Tell whether there is an example for this engine: only classifiers have one, with an image in and scores out."""
     inputs, outputs = record.interface.inputs, record.interface.outputs
     if record.preprocessing is None or record.scores == NO_SCORES or not len(inputs) == len(outputs) == 1:
         return False
@@ -92,13 +85,13 @@ def example_facts(record: EngineRecord) -> dict[str, object]:
 
 
 def _shapes(record: EngineRecord, sizes: Mapping[str, object]) -> str:
-    """As benchmark_app writes them."""
+    """Write the shapes of all inputs as benchmark_app reads them."""
     shapes = {spec.name: [sizes.get(str(size), size) for size in spec.shape] for spec in record.interface.inputs}
     return ",".join(f"{name}[{','.join(map(str, shape))}]" for name, shape in shapes.items())
 
 
 def requirements(record: EngineRecord) -> list[str]:
-    """The runtime in the version that the engine is bound to, the others as they were tried."""
+    """Return what the example needs: the runtime in the engine's version, other packages in those tried here."""
     target = record.target
     distributions = RUNTIMES[target.runtime].distributions
     name = next((name for name in distributions if _version(name)), distributions[0])
@@ -116,7 +109,7 @@ def licences(record: EngineRecord, params: Params) -> dict[str, object]:
         "cuda_licence": licence_of("cuda-bindings"),
         "numpy_licence": licence_of("numpy"),
         "pillow_licence": licence_of("pillow"),
-        "about_enginery": about_enginery(),
+        "enginery_licence": LICENCE,
     }
 
 

@@ -1,4 +1,4 @@
-"""What may be bundled: an engine that is whole, passed the gate, and is the very one that was judged."""
+"""The check before bundling: the engine must be whole, have passed the gate, and be the one that was judged."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,7 @@ AGAIN = "run `dvc repro` to judge it"
 
 
 class Passed(NamedTuple):
-    """An engine, the graph that it was made of, and the evidence for it."""
+    """An engine that may be bundled, the graph that it was made of, and what was measured of it."""
 
     folder: Path
     onnx: Path
@@ -24,6 +24,7 @@ class Passed(NamedTuple):
 
 
 def require_passed(precision: str, artifacts: Path, reports: Path) -> Passed:
+    """Return the engine of a precision, or refuse it and say why."""
     verdict = Verdict.read(reports / "verdict.json")
     if precision not in verdict.failures:
         raise EngineryError(
@@ -37,12 +38,12 @@ def require_passed(precision: str, artifacts: Path, reports: Path) -> Passed:
         raise EngineryError(f"{onnx} is missing: run `dvc repro` to make it, or `dvc checkout` to restore it")
     require_made_of(record, precision, onnx)
     measurements = Measurements.read(reports / "measurements.json")
-    measured = _of(precision, measurements, reports)
+    measured = _measured(precision, measurements, reports)
     require_judged(record, measured, folder)
     return Passed(folder, onnx, record, measured, measurements.machine)
 
 
-def _of(precision: str, measurements: Measurements, reports: Path) -> Measured:
+def _measured(precision: str, measurements: Measurements, reports: Path) -> Measured:
     for measured in measurements.precisions:
         if measured.precision == precision:
             return measured
@@ -50,10 +51,8 @@ def _of(precision: str, measurements: Measurements, reports: Path) -> Measured:
 
 
 def require_judged(record: EngineRecord, measured: Measured, folder: Path) -> None:
-    """A report of yesterday must not let today's engine through."""
-    if measured.validation.engine is None:
-        raise EngineryError(f"the report does not tell which engine of {record.precision} it judges: {AGAIN}")
+    """Refuse an engine that is not the one that the report judged: a report of yesterday says nothing about it."""
     if measured.validation.engine != record.identity:
         raise EngineryError(f"{folder} is not the engine that the report judges: {AGAIN}")
-    if measured.validation.broken:  # the verdict is younger or older than the measurements
+    if measured.validation.broken:  # verdict.json can be of another run than measurements.json
         raise EngineryError(f"{record.precision} broke its thresholds: {', '.join(measured.validation.broken)}")

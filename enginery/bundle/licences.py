@@ -1,18 +1,23 @@
-"""What is known of the licences of a bundle's parts. What is not known is said to be so."""
+"""The licences of the parts of a bundle, as far as they are known; where they are not, the text says so."""
 
 import importlib.metadata
+from collections.abc import Iterator
+from pathlib import Path
 
+import enginery
+from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
 from enginery.core.runtimes import RUNTIMES
 
+LICENCE = "Apache-2.0"  # of Enginery itself
 NOT_NAMED = "none is named in its distribution: ask its authors"
 NOT_INSTALLED = "not known, since it is not installed here: ask where it comes from"
 WEIGHTS = {
     "train": "trained by the pipeline that made this bundle; the data's terms may reach them",
-    "given": "the model's own: on the terms that you have it under",
+    "given": "part of the model: under the terms under which you have it",
     "pretrained": (
-        "torchvision's pretrained ones. torchvision says that they may have licences or terms of their own, derived "
-        "from the data they were trained on, and that it is for the user to see whether the use is permitted"
+        "pretrained weights of torchvision. torchvision says that they may have licences or terms of their own, which "
+        "follow from the data they were trained on, and that users must check whether their use is permitted"
     ),
 }
 DATA = {
@@ -24,7 +29,7 @@ DATA = {
 
 
 def licence_of(*distributions: str) -> str:
-    """As the first of them that is installed declares it."""
+    """Return the licence that the first installed of these distributions declares."""
     for name in distributions:
         try:
             return _declared(name) or NOT_NAMED
@@ -38,11 +43,26 @@ def _declared(distribution: str) -> str:
     return str(found.get("license_expression") or found.get("license") or "").partition("\n")[0]
 
 
-def about_enginery() -> str:
-    found = licence_of("enginery")
-    if found == NOT_NAMED:
-        return "Enginery names no licence: ask its authors before you pass these on"
-    return f"of Enginery: {found}"
+def licence_text() -> str:
+    """Return the text of Enginery's own licence."""
+    for path in _licence_files():
+        if path.is_file():
+            return path.read_text()
+    raise EngineryError(
+        "this installation of Enginery lacks its LICENSE, which belongs into a bundle: install it again"
+    )
+
+
+def _licence_files() -> Iterator[Path]:
+    """Yield where the text may be: among the installed files, or in the checkout that Python imports."""
+    try:
+        files = importlib.metadata.files("enginery") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    yield from (Path(str(file.locate())) for file in files if file.name == "LICENSE")
+    checkout = Path(enginery.__file__).parents[1]
+    if (checkout / "pyproject.toml").is_file():
+        yield checkout / "LICENSE"
 
 
 def runtime_licence(runtime: str) -> str:
@@ -52,15 +72,15 @@ def runtime_licence(runtime: str) -> str:
 def about_model(params: Params) -> str:
     source = params.model.source
     if params.model.is_onnx or params.model.is_factory:
-        return f"your own, {source}: on the terms that you have it under"
+        return f"your own, {source}: under the terms under which you have it"
     return f"{source} of torchvision: {licence_of('torchvision')}"
 
 
 def about_weights(params: Params) -> str:
     source = params.weights.source
-    return WEIGHTS.get(source, f"your own, {source}: on the terms that you have them under")
+    return WEIGHTS.get(source, f"your own, {source}: under the terms under which you have them")
 
 
 def about_data(params: Params) -> str:
     source = params.samples.source
-    return DATA.get(source, f"your own, {source}: on the terms that you have them under")
+    return DATA.get(source, f"your own, {source}: under the terms under which you have them")

@@ -1,4 +1,4 @@
-"""The files of a bundle that are written from templates, which are beside this file."""
+"""Write the files of a bundle that are made from the templates beside this module."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def render(template: str, facts: Mapping[str, object]) -> str:
-    """A name that the facts lack is an error, never an empty place."""
+    """Fill a template. A name without a fact is an error, never an empty place."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,

@@ -10,7 +10,7 @@ from enginery.engine.runtimes import load_runtime
 from enginery.engine.runtimes.openvino import write_ir
 from enginery.graph.interface import TensorSpec
 
-BACKENDS = {"tensorrt": "tensorrt", "onnxruntime": "onnxruntime", "openvino": "openvino"}  # RTX has none
+BACKENDS = ("tensorrt", "onnxruntime", "openvino")  # runtimes and their backends have the same names
 DEFAULT_NAMES = {"engine.plan": "model.plan", "engine.onnx": "model.onnx"}
 TYPES = {
     "float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16", "int8": "TYPE_INT8", "int32": "TYPE_INT32",
@@ -19,7 +19,7 @@ TYPES = {
 
 
 def write_repository(passed: Passed, model: str, labels: str, folder: Path) -> None:
-    """FOLDER/MODEL/config.pbtxt, the labels, and the model as version 1."""
+    """Write config.pbtxt, the labels, and the model as version 1 into FOLDER/MODEL."""
     version = folder / model / "1"
     version.mkdir(parents=True)
     runtime = passed.record.target.runtime
@@ -35,19 +35,19 @@ def write_repository(passed: Passed, model: str, labels: str, folder: Path) -> N
 def configuration(passed: Passed, model: str) -> str:
     record = passed.record
     runtime, sizes = record.target.runtime, record.profile.batch
-    most = sizes.opt if runtime == "openvino" else sizes.max
+    largest = sizes.opt if runtime == "openvino" else sizes.max
     return render(
         "config.pbtxt.j2",
         {
             "model": model,
-            "backend": BACKENDS[runtime],
+            "backend": runtime,
             "version": record.target.runtime_version,
             "or_newer": record.target.or_newer,
             "device": record.target.device,
             "fewest": sizes.min,
             "most": sizes.max,
-            "max_batch": most,
-            "preferred": sorted({sizes.opt, most}),
+            "max_batch": largest,
+            "preferred": sorted({sizes.opt, largest}),
             "inputs": record.interface.inputs,
             "outputs": record.interface.outputs,
             "labeled": record.names_classes,
@@ -58,7 +58,7 @@ def configuration(passed: Passed, model: str) -> str:
 
 
 def _dims(spec: TensorSpec) -> list[int]:
-    """Triton leaves out the batch, and writes -1 for a size that varies."""
+    """Return the shape as Triton writes it: without the batch, and with -1 for a size that varies."""
     return [size if isinstance(size, int) else -1 for size in spec.shape[1:]]
 
 

@@ -1,4 +1,4 @@
-"""The folder to deploy: an engine and all that it takes to use it, to serve it, and to see where it comes from."""
+"""Write a bundle: the folder to deploy, with an engine and all that is needed to use, serve and trace it."""
 
 import re
 import shutil
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from enginery.bundle.facts import facts_of, has_example
 from enginery.bundle.gate import Passed, require_passed
+from enginery.bundle.licences import licence_text
 from enginery.bundle.pages import render
 from enginery.bundle.standalone import preprocessing_for_bundle, standalone_preprocessing
 from enginery.bundle.triton import BACKENDS, write_repository
@@ -24,7 +25,7 @@ PAGES = ("README.md", "NOTICE", "requirements.txt")
 
 
 class Bundle(Record):
-    """What a bundle holds, and of which engine. It is also what marks a folder as a bundle."""
+    """bundle.json: the hashes of a bundle's files. It also marks a folder as a bundle."""
 
     precision: str
     engine: str
@@ -32,7 +33,7 @@ class Bundle(Record):
 
 
 def write_bundle(precision: str, out: Path | None, artifacts: Path, reports: Path) -> Path:
-    """Make the folder, and say where it is."""
+    """Make the bundle, and return its folder."""
     passed, params = require_passed(precision, artifacts, reports), Params.read()
     model = f"{name_of(params)}-{precision}"
     folder = out or BUNDLES / model
@@ -45,7 +46,7 @@ def write_bundle(precision: str, out: Path | None, artifacts: Path, reports: Pat
 
 
 def name_of(params: Params) -> str:
-    """The model's name, as the name of a folder."""
+    """Return the model's name in letters that the name of a folder may have."""
     name = Path(params.model.source).stem if params.model.is_onnx else params.model.source
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
 
@@ -58,6 +59,7 @@ def fill(passed: Passed, params: Params, model: str, folder: Path) -> None:
         shutil.copyfile(passed.folder / name, folder / BUNDLED / name)
     shutil.copyfile(passed.onnx, folder / "model.onnx")
     (folder / "labels.txt").write_text(labels)
+    (folder / "LICENSE").write_text(licence_text())
     for name in PAGES:
         (folder / name).write_text(render(f"{name}.j2", facts))
     if has_example(record):
@@ -84,7 +86,7 @@ def write_example(record: EngineRecord, facts: Mapping[str, object], folder: Pat
 
 
 def require_replaceable(folder: Path) -> None:
-    """Only a bundle that holds nothing of anybody else's is replaced."""
+    """Refuse to replace anything but a bundle, or a bundle in which somebody added or changed a file."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -97,11 +99,11 @@ def require_replaceable(folder: Path) -> None:
     for path in files_in(folder):
         name = path.relative_to(folder).as_posix()
         if name != MANIFEST and known.get(name) != sha256(path):
-            what = "was changed" if name in known else "is none of its files"
-            raise EngineryError(f"{folder} would be replaced, but {name} {what}: save it, or give another --out")
+            change = "was changed" if name in known else "is none of its files"
+            raise EngineryError(f"{folder} would be replaced, but {name} {change}: save it, or give another --out")
 
 
 def files_in(folder: Path) -> list[Path]:
-    """All but what running the example leaves behind."""
+    """Return all files but those that Python caches when the example runs."""
     found = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
     return sorted(found)

@@ -1,6 +1,6 @@
-"""`python -m enginery.cli` is `enginery`."""
+"""Run `enginery` as `python -m enginery.cli`."""
 
-from enginery.cli import main
+from enginery.cli.main import main
 
 if __name__ == "__main__":
     main()

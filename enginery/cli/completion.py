@@ -1,4 +1,4 @@
-"""Arguments that the shell completes: paths, the precisions that were made, runs to compare."""
+"""Arguments that the shell completes: paths, the precisions of existing engines, runs to compare."""
 
 from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
@@ -11,7 +11,7 @@ RUN = {"bash": "_enginery_runs", "zsh": "_enginery_runs", "tcsh": "f"}
 PRECISIONS = "$(ls artifacts/engines 2>/dev/null)"
 REVISIONS = 'HEAD HEAD~1 $(git for-each-ref --format="%(refname:short)" 2>/dev/null)'
 FUNCTIONS = {
-    # In single quotes, since compgen expands its words itself: a branch may be called $(anything).
+    # In single quotes, because compgen expands its words itself: a branch may be called $(anything).
     "bash": f"""
 _enginery_precisions() {{ compgen -W '{PRECISIONS}' -- "$1"; }}
 _enginery_runs() {{ _shtab_compgen_files "$1"; compgen -W '{REVISIONS}' -- "$1"; }}
@@ -25,6 +25,8 @@ _enginery_runs() {{ _files; compadd -- {REVISIONS}; }}
 
 
 def add_path(command: ArgumentParser, name: str, kind: dict[str, str], type: type = Path, **more: Any) -> None:
+    """Add a path, which must not be empty: an empty one would mean the present folder."""
+
     def path(given: str) -> Any:
         if not given:
             raise ArgumentTypeError("it is empty: was a variable of the shell not set?")

@@ -1,4 +1,4 @@
-"""What an engine says of images: the most likely classes of each, as probabilities."""
+"""Classify images with an engine: the most likely classes of each, with their probabilities."""
 
 import json
 import os
@@ -10,20 +10,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from enginery import open_engine
 from enginery.core.errors import EngineryError
 from enginery.core.parallel import in_parallel
-from enginery.core.params.inference import InferenceParams
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.progress import progress
 from enginery.data.feeds import scores_among
 from enginery.data.preprocessing import prepare
 from enginery.data.sources.files import IMAGE_SUFFIXES
-from enginery.engine.engine import Engine, open_engine
+from enginery.engine.engine import Engine
 from enginery.engine.folder import require_engine
 from enginery.engine.record import EngineRecord
 
 Tensor = NDArray[np.float32]
-ROUNDING = 0.02  # by how much probabilities in few bits may miss a sum of 1
+ROUNDING = 0.02  # probabilities in few bits may miss a sum of 1 by this much
 
 
 class Guess(NamedTuple):
@@ -33,7 +33,7 @@ class Guess(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Of one image: guesses, the best one first, or why there are none."""
+    """The answer for one image: guesses, the best one first, or the error that prevented them."""
 
     image: Path
     guesses: tuple[Guess, ...]
@@ -41,16 +41,16 @@ class Answer(NamedTuple):
 
 
 def infer(folder: Path, places: Sequence[Path], top: int, batch: int | None, threads: int, as_lines: bool) -> int:
-    """Print what the engine says of each image, and return how many could not be read."""
-    require_engine(folder)  # before the images: who swaps the two should read of that one
+    """Print the likeliest classes of each image, and return how many images could not be read."""
+    require_engine(folder)  # before the images: if the two are swapped, the message should be about the engine
     images = find_images(places)
     width = max(len(str(image)) for image in images)
     unread = 0
-    with open_engine(folder, inference=InferenceParams(threads=threads, cuda_graph=False)) as engine:
+    with open_engine(folder, threads) as engine:
         classifier = Classifier(engine, folder)
         size = batch_size(engine.record, batch)
         batches = [images[start : start + size] for start in range(0, len(images), size)]
-        for answer in (answer for few in _shown(batches) for answer in classifier.answer(few, top)):
+        for answer in (answer for few in _with_bar(batches) for answer in classifier.answer(few, top)):
             unread += answer.error is not None
             print_answer(answer, width, as_lines)
     if unread:
@@ -58,14 +58,14 @@ def infer(folder: Path, places: Sequence[Path], top: int, batch: int | None, thr
     return unread
 
 
-def _shown(batches: list[list[Path]]) -> Iterable[list[Path]]:
-    """With a bar, where it does not come between the lines of the answers."""
+def _with_bar(batches: list[list[Path]]) -> Iterable[list[Path]]:
+    """Show a progress bar, unless it would come between the lines of the answers."""
     drawn = sys.stderr.isatty() and not sys.stdout.isatty()
     return progress(batches, "images", len(batches), "batches") if drawn else batches
 
 
 class Classifier:
-    """An engine that takes images and gives a score per class, as validation finds them among its outputs."""
+    """An engine that takes images and gives a score per class."""
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self._engine = engine
@@ -74,10 +74,10 @@ class Classifier:
         self._names = engine.record.class_names
 
     def answer(self, images: Sequence[Path], top: int) -> Iterator[Answer]:
-        """One batch, in the order given; an image that cannot be read takes no place in it."""
+        """Answer for one batch, in the order given. An image that cannot be read is left out of the batch."""
         read = list(in_parallel(self._read, images))
-        whole = [tensor for tensor in read if not isinstance(tensor, str)]
-        scores = iter(self._scores(np.stack(whole)) if whole else ())
+        readable = [tensor for tensor in read if not isinstance(tensor, str)]
+        scores = iter(self._scores(np.stack(readable)) if readable else ())
         for image, tensor in zip(images, read, strict=True):
             if isinstance(tensor, str):
                 yield Answer(image, (), tensor)
@@ -91,7 +91,7 @@ class Classifier:
             return str(error)
 
     def _scores(self, images: Tensor) -> Tensor:
-        """Fewer images than the engine takes are filled up with copies, whose scores are dropped."""
+        """Return the scores. Too few images for the engine are filled up with copies, whose scores are dropped."""
         filled = np.resize(images, (max(len(images), self._engine.record.profile.batch.min), *images.shape[1:]))
         (spec,) = self._engine.record.interface.inputs
         logits = self._engine.run({spec.name: filled})[self._output]
@@ -108,7 +108,7 @@ def required_preprocessing(record: EngineRecord, folder: Path) -> Preprocessing:
 
 
 def require_classifier(record: EngineRecord, folder: Path) -> str:
-    """The output that holds the scores, as validation finds it."""
+    """Return the output that holds the scores, as validation finds it."""
     inputs, outputs = record.interface.inputs, record.interface.outputs
     scores = scores_among({spec.name: spec.shape for spec in outputs}, len(record.class_names), record.scores)
     if len(inputs) != 1 or scores is None:
@@ -118,7 +118,7 @@ def require_classifier(record: EngineRecord, folder: Path) -> str:
 
 
 def batch_size(record: EngineRecord, asked: int | None) -> int:
-    """The largest that the engine takes, or what was asked for; if that is less than it takes, batches are filled."""
+    """Return the batch size that was asked for, or the largest that the engine takes."""
     largest = record.profile.batch.max
     if asked is not None and asked > largest:
         raise EngineryError(
@@ -128,7 +128,7 @@ def batch_size(record: EngineRecord, asked: int | None) -> int:
 
 
 def find_images(places: Sequence[Path]) -> list[Path]:
-    """Files as they are given, folders with all that lies below them."""
+    """Return the given files, and all images in and below the given folders."""
     found: list[Path] = []
     for place in places:
         if not place.is_dir():
@@ -142,7 +142,7 @@ def find_images(places: Sequence[Path]) -> list[Path]:
 
 
 def _is_image(path: Path) -> bool:
-    """Going by its name; what some systems put beside each photo begins with a dot."""
+    """Tell by its name whether a file is an image. Some systems put a file with a leading dot beside each photo."""
     return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
 
 
@@ -155,14 +155,14 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def best(scores: NDArray[np.float32], names: Sequence[str], top: int) -> tuple[Guess, ...]:
-    """Of equal scores the first counts as the higher, as in validation."""
+    """Return the best classes. Of equal scores the first one wins, as in validation."""
     probabilities = probabilities_of(scores.astype(np.float64))
     order = np.argsort(-scores, kind="stable")[:top]
     return tuple(Guess(_name(names, int(index)), int(index), float(probabilities[index])) for index in order)
 
 
 def probabilities_of(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of logits; a model that ends in a softmax gives them itself."""
+    """Return the probabilities of logits. A model that ends in a softmax gives probabilities itself."""
     if scores.min() >= 0 and abs(scores.sum() - 1) < ROUNDING:
         return scores
     exponents = np.exp(scores - scores.max())
@@ -170,7 +170,7 @@ def probabilities_of(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _name(names: Sequence[str], index: int) -> str:
-    """An engine of a model that knows more classes than the samples have."""
+    """Return the name of a class. A model may know more classes than the samples have names for."""
     return names[index] if index < len(names) else f"class {index}"
 
 

@@ -1,4 +1,4 @@
-"""Ready sets of parameters: a recipe holds only what differs, and is laid over params.yaml, comments kept."""
+"""Apply a recipe: a file with the parameters that differ, laid over params.yaml without losing its comments."""
 
 import sys
 from collections.abc import MutableMapping
@@ -33,7 +33,7 @@ def apply_recipe(recipe: Path, params_file: Path = PARAMS_FILE) -> None:
 
 
 def _write_null(representer: RoundTripRepresenter, _: None) -> ScalarNode:
-    """As params.yaml has it, and its comments explain; ruamel writes nothing at all."""
+    """Write null as params.yaml does. By itself, ruamel would write nothing at all."""
     return representer.represent_scalar("tag:yaml.org,2002:null", "null")
 
 
@@ -54,7 +54,7 @@ def _overlay(params: MutableMapping[str, Any], changes: MutableMapping[str, Any]
         if isinstance(value, MutableMapping) and isinstance(params.get(key), MutableMapping):
             _overlay(params[key], value)
         elif isinstance(value, list) and isinstance(params.get(key), list):
-            params[key][:] = value  # as it is laid out there: `dvc exp run -S` leaves a line for each item
+            params[key][:] = value  # in the layout of the list: `dvc exp run -S` leaves a line for each item
         else:
             params[key] = value
 

@@ -1,4 +1,4 @@
-"""How many cores this process may use: fewer than there are by its affinity, or by the quota of its container."""
+"""Count the cores that this process may use: its affinity or the quota of its container may leave fewer than exist."""
 
 import math
 import os
@@ -6,25 +6,28 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-GROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-UNITS = {"throttled_usec": 1e6, "throttled_time": 1e9}  # of the second version of control groups, and of the first
+GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+TICKS_PER_SECOND = {"throttled_usec": 1e6, "throttled_time": 1e9}  # by the name in control groups of version 2 and 1
 
 
 def usable_cores() -> int:
-    """Whole ones: the quota would stop the thread that is one too many, and all others wait for it."""
+    """Return how many whole cores may be used: a thread beyond the quota is stopped, and all others wait for it."""
     quota = min(map(_quota, _groups()), default=math.inf)
     return max(1, math.floor(min(len(os.sched_getaffinity(0)), quota)))
 
 
 def throttled_seconds() -> float:
-    """How long quotas have stopped this process and its neighbours in the container, summed over cores."""
+    """Return how long quotas have stopped this process and its neighbours in the container, summed over cores."""
     return sum(map(_throttled, _groups()))
 
 
 def _groups() -> Iterator[Path]:
-    """The group that this process is in and those around it, each with a quota of its own; in a container, the root."""
+    """Yield the control group of this process and the groups around it: each has its own quota.
+
+    In a container, the own group is the root.
+    """
     try:
-        lines = OWN.read_text().splitlines()
+        lines = OWN_GROUPS.read_text().splitlines()
     except OSError:  # a kernel without control groups, or a sandbox that hides them
         return
     for line in lines:
@@ -48,6 +51,6 @@ def _quota(group: Path) -> float:
 
 def _throttled(group: Path) -> float:
     with suppress(OSError):
-        told = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
-        return sum(int(told[name]) / unit for name, unit in UNITS.items() if name in told)
+        counters = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
+        return sum(int(counters[name]) / ticks for name, ticks in TICKS_PER_SECOND.items() if name in counters)
     return 0.0

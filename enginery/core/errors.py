@@ -1,5 +1,5 @@
-"""The one exception that a user is meant to read."""
+"""The exception that a user is meant to read."""
 
 
 class EngineryError(Exception):
-    """Something the user can cause and mend: the text says what is wrong, where, and what to do."""
+    """Raised for what the user can cause and mend: the text says what is wrong, where, and what to do."""

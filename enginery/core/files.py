@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, and the hashes that name them."""
+"""Write files that are either whole or absent, and name them by their hashes."""
 
 import glob
 import hashlib
@@ -17,13 +17,13 @@ def sha256(path: Path) -> str:
 
 
 def sha256_of(document: Any) -> str:
-    """The hash of a JSON-like value, whatever the order of its keys."""
+    """Return the hash of a JSON-like value, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its name only when the block ends well."""
+    """Yield a temporary path beside `path`, which takes the name `path` only when the block ends well."""
     _remove_leftovers(path)
     temporary = _temporary(path)
     try:
@@ -36,7 +36,7 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """The same for a folder: an earlier one stays in place until the new one is complete."""
+    """Do the same for a folder: an earlier one stays in place until the new one is complete."""
     _remove_leftovers(path)
     temporary = _temporary(path)
     temporary.mkdir()
@@ -62,7 +62,7 @@ def _temporary(path: Path) -> Path:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """What a killed run left behind: DVC runs a stage only once at a time, so no other run needs it."""
+    """Remove what a killed run left: no other run needs it, because DVC runs a stage only once at a time."""
     for stale in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         if stale.is_dir():
             shutil.rmtree(stale)
@@ -71,6 +71,6 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _to_disk(path: Path) -> None:
-    """Without the sync, a power cut after the rename could leave an empty file under the final name."""
+    """Force a file to disk: a power cut after the rename could otherwise leave an empty file under the final name."""
     with path.open("rb") as file:
         os.fsync(file.fileno())

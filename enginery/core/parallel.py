@@ -1,4 +1,4 @@
-"""Work on several cores, in order, with bounded memory."""
+"""Work on several cores, in order, within little memory."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -9,11 +9,11 @@ from enginery.core.cores import usable_cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-AHEAD = 4  # images under way or waiting for the disk, for each core
+AHEAD = 4  # items for each core that may be in work, or done and not yet taken
 
 
 def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """In order, and only a few ahead: Executor.map keeps every result that the disk has not taken yet."""
+    """Yield the results in order, and work only a few items ahead: Executor.map would keep all results in memory."""
     cores = usable_cores()
     with ThreadPoolExecutor(cores) as pool:
         waiting: deque[Future[Result]] = deque()

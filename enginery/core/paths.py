@@ -1,4 +1,4 @@
-"""Where the pipeline leaves what commands read. dvc.yaml tells stages their paths; a test holds the two together."""
+"""The paths of results that commands read. Stages take theirs from dvc.yaml, and a test keeps the two alike."""
 
 from pathlib import Path
 

@@ -8,9 +8,9 @@ PrecisionName = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
 
 @dataclass(frozen=True)
 class Precision:
-    onnx_type: str  # its numbers, in ONNX's words
+    onnx_type: str  # ONNX's name for the type of its numbers
     since: tuple[int, int]  # the first compute capability of GPUs that execute it
-    largest: int = 0  # of a quantized one: the number that the end of a calibrated range is mapped to
+    largest: int = 0  # quantized precisions only: the number that stands for the end of a calibrated range
 
     @property
     def is_quantized(self) -> bool:
@@ -32,5 +32,8 @@ QUANTIZED = tuple(name for name, precision in PRECISIONS.items() if precision.is
 
 
 def accepted_as(precision: str, tf32: bool) -> tuple[str, ...]:
-    """Return what a layer of this precision may run in. TF32 is how a GPU multiplies float32 where it is allowed to."""
+    """Return the precisions that a layer of an engine of this precision may run in.
+
+    TF32 is how a GPU multiplies float32, where `tf32` allows it.
+    """
     return ("fp32", "tf32") if precision == "fp32" and tf32 else (precision,)

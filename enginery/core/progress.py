@@ -1,4 +1,4 @@
-"""Progress of the long steps: a bar on a terminal, a plain line now and then in a log."""
+"""Show the progress of long steps: a bar on a terminal, a line every few seconds in a log."""
 
 import sys
 import time
@@ -12,22 +12,25 @@ SECONDS_BETWEEN_LINES = 5.0
 
 
 def progress(items: Iterable[Item], label: str, total: int | Callable[[], int], unit: str) -> Iterator[Item]:
-    """`unit` is what is counted, in the plural. Where the total may grow, it is a function: how many are left."""
+    """Yield the items and show how many are done. `unit` names them in the plural.
 
-    def whole(done: int) -> int:
+    A total that may still grow is given by a function, which returns how many are left.
+    """
+
+    def all_of_them(done: int) -> int:
         return done + total() if callable(total) else total
 
     if sys.stderr.isatty():
-        with tqdm(desc=label, total=whole(0), unit=f" {unit}", leave=False) as bar:
+        with tqdm(desc=label, total=all_of_them(0), unit=f" {unit}", leave=False) as bar:
             for done, item in enumerate(items, start=1):
                 yield item
-                bar.total = whole(done)
+                bar.total = all_of_them(done)
                 bar.update()
         return
-    started = spoken = time.monotonic()
+    started = printed = time.monotonic()
     for done, item in enumerate(items, start=1):
         yield item
-        now, of = time.monotonic(), whole(done)
-        if done == of or now - spoken > SECONDS_BETWEEN_LINES:
-            spoken = now
-            print(f"{label}: {done} of {of} {unit}, {now - started:.1f} s", flush=True)
+        now, count = time.monotonic(), all_of_them(done)
+        if done == count or now - printed > SECONDS_BETWEEN_LINES:
+            printed = now
+            print(f"{label}: {done} of {count} {unit}, {now - started:.1f} s", flush=True)

@@ -1,4 +1,4 @@
-"""The base of every JSON document that one stage hands to the next."""
+"""The base of each JSON document that one stage hands to the next."""
 
 from pathlib import Path
 from typing import Self
@@ -17,7 +17,7 @@ class Record(BaseModel):
             temporary.write_text(self._text())
 
     def write_if_new(self, path: Path) -> None:
-        """Leave a file alone that says the same already: what was made from it is then known to be up to date."""
+        """Write unless the file already says the same. DVC then sees that what was made from it is up to date."""
         if not path.is_file() or path.read_text() != self._text():
             self.write(path)
 

@@ -1,4 +1,4 @@
-"""Small pieces of text that several rooms print."""
+"""Read and write small pieces of text that several rooms share."""
 
 import difflib
 import math
@@ -20,12 +20,12 @@ MEGABYTE, KILOBYTE = 1_000_000, 1_000
 
 
 def file_size(count: int) -> str:
-    """In kB what is less than a MB: a tiny engine would have 0.0 of them."""
+    """Write a size in MB, or in kB below 1 MB, where a tiny engine would otherwise have 0.0 MB."""
     return f"{count / MEGABYTE:.1f} MB" if count >= MEGABYTE else f"{count / KILOBYTE:.1f} kB"
 
 
 def suggestion(given: str, known: Collection[str]) -> str:
-    """The end of a sentence that says what is wrong."""
+    """Return the end of a sentence that calls `given` unknown: the nearest known name, or all of them."""
     nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     if nearest:
         return f"; did you mean '{nearest[0]}'?"

@@ -1,4 +1,4 @@
-"""What the user brings must lie where DVC watches for it."""
+"""Find the user's own files, which must lie in the folders that DVC watches."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from enginery.core.errors import EngineryError
 
 DVC_CACHE = "/files/md5/"
-MADE_WEIGHTS = ("train", "pretrained", "given")  # what weights.source may be, if no file
+WEIGHTS_WITHOUT_FILE = ("train", "pretrained", "given")  # what weights.source may be instead of a file
 
 
 def user_model(source: str, models: Path) -> Path:
@@ -14,7 +14,7 @@ def user_model(source: str, models: Path) -> Path:
 
 
 def user_checkpoint(source: str, weights: Path) -> Path:
-    return user_file(source, weights, "weights.source", ", ".join(MADE_WEIGHTS))
+    return user_file(source, weights, "weights.source", ", ".join(WEIGHTS_WITHOUT_FILE))
 
 
 def user_calibration(file: str, calibration: Path) -> Path:
@@ -22,7 +22,7 @@ def user_calibration(file: str, calibration: Path) -> Path:
 
 
 def user_file(path: str, data: Path, setting: str, keywords: str) -> Path:
-    """A file or folder that the user user_file: it must lie in the folder that DVC watches for it."""
+    """Return the file or folder that the parameter `setting` names. Refuse one outside `data`, which DVC watches."""
     found = Path(path)
     if not found.exists():
         raise EngineryError(f"{setting}: {path} does not exist; give {keywords} or a path in {data}/")
@@ -32,7 +32,7 @@ def user_file(path: str, data: Path, setting: str, keywords: str) -> Path:
 
 
 def lies_in(path: Path, folder: Path) -> bool:
-    """With symbolic links and `..` followed, but for the links that DVC itself may put in place of its files."""
+    """Tell whether the path lies in the folder when links are followed, except DVC's own links into its cache."""
     real = path.resolve()
     within = Path(os.path.normpath(path.absolute())).is_relative_to(folder.absolute())
     return real.is_relative_to(folder.resolve()) or (within and DVC_CACHE in real.as_posix())

@@ -1,4 +1,4 @@
-"""What goes into a model and what comes out: arrays by the names of its inputs and outputs, the batch first."""
+"""The arrays that go into a model and come out of it, by the names of its inputs and outputs, the batch first."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -11,22 +11,22 @@ Outputs = dict[str, NDArray[Any]]
 Run = Callable[[Feeds], Outputs]
 Axes = Mapping[int, str]  # which axes of the inputs may vary, by number: the batch, height and width of images
 BATCH = "batch"
-FED = ("float32", "int32", "int64", "bool")  # what engines take
+INPUT_TYPES = ("float32", "int32", "int64", "bool")  # what engines take
 
 
 def scores_among(shapes: Mapping[str, Sequence[object]], classes: int, asked: str | None) -> str | None:
-    """The output with a score for each class: the one that the user names, or the only one of such a shape; or none.
+    """Return the output with a score for each class: the one the user asks for, or the only one of such a shape.
 
-    Another output of the same shape leaves it open: boxes of four, or the centre of two, look like scores.
+    Return None if several outputs have such a shape, since boxes of four numbers or centres of two look like scores.
     """
-    wide = wide_as_scores(shapes, classes)
+    candidates = shaped_as_scores(shapes, classes)
     if asked:
-        return asked if asked in wide else None
-    return wide[0] if len(wide) == 1 else None
+        return asked if asked in candidates else None
+    return candidates[0] if len(candidates) == 1 else None
 
 
-def wide_as_scores(shapes: Mapping[str, Sequence[object]], classes: int) -> list[str]:
-    """The outputs with a column for each class; where nothing says how many there are, with two or more."""
+def shaped_as_scores(shapes: Mapping[str, Sequence[object]], classes: int) -> list[str]:
+    """Return the outputs with a column for each class, or with two or more columns if `classes` is 0, for unknown."""
     return [
         name
         for name, shape in shapes.items()
@@ -35,7 +35,7 @@ def wide_as_scores(shapes: Mapping[str, Sequence[object]], classes: int) -> list
 
 
 def resized(feeds: Feeds, axes: Axes, sizes: Mapping[str, int]) -> Feeds:
-    """The same images, repeated or cut to another height and width: what is on them does not matter here."""
+    """Return the images repeated or cut to another height and width, for uses that do not depend on their content."""
     for number, axis in axes.items():
         if axis in sizes and axis != BATCH:
             wanted = np.arange(sizes[axis])

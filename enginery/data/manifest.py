@@ -11,9 +11,9 @@ class Sample(Record):
 
 
 class Manifest(Record):
-    """One split of the samples: which, in which order, for which inputs of the model, prepared how.
+    """The samples of one split, in order, with the inputs of the model that they are for and how they are prepared.
 
-    `class_names` is empty if not known. `preprocessing` is None for arrays, which are fed as they came.
+    `class_names` is empty if unknown. `preprocessing` is None for arrays, which are fed as they are.
     """
 
     source: str

@@ -1,7 +1,7 @@
-"""The one way from an image to the tensor that a model sees.
+"""Turn an image into the tensor that a model takes, in the same way everywhere.
 
-It has two halves. Decoding and resizing happen once and leave bytes, a quarter of the size of floats; the arithmetic
-happens whenever a batch is read. Both are described by `Preprocessing`, which travels with the samples and the engine.
+There are two steps. Decoding and resizing happen once and give bytes, which take a quarter of the space of floats. The
+arithmetic happens whenever a batch is read. `Preprocessing` describes both, and is stored with samples and engines.
 """
 
 import contextlib
@@ -18,15 +18,16 @@ from enginery.core.params.preprocessing import Preprocessing
 
 Pixels = NDArray[np.uint8]
 SIXTEEN_BIT_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
-BOUNDLESS_MODES = ("I", "F")
-PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # of TIFF
-MALFORMED = (SyntaxError, struct.error, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # EXIF
-MOST_PIXELS = 1 << 27  # of a scaled image, 134 million
+THIRTY_TWO_BIT_MODES = ("I", "F")
+PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a TIFF tag, and the value of an inverted image
+# What Pillow raises for malformed EXIF.
+MALFORMED = (SyntaxError, struct.error, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+MOST_PIXELS = 1 << 27  # 134 million, in a scaled image
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # Pillow warns from 89 million on, refuses from 179
 
 
 def prepare(path: Path, how: Preprocessing) -> NDArray[np.float32]:
-    """An image file as the model takes it, without the batch axis: to the bit what validation read of that file."""
+    """Read an image file as the model takes it, without the batch axis, in the same bits as validation reads it."""
     return normalize(read_pixels(path, how), how)
 
 
@@ -39,20 +40,23 @@ def read_pixels(path: Path, how: Preprocessing) -> Pixels:
 
 
 def decode(path: Path) -> Image.Image:
-    """The picture as a person sees it: upright, in RGB, on white paper, of several frames the first."""
+    """Read an image as a person sees it: upright, in RGB, on white where transparent, and only its first frame."""
     try:
-        with path.open("rb") as file, Image.open(file) as opened:  # by name, Pillow maps a turned TIFF and scrambles it
+        with (
+            path.open("rb") as file,
+            Image.open(file) as opened,
+        ):  # by its name, Pillow would map a rotated TIFF and scramble it
             return _in_rgb(_in_eight_bits(opened))
     except FileNotFoundError:
         raise EngineryError(f"{path} does not exist") from None
-    except UnidentifiedImageError:  # says so of a file object, which tells nobody anything
+    except UnidentifiedImageError:  # its message names a file object, which helps nobody
         raise EngineryError(f"{path} is not an image that can be decoded: no format that Pillow knows") from None
-    except Exception as error:  # each of Pillow's formats has its own for broken files
+    except Exception as error:  # each of Pillow's formats raises errors of its own for broken files
         raise EngineryError(f"{path} is not an image that can be decoded: {error}") from None
 
 
 def pixels_of(image: Image.Image, how: Preprocessing) -> Pixels:
-    """Scaled and cut to the pixel as torchvision does: bytes of the shape `how.shape`."""
+    """Scale and crop an image exactly as torchvision does. The bytes have the shape `how.shape`."""
     scaled = _scaled(image.convert("L" if how.color == "grey" else "RGB"), how)
     height, width = how.crop
     left, top = round((scaled.width - width) / 2), round((scaled.height - height) / 2)
@@ -63,7 +67,7 @@ def pixels_of(image: Image.Image, how: Preprocessing) -> Pixels:
 
 
 def normalize(pixels: Pixels, how: Preprocessing) -> NDArray[np.float32]:
-    """Bytes of the shape `how.shape`, or a batch of such, to what the model takes."""
+    """Turn bytes of the shape `how.shape`, or a batch of them, into what the model takes."""
     along_channels = (how.channels,) if how.layout == "nhwc" else (how.channels, 1, 1)
     mean = np.asarray(how.mean, np.float32).reshape(along_channels)
     std = np.asarray(how.std, np.float32).reshape(along_channels)
@@ -72,26 +76,26 @@ def normalize(pixels: Pixels, how: Preprocessing) -> NDArray[np.float32]:
 
 
 def _in_eight_bits(opened: Image.Image) -> Image.Image:
-    """Of 16 bits the upper eight, as Pillow itself takes of 16-bit colours."""
-    _turn(opened)
-    scaled = opened.mode == "I" and opened.format == "PPM"  # whatever its maximum, Pillow makes 65535 of it
-    if opened.mode in BOUNDLESS_MODES and not scaled:
+    """Return the image in 8 bits. Keep the upper 8 bits of 16, as Pillow itself does for colours of 16 bits."""
+    _rotate_upright(opened)
+    scaled = opened.mode == "I" and opened.format == "PPM"  # Pillow scales its maximum to 65535
+    if opened.mode in THIRTY_TWO_BIT_MODES and not scaled:
         raise ValueError("its values have 32 bits, and nothing says which are black and white; save it with 8 or 16")
     if opened.mode not in SIXTEEN_BIT_MODES and not scaled:
         return opened
     values = np.asarray(opened)
     upper = (values >> 8).astype(np.uint8)
-    if isinstance(clear := opened.info.get("transparency"), int):
-        upper[values == clear] = 255
+    if isinstance(transparent := opened.info.get("transparency"), int):
+        upper[values == transparent] = 255
     inverted = opened.format == "TIFF" and getattr(opened, "tag_v2", {}).get(PHOTOMETRIC) == WHITE_IS_ZERO
-    return Image.fromarray(255 - upper if inverted else upper)  # Pillow minds it in 8 bits only
+    return Image.fromarray(255 - upper if inverted else upper)  # Pillow inverts only images of 8 bits
 
 
-def _turn(opened: Image.Image) -> None:
-    """As its EXIF says; where that makes no sense, the picture may still be whole."""
-    opened.load()  # if it is not, this says so
+def _rotate_upright(opened: Image.Image) -> None:
+    """Rotate the image as its EXIF says. Malformed EXIF is ignored, since the image itself may be whole."""
+    opened.load()  # raises for an image that is not whole
     with contextlib.suppress(*MALFORMED):
-        ImageOps.exif_transpose(opened, in_place=True)  # which turns it before it rewrites the EXIF
+        ImageOps.exif_transpose(opened, in_place=True)  # rotates before it rewrites the EXIF, which may fail
 
 
 def _in_rgb(image: Image.Image) -> Image.Image:

@@ -1,4 +1,4 @@
-"""A split of the samples on disk, and how the later stages read it."""
+"""Read a split of the samples from disk."""
 
 import tempfile
 from collections.abc import Iterator
@@ -19,13 +19,14 @@ from enginery.data.manifest import Manifest
 from enginery.data.preprocessing import normalize
 
 MANIFEST = "manifest.json"
-# Or the nearest that the profile has. Not the batch of two that the exporter sees: one frozen into it fails here.
-CHECKED = 7
+# The batch size that graphs are checked at, or the nearest that the profile has. The exporter sees a batch of two, so a
+# batch size that is frozen into the graph fails here.
+CHECKED_BATCH = 7
 
 
 @dataclass(frozen=True)
 class SampleSet:
-    """Decoded pixels, or arrays as they came, on disk: a set larger than memory is read batch by batch."""
+    """Decoded pixels, or arrays as they came, on disk. They are read batch by batch, as they may exceed memory."""
 
     folder: Path
     manifest: Manifest
@@ -39,18 +40,18 @@ class SampleSet:
 
     @property
     def labels(self) -> NDArray[np.int64] | None:
-        """None where the images have none."""
+        """Return the labels, or None if the samples have none."""
         labels = [sample.label for sample in self.manifest.samples if sample.label is not None]
         return np.array(labels, np.int64) if self.manifest.is_labeled else None
 
     @property
     def classes(self) -> int:
-        """How many; 0 where nothing says so."""
+        """Return how many classes there are, or 0 if unknown."""
         return len(self.manifest.class_names)
 
     @property
     def list_sha256(self) -> str:
-        """Names the images and their order, but not how they were prepared."""
+        """Return a hash of the samples and their order. It does not depend on how they were prepared."""
         return sha256_of([sample.sha256 for sample in self.manifest.samples])
 
     @property
@@ -60,28 +61,29 @@ class SampleSet:
 
     @property
     def axes(self) -> dict[int, str]:
-        """Which axes of the inputs may vary: the batch, and the height and width of images."""
+        """Return the axes of the inputs that may vary, by number: the batch, and the height and width of images."""
         how = self.manifest.preprocessing
         first = 1 if how and how.layout == "nhwc" else 2
         return {0: "batch"} | ({first: "height", first + 1: "width"} if how else {})
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Height and width of images."""
+        """Return the height and width of the images; arrays have neither."""
         how = self.manifest.preprocessing
         return dict(zip(("height", "width"), how.crop, strict=True)) if how else {}
 
     def read_at(self, indices: NDArray[np.int64]) -> Feeds:
-        """Samples as the model takes them, by the names of its inputs.
+        """Return samples as the model takes them, by the names of its inputs.
 
-        Mapped anew each time: what was read through a map counts as the process's memory until it closes.
+        The files are mapped anew each time: what was read through a map counts as memory of the process until the map
+        is closed.
         """
         how = self.manifest.preprocessing
         arrays = {name: np.load(self.folder / file, mmap_mode="r")[indices] for name, file in self._files.items()}
         return {name: normalize(array, how) for name, array in arrays.items()} if how else arrays
 
     def cycled(self, count: int) -> Feeds:
-        """So many samples from the start; a set that is too small goes round. Of an empty set, zeros."""
+        """Return `count` samples from the start. A smaller set is repeated, and an empty one gives zeros."""
         if len(self):
             return self.read_at(np.arange(count) % len(self))
         arrays = {name: np.load(self.folder / file, mmap_mode="r") for name, file in self._files.items()}
@@ -89,27 +91,27 @@ class SampleSet:
         return {name: np.zeros((count, *array.shape[1:]), dtype or array.dtype) for name, array in arrays.items()}
 
     def batches(self, size: int, whole: bool = False) -> Iterator[Feeds]:
-        """`whole` fills the last batch up from the start of the set: some graphs take one size alone."""
+        """Yield batches. `whole` fills the last one from the start of the set, for graphs that take only one size."""
         for start in range(0, len(self), size):
             stop = start + size if whole else min(start + size, len(self))
             yield self.read_at(np.arange(start, stop) % len(self))
 
     @property
     def _files(self) -> dict[str, str]:
-        return {name: file_of(index) for index, name in enumerate(self.manifest.inputs)}
+        return {name: input_file(index) for index, name in enumerate(self.manifest.inputs)}
 
 
 def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:
-    """What graphs are checked on: at the samples' own size, and at the smallest and largest that they must take."""
-    feeds = samples.cycled(profile.batch.nearest(CHECKED))
+    """Return what graphs are checked on: samples at their own size, and at the smallest and largest of the profile."""
+    feeds = samples.cycled(profile.batch.nearest(CHECKED_BATCH))
     ends = [resized(feeds, samples.axes, profile.at(bound)) for bound in ENDS] if profile.resizes else []
     return [feeds, *ends]
 
 
 def run_all(run: Run, samples: SampleSet, batch: int, whole: bool, label: str) -> Outputs:
-    """The outputs for all samples; those of copies that filled up the last batch are dropped.
+    """Return the outputs for all samples, without those for samples that only filled the last batch.
 
-    On disk, in files without a name, which are gone when their arrays are: masks of many images exceed memory.
+    They lie on disk, as masks of many images exceed memory, in files without a name, which vanish with their arrays.
     """
     first: dict[str, NDArray[np.generic]] = {}
     with ExitStack() as opened:
@@ -118,12 +120,12 @@ def run_all(run: Run, samples: SampleSet, batch: int, whole: bool, label: str) -
             for name, values in run(feeds).items():
                 if name not in files:
                     first[name], files[name] = values[:1].copy(), opened.enter_context(tempfile.TemporaryFile(dir="."))
-                _require_alike(name, first[name], values)
+                _require_same_shape(name, first[name], values)
                 files[name].write(np.ascontiguousarray(values).data)
         return {name: _mapped(file, len(samples), first[name]) for name, file in files.items()}
 
 
-def _require_alike(name: str, one: NDArray[np.generic], other: NDArray[np.generic]) -> None:
+def _require_same_shape(name: str, one: NDArray[np.generic], other: NDArray[np.generic]) -> None:
     if one.shape[1:] != other.shape[1:]:
         raise EngineryError(
             f"output {name} has the shape {one.shape[1:]} for some samples and {other.shape[1:]} for others of the "
@@ -136,8 +138,8 @@ def _mapped(file: IO[bytes], count: int, like: NDArray[np.generic]) -> NDArray[n
     return np.memmap(file, like.dtype, "r", shape=(count, *like.shape[1:]))
 
 
-def file_of(index: int) -> str:
-    """By number: the names of inputs may hold what file names cannot."""
+def input_file(index: int) -> str:
+    """Name the file of an input by its number, since its name may hold what file names cannot."""
     return f"input-{index}.npy"
 
 
@@ -145,8 +147,8 @@ def output_file(index: int) -> str:
     return f"output-{index}.npy"
 
 
-def begun(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> IO[bytes]:
-    """An .npy file as it begins; the values follow as they come."""
+def start_npy_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> IO[bytes]:
+    """Open a new .npy file and write its header. The caller writes the values."""
     file = path.open("wb")
     np.lib.format.write_array_header_1_0(file, {"descr": dtype.str, "fortran_order": False, "shape": shape})
     return file

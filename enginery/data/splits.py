@@ -12,13 +12,16 @@ from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.params.samples import SamplesParams
 from enginery.core.progress import progress
 from enginery.data.manifest import Manifest, Sample
-from enginery.data.sample_set import MANIFEST, begun, file_of
+from enginery.data.sample_set import MANIFEST, input_file, start_npy_file
 from enginery.data.sources.source import Source
 from enginery.data.sources.tensors import Tensors
 
 
 def split(total: int, params: SamplesParams) -> dict[str, list[int]]:
-    """Disjoint and seeded. Calibration comes last, so that its size changes nothing in the other two."""
+    """Divide the samples at random into disjoint splits.
+
+    The calibration comes last, so that its size changes nothing in the other two.
+    """
     asked = {"validation": params.validation, "training": params.training, "calibration": params.calibration}
     if sum(asked.values()) > total:
         wanted = ", ".join(f"{name} {count}" for name, count in asked.items())
@@ -36,7 +39,7 @@ def split(total: int, params: SamplesParams) -> dict[str, list[int]]:
 
 
 def write_split(source: Source | Tensors, indices: Sequence[int], params: SamplesParams, folder: Path) -> Manifest:
-    """Decode in parallel, straight to disk: memory does not grow with the number of images."""
+    """Write a split to disk while it is decoded, so that memory does not grow with the number of images."""
     with new_folder(folder) as unfinished:
         if isinstance(source, Tensors):
             inputs, samples = source.inputs, source.write(indices, unfinished)
@@ -57,7 +60,7 @@ def write_split(source: Source | Tensors, indices: Sequence[int], params: Sample
 
 def _write_pixels(source: Source, indices: Sequence[int], how: Preprocessing, folder: Path) -> list[Sample]:
     samples: list[Sample] = []
-    with begun(folder / file_of(0), np.dtype(np.uint8), (len(indices), *how.shape)) as file:
+    with start_npy_file(folder / input_file(0), np.dtype(np.uint8), (len(indices), *how.shape)) as file:
         prepared = in_parallel(lambda index: source.prepare(index, how), indices)
         for item in progress(prepared, "samples", len(indices), "images"):
             samples.append(item.sample)
@@ -66,7 +69,7 @@ def _write_pixels(source: Source, indices: Sequence[int], how: Preprocessing, fo
 
 
 def shared_images(manifests: Mapping[str, Manifest]) -> str | None:
-    """Which images, byte for byte, are in more than one split: an engine is then judged on what it was made with."""
+    """Say which images are in several splits: an engine would be judged on images that it was made with."""
     places: dict[str, dict[str, str]] = {}
     for split_name, manifest in manifests.items():
         for sample in manifest.samples:

@@ -25,7 +25,7 @@ def build_engine(
     folder: Path,
     scores: str | None = None,
 ) -> EngineRecord:
-    """Compile for the target; the folder holds all that inference needs."""
+    """Compile a graph for the target, and fill the folder with all that inference needs."""
     blueprint = read_blueprint(onnx, build)
     with new_folder(folder) as unfinished:
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""An engine in words, from its folder alone: no GPU and no runtime is needed to read it."""
+"""Describe an engine from its folder, without a GPU and without its runtime."""
 
 import json
 from pathlib import Path
@@ -37,17 +37,18 @@ def describe_engine(folder: Path) -> str:
 
 
 def engine_as_json(folder: Path) -> str:
-    """engine.json, and what follows from it."""
+    """Return engine.json together with the values that are derived from it."""
     record = read_engine(folder)
     derived = {"executed": record.executed, "share_as_asked": record.share_as_asked, "identity": record.identity}
     return json.dumps(record.model_dump(mode="json") | derived, indent=2)
 
 
 def where(target: Target) -> str:
+    """Name the machines that an engine for this target runs on."""
     if target.device == "cpu":
         return f"{target.device_name}, {target.cores} cores, {target.operating_system}"
-    which = f"{target.device_name}, driver {target.driver}" if target.device_name else "any NVIDIA GPU"
-    return f"{which}, compute capability {alternatives(target)}, {target.operating_system}"
+    gpu = f"{target.device_name}, driver {target.driver}" if target.device_name else "any NVIDIA GPU"
+    return f"{gpu}, compute capability {alternatives(target)}, {target.operating_system}"
 
 
 def _tensor(spec: TensorSpec, record: EngineRecord) -> str:
@@ -56,7 +57,7 @@ def _tensor(spec: TensorSpec, record: EngineRecord) -> str:
 
 
 def _layers(record: EngineRecord) -> str:
-    """By their main node: all that were fused into a layer are in engine.json."""
+    """Return the table of layers, each under the name of its main node. engine.json names all fused nodes."""
     rows = [
         {"precision": layer.precision, "layer": short_kind(layer), "of": short_name(layer)} for layer in record.layers
     ]

@@ -1,4 +1,4 @@
-"""Open an engine and run it. Nothing of it is loaded before its files and its target are checked."""
+"""Open an engine and run it. Its files and its target are checked before anything is loaded."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +18,9 @@ from enginery.engine.target import require_fits
 from enginery.engine.this_machine import describe_machine
 from enginery.graph.interface import TensorSpec
 
-PLAIN = InferenceParams(threads=0, cuda_graph=False)  # all cores; on a GPU, kernels are launched one by one
 
-
-def open_engine(folder: Path, machine: Machine | None = None, inference: InferenceParams = PLAIN) -> "Engine":
-    """Open an engine on this machine. Who knows the machine already may say it: to describe it takes a moment."""
+def open_engine(folder: Path, machine: Machine | None, inference: InferenceParams) -> "Engine":
+    """Open an engine. This machine is described anew if `machine` is None, which takes a moment."""
     return open_engines(folder, machine, inference, requests=1)[0]
 
 
@@ -45,7 +43,7 @@ def _this_machine(folder: Path, record: EngineRecord) -> Machine:
 
 
 class Engine:
-    """An open engine. It checks what it is fed, so that an error names the tensor and the limit."""
+    """An open engine. It checks each input first, so that an error names the tensor and the limit."""
 
     def __init__(self, record: EngineRecord, session: Session) -> None:
         self.record = record
@@ -61,6 +59,7 @@ class Engine:
 
     @property
     def replays(self) -> bool:
+        """Whether its work is launched as one CUDA graph."""
         return self._session.replays
 
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
@@ -86,7 +85,7 @@ class Engine:
         specs = {spec.name: spec for spec in self.record.interface.inputs}
         if feeds.keys() != specs.keys():
             raise EngineryError(f"the engine takes {', '.join(specs)}, but was given {', '.join(feeds) or 'nothing'}")
-        given: dict[str, tuple[str, int]] = {}  # by axis: the first input that has it, and its size
+        given: dict[str, tuple[str, int]] = {}  # by axis: the first input that has the axis, and the size there
         for name, array in feeds.items():
             spec = specs[name]
             if array.dtype != spec.dtype:
@@ -97,9 +96,9 @@ class Engine:
                     f"input {name} has shape {array.shape}, and the engine takes ({', '.join(map(str, wanted))})"
                 )
             for axis, size in zip(spec.shape, array.shape, strict=True):
-                first, others = given.setdefault(axis, (name, size)) if isinstance(axis, str) else (name, size)
-                if size != others:
-                    raise EngineryError(f"input {name} has {axis} {size}, and input {first} has {others}")
+                first, first_size = given.setdefault(axis, (name, size)) if isinstance(axis, str) else (name, size)
+                if size != first_size:
+                    raise EngineryError(f"input {name} has {axis} {size}, and input {first} has {first_size}")
 
     def _fits(self, size: int, wanted: int | str) -> bool:
         return size == wanted if isinstance(wanted, int) else size in self.record.profile.ranges[wanted]

@@ -1,4 +1,4 @@
-"""The folder of an engine: find it by what someone typed, and check it before anything in it is used."""
+"""The folder of an engine: find it from what a user typed, and check it before anything in it is used."""
 
 import difflib
 from pathlib import Path
@@ -9,13 +9,13 @@ from enginery.core.paths import ENGINES
 from enginery.engine.record import EngineRecord
 
 RECORD, REPRODUCE = "engine.json", "reproduce.sh"
-BUNDLED = "engine"  # where a bundle has its own
+BUNDLED = "engine"  # the folder of the engine inside a bundle
 
 
 def read_engine(folder: Path) -> EngineRecord:
-    """Return what is known of the engine, if its files are whole.
+    """Return the record of the engine, and refuse it if a file is damaged or missing.
 
-    An engine is executable code, and a compiler's own checks miss damage: the hashes come before everything else.
+    An engine is executable code, and a runtime's own checks miss damage: the hashes are checked before anything else.
     """
     require_engine(folder)
     record = EngineRecord.read(folder / RECORD)
@@ -32,7 +32,10 @@ def require_whole(record: EngineRecord, folder: Path) -> None:
 
 
 def require_made_of(record: EngineRecord, precision: str, onnx: Path) -> None:
-    """The engine of one precision and the graph of another would agree with PyTorch, and prove nothing."""
+    """Refuse an engine that was built from another graph or as another precision.
+
+    It might agree with PyTorch and would prove nothing.
+    """
     if record.precision != precision or record.onnx_sha256 != sha256(onnx):
         raise EngineryError(f"the engine was not built as {precision} of {onnx}: run `dvc repro` to build it again")
 
@@ -51,6 +54,6 @@ def require_engine(folder: Path) -> None:
 
 
 def _engines_near(folder: Path) -> dict[str, Path]:
-    """By name: those beside the folder, and those of the pipeline, for who gives a precision alone."""
+    """Return engines by name: the ones beside the folder, and the pipeline's, which a user may mean by a bare name."""
     found = [record.parent for place in (ENGINES, folder.parent) for record in sorted(place.glob(f"*/{RECORD}"))]
     return {engine.name: engine for engine in found}

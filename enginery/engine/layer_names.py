@@ -5,17 +5,18 @@ import re
 from enginery.engine.record import Layer
 
 MOST_CHARACTERS = 48
-BETWEEN_NAMES = re.compile(r"\s*(?:,|\+|\|\|)\s*")  # of the nodes in a fused layer
-ADDED_ENDING = re.compile(r"/WithoutBiases$|_token_\d+$")  # OpenVINO's, and ONNX Runtime's where channels are last
+BETWEEN_NAMES = re.compile(r"\s*(?:,|\+|\|\|)\s*")  # the name of a fused layer lists its nodes
+ADDED_ENDING = re.compile(r"/WithoutBiases$|_token_\d+$")  # by OpenVINO, and by ONNX Runtime where channels are last
 
 
 def node_names(layer: Layer) -> list[str]:
+    """Return the names of the graph's nodes that became this layer."""
     names = (ADDED_ENDING.sub("", name) for name in BETWEEN_NAMES.split(layer.name))
     return list(dict.fromkeys(name for name in names if name)) or [layer.kind]
 
 
 def short_name(layer: Layer) -> str:
-    """The main node, and how many were fused with it."""
+    """Return the name of the main node, and how many nodes were fused with it."""
     main, *fused = node_names(layer)
     if len(main) > MOST_CHARACTERS:
         main = f"{main[: MOST_CHARACTERS // 2]}...{main[-MOST_CHARACTERS // 2 :]}"
@@ -23,5 +24,5 @@ def short_name(layer: Layer) -> str:
 
 
 def short_kind(layer: Layer) -> str:
-    """Without the kernel's name, which TensorRT's layers have."""
+    """Return the kind without the name of the kernel, which follows it in TensorRT's layers."""
     return layer.kind.partition(" ")[0]

@@ -1,10 +1,10 @@
-"""machine.json: what a timing is worth."""
+"""machine.json: the machine that engines are built for and timings belong to."""
 
 from enginery.core.record import Record
 
 
 class Machine(Record):
-    """What a timing is worth: stable facts only, no clocks and no free memory."""
+    """The facts that an engine and a timing depend on. All are stable: clocks and free memory are not among them."""
 
     runtime: str
     runtime_version: str

@@ -1,6 +1,8 @@
-"""Which precisions a CPU executes natively: a convolution in each is compiled, and the compiler says what it made.
+"""Find out which precisions a machine executes natively.
 
-A processor's flags do not tell, and a runtime's list of capabilities does not either: OpenVINO lists FP16 everywhere.
+On TensorRT, which takes long to build, the GPU's generation answers. Elsewhere a convolution in each precision is
+compiled, and the compiler says what it made of it: neither a processor's flags nor a runtime's list of capabilities
+can be trusted. OpenVINO lists FP16 everywhere.
 """
 
 import tempfile
@@ -13,22 +15,29 @@ from onnx import TensorProto, helper, numpy_helper
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import BuildParams, Profile, Range
 from enginery.core.precisions import PRECISIONS
+from enginery.core.runtimes import RUNTIMES
+from enginery.engine.machine import Machine
 from enginery.engine.runtimes import load_runtime
 from enginery.graph.interface import read_blueprint
 
 CHANNELS, SIZE = 16, 8
-NOT_AT_ALL = "not at all"
+NOT_AT_ALL, UNKNOWN = "not at all", "not known without a GPU"
 ONE = Profile(batch=Range(min=1, opt=1, max=1))
 OPSET = 22  # the first that allows convolutions in bf16
 
 
-def executed_as(runtime: str, build: BuildParams) -> dict[str, str]:
-    """By precision: what the runtime executes it in here."""
-    build = build.model_copy(update={"profile": ONE})
-    return {precision: _executed(runtime, precision, build) for precision in PRECISIONS}
+def executed_as(machine: Machine, build: BuildParams) -> dict[str, str]:
+    """Return, by precision, the one that the machine executes in its place: the same one where it is native."""
+    if not RUNTIMES[machine.runtime].is_tensorrt:
+        build = build.model_copy(update={"profile": ONE})
+        return {precision: _compiled_as(machine.runtime, precision, build) for precision in PRECISIONS}
+    if not machine.capability:
+        return dict.fromkeys(PRECISIONS, UNKNOWN)
+    here = tuple(int(part) for part in machine.capability.split("."))
+    return {name: name if here >= facts.since else NOT_AT_ALL for name, facts in PRECISIONS.items()}
 
 
-def _executed(runtime: str, precision: str, build: BuildParams) -> str:
+def _compiled_as(runtime: str, precision: str, build: BuildParams) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "model.onnx"
         onnx.save(convolution(precision), path)
@@ -40,7 +49,7 @@ def _executed(runtime: str, precision: str, build: BuildParams) -> str:
 
 
 def convolution(precision: str) -> onnx.ModelProto:
-    """As AutoCast writes a float precision, as ModelOpt writes a quantized one."""
+    """Return a graph of one convolution: in a float precision as AutoCast writes it, quantized as ModelOpt does."""
     weights = np.random.default_rng(0).normal(0, 0.1, (CHANNELS, CHANNELS, 3, 3)).astype(np.float32)
     facts, element = PRECISIONS[precision], int(TensorProto.DataType.Value(PRECISIONS[precision].onnx_type))
     if not facts.is_quantized:

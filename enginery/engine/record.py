@@ -1,4 +1,6 @@
-"""engine.json: everything that is known of an engine."""
+"""engine.json: everything that is known of an engine, and what its layers really run in."""
+
+from collections import Counter
 
 from enginery.core.files import sha256_of
 from enginery.core.params.build import BuildParams, Profile
@@ -8,6 +10,8 @@ from enginery.core.precisions import accepted_as
 from enginery.core.record import Record
 from enginery.engine.target import Target
 from enginery.graph.interface import Blueprint, Interface
+
+UNKNOWN = "unknown"  # the kind or precision of a layer that the runtime does not describe
 
 
 class Layer(Record):
@@ -34,7 +38,7 @@ class EngineRecord(Record):
     build_seconds: float
     preprocessing: Preprocessing | None
     class_names: tuple[str, ...]
-    scores: str | None  # model.scores, as params.yaml has it
+    scores: str | None  # model.scores of params.yaml
 
     @property
     def blueprint(self) -> Blueprint:
@@ -50,31 +54,52 @@ class EngineRecord(Record):
 
     @property
     def identity(self) -> str:
-        """Another one after each build: it covers the hashes of the files, and all else that is written here."""
+        """Return a hash of this record. Each build gives another one, since it covers the hashes of the files."""
         return sha256_of(self.model_dump(mode="json"))
 
     @property
+    def compute_layers(self) -> list[Layer]:
+        """Return the layers that carry the arithmetic."""
+        return [layer for layer in self.layers if layer.computes]
+
+    @property
+    def layers_are_known(self) -> bool:
+        """Tell whether the executed layers are known. A compiler without a GPU cannot tell what a GPU will execute."""
+        return bool(self.compute_layers)
+
+    @property
     def executed(self) -> dict[str, int]:
-        """How many of the layers that carry the arithmetic run in which precision; none if that is not known."""
-        precisions = [layer.precision for layer in self.layers if layer.computes]
-        return {name: precisions.count(name) for name in sorted(set(precisions), key=precisions.count, reverse=True)}
+        """Count the compute layers by the precision that they run in, the most frequent first."""
+        return dict(Counter(layer.precision for layer in self.compute_layers).most_common())
 
     @property
-    def ran_as(self) -> str | None:
-        """Another precision than its own, if it is known that none of its arithmetic ran in that."""
-        return None if self.share_as_asked else next(iter(self.executed), None)
-
-    @property
-    def as_asked(self) -> tuple[str, ...]:
+    def accepted(self) -> tuple[str, ...]:
+        """Return the precisions that a layer may run in to count as asked."""
         return accepted_as(self.precision, self.build.tf32)
 
     @property
+    def not_as_asked(self) -> list[Layer]:
+        """Return the compute layers that run in another precision than the engine's."""
+        return [layer for layer in self.compute_layers if layer.precision not in self.accepted]
+
+    @property
     def share_as_asked(self) -> float:
-        """The share of compute layers that run in the precision the engine is named after."""
-        return sum(self.executed.get(name, 0) for name in self.as_asked) / max(1, sum(self.executed.values()))
+        """Return the share of the compute layers that run in the engine's precision."""
+        layers = self.compute_layers
+        return (len(layers) - len(self.not_as_asked)) / max(1, len(layers))
+
+    @property
+    def ran_as(self) -> str | None:
+        """Return the precision that took the place of the engine's, if no compute layer runs in the engine's."""
+        return None if self.share_as_asked else next(iter(self.executed), None)
+
+    @property
+    def runs_its_precision(self) -> bool:
+        """Tell whether any compute layer runs in the engine's precision. If none does, its speed is another one's."""
+        return self.ran_as is None
 
 
 class LayerTime(Layer):
-    """The median over calls; 0 where the runtime has nothing to do for the layer."""
+    """A layer and its median time over several calls, which is 0 where the runtime has nothing to do for it."""
 
     milliseconds: float

@@ -1,4 +1,4 @@
-"""What an engine is compiled for, and whether it runs on a machine."""
+"""The target of an engine: what it is compiled for, and whether a machine fits it."""
 
 from collections.abc import Mapping
 
@@ -7,15 +7,16 @@ from pydantic import Field
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import TensorRTParams
 from enginery.core.record import Record
+from enginery.core.runtimes import RUNTIMES
 from enginery.engine.machine import Machine
 
 
 class Target(Record):
-    """What an engine is compiled for. None stands for any: a portable engine is bound to less than its builder."""
+    """The machines that an engine is compiled for. None stands for any: a portable engine fits several machines."""
 
     runtime: str
     runtime_version: str
-    or_newer: bool
+    or_newer: bool  # whether a later version of the runtime, of the same major version, fits as well
     device: str
     device_name: str | None
     capabilities: tuple[str, ...] = Field(min_length=1)
@@ -25,32 +26,31 @@ class Target(Record):
     operating_system: str
 
 
-SHARED = ("runtime", "runtime_version", "device", "device_name", "driver", "cuda", "cores", "operating_system")
-OR_NEWER = "+"
+MUST_AGREE = ("runtime", "runtime_version", "device", "device_name", "driver", "cuda", "cores", "operating_system")
+OR_NEWER = "+"  # at the end of a compute capability: later ones fit as well
+ANY_GPU: dict[str, object] = {"device_name": None, "driver": None, "cuda": None, "cores": None}
 
 
 def target_of(machine: Machine, options: TensorRTParams) -> Target:
-    """An engine is bound to all of its machine, but for the portable ones of TensorRT."""
+    """Return what an engine that this machine builds fits: this machine alone, or more if TensorRT builds it so."""
     exact = Target(
-        **machine.model_dump(include=set(SHARED)),
+        **machine.model_dump(include=set(MUST_AGREE)),
         capabilities=(machine.capability,),
         or_newer=False,
     )
-    any_gpu = {"device_name": None, "driver": None, "cuda": None, "cores": None}
-    if machine.runtime == "tensorrt_rtx":
-        return exact.model_copy(update={**any_gpu, "capabilities": options.compute_capabilities})
-    if machine.runtime != "tensorrt":
+    facts = RUNTIMES[machine.runtime]
+    if not facts.is_tensorrt:
         return exact
-    loosened: dict[str, object] = {}
-    if options.hardware_compatibility != "none":
-        loosened |= any_gpu
+    if facts.builds_without_gpu:
+        return exact.model_copy(update=ANY_GPU | {"capabilities": options.compute_capabilities})
+    fits = ANY_GPU if options.hardware_compatibility != "none" else {}
     if options.hardware_compatibility == "ampere_plus":
-        loosened["capabilities"] = ("8.0" + OR_NEWER,)
-    loosened["or_newer"] = options.version_compatible
-    return exact.model_copy(update=loosened)
+        fits = fits | {"capabilities": ("8.0" + OR_NEWER,)}
+    return exact.model_copy(update=fits | {"or_newer": options.version_compatible})
 
 
 def require_fits(target: Target, machine: Machine, what: object) -> None:
+    """Refuse an engine on a machine that does not fit its target. `what` names the engine in the error."""
     if target.device == machine.device == "cuda" and not machine.capability:
         raise EngineryError(
             f"{what} needs a GPU of compute capability {alternatives(target)}, and this machine shows none. "
@@ -63,8 +63,8 @@ def require_fits(target: Target, machine: Machine, what: object) -> None:
 
 
 def differences(target: Target, machine: Machine) -> Mapping[str, tuple[str, str]]:
-    """What the engine is bound to, and the machine is not, by name."""
-    found = {name: (getattr(target, name), getattr(machine, name)) for name in SHARED}
+    """Return what differs, by name: the value that the target asks for, and the machine's."""
+    found = {name: (getattr(target, name), getattr(machine, name)) for name in MUST_AGREE}
     differing = {
         name: (repr(there), repr(here)) for name, (there, here) in found.items() if there is not None and there != here
     }
@@ -79,7 +79,7 @@ def differences(target: Target, machine: Machine) -> Mapping[str, tuple[str, str
 
 
 def _is_later_of_same_major(version: str, than: str) -> bool:
-    """What a version-compatible engine runs with."""
+    """Tell whether a version-compatible engine of version `than` runs with `version`."""
     return version.partition(".")[0] == than.partition(".")[0] and _number(version) >= _number(than)
 
 
@@ -94,6 +94,7 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def alternatives(target: Target) -> str:
+    """List the compute capabilities that fit."""
     *others, last = [
         f"{listed.removesuffix(OR_NEWER)} or newer" if listed.endswith(OR_NEWER) else listed
         for listed in target.capabilities

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from enginery.core.cores import usable_cores
 from enginery.core.errors import EngineryError
-from enginery.core.runtimes import RuntimeName
+from enginery.core.runtimes import RUNTIMES, RuntimeName
 from enginery.engine.gpu.nvml import NO_GPU, Hardware, find_gpu, why_no_gpu
 from enginery.engine.machine import Machine
 from enginery.engine.runtimes import load_runtime
 
-GPU_RUNTIMES: tuple[RuntimeName, ...] = ("tensorrt", "onnxruntime")  # the preferred one first
+GPU_RUNTIMES: tuple[RuntimeName, ...] = ("tensorrt", "onnxruntime")  # for runtime: auto, the preferred one first
 WITHOUT_GPU = Hardware(name="a machine without a GPU", capability="", driver="", cuda="")
 INSTRUCTION_SETS = (
     "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "amx_int8",
@@ -20,7 +20,7 @@ INSTRUCTION_SETS = (
 
 
 def describe_machine(wanted: str) -> Machine:
-    """Resolve the runtime, once, and name everything that an engine and a timing depend on."""
+    """Return all that an engine and a timing depend on here. If the runtime is `auto`, this is where it is chosen."""
     name = wanted if wanted != "auto" else _preferred()
     runtime = load_runtime(name)
     missing = runtime.missing()
@@ -45,15 +45,16 @@ def _gpu_for(runtime: str) -> Hardware:
     gpu = find_gpu()
     if gpu:
         return gpu
-    if runtime == "tensorrt_rtx":  # it builds without one
-        _tell_unless_plain("runtime: tensorrt_rtx builds without the GPU")
+    facts = RUNTIMES[runtime]
+    if facts.builds_without_gpu:
+        _say_why_gpu_is_not_used(f"runtime: {runtime} builds without the GPU")
         return WITHOUT_GPU
-    advice = "; runtime: tensorrt_rtx builds without one" if runtime == "tensorrt" else ""
+    advice = "; runtime: tensorrt_rtx builds without one" if facts.is_tensorrt else ""
     raise EngineryError(f"runtime: {runtime} needs an NVIDIA GPU, but {why_no_gpu()}{advice}")
 
 
-def _tell_unless_plain(consequence: str) -> None:
-    """That there is no GPU needs no word; that one cannot be used does."""
+def _say_why_gpu_is_not_used(consequence: str) -> None:
+    """Print the reason, unless there is simply no GPU."""
     reason = why_no_gpu()
     if reason != NO_GPU:
         print(f"{consequence}: {reason}", file=sys.stderr)
@@ -68,9 +69,9 @@ def find_cpu() -> Hardware:
 
 
 def _preferred() -> RuntimeName:
-    """TensorRT where there is a GPU for it, else ONNX Runtime's CUDA provider; OpenVINO on any other machine."""
+    """Choose TensorRT or else ONNX Runtime's CUDA provider where there is a GPU, and OpenVINO on any other machine."""
     if find_gpu() is None:
-        _tell_unless_plain("runtime: auto goes on without the GPU")
+        _say_why_gpu_is_not_used("runtime: auto goes on without the GPU")
         return "openvino"
     for name in GPU_RUNTIMES:
         runtime = load_runtime(name)

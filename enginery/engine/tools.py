@@ -6,7 +6,7 @@ from enginery.core.record import Record
 
 
 class Tools(Record):
-    """The libraries that shape a graph: a new version of one makes new files."""
+    """The installed versions by library. A new version of one makes new files."""
 
     versions: dict[str, str]
 

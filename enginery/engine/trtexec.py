@@ -1,4 +1,4 @@
-"""The same build and a comparable measurement by NVIDIA's own command, for whoever would rather not take our word."""
+"""Write a script that repeats a build and times its engine with NVIDIA's own command, as an independent check."""
 
 import shlex
 
@@ -9,7 +9,7 @@ from enginery.engine.record import EngineRecord
 COMPATIBILITY = {"same_compute_capability": "sameComputeCapability", "ampere_plus": "ampere+"}
 SCRIPT = """\
 #!/usr/bin/env bash
-# What {command} of {runtime} {version} makes of the same graph, and how fast this engine is by its clock.
+# Build the same graph with {command} of {runtime} {version}, and time this engine by its clock.
 # Usage: bash reproduce.sh [batch size]
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -24,7 +24,7 @@ batch=${{1:-{batch}}}
 
 
 def reproduce_script(record: EngineRecord, onnx: str) -> str:
-    """`onnx` as seen from the engine's folder."""
+    """Return the script. `onnx` is the path of the graph as seen from the engine's folder."""
     return SCRIPT.format(
         command=RUNTIMES[record.target.runtime].trtexec,
         runtime=record.target.runtime,
@@ -58,7 +58,10 @@ def build_options(record: EngineRecord, onnx: str) -> list[str]:
 
 
 def run_options(record: EngineRecord) -> list[str]:
-    """With the copies that our own end-to-end times include. From 11 on, trtexec leaves them out unless told."""
+    """Return the options for timing the engine.
+
+    They include the copies, as Enginery's own end-to-end times do. From 11 on, trtexec leaves copies out by default.
+    """
     flags = [
         "--loadEngine=engine.plan",
         f"--shapes={_shapes(record, 'opt', '${batch}')}",
@@ -90,7 +93,7 @@ def _major(record: EngineRecord) -> int:
 
 
 def _shapes(record: EngineRecord, bound: Bound, batch: str | None = None) -> str:
-    """`batch`, if given, is what the script puts in."""
+    """Return the shapes of all inputs. `batch`, if given, is the variable of the script that takes its place."""
     sizes = record.profile.at(bound)
     shapes = {spec.name: spec.at(sizes) for spec in record.interface.inputs}
     return ",".join(

@@ -9,7 +9,7 @@ from enginery.data.feeds import Feeds, Outputs
 
 
 def open_as_written(model: onnx.ModelProto | Path) -> onnxruntime.InferenceSession:
-    """ONNX Runtime on the CPU with its optimizer off: what the graph says, not what a compiler made of it."""
+    """Open a session that computes what the graph says, not what a compiler makes of it."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3

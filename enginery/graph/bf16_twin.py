@@ -1,9 +1,9 @@
 """Make a float32 graph that computes what a bfloat16 graph means, for a runtime without bfloat16 kernels.
 
-ONNX Runtime's CPU provider cannot execute Conv in bfloat16. Computing in float32 and rounding each result to bfloat16
-is what the graph says: arithmetic units take bfloat16 operands, accumulate in float32 and round once.
+ONNX Runtime's CPU provider cannot execute Conv in bfloat16. This graph computes in float32 and rounds each result to
+bfloat16, as arithmetic units do: they take bfloat16 operands, accumulate in float32 and round once.
 
-This is written on protobuf: a runtime imports it, and importing onnx_ir takes longer than importing onnx.
+The module uses onnx alone, since stages that only run graphs import it, and onnx_ir takes longer to import.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ BF16, FP32 = TensorProto.BFLOAT16, TensorProto.FLOAT
 
 
 def uses_bf16(model: onnx.ModelProto) -> bool:
-    """Return whether a constant is in bfloat16, or a node casts to it."""
+    """Tell whether a constant is in bfloat16, or a node casts to it."""
     return any(
         any(tensor.data_type == BF16 for tensor in graph.initializer) or any(map(_casts_to_bf16, graph.node))
         for graph in _with_bodies(model.graph)

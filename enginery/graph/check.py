@@ -11,7 +11,7 @@ from enginery.data.feeds import Outputs
 
 
 class GraphCheck(Record):
-    """How far a graph's outputs lie from those it must reproduce, on real samples."""
+    """The distance of a graph's outputs from those that it must reproduce, on real samples."""
 
     samples: int
     max_abs_error: float
@@ -19,13 +19,13 @@ class GraphCheck(Record):
 
 
 def check_at_each_size(wanted: Sequence[Outputs], got: Sequence[Outputs], limit: float, what: str) -> GraphCheck:
-    """The worst of them."""
+    """Check the outputs at each size of the inputs, and return the check with the largest error."""
     checks = [check_graph(one, other, limit, what) for one, other in zip(wanted, got, strict=True)]
     return max(checks, key=lambda check: check.relative_error)
 
 
 def check_graph(wanted: Outputs, got: Outputs, limit: float, what: str) -> GraphCheck:
-    """Compare outputs; a graph that strays past the limit stops the pipeline here, where the cause is known."""
+    """Compare outputs, and refuse a graph beyond the limit, since its cause is known here and not in later stages."""
     for name, values in wanted.items():
         if got[name].shape != values.shape:
             raise EngineryError(f"{what}: {name} has shape {got[name].shape} and should have {values.shape}")

@@ -14,10 +14,10 @@ from enginery.graph.onnx_file import graph_inputs, load_graph
 
 
 class TensorSpec(Record):
-    """A tensor of a graph and its engine; an axis that varies has its name for a size: batch, height or width.
+    """A tensor of a graph and its engine. A size that varies is a name: batch, height or width.
 
-    An output's may follow from those, and is then called as the graph does, such as height//8, or ? where that says
-    nothing: how large it is, only a run tells.
+    A size of an output may follow from these. It then has the graph's own name, such as height//8, or ? where the
+    graph has none, and only a run tells how large it is.
     """
 
     name: str
@@ -28,7 +28,7 @@ class TensorSpec(Record):
         return tuple(size if isinstance(size, int) else sizes[size] for size in self.shape)
 
     def fits(self, shape: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
-        """Whether it may have this shape; an axis that is not among the sizes may be as large as it likes."""
+        """Tell whether the tensor may have this shape. An axis without an entry in `sizes` may have any size."""
         wanted = [sizes.get(size, size) if isinstance(size, str) else size for size in self.shape]
         return len(shape) == len(wanted) and all(
             found == size or (isinstance(size, str) and found >= 0) for found, size in zip(shape, wanted, strict=True)
@@ -36,13 +36,13 @@ class TensorSpec(Record):
 
 
 class Interface(Record):
-    """What a graph takes and returns: read from it once, and the engine's from then on."""
+    """The inputs and outputs of a graph, which are also those of its engine."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
     def sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-        """The axes that vary, at these shapes of the inputs."""
+        """Return the size of each axis that varies, from the shapes of the inputs."""
         return {
             axis: size
             for spec in self.inputs
@@ -53,15 +53,15 @@ class Interface(Record):
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What a runtime makes an engine to be, and has to be told again to open it."""
+    """What a runtime must know to build an engine, and again to open it."""
 
     interface: Interface
     build: BuildParams
 
 
 FLOATS = ("float32", "float16", "float64")
-UNNAMED = "?"  # an output's size of which the graph says only that it varies
-MADE_UP = "unk__"  # how ONNX's shape inference begins the names that it gives to those
+UNNAMED = "?"  # stands for an output's size that varies and has no name in the graph
+INFERRED_NAME = "unk__"  # the beginning of each name that ONNX's shape inference makes up for such a size
 
 
 def read_blueprint(path: Path, build: BuildParams) -> Blueprint:
@@ -73,31 +73,39 @@ def read_interface(path: Path, profile: Profile) -> Interface:
 
 
 def interface_of(model: onnx.ModelProto, profile: Profile, what: str) -> Interface:
-    """The graph's inputs and outputs. Runtimes differ in what they say of graphs that cannot be built for `profile`."""
+    """Return the graph's inputs and outputs, and refuse a graph that cannot be built for `profile`.
+
+    Each runtime would refuse it in its own words, or not at all.
+    """
     graph = onnx.shape_inference.infer_shapes(model).graph
-    inputs = tuple(_spec(tensor, profile, f"{what}: input", follows=False) for tensor in graph_inputs(graph))
-    outputs = tuple(_spec(tensor, profile, f"{what}: output", follows=profile.resizes) for tensor in graph.output)
+    inputs = tuple(_spec(tensor, profile, f"{what}: input") for tensor in graph_inputs(graph))
+    outputs = tuple(
+        _spec(tensor, profile, f"{what}: output", has_other_sizes=profile.resizes) for tensor in graph.output
+    )
     for spec in inputs:
         if spec.dtype == "object":
             raise EngineryError(f"{what}: input {spec.name} holds no numbers")
         _require_batch(spec, profile.batch, f"{what}: the batch of input {spec.name}")
-    varies = any(spec.shape[0] == BATCH for spec in inputs)
+    _require_usable_outputs(outputs, any(spec.shape[0] == BATCH for spec in inputs), what)
+    return Interface(inputs=inputs, outputs=outputs)
+
+
+def _require_usable_outputs(outputs: tuple[TensorSpec, ...], batch_varies: bool, what: str) -> None:
     for spec in outputs:
         if spec.dtype not in FLOATS:
             raise EngineryError(
                 f"{what}: output {spec.name} is {spec.dtype} and must be one of {', '.join(FLOATS)}, "
                 "to be held against PyTorch"
             )
-        if varies and (not spec.shape or spec.shape[0] != BATCH):
+        if batch_varies and (not spec.shape or spec.shape[0] != BATCH):
             raise EngineryError(
                 f"{what}: the batch of output {spec.name} is fixed and that of the input is not: "
                 "a batch size is frozen into the graph"
             )
-    return Interface(inputs=inputs, outputs=outputs)
 
 
-def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, follows: bool) -> TensorSpec:
-    """`follows`: what varies may have another size than the profile's, for it comes of one of those."""
+def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, has_other_sizes: bool = False) -> TensorSpec:
+    """Describe a tensor, some of whose sizes may follow from the profile's where it `has_other_sizes`."""
     if not tensor.type.HasField("tensor_type"):
         found = tensor.type.WhichOneof("value").removesuffix("_type")
         raise EngineryError(f"{what} {tensor.name} is a {found} and no tensor")
@@ -108,7 +116,7 @@ def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, follows: boo
         shape[0] = BATCH
     for axis, size in enumerate(shape):
         if isinstance(size, str) and size not in profile.ranges:
-            if not follows:
+            if not has_other_sizes:
                 raise EngineryError(
                     f"{what} {tensor.name} has a dynamic size '{size or 'without a name'}' at axis {axis}: "
                     f"only {', '.join(profile.ranges)} may vary, as build.profile has it"
@@ -118,7 +126,7 @@ def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, follows: boo
 
 
 def _name_of(size: onnx.TensorShapeProto.Dimension) -> str:
-    return "" if size.dim_param.startswith(MADE_UP) else str(size.dim_param)
+    return "" if size.dim_param.startswith(INFERRED_NAME) else str(size.dim_param)
 
 
 def _require_batch(spec: TensorSpec, sizes: Range, what: str) -> None:

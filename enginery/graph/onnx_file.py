@@ -16,7 +16,7 @@ def load_graph(path: Path) -> onnx.ModelProto:
         onnx.checker.check_model(model)
     except FileNotFoundError:
         raise EngineryError(f"{path} is missing: run `dvc repro` to make it") from None
-    except (DecodeError, ValueError, onnx.checker.ValidationError) as error:  # the second of weights beside the file
+    except (DecodeError, ValueError, onnx.checker.ValidationError) as error:  # ValueError: bad weights beside the file
         if is_plan(path):
             raise EngineryError(f"{path} is a TensorRT engine, and an ONNX file is expected") from None
         raise EngineryError(f"{path} is not a valid ONNX file, it may be truncated: {error}") from None
@@ -24,13 +24,13 @@ def load_graph(path: Path) -> onnx.ModelProto:
 
 
 def is_plan(path: Path) -> bool:
-    """TensorRT's engines begin with ftrt, those for RTX with vtrt."""
+    """Tell whether the file is a TensorRT engine, which begins with ftrt, or vtrt for RTX."""
     with path.open("rb") as file:
         return file.read(4)[1:] == b"trt"
 
 
 def graph_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """What it is fed: old files list their weights as inputs too."""
+    """Return the inputs without the weights, which old files list as inputs too."""
     constants = {tensor.name for tensor in graph.initializer}
     return [tensor for tensor in graph.input if tensor.name not in constants]
 
@@ -50,5 +50,5 @@ def count_nodes(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """ONNX's own; a graph may use others beside it."""
+    """Return the version of ONNX's own operators; a graph may use other operator sets beside them."""
     return max(int(entry.version) for entry in model.opset_import if not entry.domain)

@@ -1,9 +1,6 @@
 """Simplify with onnxsim, then fold constants with Polygraphy."""
 
 import onnx
-import onnxsim
-from polygraphy.backend.onnx import fold_constants as polygraphy_fold
-from polygraphy.logger import G_LOGGER
 
 from enginery.core.errors import EngineryError
 from enginery.core.record import Record
@@ -18,10 +15,12 @@ class Simplification(Record):
     against_exported: GraphCheck
 
 
-SIMPLIFY_LIMIT = 1e-5  # folding reorders nothing: only the last bits may move
+SIMPLIFY_LIMIT = 1e-5  # folding keeps the order of sums: only the last bits may change
 
 
 def simplify_graph(model: onnx.ModelProto) -> onnx.ModelProto:
+    import onnxsim  # here, since it imports PyTorch, which a reader of the record does not need
+
     simplified: onnx.ModelProto
     simplified, ok = onnxsim.simplify(model)
     if not ok:
@@ -30,7 +29,10 @@ def simplify_graph(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def fold_constants(model: onnx.ModelProto) -> onnx.ModelProto:
-    # Without shape inference: with it, a wrong output shape was written into some segmentation models.
+    from polygraphy.backend.onnx import fold_constants as polygraphy_fold
+    from polygraphy.logger import G_LOGGER
+
+    # With shape inference, Polygraphy wrote a wrong output shape into some segmentation models.
     with G_LOGGER.verbosity(G_LOGGER.ERROR):
         folded: onnx.ModelProto = polygraphy_fold(model, do_shape_inference=False, error_ok=False)
     return folded

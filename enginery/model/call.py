@@ -10,17 +10,17 @@ from enginery.core.errors import EngineryError
 
 State = dict[str, torch.Tensor]
 Tensors = dict[str, torch.Tensor]
-OUTPUT = "logits"  # what a model's only output is called
+OUTPUT = "logits"  # the name of an output that the model gives no name
 
 
 def call_model(model: nn.Module, feeds: Mapping[str, torch.Tensor]) -> Tensors:
-    """One input is given by position, several by name; the outputs have names, whatever shape they come in."""
+    """Call the model with one input by position, or several by name, and return its outputs by name."""
     result = model(*feeds.values()) if len(feeds) == 1 else model(**feeds)
     return name_outputs(result)
 
 
 def name_outputs(result: Any) -> Tensors:
-    """A tensor, a dict, a named tuple, or a tuple of them; what is None is left out."""
+    """Return the outputs by name, from a tensor, a dict, a named tuple, a tuple or a list; leave out None."""
     if isinstance(result, torch.Tensor):
         return {OUTPUT: result}
     if isinstance(result, Mapping):

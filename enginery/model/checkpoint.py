@@ -2,8 +2,9 @@
 
 import pickle
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ WEIGHTS, WEIGHTS_RECORD = "weights.pt", "weights.json"
 
 
 def load_model(folder: Path) -> nn.Module:
-    """What the stage `weights` left."""
+    """Return the model that the stage `weights` wrote."""
     record = Weights.read(folder / WEIGHTS_RECORD)
     model = make_model(ModelParams(source=record.model, arguments=record.arguments), record.classes)
     apply_weights(model, read_checkpoint(folder / WEIGHTS), folder / WEIGHTS)
@@ -27,24 +28,10 @@ def load_model(folder: Path) -> nn.Module:
 
 
 def read_checkpoint(path: Path) -> State:
-    """Tensors only (`weights_only`): a checkpoint that wants to run code on loading is refused."""
+    """Return the tensors of a checkpoint, and refuse a file that would run code when it is loaded."""
     if path.is_file() and not path.stat().st_size:
-        raise EngineryError(f"{path} is empty: bring the checkpoint anew")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise EngineryError(
-            f"{path} {_what_it_needs(error)}; save it again with torch.save(model.state_dict(), path)"
-        ) from None
-    except (FileNotFoundError, IsADirectoryError):
-        raise
-    except Exception as error:  # damage surfaces wherever torch's reader happens to be
-        if "TorchScript" in str(error):
-            raise EngineryError(
-                f"{path} is a TorchScript archive, which holds code: save the tensors alone, with "
-                "torch.save(model.state_dict(), path)"
-            ) from None
-        raise EngineryError(f"{path} cannot be read, it may be truncated: {first_line(error)}") from None
+        raise EngineryError(f"{path} is empty: copy the checkpoint again")
+    content = _load(path)
     for wrapper in ("state_dict", "model_state_dict", "model"):  # the names that training scripts use
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
@@ -56,13 +43,36 @@ def read_checkpoint(path: Path) -> State:
         raise EngineryError(
             f"{path} holds tensors that are sparse, or without values, in {first_few(odd, most=3)}: save them dense"
         )
-    state = OrderedDict(content)
-    state._metadata = getattr(content, "_metadata", {})  # type: ignore[attr-defined]
+    return _state(content, getattr(content, "_metadata", {}))
+
+
+def _load(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise EngineryError(
+            f"{path} {_why_refused(error)}; save it again with torch.save(model.state_dict(), path)"
+        ) from None
+    except (FileNotFoundError, IsADirectoryError):
+        raise
+    except Exception as error:  # the type of error depends on where the file is damaged
+        if "TorchScript" in str(error):
+            raise EngineryError(
+                f"{path} is a TorchScript archive, which holds code: save the tensors alone, with "
+                "torch.save(model.state_dict(), path)"
+            ) from None
+        raise EngineryError(f"{path} cannot be read, it may be truncated: {first_line(error)}") from None
+
+
+def _state(tensors: State, versions: Mapping[str, Any]) -> State:
+    """Return a state dict with the versions of the modules' code, without which MNASNet refuses to load it."""
+    state = OrderedDict(tensors)
+    state._metadata = versions  # type: ignore[attr-defined]
     return state
 
 
-def _what_it_needs(error: Exception) -> str:
-    """torch's refusal names what the file would have run."""
+def _why_refused(error: Exception) -> str:
+    """Name the function that the file would have run, if PyTorch's error names it."""
     _, found, name = str(error).partition("GLOBAL ")
     if not found:
         return "holds more than tensors, or is not a PyTorch checkpoint"
@@ -70,7 +80,7 @@ def _what_it_needs(error: Exception) -> str:
 
 
 def apply_weights(model: nn.Module, state: State, path: Path, classes: int = 0) -> None:
-    """`classes` are those of the samples, if the model was made for them."""
+    """Load the state into the model; `classes` are those of the samples, if the model was made for so many."""
     wanted = model.state_dict()
     if wanted.keys() != state.keys():
         state = _without_prefix(state)
@@ -95,14 +105,14 @@ def apply_weights(model: nn.Module, state: State, path: Path, classes: int = 0) 
         )
     other = [name for name, value in wanted.items() if _kind(state[name]) != _kind(value)]
     if other:
-        told = [f"{name} is {_dtype(state[name])} and should be {_dtype(wanted[name])}" for name in other]
-        raise EngineryError(f"{path} does not fit model.source: {first_few(told, most=3)}")
+        differing = [f"{name} is {_dtype(state[name])} and should be {_dtype(wanted[name])}" for name in other]
+        raise EngineryError(f"{path} does not fit model.source: {first_few(differing, most=3)}")
     require_finite(state, path, not_finite(wanted))
     model.load_state_dict(state)
 
 
 def _kind(value: torch.Tensor) -> str:
-    """PyTorch copies numbers of one kind into another without a word: quantized weights as if they were real."""
+    """Return the kind of numbers, since PyTorch silently copies one kind into another, such as int8 into float."""
     return "float" if value.is_floating_point() else "complex" if value.is_complex() else "whole"
 
 
@@ -111,13 +121,14 @@ def _dtype(value: torch.Tensor) -> str:
 
 
 def _without_prefix(state: State) -> State:
-    """What DataParallel puts before each name, and before those of the modules whose versions are kept beside."""
+    """Remove the `module.` that DataParallel puts before the name of each tensor and module."""
     if not all(name.startswith("module.") for name in state):
         return state
-    bare = OrderedDict((name.removeprefix("module."), value) for name, value in state.items())
-    versions = getattr(state, "_metadata", {})  # of the modules' code: MNASNet refuses a state without
-    bare._metadata = {name.removeprefix("module").removeprefix("."): each for name, each in versions.items()}  # type: ignore[attr-defined]
-    return bare
+    versions = getattr(state, "_metadata", {})
+    return _state(
+        {name.removeprefix("module."): value for name, value in state.items()},
+        {name.removeprefix("module").removeprefix("."): version for name, version in versions.items()},
+    )
 
 
 def not_finite(state: State) -> set[str]:
@@ -125,7 +136,7 @@ def not_finite(state: State) -> set[str]:
 
 
 def require_finite(state: State, path: Path, by_design: Collection[str]) -> None:
-    """Some are not by design, such as a mask of minus infinity: a new model has those as well."""
+    """Refuse NaN and infinity, except `by_design` where a new model has them too, such as in a mask."""
     if broken := sorted(not_finite(state) - set(by_design)):
         raise EngineryError(
             f"{path} has NaN or infinite values in {first_few(broken, most=3)}: its training went wrong"

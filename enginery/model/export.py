@@ -20,17 +20,17 @@ from enginery.data.feeds import BATCH, Axes, Feeds
 from enginery.graph.as_written import open_as_written
 from enginery.model.call import call_model
 from enginery.model.source_model import run_model
-from enginery.model.user_code import users_frames
+from enginery.model.user_code import user_frames
 
 EXPORT_LIMIT = 1e-4  # float32 sums in another order differ by about 1e-6; a wrong graph by 1e-2 and more
-MOST_BYTES = 2**31 - 2**20  # less what the graph itself takes
+MOST_BYTES = 2**31 - 2**20  # Protobuf's limit, less what the graph itself takes
 PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
-class _Flat(nn.Module):
-    """Returns a plain tuple, so that the exporter finds as many outputs as there are names.
+class _WithTupleOutput(nn.Module):
+    """The model with a plain tuple as its result, so that the exporter finds as many outputs as there are names.
 
-    Of float64 it returns float32, as `run_model` does: no engine answers in more.
+    It returns float32 for float64, as `run_model` does, since no engine returns more.
     """
 
     def __init__(self, model: nn.Module, names: list[str]) -> None:
@@ -43,23 +43,23 @@ class _Flat(nn.Module):
 
 
 def require_names(inputs: Iterable[str]) -> None:
-    """PyTorch calls a model by them, and its exporter writes them into code."""
+    """Refuse names that cannot be arguments, since PyTorch calls a model by them, and its exporter writes code."""
     for name in inputs:
         if not name.isidentifier() or iskeyword(name) or name == "self":
             raise EngineryError(
                 f"samples.source: an input is called '{name}', which can be no argument of a PyTorch model's forward: "
-                "call it otherwise, of images by samples.input"
+                "rename it, for images by samples.input"
             )
 
 
 def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile, opset: int) -> onnx.ModelProto:
-    """What has a range in `profile` stays dynamic. BatchNorm is folded into the convolutions by the exporter."""
-    _require_holdable(model)
+    """Export the model; axes with a range in `profile` stay dynamic."""
+    _require_size_of_an_onnx_file(model)
     given = {name: torch.tensor(array) for name, array in example.items()}
     outputs = list(run_model(model, example))
     if twice := [name for name in outputs if name in given]:
         raise EngineryError(
-            f"model.source: output {twice[0]} is called like an input, and a graph has one tensor of a name: "
+            f"model.source: output {twice[0]} has the name of an input, and names in a graph are unique: "
             "return it under another"
         )
     dynamic = {
@@ -67,11 +67,11 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
         for number, axis in axes.items()
         if (sizes := profile.ranges.get(axis)) and not sizes.fixed
     }
-    flat, shapes = _Flat(model, list(given)).eval(), {"feeds": dict.fromkeys(given, dynamic)}
+    wrapped, shapes = _WithTupleOutput(model, list(given)).eval(), {"feeds": dict.fromkeys(given, dynamic)}
     try:
         with _quiet_exporter():
             program = torch.onnx.export(
-                flat,
+                wrapped,
                 (),
                 kwargs=given,
                 dynamo=True,
@@ -82,22 +82,23 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
+        # The error does not tell which input is unused, nor the user's line: the traced program does.
         with _quiet_exporter():
-            traced = _traced(lambda: torch.export.export(flat, (), given, dynamic_shapes=shapes, strict=False))
-            place = _place_of(error, traced) if traced else ""
-        if ignored := _ignored(traced, list(given)) if traced else []:
+            traced = _trace(lambda: torch.export.export(wrapped, (), given, dynamic_shapes=shapes, strict=False))
+            trace = _stack_trace(error, traced) if traced else ""
+        if unused := _unused_inputs(traced, list(given)) if traced else []:
             raise EngineryError(
-                f"the model makes no use of its input {', '.join(ignored)}, and PyTorch cannot export it with such: "
+                f"the model does not use its input {', '.join(unused)}, and PyTorch cannot export an unused input: "
                 "leave it out of samples.source, and give it a default in forward"
             ) from None
-        raise EngineryError(f"the model cannot be exported to ONNX: {_cause(error, place)}") from None
+        raise EngineryError(f"the model cannot be exported to ONNX: {_cause(error, trace)}") from None
     if program is None:
         raise EngineryError("the model cannot be exported to ONNX: PyTorch returned no program")
     return _without_traces(program.model_proto)
 
 
-def _require_holdable(model: nn.Module) -> None:
-    """Protobuf, which ONNX files are written in, holds no more; it says so in a traceback, and late."""
+def _require_size_of_an_onnx_file(model: nn.Module) -> None:
+    """Refuse more weights than a Protobuf file holds, which would otherwise fail late and with a traceback."""
     size = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
     if size > MOST_BYTES:
         raise EngineryError(
@@ -115,40 +116,39 @@ def open_exported(path: Path, name: str) -> Any:
 
 @contextlib.contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """It prints its progress; and once it fails, all that it has traced, over the line that we tell."""
+    """Silence the exporter, which prints its progress, and on failure everything that it has traced."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     nowhere = io.StringIO()
     with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "# The axis name")  # that several inputs share one batch is meant so
+        warnings.filterwarnings("ignore", "# The axis name")  # several inputs share one batch on purpose
         yield
 
 
-def _cause(error: BaseException, place: str) -> str:
-    """PyTorch's reason, which names the operator, and the line of the user's model that it comes from."""
+def _cause(error: BaseException, stack_trace: str) -> str:
+    """Return PyTorch's reason, which names the operator, and the line of the user's model that it comes from."""
     chain = [error]
     while chain[-1].__cause__:
         chain.append(chain[-1].__cause__)
     reason = next((line for line in str(chain[-1]).splitlines() if line.strip()), type(chain[-1]).__name__)
-    own = [place for place in PLACE.findall("\n".join([*map(str, chain), place])) if "site-packages" not in place[0]]
-    own = own or [(frame.filename, str(frame.lineno), frame.name) for frame in users_frames(chain[-1])]
-    return reason.strip() + (f" ({own[-1][0]}, line {own[-1][1]}, in {own[-1][2]})" if own else "")
+    places = PLACE.findall("\n".join([*map(str, chain), stack_trace]))
+    places = [place for place in places if "site-packages" not in place[0]]
+    places = places or [(frame.filename, str(frame.lineno), frame.name) for frame in user_frames(chain[-1])]
+    return reason.strip() + ("" if not places else " ({}, line {}, in {})".format(*places[-1]))
 
 
-def _traced(trace: Callable[[], torch.export.ExportedProgram]) -> torch.export.ExportedProgram | None:
-    """What the exporter could not write, once more: its error does not tell all."""
-    with contextlib.suppress(Exception):  # the reason alone will have to do
+def _trace(trace: Callable[[], torch.export.ExportedProgram]) -> torch.export.ExportedProgram | None:
+    with contextlib.suppress(Exception):  # the exporter's own error is then all that is known
         return trace()
     return None
 
 
-def _ignored(program: torch.export.ExportedProgram, inputs: list[str]) -> list[str]:
-    """The inputs that nothing reads."""
+def _unused_inputs(program: torch.export.ExportedProgram, inputs: list[str]) -> list[str]:
     read = {node.name for node in program.graph.nodes if node.users}
-    return [name for name, place in zip(inputs, program.graph_signature.user_inputs, strict=True) if place not in read]
+    return [name for name, node in zip(inputs, program.graph_signature.user_inputs, strict=True) if node not in read]
 
 
-def _place_of(error: BaseException, program: torch.export.ExportedProgram) -> str:
-    """Where the model uses an operator that has no translation: the error names a node, the traced program a line."""
+def _stack_trace(error: BaseException, program: torch.export.ExportedProgram) -> str:
+    """Return the stack trace of an operator without a translation, whose node the error names."""
     named = re.search(r"translating node %(\w+)", str(error))
     if not named:
         return ""
@@ -160,7 +160,7 @@ def _place_of(error: BaseException, program: torch.export.ExportedProgram) -> st
 
 
 def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Drop the exporter's stack traces: they hold this machine's paths, so the same model would differ elsewhere."""
+    """Remove the exporter's stack traces, whose paths would make the same model differ between machines."""
     graph = model.graph
     for holder in (model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
         del holder.metadata_props[:]

@@ -2,6 +2,8 @@
 
 import difflib
 import importlib
+from collections.abc import Callable
+from typing import cast
 
 import torch
 import torchvision
@@ -11,11 +13,13 @@ from torch.nn.parameter import is_lazy
 from enginery.core.errors import EngineryError
 from enginery.core.params.model import ModelParams
 from enginery.core.text import first_few, first_line
-from enginery.model.user_code import RAISED, users_part
+from enginery.model.user_code import USER_ERRORS, describe_user_error
+
+Factory = Callable[..., object]
 
 
 def make_model(params: ModelParams, classes: int | None) -> nn.Module:
-    """In evaluation mode, with whatever weights a new one has."""
+    """Return a new model in evaluation mode, whose weights are those that its code begins with."""
     return _from_factory(params) if params.is_factory else _from_torchvision(params, classes)
 
 
@@ -28,48 +32,56 @@ def _from_torchvision(params: ModelParams, classes: int | None) -> nn.Module:
             f"model.source: torchvision has no classifier '{params.source}'; {hint} "
             "A model of your own is package.module:factory"
         )
-    # Auxiliary classifiers serve training alone: some checkpoints come without them, and no engine has them.
     arguments = ({} if classes is None else {"num_classes": classes}) | params.arguments
     try:
         model: nn.Module = torchvision.models.get_model(params.source, weights=None, **arguments)
-    except Exception as error:  # each layer has its own way to refuse a size
+    except Exception as error:  # layers raise errors of many types for a size that they cannot have
         why = first_line(error) or type(error).__name__
         raise EngineryError(f"model.arguments: torchvision's {params.source} refuses them: {why}") from None
     return model.eval()
 
 
 def _from_factory(params: ModelParams) -> nn.Module:
-    module_name, _, name = params.source.partition(":")
+    factory = _import_factory(params.source)
+    try:
+        model = factory(**params.arguments)
+        if isinstance(model, nn.Module):
+            model.eval()
+    except USER_ERRORS as error:
+        raise EngineryError(f"model.source: {params.source} fails: {describe_user_error(error)}") from None
+    return _require_usable(model, params.source)
+
+
+def _import_factory(source: str) -> Factory:
+    module_name, _, name = source.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except RAISED as error:
-        raise EngineryError(f"model.source: {module_name} cannot be imported: {users_part(error)}") from None
+    except USER_ERRORS as error:
+        raise EngineryError(f"model.source: {module_name} cannot be imported: {describe_user_error(error)}") from None
     factory = getattr(module, name, None)
     if not callable(factory):
         near = difflib.get_close_matches(name, dir(module), n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise EngineryError(f"model.source: {module_name} has no function or class '{name}'{hint}")
-    try:
-        model = factory(**params.arguments)
-        if isinstance(model, nn.Module):
-            model.eval()
-    except RAISED as error:
-        raise EngineryError(f"model.source: {params.source} fails: {users_part(error)}") from None
+    return cast(Factory, factory)
+
+
+def _require_usable(model: object, source: str) -> nn.Module:
     if not isinstance(model, nn.Module):
-        raise EngineryError(f"model.source: {params.source} returns {type(model).__name__}, not a torch.nn.Module")
+        raise EngineryError(f"model.source: {source} returns {type(model).__name__}, not a torch.nn.Module")
     if isinstance(model, torch.jit.ScriptModule):
         raise EngineryError(
-            f"model.source: {params.source} returns a TorchScript archive, which holds code: return the "
+            f"model.source: {source} returns a TorchScript archive, which holds code: return the "
             "torch.nn.Module that it was made of"
         )
     if lazy := sorted(name for name, value in model.named_parameters() if is_lazy(value)):
         raise EngineryError(
-            f"model.source: {params.source} returns layers that do not know their sizes yet ({first_few(lazy, most=3)}): "
+            f"model.source: {source} returns layers that do not know their sizes yet ({first_few(lazy, most=3)}): "
             "run the model once before returning it"
         )
     if odd := sorted(name for name, value in model.state_dict().items() if not isinstance(value, torch.Tensor)):
         raise EngineryError(
-            f"model.source: {params.source} returns a model whose state is more than tensors ({first_few(odd, most=3)}), which no "
-            "file of weights may hold: make it in the factory instead of by get_extra_state"
+            f"model.source: {source} returns a model whose state is more than tensors ({first_few(odd, most=3)}), "
+            "which no file of weights may hold: make it in the factory instead of by get_extra_state"
         )
     return model

@@ -7,7 +7,7 @@ from enginery.graph.check import GraphCheck
 
 
 class Weights(Record):
-    """The model, and where its weights come from; `classes` are those that it was made for, None if nothing says so."""
+    """The model, and where its weights come from; `classes` is how many it was made for, None if that is unknown."""
 
     model: str
     arguments: dict[str, Any]
@@ -22,13 +22,13 @@ class Export(Record):
     against_pytorch: GraphCheck
 
 
-PYTORCH = "PyTorch"  # who answers in a Reference, but for a model that came as an ONNX file
+PYTORCH = "PyTorch"  # `made_by` of a Reference, unless the model came as an ONNX file
 
 
 class Reference(Record):
-    """What the model as it came answers. `accuracy` is None here and below where there are no labels or no scores."""
+    """The outputs of the source model. `accuracy` is None where there are no labels or no scores."""
 
     made_by: str
-    outputs: tuple[str, ...]  # each in a file of its own, by its number
+    outputs: tuple[str, ...]  # their values are in one file each, which is named by its number
     samples: int
     accuracy: float | None

@@ -1,4 +1,4 @@
-"""The model as the user brought it, which every graph and engine made of it is held against."""
+"""The source model: the user's model as it is, with which every graph and engine made of it is compared."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -11,38 +11,39 @@ from torch import nn
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.model import NO_SCORES
-from enginery.data.feeds import Feeds, Outputs, Run, scores_among, wide_as_scores
+from enginery.data.feeds import Feeds, Outputs, Run, scores_among, shaped_as_scores
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.check import check_at_each_size
 from enginery.model.call import call_model
 from enginery.model.checkpoint import load_model
 from enginery.model.records import PYTORCH
-from enginery.model.user_code import RAISED, users_part
+from enginery.model.user_code import USER_ERRORS, describe_user_error
 
-SAME = 1e-5  # a sum in another order, by other threads, is another by about 1e-7
+STEADY_LIMIT = 1e-5  # threads that sum in another order change a result by about 1e-7
 GIVEN_GRAPH = "model.onnx"  # in the weights' folder, if the model came as an ONNX file
 
 
 def open_source_model(weights: Path) -> Run:
-    """PyTorch's model, or the user's ONNX file as it is written."""
+    """Open the PyTorch model, or the user's ONNX file as it is written."""
     given = weights / GIVEN_GRAPH
     if not given.exists():
-        return partial(_answers, partial(run_model, load_model(weights)), users_part)
+        return partial(_run_or_explain, partial(run_model, load_model(weights)), describe_user_error)
     try:
         session = open_as_written(given)
     except Exception as error:  # ONNX Runtime's own exceptions share no base class
-        raise EngineryError(f"model.source: ONNX Runtime cannot open the file: {_whole(error)}") from None
-    return partial(_answers, partial(run_graph, session), _whole)
+        raise EngineryError(f"model.source: ONNX Runtime cannot open the file: {_in_one_line(error)}") from None
+    return partial(_run_or_explain, partial(run_graph, session), _in_one_line)
 
 
 def made_by(weights: Path) -> str:
+    """Return the name of what runs the source model."""
     return "ONNX Runtime" if (weights / GIVEN_GRAPH).exists() else PYTORCH
 
 
 def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
-    """Floats of any size as float32; what is no float stays what it is, so that it is seen and refused.
+    """Run the model, and return floats of any size as float32; other types stay, and are refused later.
 
-    The model gets copies: its forward may write into them, and others are fed the same samples.
+    The model gets copies of the samples, since its forward may write into its inputs.
     """
     with torch.inference_mode():
         outputs = call_model(model, {name: torch.tensor(array) for name, array in feeds.items()})
@@ -52,15 +53,15 @@ def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
 
 
 def require_runs(run: Run, feeds: Feeds, classes: int, scores: str | None = None) -> Outputs:
-    """One pass over few samples: what the model cannot take or does not return is said before hours of work."""
+    """Run a few samples, so that a model that refuses them or returns unusable outputs fails before hours of work."""
     samples = len(next(iter(feeds.values())))
     try:
-        outputs = _answers(run, users_part, feeds)
+        outputs = _run_or_explain(run, describe_user_error, feeds)
     except EngineryError as error:
-        if _takes(run, feeds, 2) or not _takes(run, feeds, 1):
+        if _accepts(run, feeds, 2) or not _accepts(run, feeds, 1):
             raise
         raise EngineryError(
-            f"{error}\nA single sample it takes: set min, opt and max of build.profile.batch to 1"
+            f"{error}\nIt takes a single sample: set min, opt and max of build.profile.batch to 1"
         ) from None
     for name, output in outputs.items():
         if output.ndim == 0 or len(output) != samples or not np.issubdtype(output.dtype, np.floating):
@@ -77,49 +78,53 @@ def require_runs(run: Run, feeds: Feeds, classes: int, scores: str | None = None
     return outputs
 
 
-def _require_scores(outputs: Outputs, classes: int, asked: str | None) -> None:
+def _require_scores(outputs: Outputs, classes: int, scores: str | None) -> None:
+    """Refuse outputs without a score for each class, unless `scores`, which is model.scores, expects none."""
     shapes = {name: output.shape for name, output in outputs.items()}
-    if asked == NO_SCORES:
+    if scores == NO_SCORES:
         return
-    if asked and not scores_among(shapes, classes, asked):
+    if scores and not scores_among(shapes, classes, scores):
         wanted = f"a score for each of the {classes} classes" if classes else "a score per class"
-        raise EngineryError(f"model.scores: '{asked}' is no output with {wanted}: the model returns {_shapes(outputs)}")
+        raise EngineryError(
+            f"model.scores: '{scores}' is no output with {wanted}: the model returns {_shapes(outputs)}"
+        )
     if classes and not any(shape[1:] == (classes,) for shape in shapes.values()):
         raise EngineryError(
             f"samples.source has {classes} classes, and no output of the model has as many: it returns "
             f"{_shapes(outputs)}. Are these the images that the model was trained on? If its outputs are no scores of "
             f"classes, set model.scores: {NO_SCORES}"
         )
-    if classes and not asked and len(several := wide_as_scores(shapes, classes)) > 1:
+    if classes and not scores and len(several := shaped_as_scores(shapes, classes)) > 1:
         raise EngineryError(
             f"samples.source has {classes} classes, and outputs {', '.join(several)} of the model have as many: "
             f"name the one with their scores as model.scores, or set it to {NO_SCORES}"
         )
 
 
-def require_steady(run: Run, asked: Sequence[Feeds], answered: Sequence[Outputs]) -> None:
-    """A graph cannot be held against a model that rolls dice, and would be blamed for it."""
-    again = [_answers(run, users_part, feeds) for feeds in asked]
-    check_at_each_size(answered, again, SAME, "model.source: the model answers the same samples otherwise each time")
+def require_steady(run: Run, feeds: Sequence[Feeds], outputs: Sequence[Outputs]) -> None:
+    """Refuse a model that returns random values, since no graph can agree with it."""
+    again = [_run_or_explain(run, describe_user_error, each) for each in feeds]
+    failure = "model.source: the model answers the same samples differently each time"
+    check_at_each_size(outputs, again, STEADY_LIMIT, failure)
 
 
-def _takes(run: Run, feeds: Feeds, count: int) -> bool:
+def _accepts(run: Run, feeds: Feeds, count: int) -> bool:
     with suppress(EngineryError):
-        return bool(_answers(run, users_part, {name: array[:count] for name, array in feeds.items()}))
+        return bool(_run_or_explain(run, describe_user_error, {name: array[:count] for name, array in feeds.items()}))
     return False
 
 
-def _answers(run: Run, why: Callable[[BaseException], str], feeds: Feeds) -> Outputs:
+def _run_or_explain(run: Run, explain: Callable[[BaseException], str], feeds: Feeds) -> Outputs:
     try:
         return run(feeds)
     except EngineryError:
         raise
-    except RAISED as error:
-        raise EngineryError(f"model.source: the model fails on {_shapes(feeds)}: {why(error)}") from None
+    except USER_ERRORS as error:
+        raise EngineryError(f"model.source: the model fails on {_shapes(feeds)}: {explain(error)}") from None
 
 
-def _whole(error: BaseException) -> str:
-    """ONNX Runtime says what is wrong in its last lines."""
+def _in_one_line(error: BaseException) -> str:
+    """Return all lines, since ONNX Runtime gives the reason in the last ones."""
     return " ".join(str(error).split())
 
 

@@ -1,4 +1,4 @@
-"""Training the default model, so that a fresh clone has real accuracy to lose without downloading anything."""
+"""Train the default model, so that a fresh clone has a model of real accuracy without a download."""
 
 from collections.abc import Iterator
 
@@ -16,20 +16,20 @@ HEAD_STEPS = 200
 
 
 def train(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
-    """AdamW under a one-cycle schedule: a ResNet-18 learns the digits to about 99 % in four epochs.
+    """Train by AdamW with a one-cycle schedule: a ResNet-18 learns the digits to about 99 % in four epochs.
 
-    BatchNorm's statistics and the last layer are fitted once more afterwards. The statistics lag behind the weights by
-    many steps where a model averages slowly (MobileNetV3 answers at random without this), and training on smaller
-    images than the model will see, cheaper by the square, leaves both off by the difference in scale.
+    Afterwards BatchNorm's statistics and the last layer are fitted again. The statistics lag behind the weights by many
+    steps where a model averages slowly: MobileNetV3 answers at random without this. Training on smaller images is
+    cheaper by the square, and leaves both wrong by the difference in scale.
     """
     model.to(memory_format=torch.channels_last)  # a third faster on a CPU
     if params.epochs:
-        train_all(model, samples, params)
-    fit(model, samples)  # on a CPU, in float32: a GPU would round to fewer bits
+        train_all_layers(model, samples, params)
+    fit_statistics_and_last_layer(model, samples)  # on a CPU, since a GPU would round to fewer bits
     model.to(memory_format=torch.contiguous_format).eval()
 
 
-def train_all(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
+def train_all_layers(model: nn.Module, samples: SampleSet, params: TrainingParams) -> None:
     device = usable_device(params.device)
     labels = known_labels(samples).to(device)
     batches = len(samples) // params.batch
@@ -40,10 +40,10 @@ def train_all(model: nn.Module, samples: SampleSet, params: TrainingParams) -> N
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=params.learning_rate, total_steps=params.epochs * batches
     )
-    _train_leaves(model)
-    steps = _shuffled(len(samples), params.batch, params.epochs)
+    _set_training_mode(model)
+    steps = _shuffled_batches(len(samples), params.batch, params.epochs)
     for indices in progress(steps, "training", params.epochs * batches, "batches"):
-        images = _shrunk(_only(samples.read_at(indices.numpy())).to(device), params.size)
+        images = _resized(_images(samples.read_at(indices.numpy())).to(device), params.size)
         logits = model(images)
         if not isinstance(logits, torch.Tensor):
             raise EngineryError("weights.source: train: this model has several outputs; give a checkpoint")
@@ -56,43 +56,43 @@ def train_all(model: nn.Module, samples: SampleSet, params: TrainingParams) -> N
 
 
 def usable_device(name: str) -> torch.device:
-    """A GPU may be there and too old for this PyTorch: only running something tells."""
+    """Return the device if it can compute, since a GPU may be there and too old for this PyTorch."""
     try:
         return torch.ones(1, device=name).add(1).device
-    except (RuntimeError, AssertionError) as error:  # the latter of a PyTorch without CUDA
+    except (RuntimeError, AssertionError) as error:  # a PyTorch without CUDA raises AssertionError
         why = str(error).strip().partition("\n")[0]
         raise EngineryError(f"weights.training.device: PyTorch cannot use {name} here: {why}") from None
 
 
-def _train_leaves(model: nn.Module) -> None:
-    """Dropout and BatchNorm. Told to train as a whole, GoogLeNet and Inception would add auxiliary outputs."""
+def _set_training_mode(model: nn.Module) -> None:
+    """Let Dropout and BatchNorm train, but not the whole model: GoogLeNet and Inception would add auxiliary outputs."""
     for module in model.modules():
         module.training = not any(module.children())
 
 
-def fit(model: nn.Module, samples: SampleSet) -> None:
-    """BatchNorm's statistics, and the last layer, on the images as they are: a forward pass for each."""
+def fit_statistics_and_last_layer(model: nn.Module, samples: SampleSet) -> None:
+    """Fit BatchNorm's statistics, then the last layer, in one forward pass each over images of their own size."""
     head = last_layer(model)
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
-    model.eval()  # but for the norms: no dropout, and no auxiliary outputs
+    model.eval()  # without dropout and auxiliary outputs
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # a plain average over all batches
         norm.train()
     if norms:
-        _show(model, samples, "fitting statistics")
+        _run_over(model, samples, "fitting statistics")
     model.eval()
     features: list[torch.Tensor] = []
     hook = head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].detach()))
-    _show(model, samples, "fitting the last layer")
+    _run_over(model, samples, "fitting the last layer")
     hook.remove()
     _fit_last_layer(head, torch.cat(features), known_labels(samples))
 
 
-def _show(model: nn.Module, samples: SampleSet, label: str) -> None:
+def _run_over(model: nn.Module, samples: SampleSet, label: str) -> None:
     with torch.no_grad():
         for feeds in progress(samples.batches(READ_AT_ONCE), label, -(-len(samples) // READ_AT_ONCE), "batches"):
-            model(_only(feeds).contiguous(memory_format=torch.channels_last))
+            model(_images(feeds).contiguous(memory_format=torch.channels_last))
 
 
 def last_layer(model: nn.Module) -> nn.Linear | nn.Conv2d:
@@ -111,12 +111,12 @@ def known_labels(samples: SampleSet) -> torch.Tensor:
     return torch.from_numpy(labels)
 
 
-def _only(feeds: Feeds) -> torch.Tensor:
+def _images(feeds: Feeds) -> torch.Tensor:
     (images,) = feeds.values()
     return torch.from_numpy(images)
 
 
-def _shrunk(images: torch.Tensor, size: int) -> torch.Tensor:
+def _resized(images: torch.Tensor, size: int) -> torch.Tensor:
     height, width = images.shape[2:]
     shorter = min(height, width)
     if size != shorter:
@@ -127,18 +127,18 @@ def _shrunk(images: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _fit_last_layer(head: nn.Linear | nn.Conv2d, features: torch.Tensor, labels: torch.Tensor) -> None:
-    """Go on from the trained weights by full-batch logistic regression."""
+    """Continue from the trained weights by full-batch logistic regression."""
     optimizer = torch.optim.AdamW(head.parameters(), lr=1e-2, weight_decay=1e-2)
     for _ in range(HEAD_STEPS):
         optimizer.zero_grad()
         logits = head(features)
-        logits = logits.mean((2, 3)) if logits.ndim == 4 else logits  # a convolution's answers are averaged over places
+        logits = logits.mean((2, 3)) if logits.ndim == 4 else logits  # a convolution has logits at each pixel
         nn.functional.cross_entropy(logits, labels).backward()
         optimizer.step()
 
 
-def _shuffled(total: int, batch: int, epochs: int) -> Iterator[torch.Tensor]:
-    """Whole batches only: BatchNorm cannot learn from a batch of one."""
+def _shuffled_batches(total: int, batch: int, epochs: int) -> Iterator[torch.Tensor]:
+    """Yield the indices of whole batches only, since BatchNorm cannot learn from a batch of one."""
     for _ in range(epochs):
         order = torch.randperm(total)
         for start in range(0, total - batch + 1, batch):

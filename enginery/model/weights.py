@@ -1,4 +1,4 @@
-"""Where the weights come from: trained here, published by torchvision, the user's checkpoint, or with the model."""
+"""Obtain the weights: train them, or take torchvision's, the user's checkpoint, or those that the model brings."""
 
 import contextlib
 import inspect
@@ -26,10 +26,10 @@ from enginery.model.source_model import require_runs, run_model
 from enginery.model.training import train
 
 
-def obtain(
+def obtain_model(
     params: ModelParams, weights: WeightsParams, training: SampleSet, data: Path
 ) -> tuple[nn.Module, int | None]:
-    """The model with its weights, and how many classes it was made for: what the samples say, or else the weights."""
+    """Return the model with its weights, and its number of classes, which the samples or else the weights tell."""
     classes = training.classes or None
     if weights.source == "train":
         return _trained(params, weights.training, classes, training), classes
@@ -39,7 +39,7 @@ def obtain(
         return make_model(params, classes), classes
     checkpoint = user_checkpoint(weights.source, data)
     state = read_checkpoint(checkpoint)
-    if not params.is_factory:  # a factory is told by its own arguments
+    if not params.is_factory:  # a factory takes the number of classes from its own arguments
         classes = classes or _classes_of(state)
     model = make_model(params, classes)
     apply_weights(model, state, checkpoint, 0 if params.is_factory else training.classes)
@@ -49,7 +49,7 @@ def obtain(
 def _trained(params: ModelParams, how: TrainingParams, classes: int | None, training: SampleSet) -> nn.Module:
     torch.manual_seed(how.seed)
     model = make_model(params, classes)
-    scores = None if params.scores == NO_SCORES else params.scores  # training needs them, validation may not
+    scores = None if params.scores == NO_SCORES else params.scores  # training needs scores even if validation does not
     require_runs(partial(run_model, model), training.cycled(2), classes or 0, scores)
     by_design = not_finite(model.state_dict())
     train(model, training, how)
@@ -58,13 +58,13 @@ def _trained(params: ModelParams, how: TrainingParams, classes: int | None, trai
 
 
 def _classes_of(state: State) -> int | None:
-    """The last is the last layer's."""
+    """Return the length of the last tensor that is not a single number, since that is the last layer's."""
     return next((len(value) for value in reversed(state.values()) if value.ndim), None)
 
 
 def _pretrained(params: ModelParams, classes: int | None) -> nn.Module:
-    plain = make_model(params, classes)  # says what is wrong with the name
-    published = torchvision.models.get_model_weights(params.source).DEFAULT  # each classifier has some
+    plain = make_model(params, classes)  # refuses a misspelt name
+    published = torchvision.models.get_model_weights(params.source).DEFAULT  # each classifier has published weights
     known = len(published.meta["categories"])
     if classes not in (None, known):
         raise EngineryError(
@@ -83,18 +83,18 @@ def _pretrained(params: ModelParams, classes: int | None) -> nn.Module:
             f"weights.source: torchvision's weights for {params.source} could not be downloaded ({error.reason}); "
             "put a checkpoint into data/weights/ and name it instead"
         ) from None
-    if implied := _implied(plain, model):
-        told = ", ".join(f"{name}: {str(value).lower()}" for name, value in implied.items())
+    if implied := _implied_arguments(plain, model):
+        arguments = ", ".join(f"{name}: {str(value).lower()}" for name, value in implied.items())
         raise EngineryError(
             f"model.arguments: torchvision makes another {params.source} for its published weights; say so, with "
-            f"{{{told}}}"
+            f"{{{arguments}}}"
         )
     return model.eval()
 
 
 @contextlib.contextmanager
 def _read_safely(published: Any) -> Iterator[None]:
-    """torchvision's own way runs what code the file may hold, and believes a file that is already there."""
+    """Check the file's hash and load tensors only; torchvision itself does neither with a file that is there."""
     published.get_state_dict = lambda **_: _published_state(published)
     try:
         yield
@@ -103,12 +103,15 @@ def _read_safely(published: Any) -> Iterator[None]:
 
 
 def _published_state(published: Any) -> State:
-    """Whole files have the hash that their name ends with; that of a download, PyTorch looks at."""
+    """Return the published tensors, and refuse a file whose hash does not begin as the end of its name says.
+
+    PyTorch checks the hash of a download, but not that of a file which is already there.
+    """
     file = Path(torch.hub.get_dir()) / "checkpoints" / published.url.rpartition("/")[2]
     beginning = file.stem.rpartition("-")[2]
     if file.exists() and not sha256(file).startswith(beginning):
         raise EngineryError(
-            f"weights.source: {file} is not what torchvision published: delete it, and it is downloaded anew"
+            f"weights.source: {file} is not what torchvision published: delete it, and it is downloaded again"
         )
     try:
         state: State = type(published).get_state_dict(published, check_hash=True, weights_only=True)
@@ -120,10 +123,10 @@ def _published_state(published: Any) -> State:
     return state
 
 
-def _implied(plain: nn.Module, published: nn.Module) -> dict[str, object]:
-    """What torchvision sets beside the weights: arguments that the model keeps, such as Inception's transform_input.
+def _implied_arguments(plain: nn.Module, published: nn.Module) -> dict[str, object]:
+    """Return the arguments that torchvision sets along with the weights, such as Inception's transform_input.
 
-    The state has none of it, and a model that is made without computes something else from the same weights.
+    The state does not hold them, and a model made without them computes something else from the same weights.
     """
     arguments = inspect.signature(type(plain).__init__).parameters
     simple = {name: getattr(published, name) for name in arguments if isinstance(getattr(published, name, None), int)}

@@ -1,82 +1,96 @@
-"""Find the code that each stage runs, so that a stage runs again when that changes, and for nothing else.
+"""Find the code that each stage runs, so that a stage runs again when its code changes, and only then.
 
-The code of a stage is every module of the project that it imports, wherever in a file the import stands, and every
-template beside one. A module counts by what it does: comments, docstrings and formatting make no difference.
+The code of a stage is each module of the project that it imports, at any place of a file, and each file that lies
+beside such a module, such as a template. Comments, docstrings and formatting of a module make no difference.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 
 from enginery.core.files import sha256
 from enginery.core.record import Record
 from enginery.core.runtimes import RUNTIMES
-from enginery.pipeline.source import Sources
+from enginery.pipeline.source import KeptSources
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("enginery", "stages")
-RUNTIMES_ROOM = "enginery.engine.runtimes"
-MAKES_THE_MODEL = "enginery.model.factory"  # a stage that imports it runs the user's own code
+RUNTIMES_PACKAGE = "enginery.engine.runtimes"
+MODEL_FACTORY = "enginery.model.factory"  # a stage that imports it runs the user's own code
 
 
 class StageCode(Record):
-    """What a stage runs: the project's modules, each with a digest, and the files of the user's own model."""
+    """The code of one stage: the digest of each file of the project, and of each file of the user's own model."""
 
     modules: dict[str, str]
     model: dict[str, str]
 
 
-def code_of_stages(runtimes: Collection[str], model: Mapping[str, str]) -> dict[str, StageCode]:
-    """Return the code of each stage. Runtimes that are not in use are left out: no result depends on them."""
-    unused = set(map(_runtime_module, RUNTIMES)) - set(map(_runtime_module, runtimes))
-    with Sources() as sources:
-        return {stage: code_of(stage, unused, model, sources) for stage in stage_names()}
+def code_of_stages(runtimes: Collection[str], model: Mapping[str, str], root: Path = ROOT) -> dict[str, StageCode]:
+    """Return the code of each stage, without the runtimes that are not in use: no result depends on them."""
+    unused = {_module_of_runtime(name) for name in RUNTIMES} - {_module_of_runtime(name) for name in runtimes}
+    with KeptSources(root / "enginery" / "__pycache__" / "sources.json") as sources:
+        modules = Modules(root, unused, sources)
+        return {stage: _code_of(stage, modules, model) for stage in modules.stages()}
 
 
-def _runtime_module(name: str) -> str:
-    return f"{RUNTIMES_ROOM}.{'tensorrt' if RUNTIMES[name].is_tensorrt else name}"  # one module for NVIDIA's two
+def _module_of_runtime(name: str) -> str:
+    return f"{RUNTIMES_PACKAGE}.{'tensorrt' if RUNTIMES[name].is_tensorrt else name}"  # NVIDIA's two share a module
 
 
-def stage_names() -> list[str]:
-    return sorted(file.stem for file in (ROOT / "stages").glob("*.py") if file.stem != "__init__")
+def _code_of(stage: str, modules: "Modules", model: Mapping[str, str]) -> StageCode:
+    imported = modules.imported_by(f"stages.{stage}")
+    digests = {file: digest for name in imported for file, digest in modules.digests(name).items()}
+    return StageCode(modules=dict(sorted(digests.items())), model=dict(model) if MODEL_FACTORY in imported else {})
 
 
-def code_of(stage: str, unused: Collection[str], model: Mapping[str, str], sources: Sources) -> StageCode:
-    modules = imported_by(f"stages.{stage}", unused, sources)
-    digests: dict[str, str] = {}
-    for file in sorted(modules.values()):
-        digests[file.relative_to(ROOT).as_posix()] = sources.parsed(file).digest
-        digests |= _templates_beside(file)
-    return StageCode(modules=digests, model=dict(model) if MAKES_THE_MODEL in modules else {})
+class Modules:
+    """The modules of the project, which it knows by their names."""
+
+    def __init__(self, root: Path, unused: Collection[str], sources: KeptSources) -> None:
+        self._root, self._sources = root, sources
+        files = (file for package in PACKAGES for file in sorted((root / package).rglob("*.py")))
+        self._files = {name: file for file in files if (name := self._name_of(file)) not in (*PACKAGES, *unused)}
+        self._imports: dict[str, set[str]] = {}
+        self._templates: dict[Path, dict[str, str]] = {}
+
+    def stages(self) -> list[str]:
+        return [name.removeprefix("stages.") for name in self._files if name.startswith("stages.")]
+
+    def imported_by(self, module: str) -> set[str]:
+        """Return `module` and each module that importing it can lead to."""
+        found: set[str] = set()
+        waiting = {module}
+        while waiting:
+            found |= waiting
+            waiting = {name for each in waiting for name in self._imports_of(each)} - found
+        return found
+
+    def digests(self, module: str) -> dict[str, str]:
+        """Return the digest of the module's file, and of each file beside it that is no code."""
+        file = self._files[module]
+        return {self._path(file): self._sources.read(file).digest} | self._templates_in(file.parent)
+
+    def _name_of(self, file: Path) -> str:
+        return ".".join(file.relative_to(self._root).with_suffix("").parts).removesuffix(".__init__")
+
+    def _imports_of(self, module: str) -> set[str]:
+        if module not in self._imports:
+            imports = self._sources.read(self._files[module]).imports
+            named = {name for each in (module, *imports) for name in _with_packages(each)}
+            self._imports[module] = named & self._files.keys()  # `from a import b` may name a function of a
+        return self._imports[module]
+
+    def _templates_in(self, folder: Path) -> dict[str, str]:
+        if folder not in self._templates:
+            others = (file for file in folder.iterdir() if file.is_file() and file.suffix not in (".py", ".pyc"))
+            self._templates[folder] = {self._path(file): sha256(file) for file in others}
+        return self._templates[folder]
+
+    def _path(self, file: Path) -> str:
+        return file.relative_to(self._root).as_posix()
 
 
-def imported_by(module: str, unused: Collection[str], sources: Sources) -> dict[str, Path]:
-    """Return the files of the module, and of all modules of the project that importing it can lead to, by name."""
-    found: dict[str, Path] = {}
-    waiting = list(_with_parents(module))
-    while waiting:
-        name = waiting.pop()
-        if name not in found and name not in unused and (file := _file_of(name)):
-            found[name] = file
-            waiting += [parent for imported in sources.parsed(file).imports for parent in _with_parents(imported)]
-    return found
-
-
-def _with_parents(name: str) -> Iterator[str]:
-    """Importing a.b.c runs a.b as well. It runs a, too, but that is the door for others, of no effect on a stage."""
+def _with_packages(name: str) -> Iterator[str]:
+    """Yield `name` and the packages that it is in, as importing a.b.c runs a.b and a, too."""
     parts = name.split(".")
-    if parts[0] in PACKAGES:
-        yield from (".".join(parts[:count]) for count in range(2, len(parts) + 1))
-
-
-@cache
-def _file_of(module: str) -> Path | None:
-    """Return None for what is no module: `from a import b` may name something that is defined in a."""
-    place = ROOT.joinpath(*module.split("."))
-    return next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
-
-
-@cache
-def _templates_beside(module: Path) -> dict[str, str]:
-    others = (file for file in module.parent.iterdir() if file.is_file() and file.suffix not in (".py", ".pyc"))
-    return {file.relative_to(ROOT).as_posix(): sha256(file) for file in others}
+    return (".".join(parts[:count]) for count in range(1, len(parts) + 1))

@@ -1,4 +1,4 @@
-"""How a stage is run from the command line."""
+"""Run a stage from the command line."""
 
 import argparse
 import inspect
@@ -9,9 +9,9 @@ from enginery.core.errors import EngineryError
 
 
 def run_stage(stage: Callable[..., None]) -> None:
-    """Call a stage: each of its arguments is an option of the same name, a path unless it says otherwise.
+    """Call a stage with its arguments from the options of the same names, in the types of its annotations.
 
-    Errors that a user can cause become one line and exit code 1: DVC stops there and keeps the rest.
+    An error that a user can cause becomes one line and exit code 1: DVC stops there and keeps the other results.
     """
     parser = argparse.ArgumentParser(prog=f"python -m stages.{stage.__name__}", description=inspect.getdoc(stage))
     for name, parameter in inspect.signature(stage).parameters.items():

@@ -1,4 +1,4 @@
-"""fp16 and bf16 graphs, by ModelOpt's AutoCast."""
+"""Make fp16 and bf16 graphs, by ModelOpt's AutoCast."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,18 +7,19 @@ import numpy as np
 import onnx
 
 from enginery.core.params.precisions import Keep
-from enginery.quantization.modelopt import errors_as_sentences, one_batch, quiet_modelopt
+from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, quiet_modelopt
 
 
 def cast(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | None = None) -> onnx.ModelProto:
-    """fp16 or bf16 inside, float32 inputs and outputs. Operators that need the range or the precision stay float32.
+    """Return the graph in fp16 or bf16, with inputs and outputs in float32.
 
-    `sizes` as for `quantize`: left to itself, AutoCast tries images of one pixel, which few networks survive.
+    Operators that need float32's range or precision keep it. `sizes` are those of `batch_of_zeros`: without them,
+    AutoCast would try images of one pixel, which few networks accept.
     """
     random = np.random.default_rng(0)
     noise = {
-        name: random.uniform(-1, 1, zeros.shape).astype(zeros.dtype)  # of AutoCast's own range; integers become 0
-        for name, zeros in one_batch(source, sizes or {}, batch=1).items()
+        name: random.uniform(-1, 1, zeros.shape).astype(zeros.dtype)  # AutoCast's own range; integers become 0
+        for name, zeros in batch_of_zeros(source, sizes or {}, batch=1).items()
     }
     with quiet_modelopt(), errors_as_sentences(precision):
         from modelopt.onnx.autocast import convert_to_mixed_precision

@@ -1,4 +1,4 @@
-"""The JSON document of the stage convert, and the check of what is to stay in high precision."""
+"""The JSON document of the stage convert, and a check of the nodes to keep in high precision."""
 
 import re
 
@@ -15,8 +15,8 @@ class Conversion(Record):
     nodes: dict[str, int]
 
 
-def require_known(keep: Keep, model: onnx.ModelProto) -> None:
-    """A misspelt operator or node would silently keep nothing."""
+def require_kept_exist(keep: Keep, model: onnx.ModelProto) -> None:
+    """Refuse operators and nodes that the graph lacks, since a misspelt one would silently keep nothing."""
     types, names = {node.op_type for node in model.graph.node}, [node.name for node in model.graph.node]
     for op_type in keep.op_types:
         if op_type not in types:

@@ -1,4 +1,4 @@
-"""What casting and quantizing share of ModelOpt: one batch for it to run, its errors, its noise."""
+"""Call ModelOpt: the batch that it runs, its errors and its output. Casting and quantizing share this."""
 
 import contextlib
 import io
@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from enginery.core.errors import EngineryError
 from enginery.graph.onnx_file import graph_inputs
 
-LARGE_IMAGE = 224  # takes it to come through most networks
+LARGE_IMAGE = 224  # large enough for most networks
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
 
 
-def one_batch(source: Path, sizes: Mapping[str, int], batch: int = CALIBRATION_BATCH) -> dict[str, NDArray[np.generic]]:
-    """Zeros for each input; what varies beside the batch is as large as the samples."""
+def batch_of_zeros(
+    source: Path, sizes: Mapping[str, int], batch: int = CALIBRATION_BATCH
+) -> dict[str, NDArray[np.generic]]:
+    """Return zeros for each input. `sizes` are those of the samples, for axes that vary beside the batch."""
     zeros = {}
     for tensor in graph_inputs(onnx.load(source, load_external_data=False).graph):
         kind = tensor.type.tensor_type
@@ -32,10 +34,10 @@ def one_batch(source: Path, sizes: Mapping[str, int], batch: int = CALIBRATION_B
 
 @contextlib.contextmanager
 def errors_as_sentences(precision: str) -> Iterator[None]:
-    """What ModelOpt cannot do with a graph is no defect of ours."""
+    """Turn ModelOpt's exceptions into one sentence, since a graph that it cannot convert is no defect of ours."""
     try:
         yield
-    except Exception as error:  # ONNX Runtime's own exceptions share no base class
+    except Exception as error:  # ONNX Runtime's exceptions, which pass through, share no base class
         why = " ".join(str(error).split()) or type(error).__name__
         raise EngineryError(
             f"ModelOpt cannot make {precision} of the graph: {why}; keep what it names in high precision, or drop the "
@@ -45,13 +47,13 @@ def errors_as_sentences(precision: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_modelopt() -> Iterator[None]:
-    """ModelOpt prints its progress and logs each step; its errors are exceptions, which still reach the caller."""
+    """Silence ModelOpt, which prints its progress and logs each step; its exceptions still reach the caller."""
     logging.disable(logging.WARNING)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             from modelopt.onnx import trt_utils
 
-            # Where TensorRT is installed, it would parse the graph with it to look for plugins, which takes a GPU.
+            # With TensorRT installed, ModelOpt parses the graph to look for plugins, which needs a GPU.
             trt_utils.TRT_PYTHON_AVAILABLE = False
             yield
     finally:

@@ -1,9 +1,9 @@
-"""int8 and fp8 graphs: ModelOpt places the Q/DQ nodes, the scales are our calibrated ones."""
+"""Make int8 and fp8 graphs: ModelOpt places the Q/DQ nodes, and the scales are our calibrated ones."""
 
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +15,17 @@ from enginery.core.params.precisions import Keep, Rest
 from enginery.core.precisions import PRECISIONS
 from enginery.graph.onnx_file import load_graph
 from enginery.quantization.calibration.cache import read_cache, write_cache
-from enginery.quantization.modelopt import errors_as_sentences, one_batch, quiet_modelopt
+from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, quiet_modelopt
 
-LARGEST_FLOAT16 = float(np.finfo(np.float16).max)  # ModelOpt writes it for all that is larger
-SMALLEST_FLOAT16_SCALE = 2.0**-20  # below, float16 has fewer than five bits left
+LARGEST_FLOAT16 = float(np.finfo(np.float16).max)  # ModelOpt writes it for each larger scale
+SMALLEST_FLOAT16_SCALE = 2.0**-20  # below it, float16 has fewer than five bits left
 
 
-def nodes_of_tiny_inputs(source: Path, precision: str, amax: Mapping[str, float], rest: Rest) -> list[str]:
-    """What must stay in float16 because float16 cannot hold the scale of what it reads, such as ConvNeXt's branches
-    before training, which are multiplied by 1e-6."""
+def nodes_with_tiny_inputs(source: Path, precision: str, amax: Mapping[str, float], rest: Rest) -> list[str]:
+    """Return the nodes that must stay in float16, because it cannot hold the scale of a tensor that they read.
+
+    ConvNeXt's branches are an example: before training they are multiplied by 1e-6.
+    """
     if rest != "fp16":
         return []
     largest = PRECISIONS[precision].largest
@@ -38,13 +40,15 @@ def quantize(
     keep: Keep,
     rest: Rest,
     sizes: Mapping[str, int] | None = None,
+    largest_weight: int = PRECISIONS["int8"].largest,
 ) -> onnx.ModelProto:
-    """Q/DQ nodes where TensorRT fuses them, which is NVIDIA's to know; the scales are ours, to the bit of `rest`.
+    """Return the graph with Q/DQ nodes, which ModelOpt places where TensorRT fuses them, and with our scales.
 
-    `sizes` are of images that the graph takes, where it leaves them open.
+    The scales and all unquantized nodes have the type `rest`. `sizes` are those of `batch_of_zeros`: an image that the
+    graph accepts. `largest_weight` is for int8 alone.
     """
-    zeros = one_batch(source, sizes or {})
-    tiny = [re.escape(name) for name in nodes_of_tiny_inputs(source, precision, amax, rest)]
+    zeros = batch_of_zeros(source, sizes or {})
+    tiny = [re.escape(name) for name in nodes_with_tiny_inputs(source, precision, amax, rest)]
     with quiet_modelopt(), tempfile.TemporaryDirectory() as scratch:
         from modelopt.onnx.quantization import quantize as modelopt_quantize
 
@@ -53,10 +57,10 @@ def quantize(
         shapes = ",".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in zeros.items())
         with errors_as_sentences(precision):
             modelopt_quantize(
-                shutil.copyfile(source, Path(scratch) / "given.onnx").as_posix(),  # some graphs it writes back, changed
+                # A copy, since ModelOpt changes the file of some graphs.
+                shutil.copyfile(source, Path(scratch) / "given.onnx").as_posix(),
                 quantize_mode=precision,
-                # One batch of zeros: with a cache given, the data is run but its ranges are not used.
-                calibration_data=zeros,
+                calibration_data=zeros,  # ModelOpt runs it, but takes the ranges from the cache
                 calibration_shapes=shapes,
                 calibration_cache_path=str(cache),
                 calibration_eps=["cpu"],
@@ -71,12 +75,14 @@ def quantize(
             _set_float16_scales(graph, source)
         if precision == "fp8":
             _set_fp8_scales(graph, read_cache(cache))
+        if precision == "int8":
+            _limit_weights(graph, largest_weight)
         _require_usable_scales(graph)
         return graph
 
 
 def _set_float16_scales(model: onnx.ModelProto, source: Path) -> None:
-    """Of a file that came in float16: ModelOpt writes a cache's scales in float32, which its tensors do not take."""
+    """Write float16 scales for float16 tensors of the source, whose scales ModelOpt writes in float32 from a cache."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     if all(tensor.data_type != TensorProto.FLOAT16 for tensor in constants.values()):
         return
@@ -89,34 +95,44 @@ def _set_float16_scales(model: onnx.ModelProto, source: Path) -> None:
 
 
 def _set_fp8_scales(model: onnx.ModelProto, amax: Mapping[str, float]) -> None:
-    """ModelOpt takes a cache in its fp8 mode but does not read it: the scales are those of its batch of zeros."""
+    """Write the calibrated scales, since ModelOpt's fp8 mode ignores the cache and takes those of its zeros."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    uncast = _uncast(model)
+    # A float16 graph casts its input, and the ranges are those of the tensor before the cast.
+    casts = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Cast"}
     back = {node.input[0]: node.input[1] for node in model.graph.node if node.op_type == "DequantizeLinear"}
-    ranges: dict[str, float] = {}  # by scale: the inputs of a Concat share one
+    ranges: dict[str, float] = {}  # by scale, since the inputs of a Concat share one
     for node in model.graph.node:
-        if node.op_type == "QuantizeLinear" and uncast(node.input[0]) in amax:
-            for scale in (node.input[1], back[node.output[0]]):  # one and the same, but in a float16 graph
-                ranges[scale] = max(ranges.get(scale, 0.0), amax[uncast(node.input[0])])
+        if node.op_type != "QuantizeLinear" or (name := casts.get(node.input[0], node.input[0])) not in amax:
+            continue
+        for scale in (node.input[1], back[node.output[0]]):  # two constants in a float16 graph, otherwise one
+            ranges[scale] = max(ranges.get(scale, 0.0), amax[name])
     for name, value in ranges.items():
         dtype = numpy_helper.to_array(constants[name]).dtype
         constants[name].CopyFrom(numpy_helper.from_array(np.array(value / PRECISIONS["fp8"].largest, dtype), name))
 
 
-def _uncast(model: onnx.ModelProto) -> Callable[[str], str]:
-    """The tensor under its name in the graph that was calibrated: a float16 graph casts its input first."""
-    casts = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Cast"}
-    return lambda name: casts.get(name, name)
+def _limit_weights(model: onnx.ModelProto, largest: int) -> None:
+    """Write larger scales, with which no quantized weight is larger than that."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    back = {node.input[0]: node.input[1] for node in model.graph.node if node.op_type == "DequantizeLinear"}
+    quantizing = [
+        node for node in model.graph.node if node.op_type == "QuantizeLinear" and node.input[0] in constants
+    ]
+    for name in {scale for node in quantizing for scale in (node.input[1], back[node.output[0]])}:
+        scale = numpy_helper.to_array(constants[name])
+        wider = scale * scale.dtype.type(PRECISIONS["int8"].largest / largest)
+        constants[name].CopyFrom(numpy_helper.from_array(wider, name))
 
 
 def _require_usable_scales(model: onnx.ModelProto) -> None:
-    """float16 cannot hold the smallest scales: ModelOpt writes zero, or the smallest that there is, and all is lost."""
+    """Refuse scales beyond float16, for which ModelOpt writes zero, the smallest or the largest number instead."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "QuantizeLinear" and node.input[1] in constants:
             scales = numpy_helper.to_array(constants[node.input[1]])
-            coarse = scales.dtype == np.float16 and node.input[0] not in constants  # of weights, dead channels may be
-            smallest, largest = (SMALLEST_FLOAT16_SCALE, LARGEST_FLOAT16) if coarse else (0.0, np.inf)
+            # Weights may have tiny scales, of channels that are always zero.
+            is_limited = scales.dtype == np.float16 and node.input[0] not in constants
+            smallest, largest = (SMALLEST_FLOAT16_SCALE, LARGEST_FLOAT16) if is_limited else (0.0, np.inf)
             if not np.all((smallest < scales.astype(np.float32)) & (scales.astype(np.float32) < largest)):
                 raise EngineryError(
                     f"a scale of {node.input[0]} is too small or too large for the unquantized rest: "
@@ -125,11 +141,11 @@ def _require_usable_scales(model: onnx.ModelProto) -> None:
 
 
 def tensors_to_quantize(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | None = None) -> list[str]:
-    """The activations that are quantized when each has a range: ModelOpt silently leaves out what a cache lacks."""
+    """Return the activations that need a range, since ModelOpt silently leaves out those that a cache lacks."""
     activations = [
-        *one_batch(source, sizes or {}),
+        *batch_of_zeros(source, sizes or {}),
         *(name for node in load_graph(source).graph.node for name in node.output),
     ]
-    complete = quantize(source, precision, dict.fromkeys(activations, 1.0), keep, "fp32", sizes)
-    quantized = {node.input[0] for node in complete.graph.node if node.op_type == "QuantizeLinear"}
+    graph = quantize(source, precision, dict.fromkeys(activations, 1.0), keep, "fp32", sizes).graph
+    quantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
     return [name for name in activations if name in quantized]

@@ -1,4 +1,4 @@
-"""The engines of an earlier run: as they lie in a project, or out of DVC's cache by the hash that names them there."""
+"""Find the engines of an earlier run: in the folder of a project, or in DVC's cache by their hashes."""
 
 import json
 import re
@@ -29,18 +29,18 @@ BUILT = re.compile(r"build@(.+)")
 
 @contextmanager
 def engines_of(place: str) -> Iterator[Callable[[str], Path]]:
-    """By precision, the folders of a project's reports folder, of a history's good run, or of a git revision.
+    """Open the engines that go with a reports folder, a history's good run or a git revision.
 
-    What had to be linked out of the cache is gone afterwards.
+    Gives a function that returns an engine's folder by precision. Links to files in the cache are removed afterwards.
     """
     measured = {entry.precision: entry.validation.engine for entry in read_measurements(place).precisions}
     with TemporaryDirectory(prefix="enginery-") as scratch:
         path = Path(place)
         if path.is_dir():
-            locate = partial(_lying_in, path.parent / ENGINES)
+            locate = partial(_folder_in_project, path.parent / ENGINES)
         else:
-            hashes = hashes_beside(path) if path.exists() else hashes_at(place)
-            locate = partial(_checked_out, hashes, place, Path(scratch))
+            hashes = _hashes_of_good_run(path) if path.exists() else _hashes_of_revision(place)
+            locate = partial(_folder_from_cache, hashes, place, Path(scratch))
 
         def find(precision: str) -> Path:
             folder = locate(precision)
@@ -54,28 +54,28 @@ def engines_of(place: str) -> Iterator[Callable[[str], Path]]:
         yield find
 
 
-def hashes_at(revision: str) -> dict[str, str]:
+def _hashes_of_revision(revision: str) -> dict[str, str]:
     shown = subprocess.run(["git", "show", f"{revision}:./{LOCK}"], capture_output=True, text=True)
     if shown.returncode:
-        raise EngineryError(f"{revision} has no {LOCK}, which would say which engines are its own")
-    return hashes_in(shown.stdout, f"{revision}:{LOCK}")
+        raise EngineryError(f"{revision} has no {LOCK}, which would name its engines")
+    return parse_hashes(shown.stdout, f"{revision}:{LOCK}")
 
 
-def hashes_in(lock: str, what: str) -> dict[str, str]:
-    """DVC's hash of each engine's folder, by precision, out of the text of a dvc.lock."""
+def parse_hashes(lock: str, origin: str) -> dict[str, str]:
+    """Read DVC's hash of each engine's folder from the text of a dvc.lock, by precision."""
     try:
         stages = YAML(typ="safe").load(lock)["stages"]
-        return {named[1]: stage["outs"][0]["md5"] for name, stage in stages.items() if (named := BUILT.fullmatch(name))}
+        return {match[1]: stage["outs"][0]["md5"] for name, stage in stages.items() if (match := BUILT.fullmatch(name))}
     except (YAMLError, AttributeError, KeyError, TypeError, IndexError):
-        raise EngineryError(f"{what} is no lock file of DVC's. Take it back from git") from None
+        raise EngineryError(f"{origin} is not a lock file of DVC. Take it back from git") from None
 
 
-def hashes_beside(good: Path) -> dict[str, str]:
+def _hashes_of_good_run(good: Path) -> dict[str, str]:
     path = good.with_name(GOOD_ENGINES)
     if not path.exists():
         raise EngineryError(
-            f"{good} has no {GOOD_ENGINES} beside it, which would say which engines are its own: delete a good run "
-            "that is older than that, and the next good night begins anew"
+            f"{good} has no {GOOD_ENGINES} beside it, which would name its engines: delete this good run, and the next "
+            "good night becomes the good run"
         )
     try:
         return {str(name): str(value) for name, value in json.loads(path.read_text()).items()}
@@ -83,9 +83,9 @@ def hashes_beside(good: Path) -> dict[str, str]:
         raise EngineryError(f"{path} is damaged. Take the file back from git") from None
 
 
-def _checked_out(hashes: Mapping[str, str], whose: str, scratch: Path, precision: str) -> Path:
+def _folder_from_cache(hashes: Mapping[str, str], place: str, scratch: Path, precision: str) -> Path:
     if precision not in hashes:
-        raise EngineryError(f"{whose} has no engine of {precision}")
+        raise EngineryError(f"{place} has no engine of {precision}")
     folder = scratch / precision
     folder.mkdir()
     try:
@@ -95,13 +95,13 @@ def _checked_out(hashes: Mapping[str, str], whose: str, scratch: Path, precision
                 folder.joinpath(*name).symlink_to(Path(cache.oid_to_path(file.value)).resolve(strict=True))
     except (NotDvcRepoError, ObjectFormatError, FileNotFoundError):
         raise EngineryError(
-            f"the engine of {precision} that {whose} had is not in DVC's cache here: it was made elsewhere, or "
-            "removed. `dvc repro` in that state makes it anew"
+            f"the engine of {precision} that {place} had is not in DVC's cache here: it was made elsewhere, or "
+            "removed. `dvc repro` in that state makes it again"
         ) from None
     return folder
 
 
-def _lying_in(engines: Path, precision: str) -> Path:
+def _folder_in_project(engines: Path, precision: str) -> Path:
     if not (engines / precision).is_dir():
         raise EngineryError(f"{engines / precision} is missing: run `dvc checkout` or `dvc repro` in that project")
     return engines / precision

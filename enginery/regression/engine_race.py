@@ -1,8 +1,8 @@
-"""The engines of two runs in one race: whatever the machine does meanwhile, it does to both.
+"""Race the engines of two runs against each other: what happens to the machine meanwhile happens to both.
 
-A ratio to PyTorch needs no engine of the earlier run. But on a machine that is shared PyTorch may take half as long
-again for minutes, and the engine not, so that ratios of different days say little. Where both engines are at hand, they
-are held against each other.
+A ratio to PyTorch needs no engine of the earlier run. But on a shared machine PyTorch may take half as long again for
+minutes while the engine does not, so ratios of different days say little. A race is the better comparison if both
+engines still exist. It goes in laps: a lap opens each engine twice, times them in rounds, and closes them.
 """
 
 import math
@@ -24,17 +24,18 @@ from enginery.engine.folder import RECORD, read_engine
 from enginery.engine.record import EngineRecord
 from enginery.engine.target import require_fits
 from enginery.engine.this_machine import describe_machine
-from enginery.regression.comparison import SIDE_BY_SIDE
-from enginery.regression.speed_change import SpeedChange, SpeedChanges, error_within, together
-from enginery.speed.timing import Contender, Round, median_interval, middle, race
+from enginery.regression.changes import SIDE_BY_SIDE
+from enginery.regression.speed_change import SpeedChange, SpeedChanges, combine, standard_error
+from enginery.speed.timing import Contender, Round, median_interval, median_seconds, race
 
 BEFORE, AFTER = "before", "after"
-# One and the same engine, opened again in one process, is up to 3 % faster or slower for as long as it is open, and the
-# earlier it was opened the slower it mostly is. So each lap opens each side twice, and no side has the better places.
-LINE_UPS = ((BEFORE, AFTER, AFTER, BEFORE), (AFTER, BEFORE, BEFORE, AFTER))
-PLACEMENT = 0.01  # what that makes of one lap: a standard deviation, see benchmarks/alarm.py
+# One engine that is opened twice in a process is up to 3 % faster in one copy than in the other for as long as both are
+# open, and mostly the first copy is the slower one. So each lap opens each side twice, and laps take these orders in
+# turns: no side is opened earlier than the other on average.
+OPENING_ORDERS = ((BEFORE, AFTER, AFTER, BEFORE), (AFTER, BEFORE, BEFORE, AFTER))
+LAP_NOISE = 0.01  # the standard deviation that this leaves in one lap: see benchmarks/alarm.py
 FEWEST_LAPS, MOST_LAPS = 4, 16
-CLEAR = 0.004  # the standard error, over all batch sizes, with which a change of 5 % is seen and no lap need be added
+SMALL_ERROR = 0.004  # with this standard error over all batch sizes a change of 5 % is seen, and the race ends
 
 Bind = Callable[[Feeds], Contender]
 Open = Callable[[], AbstractContextManager[Bind]]
@@ -42,14 +43,14 @@ Find = Callable[[str], Path]  # the folder of a precision's engine
 
 
 def race_runs(before: Find, after: Find, precisions: Collection[str], params: Params) -> dict[str, SpeedChanges]:
-    """By precision, on this machine, with the images of the project that one is in."""
+    """Race the engines of these precisions on this machine, with the samples of the project in this folder."""
     samples = SampleSet.open(VALIDATION_SAMPLES)
-    with redirect_stdout(sys.stderr):  # its progress is not what was asked for
+    with redirect_stdout(sys.stderr):  # standard output is for the result, and not for progress
         return {name: race_engines(before(name), after(name), samples, params) for name in precisions}
 
 
 def race_engines(before: Path, after: Path, samples: SampleSet, params: Params) -> SpeedChanges:
-    """Two engines' folders, raced on this machine as it is now, and not as artifacts/machine.json has it."""
+    """Race the engines in two folders on this machine as it is now, whatever artifacts/machine.json says."""
     here = describe_machine(EngineRecord.read(after / RECORD).target.runtime)
     old, new = read_engine(before), read_engine(after)
     for record, folder in ((old, before), (new, after)):
@@ -69,51 +70,55 @@ def race_engines(before: Path, after: Path, samples: SampleSet, params: Params) 
 
 
 def race_sides(sides: Mapping[str, Open], samples: SampleSet, params: BenchmarkParams, label: str) -> SpeedChanges:
-    """Laps are added by twos until chance is small, or there were enough. Of the fewest, a side has its seconds."""
+    """Run laps in pairs until the standard error is small, or MOST_LAPS.
+
+    In FEWEST_LAPS together each side gets `benchmark.seconds` at each batch size.
+    """
     rng = np.random.default_rng(params.seed)
     rounds: dict[int, list[Round]] = {batch: [] for batch in params.batches}
     for lap in range(MOST_LAPS):
-        for batch, new in zip(rounds, _run_lap(LINE_UPS[lap % 2], sides, samples, params, rng, label), strict=True):
+        in_lap = _run_lap(OPENING_ORDERS[lap % 2], sides, samples, params, rng, label)
+        for batch, new in zip(rounds, in_lap, strict=True):
             rounds[batch] += new
         if lap + 1 >= FEWEST_LAPS and lap % 2:
-            shifts = [_shift(batch, known, params.confidence, rng) for batch, known in rounds.items()]
-            if together(shifts).error <= CLEAR:
+            changes = [_speed_change(batch, known, params.confidence, rng) for batch, known in rounds.items()]
+            if combine(changes).error <= SMALL_ERROR:
                 break
-    placement = PLACEMENT / math.sqrt(lap + 1)  # of each batch size by itself, and of all alike
+    noise = LAP_NOISE / math.sqrt(lap + 1)  # each batch size has its own, and all have as much in common
     return {
-        f"{SIDE_BY_SIDE}, batch {each.batch}": each._replace(error=math.hypot(each.error, placement), shared=placement)
-        for each in shifts
+        f"{SIDE_BY_SIDE}, batch {each.batch}": each._replace(error=math.hypot(each.error, noise), shared=noise)
+        for each in changes
     }
 
 
 def _run_lap(
-    line_up: Sequence[str],
+    order: Sequence[str],
     sides: Mapping[str, Open],
     samples: SampleSet,
     params: BenchmarkParams,
     rng: np.random.Generator,
     label: str,
 ) -> list[Sequence[Round]]:
-    """By batch size. Both sides see the same pace, so no round is set aside for it."""
-    seconds = params.seconds * len(sides) / len(line_up) / FEWEST_LAPS
+    """Return the rounds of one lap for each batch size. The machine pace is ignored: it is the same for both sides."""
+    seconds = params.seconds * len(sides) / len(order) / FEWEST_LAPS
     with ExitStack() as opened:
-        binds = {f"{side} {place}": opened.enter_context(sides[side]()) for place, side in enumerate(line_up)}
-        points = [{place: bind(samples.cycled(batch)) for place, bind in binds.items()} for batch in params.batches]
+        binds = {f"{side} {number}": opened.enter_context(sides[side]()) for number, side in enumerate(order)}
+        points = [{name: bind(samples.cycled(batch)) for name, bind in binds.items()} for batch in params.batches]
         return [timings.rounds for timings in race(points, seconds, lambda: 0.0, rng, label)]
 
 
-def _shift(batch: int, rounds: Sequence[Round], confidence: float, rng: np.random.Generator) -> SpeedChange:
+def _speed_change(batch: int, rounds: Sequence[Round], confidence: float, rng: np.random.Generator) -> SpeedChange:
     before, after = (np.array([_seconds(each, side) for each in rounds]) for side in (BEFORE, AFTER))
     ratios = before / after
     return SpeedChange(
         batch=batch,
         log=math.log(np.median(ratios)),
-        error=error_within(*median_interval(ratios, confidence, rng), confidence),
+        error=standard_error(*median_interval(ratios, confidence, rng), confidence),
         before=1000 * float(np.median(before)),
         after=1000 * float(np.median(after)),
     )
 
 
 def _seconds(one: Round, side: str) -> float:
-    """Of a call, the mean of the side's two places."""
-    return float(np.mean([middle(calls) for place, calls in one.turns.items() if place.startswith(side)]))
+    """Return the seconds of a call of one side: the mean of its two copies."""
+    return float(np.mean([median_seconds(calls) for name, calls in one.turns.items() if name.startswith(side)]))

@@ -1,4 +1,4 @@
-"""What the nightly runs found, as files in git: history/README.md says which."""
+"""Read and write what the nightly runs found: files in git, which history/README.md explains."""
 
 import json
 import re
@@ -13,19 +13,20 @@ from enginery.core.files import new_file, sha256_of
 from enginery.core.params.all import Params
 from enginery.core.record import Record
 from enginery.engine.machine import Machine
-from enginery.regression.comparison import SAME_MACHINE, Outcome
+from enginery.regression.changes import Outcome
+from enginery.regression.conditions import MACHINE_IDENTITY
 from enginery.regression.measurements import Measurements
 from enginery.speed.records import Ratio
 
 NIGHTS, GOOD, GOOD_ENGINES, SETTING = "nights.jsonl", "good.json", "good-engines.json", "setting.json"
-GATE, FIRST = "gate", "first"  # beside outcomes: a threshold broke; there was no good run to compare with
+GATE, FIRST = "gate", "first"  # verdicts besides outcomes: a threshold broke; there was no good run to compare with
 
 
 class Night(Record):
-    """What one night found of one precision: a line of nights.jsonl. A field that is added later needs a default.
+    """The result of one night for one precision: a line of nights.jsonl. A field that is added later needs a default.
 
-    `outcome` is None where there was no good run to hold it against. `good` and `kept` are of the whole night: `kept`
-    if its measurements became the good run.
+    `outcome` is None if there was no good run to compare with. `good` and `kept` are about the whole night:
+    `kept` means that its measurements became the good run.
     """
 
     date: datetime
@@ -51,14 +52,14 @@ class Night(Record):
         return GATE if self.broken else self.outcome or FIRST
 
     def speed(self, figure: str = "median") -> float:
-        """Times the first baseline, the geometric mean over its batch sizes."""
+        """Return how many times as fast as the first baseline: the geometric mean over its batch sizes."""
         return geometric_mean(getattr(ratio, figure) for ratio in self.ratios if ratio.baseline == self.baseline)
 
 
 class Setting(Record):
-    """What nights must share to be held against each other: the machine, the model and the images.
+    """The machine, model and samples that nights must share to be compared with each other.
 
-    How engines are made of them is not in it: a change there that makes one slower is what a nightly run is to find.
+    How engines are made is not part of it: a nightly run must find a change there that makes an engine slower.
     """
 
     machine: dict[str, Any]
@@ -68,9 +69,9 @@ class Setting(Record):
 
     @classmethod
     def of(cls, machine: Machine, params: Params) -> Self:
-        """Without defaults: a parameter that a later version adds makes no other setting."""
+        """Make the setting without defaults, so that a parameter of a later version does not make another setting."""
         return cls(
-            machine=machine.model_dump(mode="json", include=set(SAME_MACHINE)),
+            machine=machine.model_dump(mode="json", include=set(MACHINE_IDENTITY)),
             model=params.model.model_dump(mode="json", exclude_defaults=True),
             weights=params.weights.model_dump(mode="json", exclude_defaults=True),
             samples=params.samples.model_dump(mode="json", exclude_defaults=True, exclude={"calibration"}),
@@ -78,7 +79,7 @@ class Setting(Record):
 
     @property
     def folder(self) -> str:
-        """Such as AMD-EPYC-2-cores-openvino-1a2b3c4d."""
+        """Return the folder's name, such as AMD-EPYC-2-cores-openvino-1a2b3c4d."""
         device, cores, runtime = (self.machine[name] for name in ("device_name", "cores", "runtime"))
         readable = re.sub(r"[^A-Za-z0-9]+", "-", f"{device} {cores} cores {runtime}").strip("-")
         return f"{readable}-{sha256_of(self.model_dump(mode='json'))[:8]}"
@@ -90,7 +91,7 @@ class Setting(Record):
 
 
 class History:
-    """The nights of one setting."""
+    """The nights of one setting, and their good run: the measurements that each night is compared with."""
 
     def __init__(self, folder: Path, setting: Setting) -> None:
         self.folder, self.setting = folder, setting
@@ -110,7 +111,7 @@ class History:
         try:
             return Measurements.parse(path.read_bytes(), str(path))
         except EngineryError as error:
-            raise EngineryError(f"{error}. Take the file back from git, or delete it to begin anew") from None
+            raise EngineryError(f"{error}. Take the file back from git, or delete it to start again") from None
 
     def append(self, nights: Iterable[Night]) -> None:
         self.setting.write(self.folder / SETTING)
@@ -119,17 +120,17 @@ class History:
             temporary.write_text("".join(f"{night.model_dump_json()}\n" for night in everything))
 
     def keep(self, measurements: Measurements, engines: Mapping[str, str]) -> None:
-        """The engines by precision, as DVC calls them: they stay in its cache, not in git."""
+        """Keep a good run, with the hashes of its engines by precision: DVC's cache has the engines themselves."""
         with new_file(self.folder / GOOD_ENGINES) as temporary:
             temporary.write_text(f"{json.dumps(engines, indent=2)}\n")
         measurements.write(self.folder / GOOD)
 
 
 def read_history(root: Path) -> list[History]:
-    """Of all settings, in the order of their names."""
+    """Read the histories of all settings, in the order of their names."""
     return [History(path.parent, Setting.read(path)) for path in sorted(root.glob(f"*/{SETTING}"))]
 
 
 def last_kept(nights: Sequence[Night]) -> Night | None:
-    """A night that became the good run that there is now."""
+    """Return a line of the night that became the present good run."""
     return next((night for night in reversed(nights) if night.kept), None)

@@ -1,4 +1,4 @@
-"""What one run of the pipeline found: measurements.json and verdict.json."""
+"""The measurements of one run of the pipeline, and where to read them: measurements.json."""
 
 import subprocess
 from pathlib import Path
@@ -12,11 +12,11 @@ from enginery.speed.records import Benchmark
 
 
 class Measured(Record):
-    """What one precision was found to be, for a later run to be held against."""
+    """The measurements of one precision, which a later run is compared with."""
 
     precision: str
     engine_bytes: int
-    files: dict[str, str]  # of the engine, and their hashes
+    files: dict[str, str]  # the hashes of the engine's files
     executed_as_asked: float
     validation: Validation
     benchmark: Benchmark
@@ -27,10 +27,8 @@ class Measurements(Record):
     precisions: tuple[Measured, ...]
 
 
-
-
 def read_measurements(place: str) -> Measurements:
-    """Of a reports folder, of a measurements.json, or of a git revision."""
+    """Read the measurements in a reports folder, in a measurements.json, or in a git revision."""
     path = Path(place)
     if path.is_dir():
         if not (path / MEASUREMENTS.name).exists():

@@ -1,4 +1,4 @@
-"""How far an engine's speed moved between two runs, what of that is chance, and which side of a ratio moved."""
+"""Tell how much an engine's speed changed between two runs, how much of that is chance, and how much the baseline's."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,37 +8,50 @@ from typing import NamedTuple
 from enginery.core.errors import EngineryError
 from enginery.speed.records import Benchmark, Ratio
 
-# How far the ratio of one engine to PyTorch moves between two runs beyond what their intervals tell: the standard
-# deviations of its logarithm in one run, of each batch size by itself, and of all alike, for an engine that is opened
-# anew is faster or slower for as long as it is open. benchmarks/alarm_ratios.py shows that they suffice.
+# The ratio of one engine to PyTorch differs between two runs by more than its intervals say. These are the standard
+# deviations of its logarithm in one run: the part of each batch size, and the part that all batch sizes share, because
+# an engine is a little faster or slower for as long as it is open. benchmarks/alarm_ratios.py shows that they suffice.
 BETWEEN_RUNS, AS_OPENED = 0.01, 0.02
-MOST_OF_IT = 0.5
-DRIFT = 0.03  # what both sides may share: a baseline that moved by less says nothing
+MOST_OF_A_CHANGE = 0.5
+BASELINE_DRIFT = 0.03  # a baseline whose time moved by less is taken as unchanged: the engine's may have moved too
 
 
 class SpeedChange(NamedTuple):
-    """As logarithms: of the ratio, with its standard errors, and of the baseline's time by the clock, if it has one."""
+    """A change of speed between two runs, in logarithms.
 
-    batch: int | None  # None: of several together
+    `log` is the logarithm of the change, above 0 if the later engine is faster. `error` is its standard error at this
+    batch size, and `shared` the one that all batch sizes have in common, so that their mean has it too. `baseline_log`
+    is the logarithm of how many times as long the baseline took by the clock, or 0 if there is no baseline.
+    """
+
+    batch: int | None  # None for several batch sizes together
     log: float
-    error: float  # of this batch size alone
-    shared: float = 0.0  # of all batch sizes alike, so that their mean has it too
-    longer: float = 0.0
+    error: float
+    shared: float = 0.0
+    baseline_log: float = 0.0
     before: float | None = None
     after: float | None = None
 
     @property
-    def chance(self) -> float:
+    def deviation(self) -> float:
+        """Return the whole standard error of `log`."""
         return math.hypot(self.error, self.shared)
 
     @property
-    def is_mostly_the_baselines(self) -> bool:
-        """A ratio has two sides, and the baseline's code is the same: if most of a change is that side's, it was the
-        machine or another PyTorch, and not the engine."""
-        return abs(self.longer) > DRIFT and self.longer / self.log > MOST_OF_IT
+    def is_mostly_the_baseline(self) -> bool:
+        """Tell whether most of the change is the baseline's, whose code is the same in both runs.
+
+        Then the machine or another PyTorch caused it, and not the engine.
+        """
+        return abs(self.baseline_log) > BASELINE_DRIFT and self.baseline_log / self.log > MOST_OF_A_CHANGE
 
 
-SpeedChanges = Mapping[str, SpeedChange]  # by the figure that moved
+SpeedChanges = Mapping[str, SpeedChange]  # by figure
+
+
+def deviations_allowed(confidence: float, figures: int) -> float:
+    """Return how many standard errors are left to chance, if the confidence is to hold for all figures together."""
+    return NormalDist().inv_cdf(1 - (1 - confidence) / figures / 2)
 
 
 def speed_change_between(before: Ratio, old: Benchmark, after: Ratio, new: Benchmark) -> SpeedChange:
@@ -47,24 +60,35 @@ def speed_change_between(before: Ratio, old: Benchmark, after: Ratio, new: Bench
         log=math.log(after.median / before.median),
         error=math.hypot(_error(before, old), _error(after, new)),
         shared=math.sqrt(2) * AS_OPENED,
-        longer=math.log(_baseline_p50(after, new) / _baseline_p50(before, old)),
+        baseline_log=math.log(_baseline_p50(after, new) / _baseline_p50(before, old)),
         before=before.median,
         after=after.median,
     )
 
 
-def together(shifts: Sequence[SpeedChange]) -> SpeedChange:
-    """Errors at different batch sizes are independent; of several baselines at one they share the engine's timings."""
-    of_batches = [
-        mean(each.error for each in shifts if each.batch == batch) for batch in {each.batch for each in shifts}
-    ]
+def combine(speed_changes: Sequence[SpeedChange]) -> SpeedChange:
+    """Return the mean of some speed changes.
+
+    Errors at different batch sizes are independent. Several baselines at one batch size share the engine's timings.
+    """
+    batches = {each.batch for each in speed_changes}
+    errors = [mean(each.error for each in speed_changes if each.batch == batch) for batch in batches]
     return SpeedChange(
         batch=None,
-        log=mean(each.log for each in shifts),
-        error=math.hypot(*of_batches) / len(of_batches),
-        shared=max(each.shared for each in shifts),
-        longer=mean(each.longer for each in shifts),
+        log=mean(each.log for each in speed_changes),
+        error=math.hypot(*errors) / len(errors),
+        shared=max(each.shared for each in speed_changes),
+        baseline_log=mean(each.baseline_log for each in speed_changes),
     )
+
+
+def standard_error(low: float, high: float, confidence: float) -> float:
+    """Return the standard error of a ratio's logarithm from the ratio's interval."""
+    return math.log(high / low) / 2 / NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+def _error(ratio: Ratio, benchmark: Benchmark) -> float:
+    return math.hypot(standard_error(ratio.low, ratio.high, benchmark.confidence), BETWEEN_RUNS)
 
 
 def _baseline_p50(ratio: Ratio, benchmark: Benchmark) -> float:
@@ -74,12 +98,3 @@ def _baseline_p50(ratio: Ratio, benchmark: Benchmark) -> float:
             f"{benchmark.precision}: no latency of {ratio.baseline} at batch {ratio.batch} was recorded"
         )
     return p50s[ratio.baseline, ratio.batch]
-
-
-def _error(ratio: Ratio, benchmark: Benchmark) -> float:
-    return math.hypot(error_within(ratio.low, ratio.high, benchmark.confidence), BETWEEN_RUNS)
-
-
-def error_within(low: float, high: float, confidence: float) -> float:
-    """The standard error of the logarithm of a ratio, as its interval has it."""
-    return math.log(high / low) / 2 / NormalDist().inv_cdf((1 + confidence) / 2)

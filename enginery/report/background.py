@@ -1,4 +1,4 @@
-"""What was done before any engine was built, for whoever wants to see or repeat it."""
+"""The background of the engines: parameters, simplification, calibration and tools."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from enginery.graph.simplify import Simplification
 from enginery.quantization.calibration.provenance import Calibration
 from enginery.quantization.calibration.sketch import Histograms, Sketch
 
-STRETCHED = 0.999  # of all magnitudes: how far the largest lies beyond these tells how much an outlier costs
-RESHAPES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # what leaves each value as it is
+BULK = 0.999  # the share of magnitudes that counts as the bulk; outliers lie beyond it
+RESHAPES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # these change no value
 
 
 class Maker(NamedTuple):
-    """The node that makes a tensor, and the first tensor that it reads."""
+    """The node that makes a tensor, and the first tensor that the node reads."""
 
     kind: str
     name: str
@@ -37,18 +37,21 @@ class Background:
     calibration: Calibration
     histograms: Histograms
     tools: Tools
-    validation_sha256: str  # of the list of samples, as that of calibration
+    validation_sha256: str  # of the list of validation samples
     makers: Mapping[str, Maker]
 
     @property
-    def tensors(self) -> list[str]:
-        """Those that were watched: first where most is clipped, then where the fewest values fill the range."""
-        seen = self.histograms.tensors
-        drawn = [name for name in seen if not self._is_drawn_already(name)]
-        return sorted(drawn, key=lambda name: (-seen[name].clipped, _bulk(seen[name]) / (seen[name].largest or 1)))
+    def drawn_tensors(self) -> list[str]:
+        """The tensors whose histograms are drawn, those that lose most to quantization first.
 
-    def _is_drawn_already(self, name: str) -> bool:
-        """As what it is only another shape of, with the same range."""
+        A tensor loses more the more of it is clipped, then the less of its range the bulk of its values fills.
+        """
+        sketches = self.histograms.tensors
+        drawn = [name for name in sketches if not self._repeats_another(name)]
+        return sorted(drawn, key=lambda name: (-sketches[name].clipped, _filled_share(sketches[name])))
+
+    def _repeats_another(self, name: str) -> bool:
+        """Tell whether the tensor is only another shape of a tensor with the same range."""
         maker, amax = self.makers.get(name), self.calibration.amax
         if maker is None or maker.kind not in RESHAPES or maker.reads not in self.histograms.tensors:
             return False
@@ -75,11 +78,11 @@ def makers_of(graph: onnx.GraphProto) -> dict[str, Maker]:
     }
 
 
-def _bulk(sketch: Sketch) -> float:
-    """The magnitude below which nearly all lie."""
+def _filled_share(sketch: Sketch) -> float:
+    """Return the share of the tensor's range that the bulk of its magnitudes fills."""
     total, seen = sum(sketch.counts), 0
     for number, count in enumerate(sketch.counts, start=1):
         seen += count
-        if seen >= STRETCHED * total:
-            return number * sketch.width
-    return sketch.largest
+        if seen >= BULK * total:
+            return number * sketch.width / (sketch.largest or 1)
+    return 1.0

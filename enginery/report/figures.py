@@ -1,4 +1,4 @@
-"""Static pictures of the findings."""
+"""Draw the findings as static pictures."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,9 +22,9 @@ COLORS = {"fp32": "#64748b", "fp16": "#2563eb", "bf16": "#0d9488", "int8": "#d97
 STYLE = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
 LIGHTEST, DARKEST = 0.85, 0.55  # greys of the baselines
 STAIRS = "#94a3b8"
-CROWDED = 5
-POINTS = 72  # of an inch
-LINE = 100  # letters that fit side by side into a legend
+CROWDED = 5  # contenders: with more, the numbers on the bars are written upright
+POINTS = 72  # in an inch
+LINE = 100  # letters fit side by side into a legend
 
 
 def draw_figures(findings: Findings, failures: Mapping[str, tuple[str, ...]], folder: Path) -> None:
@@ -38,7 +38,7 @@ def draw_figures(findings: Findings, failures: Mapping[str, tuple[str, ...]], fo
 
 
 def _bars(axes: Axes, findings: Findings, figure: str, label: str) -> None:
-    """Groups by batch size: the baselines first, then each precision; hollow if it ran as another type."""
+    """Draw a group of bars for each batch size: baselines, then precisions, hollow if they ran as another type."""
     first, batches = findings.precisions[0], findings.batches
     greys = np.linspace(LIGHTEST, DARKEST, len(findings.baselines))
     series = [
@@ -49,7 +49,7 @@ def _bars(axes: Axes, findings: Findings, figure: str, label: str) -> None:
         (
             entry.precision,
             COLORS[entry.precision],
-            entry.is_what_it_says,
+            entry.engine.runs_its_precision,
             [getattr(entry.latency(batch), figure) for batch in batches],
         )
         for entry in findings.precisions
@@ -72,10 +72,13 @@ def _short(value: float) -> str:
 
 
 def _tradeoff(axes: Axes, findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> None:
-    """As on the page: a staircase joins those that no other beats in both; hollow is what is not to be shipped."""
+    """Draw error against speed. As on the page, a staircase joins the precisions that no other beats in both.
+
+    A hollow dot is not to be shipped.
+    """
     rows, chosen = tables.tradeoff_rows(findings, failures), recommend(findings)
-    sound = [entry for entry in shippable(findings) if entry is chosen or not failures.get(entry.precision)]
-    filled = rows[rows.precision.isin([entry.precision for entry in sound])]
+    sound = [one.precision for one in shippable(findings) if one is chosen or not failures.get(one.precision)]
+    filled = rows[rows.precision.isin(sound)]
     stairs = frontier(list(zip(filled.speedup, -filled.relative_error, strict=True)), lower_is_better=True)
     axes.step([speed for speed, _ in stairs], [-lower for _, lower in stairs], "--", where="post", color=STAIRS, lw=1)
     for row in rows.itertuples():
@@ -98,7 +101,7 @@ def _tradeoff(axes: Axes, findings: Findings, failures: Mapping[str, tuple[str, 
 
 
 def _name_dots(axes: Axes, rows: pd.DataFrame) -> None:
-    """Where the page puts the names; its pixels are points here."""
+    """Put the names where the page puts them: a pixel of the page is a point here."""
     axes.autoscale_view()
     height = axes.bbox.height * POINTS / axes.figure.dpi
     places = (axes.transData - axes.transAxes).transform(rows[["speedup", "relative_error"]])

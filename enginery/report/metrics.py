@@ -1,4 +1,4 @@
-"""The findings as numbers, for `dvc metrics diff`: named with their units, rounded to what is known."""
+"""The findings as numbers for `dvc metrics diff`: named with their units, and rounded to what is known."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def metrics(findings: Findings) -> dict[str, Any]:
 
 
 def batch_key(findings: Findings, batch: int) -> str:
-    """DVC sorts keys as text: zeros keep batch 4 before batch 16."""
+    """Return the key of a batch size. DVC sorts keys as text: zeros keep batch 4 before batch 16."""
     return f"batch_{batch:0{max(2, len(str(max(findings.batches))))}d}"
 
 
@@ -32,7 +32,7 @@ def _of_precision(entry: Evidence, findings: Findings) -> dict[str, Any]:
             "accuracy_drop_%": _percent(validation.accuracy_drop),
             "same_answer_%": _percent(errors.top1_agreement),
             "cosine": round(errors.cosine, 6),
-            "relative_error_ppm": _digits(1e6 * errors.relative),  # DVC shows five decimals, and fp32's begins later
+            "relative_error_ppm": _digits(1e6 * errors.relative),  # DVC shows five decimals; fp32's error has more
             "executed_as_asked_%": _percent(entry.engine.share_as_asked),
             "engine_MB": round(entry.engine.bytes / 1e6, 1),
             "peak_MB": round(peak.host),
@@ -43,13 +43,13 @@ def _of_precision(entry: Evidence, findings: Findings) -> dict[str, Any]:
 
 
 def _of_batch(entry: Evidence, batch: int, findings: Findings) -> dict[str, Any]:
-    """At most: with however many requests in flight; all else is one call at a time."""
+    """Return the speeds with one call at a time, and the highest rate with any number of requests in flight."""
     latency, ratio = entry.latency(batch), entry.ratio(batch, findings.baselines[0])
     figures = {
         "p50_ms": _digits(latency.p50),
         "p99_ms": None if (p99 := known_p99(latency)) is None else _digits(p99),
         "images_per_s": round(latency.images_per_second),
-        "images_per_s_at_most": round(max(entry.rate(flight) for flight in entry.flights(batch))),
+        "images_per_s_at_most": round(max(entry.images_per_second(one) for one in entry.throughputs(batch))),
         "speedup": _digits(ratio.median),
     }
     return _known(figures)
@@ -64,5 +64,5 @@ def _digits(value: float) -> float:
 
 
 def _known(figures: dict[str, Any]) -> dict[str, Any]:
-    """What was not measured is left out, not zero."""
+    """Leave out what was not measured: it is not zero."""
     return {name: value for name, value in figures.items() if value not in (None, {})}

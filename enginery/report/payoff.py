@@ -1,4 +1,4 @@
-"""Whether a lower precision is worth its loss: it must be faster than the one named in params.yaml."""
+"""Check that a lower precision is worth its loss: must_pay asks it to be faster than another one."""
 
 from collections.abc import Mapping
 
@@ -9,27 +9,29 @@ from enginery.report.evidence import Evidence, Findings
 from enginery.report.noise import reasons
 
 
-def unpaid(findings: Findings, wanted: Mapping[str, MustPay | None]) -> dict[str, str]:
-    """A sentence for each precision that is not as fast as it must be.
+def too_slow(findings: Findings, wanted: Mapping[str, MustPay | None]) -> dict[str, str]:
+    """Return a sentence for each precision that is not as fast as must_pay asks.
 
-    Ratios to PyTorch are compared, not milliseconds: each was taken side by side.
+    Ratios to PyTorch are compared, not milliseconds, because engine and PyTorch were timed in turns.
     """
     entries = {entry.precision: entry for entry in findings.precisions}
-    told = {name: _why_not(entries[name], entries[rule.over], rule, findings) for name, rule in wanted.items() if rule}
-    return {precision: why for precision, why in told.items() if why}
+    sentences = {
+        name: _why_not(entries[name], entries[rule.over], rule, findings) for name, rule in wanted.items() if rule
+    }
+    return {precision: sentence for precision, sentence in sentences.items() if sentence}
 
 
 def _why_not(entry: Evidence, named: Evidence, rule: MustPay, findings: Findings) -> str | None:
-    if not entry.is_what_it_says:
-        return f"none of it was executed in {entry.precision}, so it cannot pay as must_pay asks"
-    other = _rival(named, findings)
-    gain = _speed(entry, findings) / _speed(other, findings)
+    if not entry.engine.runs_its_precision:
+        return f"none of it was executed in {entry.precision}, so it cannot be as fast as must_pay asks"
+    rival = _rival(named, findings)
+    gain = _speed(entry, findings) / _speed(rival, findings)
     if gain >= rule.times:
         return None
-    asked = f"at batch {findings.tuned_batch}, and must_pay asks for {rule.times:g}"
+    asked = f"at batch {findings.tuned_batch}, but must_pay asks for {rule.times:g}"
     return (
-        f"{gain:.2f} times as fast as {_told(named, other)} {asked}; "
-        f"{_kept_back(entry)}{_doubt(entry, other, findings)}"
+        f"{gain:.2f} times as fast as {_rival_title(named, rival)} {asked}; "
+        f"{_layers_not_as_asked(entry)}{_doubt(entry, rival, findings)}"
     )
 
 
@@ -38,31 +40,36 @@ def _speed(entry: Evidence, findings: Findings) -> float:
 
 
 def _rival(named: Evidence, findings: Findings) -> Evidence:
-    """The named one, unless it ran as another: to be faster than a slow stand-in is no gain over what is there."""
-    if named.is_what_it_says:
+    """Return the precision to beat: the named one, or the fastest real one if the named one ran as another type.
+
+    To beat only a slow stand-in would be no gain over the engines that there are.
+    """
+    if named.engine.runs_its_precision:
         return named
-    real = [entry for entry in findings.precisions if entry.precision not in QUANTIZED and entry.is_what_it_says]
+    real = [
+        entry for entry in findings.precisions if entry.precision not in QUANTIZED and entry.engine.runs_its_precision
+    ]
     return max([named, *real], key=lambda entry: _speed(entry, findings))
 
 
-def _told(named: Evidence, other: Evidence) -> str:
-    if named.is_what_it_says:
+def _rival_title(named: Evidence, rival: Evidence) -> str:
+    if named.engine.runs_its_precision:
         return named.precision
-    if other is named:
+    if rival is named:
         return f"{named.precision}, which ran as {named.engine.ran_as},"
-    return f"{other.precision} ({named.precision} ran as {named.engine.ran_as})"
+    return f"{rival.precision} ({named.precision} ran as {named.engine.ran_as})"
 
 
-def _kept_back(entry: Evidence) -> str:
-    total, names = len(entry.compute_layers), [layer.name for layer in entry.not_as_asked]
+def _layers_not_as_asked(entry: Evidence) -> str:
+    total, names = len(entry.engine.compute_layers), [layer.name for layer in entry.engine.not_as_asked]
     if not names:
         return f"none of its {total} compute layers ran in another precision"
-    return f"{len(names)} of {total} compute layers ran in another: {first_few(names)}"
+    return f"{len(names)} of {total} compute layers ran in another precision: {first_few(names)}"
 
 
-def _doubt(entry: Evidence, other: Evidence, findings: Findings) -> str:
-    """The gate is red all the same: a gain that cannot be told from noise is none to rely on."""
+def _doubt(entry: Evidence, rival: Evidence, findings: Findings) -> str:
+    """Return a warning if the ratios are noisy. The precision fails all the same: its gain is not proved."""
     batch, baseline = findings.tuned_batch, findings.baselines[0]
-    found = {one.precision: reasons(findings, one, one.ratio(batch, baseline)) for one in (entry, other)}
+    found = {one.precision: reasons(findings, one, one.ratio(batch, baseline)) for one in (entry, rival)}
     noise = "; ".join(f"{name}: {why[0]}" for name, why in found.items() if why)
     return f". This rests on noisy ratios ({noise}): measure again" if noise else ""

@@ -6,7 +6,7 @@ import pandas as pd
 
 from enginery.core.params.benchmark import EAGER
 from enginery.core.text import file_size, first_few
-from enginery.report.evidence import MOST_STRAY, Evidence, Findings
+from enginery.report.evidence import MOST_DEVIATION, Evidence, Findings
 from enginery.report.line_fit import fit_line
 from enginery.report.noise import reasons
 from enginery.report.verdict import verdict_on
@@ -14,12 +14,12 @@ from enginery.report.wording import percent
 from enginery.speed.records import ENGINE, LAUNCHED, Latency, PeakMemory, Throughput, baseline_title
 
 RUNS_FOR_P99 = 100
-BY_ITSELF = "in a process of its own"
-STRAY = (
-    f"An asterisk: in that pass one at a time was more than {MOST_STRAY - 1:.0%} off the race's; "
-    "trust how many times as many images there were, not how many."
+OWN_PROCESS = "in a process of its own"
+CONTRADICTION = (
+    f"An asterisk: in that pass, one at a time was more than {MOST_DEVIATION - 1:.0%} faster or slower than in the "
+    "race. Trust how many times as many images there were, not the images per second."
 )
-FEWEST_FOR_A_LINE = 3  # any two batch sizes lie on one
+FEWEST_FOR_A_LINE = 3  # a line fits any two batch sizes
 
 
 def accuracy_table(findings: Findings) -> pd.DataFrame:
@@ -41,12 +41,12 @@ def accuracy_table(findings: Findings) -> pd.DataFrame:
 
 
 def blame_table(findings: Findings) -> pd.DataFrame:
-    """Whose the error is: the graph's types, or the compiler."""
+    """Tell the errors of the graph's types from those of the compiler."""
     rows = {
         entry.precision: {
-            "precision's: graph to PyTorch": f"{entry.validation.graph_against_pytorch.relative:.1e}",
-            "compiler's: engine to graph": f"{entry.validation.engine_against_graph.relative:.1e}",
-            "together: engine to PyTorch": f"{entry.validation.engine_against_pytorch.relative:.1e}",
+            "from the precision: graph to PyTorch": f"{entry.validation.graph_against_pytorch.relative:.1e}",
+            "from the compiler: engine to graph": f"{entry.validation.engine_against_graph.relative:.1e}",
+            "in total: engine to PyTorch": f"{entry.validation.engine_against_pytorch.relative:.1e}",
             "accuracy of the graph": percent(entry.validation.graph_accuracy),
             "accuracy of the engine": percent(entry.validation.engine_accuracy),
             "to blame": entry.validation.loss_comes_from if entry.validation.broken else "nothing broke",
@@ -57,7 +57,7 @@ def blame_table(findings: Findings) -> pd.DataFrame:
 
 
 def spot_table(findings: Findings) -> pd.DataFrame:
-    """Each engine at single batch sizes: accuracy, and how far its logits lie from its own on the full set."""
+    """Compare each engine at single batch sizes with itself: accuracy, and how far its logits differ."""
     rows = {
         entry.precision: {
             f"batch {spot.batch}": f"{percent(spot.accuracy)}, {_error(spot.drift)}" for spot in entry.validation.spots
@@ -70,8 +70,8 @@ def spot_table(findings: Findings) -> pd.DataFrame:
 def explain_spots(findings: Findings) -> str:
     samples = findings.precisions[0].validation.spots[0].samples
     return (
-        f"At single batch sizes, over {samples} images or one batch: accuracy, and the relative error to the same "
-        "engine's logits on the full set, which was run at the largest"
+        f"At single batch sizes, over {samples} images or one batch: accuracy, and the relative error against the "
+        "same engine's logits on the full set, which ran at the largest batch size"
     )
 
 
@@ -79,7 +79,7 @@ def executed_table(findings: Findings) -> pd.DataFrame:
     rows = {
         entry.precision: {
             "compute layers executed as": _listed(entry.engine.executed) or "not known",
-            "as asked": f"{entry.engine.share_as_asked:.0%}" if entry.is_known else "-",
+            "as asked": f"{entry.engine.share_as_asked:.0%}" if entry.engine.layers_are_known else "-",
             "not as asked": _some_layers(entry),
         }
         for entry in findings.precisions
@@ -90,11 +90,11 @@ def executed_table(findings: Findings) -> pd.DataFrame:
 def explain_tf32(findings: Findings) -> str:
     if not any("tf32" in entry.engine.executed for entry in findings.precisions):
         return ""
-    return " tf32 is how a GPU multiplies float32 if build.tf32 lets it: with 11 bits of mantissa instead of 24."
+    return " tf32 is how a GPU multiplies float32 if build.tf32 allows it: with 11 bits of mantissa instead of 24."
 
 
 def latency_table(findings: Findings) -> pd.DataFrame:
-    """p50 / p90 / p99 in milliseconds per batch; no p99 of fewer than a hundred runs."""
+    """Give p50 / p90 / p99 in milliseconds per batch, p99 only if there are enough calls for it."""
 
     def cell(entry: Evidence, batch: int, contender: str) -> str:
         latency = entry.latency(batch, contender)
@@ -105,13 +105,13 @@ def latency_table(findings: Findings) -> pd.DataFrame:
 
 
 def cost_table(findings: Findings) -> pd.DataFrame:
-    """What a batch costs however small it is, and what each image adds; empty if too few batch sizes were measured."""
+    """Give what any batch costs, and what each image adds. Empty if too few batch sizes were measured."""
 
     def row(entry: Evidence, contender: str) -> dict[str, str]:
         line = fit_line(findings.batches, [entry.latency(batch, contender).p50 for batch in findings.batches])
         return {
             "fixed, ms": f"{line.fixed:.3f}" if line.fits else "-",
-            "for each image, ms": f"{line.each:.3f}" if line.fits else "-",
+            "per image, ms": f"{line.each:.3f}" if line.fits else "-",
             "off the line": f"{line.deviation:.1%}" + ("" if line.fits else ": does not fit a line"),
         }
 
@@ -121,28 +121,28 @@ def cost_table(findings: Findings) -> pd.DataFrame:
 
 
 def compute_table(findings: Findings) -> pd.DataFrame:
-    """The median without the copies to the GPU and back; of each engine also in a process of its own."""
+    """Give the median without the copies to the GPU and back, for each engine also in a process of its own."""
 
     def cell(entry: Evidence, batch: int, contender: str) -> str:
         compute = entry.latency(batch, contender).compute
         return "-" if compute is None else f"{compute:.3f}"
 
-    by_themselves = {
-        f"{entry.precision}, {BY_ITSELF}": {f"batch {batch}": f"{taken:.3f}" for batch, taken in alone.items()}
+    isolated = {
+        f"{entry.precision}, {OWN_PROCESS}": {f"batch {batch}": f"{taken:.3f}" for batch, taken in times.items()}
         for entry in findings.precisions
-        if (alone := entry.benchmark.isolated_compute)
+        if (times := entry.benchmark.isolated_compute)
     }
-    return pd.concat([_by_batch(findings, cell), _frame(by_themselves)])
+    return pd.concat([_by_batch(findings, cell), _frame(isolated)])
 
 
-def explain_by_itself(findings: Findings) -> str:
+def explain_own_process(findings: Findings) -> str:
     if not any(entry.benchmark.isolated_compute for entry in findings.precisions):
         return ""
-    return f" Rows that say “{BY_ITSELF}” were timed without other contenders, as an engine is deployed."
+    return f" Rows that say “{OWN_PROCESS}” were timed without other contenders, as an engine is deployed."
 
 
 def gpu_table(findings: Findings) -> pd.DataFrame:
-    """The GPU while each engine was timed: ratios taken at other clocks are other ratios."""
+    """Give the state of the GPU while each engine was timed: at other clocks, ratios are other ones."""
     rows = {
         entry.precision: {
             "clock, MHz: low / median / high": f"{gpu.clock_low} / {gpu.clock_median} / {gpu.clock_high}",
@@ -158,7 +158,7 @@ def gpu_table(findings: Findings) -> pd.DataFrame:
 
 
 def known_p99(timed: Latency | Throughput) -> float | None:
-    """Of fewer calls it is hardly more than the slowest of them."""
+    """Return p99, or None: from few calls it is hardly more than the slowest of them."""
     return timed.p99 if timed.runs >= RUNS_FOR_P99 else None
 
 
@@ -171,22 +171,21 @@ def throughput_table(findings: Findings) -> pd.DataFrame:
         for baseline in findings.baselines
     }
     for entry in findings.precisions:
-        for flight in entry.benchmark.throughput:
-            alone = flight.requests == 1
-            mode = "one at a time" if alone else f"{flight.requests} at once"
-            cell = f"{entry.rate(flight):,.0f}" + ("" if alone else _of_several(entry, flight))
-            rows.setdefault(f"{entry.precision}, {mode}", {})[f"batch {flight.batch}"] = cell
+        for one in entry.benchmark.throughput:
+            single = one.requests == 1
+            mode = "one at a time" if single else f"{one.requests} at once"
+            cell = f"{entry.images_per_second(one):,.0f}" + ("" if single else _gain_and_wait(entry, one))
+            rows.setdefault(f"{entry.precision}, {mode}", {})[f"batch {one.batch}"] = cell
     return _frame(rows, index="")
 
 
-def _of_several(entry: Evidence, flight: Throughput) -> str:
-    waited = [] if (p99 := known_p99(flight)) is None else [f"{p99:.1f} ms"]
-    told = ", ".join([f"{entry.gain(flight):.2f} times", *waited])
-    return f" ({told})" + (" *" if entry.strays(flight) else "")
+def _gain_and_wait(entry: Evidence, measured: Throughput) -> str:
+    wait = "" if (p99 := known_p99(measured)) is None else f", {p99:.1f} ms"
+    return f" ({entry.gain(measured):.2f} times{wait})" + (" *" if entry.contradicts_race(measured) else "")
 
 
 def ratio_table(findings: Findings) -> pd.DataFrame:
-    """How many times as fast as each baseline, with the interval."""
+    """Give how many times as fast as each baseline an engine is, with the interval."""
     rows = {
         f"{entry.precision} over {baseline}": {
             f"batch {ratio.batch}": f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
@@ -206,7 +205,7 @@ def memory_table(findings: Findings) -> pd.DataFrame:
             "ONNX": file_size(entry.engine.onnx_bytes),
             "engine": file_size(entry.engine.bytes),
             "peak memory, MB": _memory(entry.benchmark.peak_memory[ENGINE]),
-            **({"PyTorch eager's, MB": _memory(peak)} if (peak := entry.benchmark.peak_memory.get(EAGER)) else {}),
+            **({"PyTorch eager, MB": _memory(peak)} if (peak := entry.benchmark.peak_memory.get(EAGER)) else {}),
             "build, s": f"{entry.engine.build_seconds:.1f}",
         }
         for entry in findings.precisions
@@ -215,7 +214,7 @@ def memory_table(findings: Findings) -> pd.DataFrame:
 
 
 def latency_rows(findings: Findings) -> pd.DataFrame:
-    """One row per engine and batch size, for plots."""
+    """Return a row for each engine and batch size, for plots."""
     rows = [
         {"precision": entry.precision, **entry.latency(batch).model_dump(exclude={"contender"})}
         for entry in findings.precisions
@@ -225,7 +224,7 @@ def latency_rows(findings: Findings) -> pd.DataFrame:
 
 
 def tradeoff_rows(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> pd.DataFrame:
-    """One row per precision: what it costs and what it buys."""
+    """Return a row for each precision, for plots: its error and its speed."""
     batch, baseline = findings.tuned_batch, findings.baselines[0]
     rows = [
         {
@@ -250,7 +249,7 @@ def _by_batch(findings: Findings, cell: Callable[[Evidence, int, str], str]) -> 
 
 
 def _by_contender(findings: Findings, row: Callable[[Evidence, str], dict[str, str]]) -> dict[str, dict[str, str]]:
-    """Baselines as they ran beside the first precision, then each engine."""
+    """Return rows for the baselines, as they ran beside the first precision, and then for each engine."""
     first = findings.precisions[0]
     rows = {f"{baseline_title(name)}, beside {first.precision}": row(first, name) for name in findings.baselines}
     for entry in findings.precisions:
@@ -281,9 +280,9 @@ def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -
 
 
 def _some_layers(entry: Evidence) -> str:
-    """The compute layers that ran in another precision, by name; of a fused layer, the last name."""
-    if not entry.compute_layers:
+    """Name the compute layers that ran in another precision, a fused layer by the last of its names."""
+    if not entry.engine.compute_layers:
         return "-"
-    if len(entry.not_as_asked) == len(entry.compute_layers):
+    if len(entry.engine.not_as_asked) == len(entry.engine.compute_layers):
         return "all"
-    return first_few([layer.name.split(",")[-1] for layer in entry.not_as_asked]) or "none"
+    return first_few([layer.name.split(",")[-1] for layer in entry.engine.not_as_asked]) or "none"

@@ -1,4 +1,4 @@
-"""What became of speed and error over the nights, for each machine and model."""
+"""Pictures and rows of speed and error from night to night, for each machine and model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,17 +11,17 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from enginery.regression.comparison import Outcome
+from enginery.regression.changes import Outcome
 from enginery.regression.history import GATE, History
 from enginery.report.figures import COLORS, STYLE
 
-LEAST_ERROR = 1e-7  # the resolution of float32, so that no error at all can be drawn
+LEAST_ERROR = 1e-7  # the resolution of float32: an error of zero has no place on a logarithmic axis
 MOST_DATES = 5
 TREND = "trend.png"
 
 
 def trend_rows(histories: Sequence[History]) -> pd.DataFrame:
-    """One row per night and precision: what the picture is drawn from."""
+    """Return a row for each night and precision, from which the pictures are drawn."""
     rows = [
         {
             "setting": history.setting.title,
@@ -44,15 +44,17 @@ def trend_rows(histories: Sequence[History]) -> pd.DataFrame:
 
 
 def trend_section(histories: Sequence[History]) -> str:
-    """For the end of summary.md; nothing where there were no nights yet."""
+    """Return the last section of summary.md, or nothing before the first night."""
     if not histories:
         return ""
-    told = "Hollow: the machine was slower than it can be. Crossed: a confirmed regression, or a broken threshold."
-    return f"\n## Over the nights\n\n{told}\n\n![Speed and error over the nights](figures/{TREND})\n"
+    marks = (
+        "A hollow mark: the machine was slower than it can be. A cross: a confirmed regression, or a broken threshold."
+    )
+    return f"\n## Over the nights\n\n{marks}\n\n![Speed and error over the nights](figures/{TREND})\n"
 
 
 def draw_trend(histories: Sequence[History], path: Path) -> None:
-    """A row of two for each setting, speed and error; one night is no trend, but is drawn."""
+    """Draw speed and error side by side, in a row for each machine and model, even if there is only one night."""
     rows = trend_rows(histories)
     settings = list(dict.fromkeys(rows["setting"]))
     with plt.style.context(STYLE):
@@ -88,7 +90,7 @@ def _draw_setting(speed: Axes, error: Axes, rows: pd.DataFrame) -> None:
 
 
 def _line(axes: Axes, places: pd.Series, values: pd.Series, verdicts: pd.Series, precision: str) -> None:
-    """A hollow mark for what could not be compared, a cross for what was worse or broke a threshold."""
+    """Draw a hollow mark where a night could not be compared, a cross where it was worse or broke a threshold."""
     color = COLORS[precision]
     axes.plot(places, values, color=color, linewidth=1.2, label=precision)
     slow, red = verdicts == Outcome.NOT_COMPARABLE, verdicts.isin([Outcome.REGRESSION, GATE])

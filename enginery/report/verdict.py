@@ -1,4 +1,4 @@
-"""Which precision to ship, and why."""
+"""The verdict: the precision to ship, and the reason for it."""
 
 from collections.abc import Mapping
 
@@ -6,19 +6,19 @@ from enginery.accuracy.records import Validation
 from enginery.core.params.precisions import MustPay
 from enginery.core.text import file_size
 from enginery.report.evidence import Evidence, Findings
-from enginery.report.noise import reasons, slowed
-from enginery.report.payoff import unpaid
+from enginery.report.noise import reasons, slowdowns
+from enginery.report.payoff import too_slow
 from enginery.report.wording import accuracy_beside
-from enginery.speed.noise_limits import MOST_A_MACHINE_DOES
+from enginery.speed.noise_limits import LARGEST_MACHINE_EFFECT
 from enginery.speed.records import baseline_title
 
-AS_FAST = 1.03  # engines are timed in processes of their own, and two runs of one engine differ by about as much
+AS_FAST = 1.03  # each engine is timed in a process of its own, and two runs of one engine differ by about as much
 RAN_AS = "ran as"
 MEASURE_AGAIN = "dvc repro --force --single-item benchmark && dvc repro"
 
 
 def recommend(findings: Findings) -> Evidence | None:
-    """The fastest engine that passed; among those as fast, the one closest to PyTorch."""
+    """Return the fastest engine that may be shipped; if several are as fast, the one closest to PyTorch."""
     passed = shippable(findings)
     if not passed:
         return None
@@ -28,67 +28,58 @@ def recommend(findings: Findings) -> Evidence | None:
 
 
 def shippable(findings: Findings) -> list[Evidence]:
-    return [entry for entry in findings.precisions if entry.validation.passed and entry.is_what_it_says]
+    return [entry for entry in findings.precisions if entry.validation.passed and entry.engine.runs_its_precision]
 
 
 def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
     if failures.get(entry.precision):
         return "failed"
-    return "passed" if entry.is_what_it_says else f"{RAN_AS} {entry.engine.ran_as}"
+    return "passed" if entry.engine.runs_its_precision else f"{RAN_AS} {entry.engine.ran_as}"
 
 
 def doubts(findings: Findings, chosen: Evidence) -> list[str]:
-    """Why to measure again before the recommendation is believed."""
+    """Return why to measure again before believing the recommendation."""
     found = reasons(findings, chosen, chosen.ratio(findings.tuned_batch, findings.baselines[0]))
     best = chosen.latency(findings.tuned_batch).p50
-    for precision, times in slowed(findings).items():
+    for precision, times in slowdowns(findings).items():
         entry = next(entry for entry in findings.precisions if entry.precision == precision)
         if entry is not chosen and entry.latency(findings.tuned_batch).p50 / times < AS_FAST * best:
             found.append(f"the machine was {times:.2f} times as slow while {precision} was timed, which may be faster")
     return found
 
 
-def stands(findings: Findings, chosen: Evidence) -> bool:
-    """Whether the choice does: nothing is doubted, or each other is slower by more than a bad machine explains."""
+def is_certain(findings: Findings, chosen: Evidence) -> bool:
+    """Tell whether the choice holds: there are no doubts, or it wins by more than a bad machine can explain."""
     if not doubts(findings, chosen):
         return True
     batch, baseline = findings.tuned_batch, findings.baselines[0]
     others = [entry.ratio(batch, baseline).median for entry in shippable(findings) if entry is not chosen]
-    return all(chosen.ratio(batch, baseline).median > MOST_A_MACHINE_DOES * other for other in others)
+    return all(chosen.ratio(batch, baseline).median > LARGEST_MACHINE_EFFECT * other for other in others)
 
 
 def why(findings: Findings, chosen: Evidence) -> str:
-    """What sets it apart from the others that may be shipped."""
+    """Say what sets the choice apart from the other precisions that may be shipped."""
     batch, baseline = findings.tuned_batch, findings.baselines[0]
     others = sorted(
         (entry for entry in shippable(findings) if entry is not chosen), key=lambda entry: entry.latency(batch).p50
     )
     if not others:
-        return "It is the only one that stayed within its thresholds and ran as what it is called."
+        return "It is the only precision that stayed within its thresholds and did not run as another type."
     nearest = others[0]
     if nearest.latency(batch).p50 <= chosen.latency(batch).p50:
         return f"{nearest.precision} is as fast, and {chosen.precision} is closer to PyTorch."
     gain = chosen.ratio(batch, baseline).median / nearest.ratio(batch, baseline).median
-    of_all = f"It is the fastest of the {len(others) + 1} that may be shipped"
-    return f"{of_all}, {gain:.2f} times as fast as {nearest.precision}, the next."
+    of_all = f"It is the fastest of the {len(others) + 1} precisions that may be shipped"
+    return f"{of_all}, {gain:.2f} times as fast as the next, {nearest.precision}."
 
 
 def failures_of(findings: Findings, must_pay: Mapping[str, MustPay | None]) -> dict[str, tuple[str, ...]]:
-    """By precision: broken thresholds, and speed that is not worth it."""
-    too_slow = unpaid(findings, must_pay)
+    """Return by precision the broken thresholds, and the speed that is not worth the loss."""
+    slow = too_slow(findings, must_pay)
     return {
-        entry.precision: entry.validation.broken + ((too_slow[entry.precision],) if entry.precision in too_slow else ())
+        entry.precision: entry.validation.broken + ((slow[entry.precision],) if entry.precision in slow else ())
         for entry in findings.precisions
     }
-
-
-def _agreement(validation: Validation) -> str:
-    agreed, samples = validation.engine_against_pytorch.top1_agreement, validation.samples
-    return (
-        ""
-        if agreed is None
-        else f", and the same answer as {validation.reference} for {agreed:.2%} of {samples} images"
-    )
 
 
 def sentence(findings: Findings) -> str:
@@ -98,7 +89,7 @@ def sentence(findings: Findings) -> str:
     baseline, batch = findings.baselines[0], findings.tuned_batch
     ratio, validation, engine = chosen.ratio(batch, baseline), chosen.validation, chosen.engine
     found, opening, closing = "; ".join(doubts(findings, chosen)), f"**Ship {chosen.precision}:**", ""
-    if not stands(findings, chosen):
+    if not is_certain(findings, chosen):
         opening = (
             f"**Measure again:** {chosen.precision} would be the one to ship, but the timings cannot be relied on: "
             f"{found}; `{MEASURE_AGAIN}`. As measured, it is"
@@ -111,3 +102,10 @@ def sentence(findings: Findings) -> str:
         f"{accuracy_beside(validation)}{_agreement(validation)}. "
         f"The engine takes {file_size(engine.bytes)}.{closing}"
     )
+
+
+def _agreement(validation: Validation) -> str:
+    agreed = validation.engine_against_pytorch.top1_agreement
+    if agreed is None:
+        return ""
+    return f", and the same answer as {validation.reference} for {agreed:.2%} of {validation.samples} images"

@@ -1,4 +1,4 @@
-"""The report on layers: the slowest of each engine, and what quantizing gained and lost."""
+"""The slowest layers of each engine, and the layers that became faster or slower by quantizing."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from enginery.engine.record import LayerTime
 from enginery.report.evidence import Evidence, Findings
 from enginery.report.layer_pairs import Comparison, Pair, compare, losses
 
-OVERSTATED = "Timing adds about as much to each layer, so small layers are overstated."
+OVERSTATED = "Timing adds about the same time to each layer, so small layers are overstated."
 MOST_LAYERS = 10
 FAR_FROM_LATENCY = 1.5
 
@@ -23,19 +23,19 @@ Parts = list[str | pd.DataFrame]
 def layer_sections(findings: Findings) -> Parts:
     trace = findings.precisions[0].trace
     parts: Parts = [
-        f"Medians over {trace.calls} calls at batch {trace.batch}, in a pass of its own: timing layers slows an "
+        f"Medians over {trace.calls} calls at batch {trace.batch}, in a separate pass: timing layers slows an "
         "engine, so their sum differs from the latency."
     ]
     for entry in findings.precisions:
-        parts += [f"### {entry.precision}", *slowest(entry, findings)]
+        parts += [f"### {entry.precision}", *slowest_layers(entry, findings)]
     for entry in findings.precisions:
         if entry.precision in QUANTIZED:
-            parts += [f"### {gained_and_lost(entry)}", *cost(entry, findings)]
+            parts += [f"### {gained_and_lost(entry)}", *cost_of_quantizing(entry, findings)]
     return parts
 
 
 def fastest_unquantized(findings: Findings) -> Evidence | None:
-    """By its latency: layers are timed one engine after the other."""
+    """Return the fastest precision by latency. Sums of layers cannot tell: engines were timed one after the other."""
     others = [entry for entry in findings.precisions if entry.precision not in QUANTIZED and entry.trace.layers]
     return min(others, key=lambda entry: entry.latency(findings.tuned_batch).p50, default=None)
 
@@ -44,17 +44,17 @@ def gained_and_lost(entry: Evidence) -> str:
     return f"What {entry.precision} gained and lost, layer by layer"
 
 
-def slowest(entry: Evidence, findings: Findings) -> Parts:
+def slowest_layers(entry: Evidence, findings: Findings) -> Parts:
     ran = _by_time(entry)
     if not entry.trace.layers:
-        return [f"{RUNTIMES[findings.machine.runtime].title} told no times of its layers."]
-    told = f"{entry.trace.milliseconds:.2f} ms in {len(ran)} layers{_beside_latency(entry)}"
+        return [f"{RUNTIMES[findings.machine.runtime].title} reports no times of its layers."]
+    total = f"{entry.trace.milliseconds:.2f} ms in {len(ran)} layers{_beside_latency(entry)}"
     which = f"The {MOST_LAYERS} slowest:" if len(ran) > MOST_LAYERS else "All of them, the slowest first:"
-    return [f"{told} {which}", _time_table(entry, ran[:MOST_LAYERS])]
+    return [f"{total} {which}", _time_table(entry, ran[:MOST_LAYERS])]
 
 
-def next_slowest(entry: Evidence, most: int) -> pd.DataFrame | None:
-    """Those after the slowest, so many at most, for where there is room to fold them away."""
+def next_slowest_layers(entry: Evidence, most: int) -> pd.DataFrame | None:
+    """Return the layers that follow the slowest ones, at most so many: the page folds them away."""
     others = _by_time(entry)[MOST_LAYERS:][:most]
     return _time_table(entry, others) if others else None
 
@@ -72,53 +72,53 @@ def _beside_latency(entry: Evidence) -> str:
     if not raced:
         return "."
     latency = entry.latency(entry.trace.batch)
-    what, whole = ("compute alone", latency.compute) if latency.compute else ("latency", latency.p50)
+    what, whole = ("compute without copies", latency.compute) if latency.compute else ("latency", latency.p50)
     far = entry.trace.milliseconds > FAR_FROM_LATENCY * whole
     return f"; the {what} is {whole:.2f} ms." + (f" {OVERSTATED}" if far else "")
 
 
-def cost(entry: Evidence, findings: Findings) -> Parts:
+def cost_of_quantizing(entry: Evidence, findings: Findings) -> Parts:
     other = fastest_unquantized(findings)
     if other is None or not entry.trace.layers:
-        return ["There are no times of layers to compare."]
+        return ["There are no layer times to compare."]
     found = compare(entry.trace.layers, other.trace.layers)
     if not found.pairs:
-        return [f"No layer of it has a name that {other.precision} has as well: they cannot be compared."]
-    slower, alone = losses(found, entry.trace.milliseconds), _told_alone(found, entry, other)
+        return [f"None of its layers shares a name with a layer of {other.precision}, so they cannot be compared."]
+    slower, rest = losses(found, entry.trace.milliseconds), _without_counterpart(found, entry, other)
     if not slower:
         which = "No layer" if not found.unmatched else "None of these"
-        return [f"{_shared(found, other)} {which} became clearly slower.", *alone]
+        return [f"{_shared(found, other)} {which} became clearly slower.", *rest]
     lost = f"{sum(pair.lost for pair in slower):.2f} ms"
     most = f"; the {MOST_LAYERS} that lost most:" if len(slower) > MOST_LAYERS else ":"
-    told = f"{_shared(found, other)} Clearly slower here: {len(slower)}, by {lost} together{most}"
-    return [told, _loss_table(slower, other.precision), *alone]
+    total = f"{_shared(found, other)} Clearly slower here: {len(slower)}, by {lost} in total{most}"
+    return [total, _loss_table(slower, other.precision), *rest]
 
 
 def _shared(found: Comparison, other: Evidence) -> str:
-    """The pairs that compute, or all of them where that is not known."""
+    """Sum up the pairs that compute, or all pairs if it is not known which layers compute."""
     pairs, what = (found.computing, "Compute layers") if found.computing else (found.pairs, "Layers")
     ours, theirs = (sum(pair[side].milliseconds for pair in pairs) for side in (0, 1))
     return (
-        f"{what} that {other.precision}, the fastest that is not quantized, has too: {len(pairs)}. They take "
+        f"{what} shared with {other.precision}, the fastest precision that is not quantized: {len(pairs)}. They take "
         f"{ours:.2f} ms here and {theirs:.2f} ms there."
     )
 
 
-def _told_alone(found: Comparison, entry: Evidence, other: Evidence) -> list[str]:
-    """What only one of the two has, and what could not be compared."""
-    told = []
-    if found.ours_alone:
-        took, there = (sum(map(_milliseconds, layers)) for layers in (found.ours_alone, found.theirs_alone))
-        kinds = Counter(short_kind(layer) for layer in found.ours_alone).most_common()
+def _without_counterpart(found: Comparison, entry: Evidence, other: Evidence) -> list[str]:
+    """Describe the layers that only one of the two has, and those that could not be compared."""
+    sentences = []
+    if found.only_ours:
+        took, there = (sum(map(_milliseconds, layers)) for layers in (found.only_ours, found.only_theirs))
+        kinds = Counter(short_kind(layer) for layer in found.only_ours).most_common()
         counted = first_few([f"{count} {kind}" for kind, count in kinds])
-        told.append(
-            f"Layers that only {entry.precision} has take {took:.2f} ms, {took / entry.trace.milliseconds:.1%} of it: "
-            f"{counted}. Those that only {other.precision} has take {there:.2f} ms there."
+        sentences.append(
+            f"Layers that only {entry.precision} has take {took:.2f} ms, {took / entry.trace.milliseconds:.1%} of "
+            f"its time: {counted}. Layers that only {other.precision} has take {there:.2f} ms there."
         )
     if found.unmatched:
         named = first_few([short_name(layer) for layer in found.unmatched])
-        told.append(f"Not compared, because no layer of {other.precision} has their names: {named}.")
-    return told
+        sentences.append(f"Not compared, because no layer of {other.precision} has their names: {named}.")
+    return sentences
 
 
 def _loss_table(slower: Sequence[Pair], other: str) -> pd.DataFrame:
@@ -131,7 +131,7 @@ def _loss_table(slower: Sequence[Pair], other: str) -> pd.DataFrame:
 
 
 def _row(layer: LayerTime, figures: Mapping[str, str]) -> dict[str, str]:
-    """Figures first: a phone shows what stands at the left."""
+    """Return the cells of a layer, its figures first, because a phone shows the leftmost columns."""
     return {
         "layer": short_name(layer),
         "ms": f"{layer.milliseconds:.3f}",

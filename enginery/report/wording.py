@@ -1,19 +1,19 @@
-"""What more than one report says."""
+"""Wording that several parts of the report share."""
 
 from enginery.accuracy.records import Validation
 from enginery.engine.machine import Machine
 
-NO_LABELS = "not measured (no labels or no scores)"
+NO_ACCURACY = "not measured (no labels or no scores)"
 
 
 def percent(share: float | None) -> str:
-    """Accuracy is left out where there are no labels, or no scores: it is not zero."""
+    """Write a share. Without labels or scores accuracy is not known, which is not zero."""
     return "-" if share is None else f"{share:.2%}"
 
 
 def accuracy_beside(found: Validation) -> str:
     if found.engine_accuracy is None or found.reference_accuracy is None:
-        return f"accuracy {NO_LABELS}"
+        return f"accuracy {NO_ACCURACY}"
     return f"accuracy {found.engine_accuracy:.2%} where {found.reference} has {found.reference_accuracy:.2%}"
 
 

@@ -1,4 +1,4 @@
-"""One engine against its baselines at each batch size, summed up."""
+"""Race one engine against its baselines at each batch size, and summarize the timings."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from enginery.core.params.benchmark import BenchmarkParams
 from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
-from enginery.speed.records import ENGINE, Latency, Pace, Ratio
+from enginery.speed.records import ENGINE, Latency, MachinePace, Ratio
 from enginery.speed.timing import Contender, Timings, best_common_pace, median_interval, race
 
 RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds", "compute_milliseconds"]
@@ -19,11 +19,11 @@ RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds
 
 @dataclass(frozen=True)
 class Race:
-    """All contenders at all batch sizes: the summary, every single timing, and those of rounds at one pace."""
+    """The result of a race: its summary, every timing by batch size, and the timings of the rounds that count."""
 
     latencies: tuple[Latency, ...]
     ratios: tuple[Ratio, ...]
-    pace: Pace
+    pace: MachinePace
     timings: Mapping[int, Timings]
     counted: Mapping[int, Timings]
 
@@ -32,25 +32,25 @@ def race_contenders(
     contenders: Mapping[str, Callable[[Feeds], Contender]],
     samples: SampleSet,
     params: BenchmarkParams,
-    pace: Callable[[], float],
+    read_pace: Callable[[], float],
     label: str,
     watches: Iterable[AbstractContextManager[object]] = (),
 ) -> Race:
-    """`contenders` bind feeds and return the call that is timed."""
+    """Race contenders at all batch sizes. Each one is a function that binds feeds and returns the call to time."""
     rng = np.random.default_rng(params.seed)
     points = [{name: bind(samples.cycled(batch)) for name, bind in contenders.items()} for batch in params.batches]
-    timings = dict(zip(params.batches, race(points, params.seconds, pace, rng, label, watches), strict=True))
+    timings = dict(zip(params.batches, race(points, params.seconds, read_pace, rng, label, watches), strict=True))
     best = best_common_pace(list(timings.values()))
-    counted = {batch: each if best is None else each.at(best) for batch, each in timings.items()}
+    counted = {batch: each if best is None else each.at_pace(best) for batch, each in timings.items()}
     rounds = sum(len(each.rounds) for each in timings.values())
     return Race(
         latencies=tuple(summarize(name, batch, each) for batch, each in counted.items() for name in contenders),
         ratios=tuple(
-            compare(each, baseline, batch, params.confidence, rng)
+            ratio_to(each, baseline, batch, params.confidence, rng)
             for batch, each in counted.items()
             for baseline in params.baselines
         ),
-        pace=Pace(
+        pace=MachinePace(
             microseconds=None if best is None else 1e6 * best,
             rounds=rounds,
             set_aside=rounds - sum(len(each.rounds) for each in counted.values()),
@@ -61,7 +61,7 @@ def race_contenders(
 
 
 def summarize(contender: str, batch: int, timings: Timings) -> Latency:
-    calls = timings.all(contender)
+    calls = timings.calls_of(contender)
     milliseconds: NDArray[np.float64] = np.array([call.seconds for call in calls]) * 1000
     compute = [call.compute * 1000 for call in calls if call.compute is not None]
     p25, p50, p75, p90, p99 = (float(value) for value in np.percentile(milliseconds, [25, 50, 75, 90, 99]))
@@ -75,12 +75,12 @@ def summarize(contender: str, batch: int, timings: Timings) -> Latency:
         compute=median(compute) if compute else None,
         spread=(p75 - p25) / p50,
         outliers=float(np.mean(milliseconds > 2 * p50)),
-        unrest=timings.warm_ups[contender].unrest,
+        warm_up_drift=timings.warm_ups[contender].drift,
         images_per_second=batch / p50 * 1000,
     )
 
 
-def compare(timings: Timings, baseline: str, batch: int, confidence: float, rng: np.random.Generator) -> Ratio:
+def ratio_to(timings: Timings, baseline: str, batch: int, confidence: float, rng: np.random.Generator) -> Ratio:
     ratios = timings.ratios(baseline, ENGINE)
     low, high = median_interval(ratios, confidence, rng)
     return Ratio(
@@ -89,7 +89,7 @@ def compare(timings: Timings, baseline: str, batch: int, confidence: float, rng:
 
 
 def raw_rows(timings: Mapping[int, Timings]) -> list[tuple[str, int, int, float, float, float | None]]:
-    """Every timing; the pace is that of its round."""
+    """Return a row for each timed call, with the machine pace of its round."""
     return [
         (
             contender,

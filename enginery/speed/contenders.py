@@ -1,4 +1,4 @@
-"""PyTorch as people use it, and ONNX Runtime: each way a call that does one whole inference."""
+"""Make the baselines of a race, PyTorch in several ways and ONNX Runtime: each is a call that runs one inference."""
 
 import copy
 import tempfile
@@ -17,14 +17,15 @@ from enginery.engine.runtimes import load_runtime
 from enginery.engine.runtimes.protocol import Session
 from enginery.graph.interface import Blueprint
 from enginery.model.call import Tensors, call_model
-from enginery.model.user_code import RAISED, users_part
+from enginery.model.user_code import USER_ERRORS, describe_user_error
 
 Model = Callable[[Tensors], Tensors]
-NUMBERS = {"fp16": torch.float16, "bf16": torch.bfloat16}
-WARM_UP = 3
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+WARM_UP_CALLS = 3
 
 
 def require_possible(baselines: Sequence[Baseline], device: str) -> None:
+    """Refuse a baseline that cannot run here, or not on the engine's device."""
     impossible = [baseline for baseline in baselines if "cuda_graph" in baseline.split("+")]
     if impossible and device != "cuda":
         raise EngineryError(f"benchmark.baselines: {impossible[0]} needs a GPU, and the runtime chosen here uses none")
@@ -41,7 +42,7 @@ def require_possible(baselines: Sequence[Baseline], device: str) -> None:
 
 @contextmanager
 def onnxruntime_session(onnx: Path, blueprint: Blueprint, inference: InferenceParams) -> Iterator[Session]:
-    """The float32 graph in ONNX Runtime, optimized as if it were an engine; on the GPU where there is one."""
+    """Open the float32 graph in ONNX Runtime, optimized like an engine and on the GPU if there is one."""
     runtime = load_runtime(ONNXRUNTIME)
     with tempfile.TemporaryDirectory() as folder:
         runtime.compile(onnx, blueprint, Path(folder))
@@ -53,53 +54,60 @@ def onnxruntime_session(onnx: Path, blueprint: Blueprint, inference: InferencePa
 def pytorch_contender(
     model: nn.Module, baseline: Baseline, device: str, tf32: bool, feeds: Feeds
 ) -> Callable[[], object]:
-    """On a GPU with the same copies, pinned memory, clock and arithmetic as the engine that it races."""
+    """Return a call that runs the model on `feeds` in the way that the baseline's name says.
+
+    On a GPU it has the same copies, pinned memory, clock and arithmetic as the engine that it races.
+    """
     words = baseline.split("+")
-    numbers = next((NUMBERS[word] for word in words if word in NUMBERS), torch.float32)
+    dtype = next((DTYPES[word] for word in words if word in DTYPES), torch.float32)
     layout = torch.channels_last if "channels_last" in words else torch.contiguous_format
-    own = copy.deepcopy(model).to(device, numbers).to(memory_format=layout)
-    given = {name: _laid_out(torch.tensor(array), layout) for name, array in feeds.items()}
-    run = _compiled(lambda given: call_model(own, {name: _as(numbers, one) for name, one in given.items()}), words)
-    run = _telling(run, baseline)
+    own = copy.deepcopy(model).to(device, dtype).to(memory_format=layout)
+    inputs = {name: _in_layout(torch.tensor(array), layout) for name, array in feeds.items()}
+    run = _compiled(lambda given: call_model(own, {name: _cast(one, dtype) for name, one in given.items()}), words)
+    run = _with_baseline_in_errors(run, baseline)
     if device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-        return _on_gpu(run, {name: one.pin_memory() for name, one in given.items()}, replay="cuda_graph" in words)
+        return _on_gpu(run, {name: one.pin_memory() for name, one in inputs.items()}, replay="cuda_graph" in words)
 
     def call() -> None:
         with torch.inference_mode():
-            run(given)
+            run(inputs)
 
     return call
 
 
-def _laid_out(tensor: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
+def _in_layout(tensor: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
     return tensor.contiguous(memory_format=layout) if tensor.ndim == 4 else tensor
 
 
-def _as(numbers: torch.dtype, tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(numbers) if tensor.is_floating_point() else tensor
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def _telling(run: Model, baseline: Baseline) -> Model:
-    """What ran in float32 may fail in another type, compiled, or on a GPU: a constant that its forward makes, say."""
+def _with_baseline_in_errors(run: Model, baseline: Baseline) -> Model:
+    """Name the baseline in an error of the model.
 
-    def told(given: Tensors) -> Tensors:
+    A model that runs in float32 may fail in another type, compiled, or on a GPU, for example because of a constant that
+    its forward makes.
+    """
+
+    def checked(given: Tensors) -> Tensors:
         try:
             return run(given)
         except EngineryError:
             raise
-        except RAISED as error:
+        except USER_ERRORS as error:
             shapes = ", ".join(f"{name} {tuple(one.shape)}" for name, one in given.items())
             raise EngineryError(
                 f"benchmark.baselines: the model fails as {baseline} on {shapes}; mend it, or drop this baseline: "
-                f"{users_part(error)}"
+                f"{describe_user_error(error)}"
             ) from None
 
-    return told
+    return checked
 
 
 def _compiled(run: Model, words: Sequence[str]) -> Model:
-    """For this shape alone, as an engine is tuned for one."""
+    """Compile the model for one fixed shape, because an engine is tuned for one too."""
     if "compile" in words:
         return torch.compile(run, dynamic=False)
     if "max_autotune" in words:
@@ -130,18 +138,18 @@ def _on_gpu(run: Model, pinned: Tensors, replay: bool) -> Callable[[], float]:
 
 
 def _captured(work: Callable[[], Tensors]) -> Callable[[], Tensors]:
-    """The kernels of `work` as one CUDA graph, which reads and writes the same memory each time."""
-    aside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.inference_mode(), torch.cuda.stream(aside):
-        for _ in range(WARM_UP):  # libraries choose their kernels now, not while these are captured
+    """Capture the kernels of `work` into a CUDA graph, which reads and writes the same memory each time."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.inference_mode(), torch.cuda.stream(stream):
+        for _ in range(WARM_UP_CALLS):  # libraries must choose their kernels before the capture
             work()
-    torch.cuda.current_stream().wait_stream(aside)
+    torch.cuda.current_stream().wait_stream(stream)
     with torch.inference_mode(), torch.cuda.graph(graph):
         result = work()
 
-    # The graph reads the model's weights where they lie, and does not keep them: else the next capture would free them.
-    def replay(held: Callable[[], Tensors] = work) -> Tensors:
+    # The graph has only the addresses of the weights. This default keeps the model: else the next capture frees them.
+    def replay(_kept: Callable[[], Tensors] = work) -> Tensors:
         graph.replay()
         return result
 

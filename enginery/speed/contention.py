@@ -1,4 +1,4 @@
-"""Whether the processor was taken while something was timed: by other programs, a virtual machine's host, a quota."""
+"""Measure whether other programs, a virtual machine's host or a quota took the processor while something was timed."""
 
 import os
 import time
@@ -8,13 +8,13 @@ from typing import NamedTuple, Self
 from enginery.core.cores import throttled_seconds
 from enginery.speed.records import Contention
 
-MOST_OTHERS, MOST_STOLEN = 0.15, 0.02  # cores; what is left alone was seen on a machine that nothing else used
+MOST_OTHERS, MOST_STOLEN = 0.15, 0.02  # cores; a machine that nothing else used stayed below both
 STAT = Path("/proc/stat")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Usage(NamedTuple):
-    """Seconds since some beginning; but for `wall`, summed over cores."""
+    """Seconds of processor time since some start, summed over cores; `wall` is plain time."""
 
     wall: float
     busy: float
@@ -23,11 +23,11 @@ class Usage(NamedTuple):
     throttled: float
 
 
-def usage() -> Usage:
-    """Of the cores that this process may be put on: what others do elsewhere does not disturb it."""
-    ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+def read_usage() -> Usage:
+    """Read the use of the cores that this process may run on. What runs on other cores does not disturb it."""
+    own_cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     lines = [line.split() for line in STAT.read_text().splitlines()]
-    ticks = [list(map(int, line[1:])) for line in lines if line and line[0] in ours]
+    ticks = [list(map(int, line[1:])) for line in lines if line and line[0] in own_cores]
     user, nice, system, _, _, interrupts, soft_interrupts, stolen, *_ = map(sum, zip(*ticks, strict=True))
     return Usage(
         wall=time.perf_counter(),
@@ -38,20 +38,20 @@ def usage() -> Usage:
     )
 
 
-class Company:
-    """What others took of the processor while this was entered."""
+class ContentionWatch:
+    """Measure what others took of the processor while this context was open: afterwards, `contention` has it."""
 
-    taken: Contention
+    contention: Contention
 
     def __enter__(self) -> Self:
-        self._before = usage()
+        self._before = read_usage()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.taken = contention(self._before, usage())
+        self.contention = contention_between(self._before, read_usage())
 
 
-def contention(before: Usage, after: Usage) -> Contention:
+def contention_between(before: Usage, after: Usage) -> Contention:
     wall = max(after.wall - before.wall, 1 / TICKS_PER_SECOND)
     others = (after.busy - before.busy) - (after.own - before.own)
     return Contention(
@@ -62,8 +62,8 @@ def contention(before: Usage, after: Usage) -> Contention:
     )
 
 
-def disturbances(contention: Contention, threads: int) -> list[str]:
-    """What of it is too much for contenders that run so many threads."""
+def contention_problems(contention: Contention, threads: int) -> list[str]:
+    """Return a sentence for each kind of contention that is too much for contenders with so many threads."""
     found = []
     if contention.others > contention.cores - threads + MOST_OTHERS:
         found.append(f"other programs took {contention.others:.1f} of {contention.cores} cores")

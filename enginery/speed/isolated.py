@@ -1,6 +1,7 @@
-"""A contender in a process that holds nothing else: its peak memory and, on a GPU, an engine's time; also its program.
+"""Measure a contender in a process that holds nothing else: its peak memory and, on a GPU, an engine's compute time.
 
-A process that holds more is charged for all of it, and slows what a CUDA graph replays: see docs/measurements.md.
+A process that holds more counts the memory of all of it, and replays CUDA graphs more slowly: see docs/measurements.md.
+This module is also the program of that process.
 """
 
 import subprocess
@@ -31,15 +32,16 @@ def measure_engine_isolated(
     engine: Path, machine: Path, validation: Path, inference: InferenceParams, benchmark: BenchmarkParams
 ) -> Isolated:
     chosen = (inference.model_dump_json(), benchmark.model_dump_json())
-    return Isolated.model_validate_json(_told("engine", engine, machine, validation, *chosen))
+    return Isolated.model_validate_json(_run_process("engine", engine, machine, validation, *chosen))
 
 
 def pytorch_peak_memory(weights: Path, engine: Path, batch: int, threads: int, device: str) -> PeakMemory:
-    """Of what the engine was made from, on images of its size."""
-    return PeakMemory.model_validate_json(_told("pytorch", weights, engine, batch, threads, device))
+    """Return the peak memory of the model that the engine was made from, on inputs of the engine's size."""
+    return PeakMemory.model_validate_json(_run_process("pytorch", weights, engine, batch, threads, device))
 
 
-def _told(*arguments: object) -> str:
+def _run_process(*arguments: object) -> str:
+    """Run this module in a new process, and return the last line that it prints."""
     command = [sys.executable, "-m", __name__, *map(str, arguments)]
     child = subprocess.run(command, capture_output=True, text=True)
     if child.returncode:
@@ -50,19 +52,19 @@ def _told(*arguments: object) -> str:
     return child.stdout.splitlines()[-1]
 
 
-def _engine_alone(folder: str, machine: str, validation: str, inference: str, benchmark: str) -> Isolated:
+def _measure_engine(folder: str, machine: str, validation: str, inference: str, benchmark: str) -> Isolated:
     here, params = Machine.read(Path(machine)), BenchmarkParams.model_validate_json(benchmark)
     with open_engine(Path(folder), here, InferenceParams.model_validate_json(inference)) as engine:
-        # First: it is the engine's, and not that of the samples.
+        # Memory comes first, so that it does not include the samples.
         memory = _peak_of(engine.bind(_zeros(engine.record, max(params.batches))), here.device)
         samples = SampleSet.open(Path(validation))
-        timed = params.batches if here.device == "cuda" else ()
-        compute = {batch: _milliseconds(engine.bind(samples.cycled(batch)), params.seconds) for batch in timed}
+        batches = params.batches if here.device == "cuda" else ()
+        compute = {batch: _milliseconds(engine.bind(samples.cycled(batch)), params.seconds) for batch in batches}
     return Isolated(memory=memory, compute=compute)
 
 
-def _pytorch_memory(folder: str, engine: str, batch: str, threads: str, device: str) -> PeakMemory:
-    import torch  # here, so that an engine is not charged for it
+def _measure_pytorch(folder: str, engine: str, batch: str, threads: str, device: str) -> PeakMemory:
+    import torch  # here, so that an engine's process does not hold PyTorch
 
     from enginery.model.checkpoint import load_model
     from enginery.speed.contenders import pytorch_contender
@@ -79,25 +81,25 @@ def _zeros(record: EngineRecord, batch: int) -> Feeds:
 
 
 def _milliseconds(contender: Contender, seconds: float) -> float:
-    """Of the compute, by the device's own clock."""
+    """Return the median milliseconds of the compute, by the device's own clock."""
     warm_up(contender, seconds / 2)
     return 1000 * median(call.compute for call in take_turn(contender, seconds) if call.compute is not None)
 
 
 def _peak_of(call: Callable[[], object], device: str) -> PeakMemory:
-    """What a contender takes on a GPU it keeps, so that the end is the peak; on the host that is not so."""
+    """Return the peak memory after a few calls. A contender keeps its GPU memory, so the use at the end is the peak."""
     for _ in range(CALLS):
         call()
     return PeakMemory(host=_high_water_mark(), device=process_megabytes() if device == "cuda" else None)
 
 
 def _high_water_mark() -> float:
-    """Of this process since it started, in MB. Not ru_maxrss: that includes the parent, before the exec."""
+    """Return the peak memory of this process in MB. `ru_maxrss` would include the parent's, from before the exec."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["VmHWM"].split()[0]) / 1000
 
 
 if __name__ == "__main__":
     kind, *arguments = sys.argv[1:]
-    measure = _engine_alone if kind == "engine" else _pytorch_memory
+    measure = _measure_engine if kind == "engine" else _measure_pytorch
     print(measure(*arguments).model_dump_json())

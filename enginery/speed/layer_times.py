@@ -1,4 +1,4 @@
-"""Time the layers of one engine, in a pass of its own."""
+"""Time the layers of one engine, apart from the benchmark."""
 
 from pathlib import Path
 
@@ -11,9 +11,11 @@ from enginery.engine.record import LayerTime
 from enginery.engine.runtimes import load_runtime
 from enginery.engine.target import require_fits
 
+CALLS = 48
+
 
 class Trace(Record):
-    """Where the time of one engine goes. Timing layers slows an engine: the sum is no latency."""
+    """The times of the layers of one engine. Their sum is no latency, because timing layers slows an engine."""
 
     precision: str
     batch: int
@@ -25,14 +27,11 @@ class Trace(Record):
         return sum(layer.milliseconds for layer in self.layers)
 
 
-CALLS = 48
-
-
 def trace_engine(folder: Path, machine: Machine, inference: InferenceParams, samples: SampleSet) -> Trace:
-    """At the batch that the engine is tuned for. It has no layers if the runtime tells no times."""
+    """Time the layers at the batch size that the engine is tuned for. There are none if the runtime gives no times."""
     record = read_engine(folder)
     require_fits(record.target, machine, folder)
     batch, runtime = record.profile.batch.opt, load_runtime(machine.runtime)
     layers = runtime.trace(folder, record.blueprint, inference, samples.cycled(batch), CALLS)
-    told = any(layer.milliseconds for layer in layers)
-    return Trace(precision=record.precision, batch=batch, calls=CALLS, layers=tuple(layers) if told else ())
+    timed = any(layer.milliseconds for layer in layers)
+    return Trace(precision=record.precision, batch=batch, calls=CALLS, layers=tuple(layers) if timed else ())

@@ -1,7 +1,7 @@
-"""How fast the machine is while it races: a fixed piece of work, timed before each round.
+"""Measure the machine pace: the time that a fixed piece of work takes before and after each round of a race.
 
-A virtual machine's cores may be moved nearer to each other or further apart under way, or shared with others; a clock
-may drop. That changes some contenders by a quarter and others hardly, so rounds at different paces are not of one kind.
+A host may move a virtual machine's cores nearer to each other or further apart, or share them with others; a clock may
+drop. That slows some contenders by a quarter and others hardly, so only rounds at the same pace are comparable.
 """
 
 import math
@@ -11,44 +11,44 @@ from collections.abc import Callable
 import torch
 
 ATTEMPTS = 3
-HANDOVERS, SHARE = 20, 32768  # elements that PyTorch gives to a thread
+HANDOVERS, ELEMENTS_PER_THREAD = 20, 32768  # PyTorch gives a thread no fewer elements
 LAUNCHES = 100
-MATRIX, PRODUCTS = 2048, 20  # smaller ones take as long as their launch
+MATRIX, PRODUCTS = 2048, 20  # a product of smaller matrices takes as long as its launch
 
 
-def pace_of(device: str, threads: int) -> Callable[[], float]:
-    """A call that returns the seconds of one unit of that work: the less, the better the pace."""
+def pace_meter(device: str, threads: int) -> Callable[[], float]:
+    """Return a function that reads the machine pace: the seconds of one unit of the work, less on a faster machine."""
     return _gpu_pace() if device == "cuda" else _cpu_pace(threads)
 
 
 def _cpu_pace(threads: int) -> Callable[[], float]:
-    """Hardly any arithmetic, but all threads must start and meet again: what small layers spend their time on."""
-    numbers = torch.zeros(SHARE * threads)
+    """Time the handover of small jobs to all threads, which is what small layers spend their time on."""
+    numbers = torch.zeros(ELEMENTS_PER_THREAD * threads)
     return lambda: fastest(lambda: _seconds(lambda: numbers.add_(1.0), HANDOVERS))
 
 
 def _gpu_pace() -> Callable[[], float]:
-    """Of the host, which launches one operation after the other, and of the GPU, which multiplies matrices.
+    """Join the pace of the host, which launches operations, and that of the GPU, which multiplies matrices.
 
-    Their geometric mean: a change of either by some share shows alike, however much faster one of them is.
+    The geometric mean shows a change of either by the same share, whichever of the two is the faster.
     """
-    host, gpu = launching(), multiplying()
+    host, gpu = launch_timer(), product_timer()
     return lambda: math.sqrt(fastest(host) * fastest(gpu))
 
 
-def launching() -> Callable[[], float]:
-    """A call that returns the seconds that the host takes to launch an operation."""
+def launch_timer() -> Callable[[], float]:
+    """Return a function that measures the seconds that the host takes to launch an operation."""
     number = torch.zeros(1, device="cuda")
 
     def once() -> float:
-        torch.cuda.synchronize()  # a launch that finds the queue full waits
+        torch.cuda.synchronize()  # a launch into a full queue would wait
         return _seconds(lambda: number.add_(1.0), LAUNCHES)
 
     return once
 
 
-def multiplying() -> Callable[[], float]:
-    """A call that returns the seconds that the GPU takes for a product of matrices, by its own clock."""
+def product_timer() -> Callable[[], float]:
+    """Return a function that measures the seconds of a product of matrices on the GPU, by its own clock."""
     matrix = torch.rand(MATRIX, MATRIX, device="cuda")
     before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
@@ -64,7 +64,7 @@ def multiplying() -> Callable[[], float]:
 
 
 def fastest(read: Callable[[], float]) -> float:
-    """Of a few readings: what else happens at one of them is not the machine's pace."""
+    """Return the fastest of a few readings: a short interruption makes one of them slower, not the machine."""
     return min(read() for _ in range(ATTEMPTS))
 
 

@@ -1,27 +1,28 @@
-"""How far single timings may scatter, and what may disturb the machine, before a ratio made of them is not believed."""
+"""Decide whether a ratio is too noisy to be believed: its timings scatter too much, or the machine was disturbed."""
 
 from typing import NamedTuple
 
-from enginery.speed.contention import disturbances
-from enginery.speed.records import ENGINE, WARM_UP_AGREEMENT, Benchmark, Ratio, baseline_title
+from enginery.speed.contention import contention_problems
+from enginery.speed.records import ENGINE, WARM_UP_AGREEMENT, Benchmark, Latency, Ratio, baseline_title
 
-# What these leave alone was seen on a machine that nothing else used, a virtual one with two cores.
+# A virtual machine with two cores that nothing else used stayed within these limits.
 WIDEST_INTERVAL, WIDEST_SPREAD, MOST_OUTLIERS, STEADY_CLOCK = 0.1, 0.15, 0.05, 0.95
 
-# What a slow or busy machine may do to ratios, all batch sizes together: four runs of one engine differed by 1.2 times.
-MOST_A_MACHINE_DOES = 1.5
+# A slow or busy machine changes ratios by less than this factor, all batch sizes together: the ratios of four runs of
+# one engine were at most 1.2 times apart.
+LARGEST_MACHINE_EFFECT = 1.5
 
 
-class Excess(NamedTuple):
-    """What is wider than it may be, and how many times as wide."""
+class BrokenLimit(NamedTuple):
+    """A noise limit that some timings broke: the sentence that says so, and how many times the limit they reach."""
 
-    what: str
-    times: float
+    sentence: str
+    factor: float
 
 
-def disturbed(timed: Benchmark) -> list[str]:
-    """By what, while it was timed: other programs, the host, or the GPU's own clocks."""
-    gpu, found = timed.gpu, disturbances(timed.contention, timed.threads)
+def machine_problems(timed: Benchmark) -> list[str]:
+    """Return a sentence for each thing that disturbed the machine: other programs, the host, or the GPU's clocks."""
+    gpu, found = timed.gpu, contention_problems(timed.contention, timed.threads)
     if gpu and gpu.clock_low < STEADY_CLOCK * gpu.clock_high:
         found.append(f"the GPU's clock moved between {gpu.clock_low} and {gpu.clock_high} MHz")
     if gpu and gpu.throttled:
@@ -29,30 +30,26 @@ def disturbed(timed: Benchmark) -> list[str]:
     return found
 
 
-def scatters(ratio: Ratio, benchmark: Benchmark) -> bool:
-    return bool(scattering(ratio, benchmark))
-
-
-def scattering(ratio: Ratio, benchmark: Benchmark) -> list[Excess]:
-    """Of the ratio's own interval, and of the calls that it was made of."""
+def broken_limits(ratio: Ratio, benchmark: Benchmark) -> list[BrokenLimit]:
+    """Return the limits that the interval of a ratio breaks, or the calls of its two sides."""
+    title = baseline_title(ratio.baseline)
     interval = (ratio.high - ratio.low) / ratio.median
-    found = [
-        Excess(
-            f"the interval of the ratio to {baseline_title(ratio.baseline)} is {interval:.0%} of it",
-            interval / WIDEST_INTERVAL,
-        )
-    ]
-    owners = {ENGINE: "the engine's", ratio.baseline: f"{baseline_title(ratio.baseline)}'s"}
+    found = [BrokenLimit(f"the interval of the ratio to {title} is {interval:.0%} of it", interval / WIDEST_INTERVAL)]
+    owners = {ENGINE: "the engine's", ratio.baseline: f"{title}'s"}
     for latency in benchmark.latencies:
         if latency.batch == ratio.batch and latency.contender in owners:
-            whose = owners[latency.contender]
-            spread, outliers, unrest = latency.spread, latency.outliers, latency.unrest
-            found += [
-                Excess(f"the middle half of {whose} calls spreads over {spread:.0%}", spread / WIDEST_SPREAD),
-                Excess(f"{outliers:.0%} of {whose} calls took over twice as long as most", outliers / MOST_OUTLIERS),
-                Excess(
-                    f"{whose} warm-up had not settled: its last two windows differed by {unrest:.0%}",
-                    unrest / WARM_UP_AGREEMENT,
-                ),
-            ]
-    return [excess for excess in found if excess.times > 1]
+            found += _against_limits(latency, owners[latency.contender])
+    return [limit for limit in found if limit.factor > 1]
+
+
+def _against_limits(latency: Latency, owner: str) -> list[BrokenLimit]:
+    """Set each figure of one side against its limit, broken or not."""
+    spread, outliers, drift = latency.spread, latency.outliers, latency.warm_up_drift
+    return [
+        BrokenLimit(f"the middle half of {owner} calls spreads over {spread:.0%}", spread / WIDEST_SPREAD),
+        BrokenLimit(f"{outliers:.0%} of {owner} calls took over twice as long as most", outliers / MOST_OUTLIERS),
+        BrokenLimit(
+            f"{owner} warm-up had not settled: its last two windows differed by {drift:.0%}",
+            drift / WARM_UP_AGREEMENT,
+        ),
+    ]

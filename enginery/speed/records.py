@@ -1,22 +1,22 @@
-"""The JSON document of the stage benchmark."""
+"""The records in the JSON document of the stage benchmark."""
 
 from enginery.core.params.benchmark import ONNXRUNTIME
 from enginery.core.record import Record
 from enginery.engine.gpu.conditions import GpuConditions
 
-ENGINE = "engine"  # the contender that is no baseline
-WARM_UP_AGREEMENT = 0.05  # by what share two windows of a warm-up may differ and still agree
-SAME_PACE = 1.15  # how much worse a reading may be and still count as the same pace
-LAUNCHED = "engine_launched"  # the same where it is replayed as a CUDA graph, but launched kernel by kernel
+ENGINE = "engine"  # the contender that all baselines are compared with
+LAUNCHED = "engine_launched"  # the same engine without its CUDA graph: kernels are launched one by one
+WARM_UP_AGREEMENT = 0.05  # two windows of a warm-up agree if they differ by at most this share
+SAME_PACE = 1.15  # two readings are the same machine pace if the slower one takes at most this many times as long
 
 
 class Latency(Record):
-    """One contender at one batch size, in milliseconds per batch, copies to and from a device included.
+    """The times of one contender at one batch size, in milliseconds per batch, including copies to and from a device.
 
-    Of the rounds at one pace. `compute` is the median without the copies, by the device's own clock; None where there
-    is nothing to copy. `spread` is what the middle half of the calls covers, as a share of the median; `outliers` the
-    share that took over twice it; `unrest` by how much the last two windows of its warm-up differed, which is more
-    than they may where the time was up before they agreed.
+    Only rounds at one machine pace count. `compute` is the median without the copies, by the device's own clock, or
+    None if nothing is copied. `spread` is the range of the middle half of the calls, as a share of the median;
+    `outliers` is the share of calls that took over twice the median. `warm_up_drift` is how much the last two windows
+    of the warm-up differed: more than WARM_UP_AGREEMENT if the time was up before they agreed.
     """
 
     contender: str
@@ -28,12 +28,12 @@ class Latency(Record):
     compute: float | None
     spread: float
     outliers: float
-    unrest: float
+    warm_up_drift: float
     images_per_second: float
 
 
 class Ratio(Record):
-    """How many times faster the engine is than a baseline: median over rounds at one pace, with its interval."""
+    """How many times faster the engine is than a baseline: the median over rounds at one pace, with its interval."""
 
     baseline: str
     batch: int
@@ -43,10 +43,11 @@ class Ratio(Record):
     high: float
 
 
-class Pace(Record):
-    """How fast the machine was, by a fixed piece of work between the rounds; rounds at another pace are set aside.
+class MachinePace(Record):
+    """How fast the machine was during a race: the time of a fixed piece of work before and after each round.
 
-    `microseconds` is None if it never kept to one pace; then all rounds count.
+    Only rounds at the best common pace count, and the others are set aside. `microseconds` is None if the machine never
+    kept to one pace; then all rounds count.
     """
 
     microseconds: float | None
@@ -55,18 +56,19 @@ class Pace(Record):
 
 
 class Throughput(Record):
-    """The engine with several requests in flight, each asking again once it is answered; milliseconds per request."""
+    """The answers of an engine with several requests in flight; p50 and p99 are milliseconds per request."""
 
     batch: int
     requests: int
-    runs: int  # requests that were answered
+    runs: int  # answered requests
     images_per_second: float
     p50: float
     p99: float
 
 
 class Contention(Record):
-    """In cores, of those that the race might be put on: what others kept busy, what the host or a quota withheld."""
+    """The processor time that a race could not have, counted in cores: busy in other programs, stolen by the host of a
+    virtual machine, or throttled by a container's quota. `cores` is how many cores the race could use."""
 
     cores: int
     others: float
@@ -75,33 +77,38 @@ class Contention(Record):
 
 
 class PeakMemory(Record):
-    """Of a process that only loads a contender and runs it, in MB. `device` is None without a GPU."""
+    """The peak memory of a process that only loads a contender and runs it, in MB; `device` is None without a GPU."""
 
     host: float
     device: float | None
 
 
 class Isolated(Record):
-    """An engine in a process of its own. By batch size the milliseconds of its compute; none without a GPU."""
+    """The memory and compute times of an engine in a process that holds nothing else.
+
+    `compute` is in milliseconds by batch size; it is empty without a GPU.
+    """
 
     memory: PeakMemory
     compute: dict[int, float]
 
 
 class Benchmark(Record):
+    """The speed of one engine beside its baselines, and the conditions that it was measured under."""
+
     precision: str
     threads: int
     cuda_graph: bool
     confidence: float
     latencies: tuple[Latency, ...]
     ratios: tuple[Ratio, ...]
-    pace: Pace
+    pace: MachinePace
     throughput: tuple[Throughput, ...]
     contention: Contention
     peak_memory: dict[str, PeakMemory]
-    isolated_compute: dict[int, float]  # milliseconds by batch size, of the engine in a process of its own
+    isolated_compute: dict[int, float]  # milliseconds by batch size, of the engine in a process that holds nothing else
     gpu: GpuConditions | None
-    pytorch: str  # the version that baselines ran on
+    pytorch: str  # the version that the baselines ran on
 
 
 def baseline_title(baseline: str) -> str:

@@ -1,4 +1,4 @@
-"""How many requests an engine answers when several are in flight: what a server meets, where latency waits for one."""
+"""Measure how many requests an engine answers per second when several are in flight, as in a server."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ SLICES = 5
 
 
 class Client(NamedTuple):
-    """Asks always from the same thread: ONNX Runtime keeps what it captured into CUDA graphs by thread."""
+    """A client that asks from one thread only: ONNX Runtime keeps its captured CUDA graphs by thread."""
 
     ask: Contender
     thread: ThreadPoolExecutor
@@ -32,9 +32,10 @@ class Client(NamedTuple):
 def engine_throughput(
     folder: Path, here: Machine, inference: InferenceParams, samples: SampleSet, params: BenchmarkParams
 ) -> tuple[Throughput, ...]:
+    """Measure the throughput at each batch size, for each number of requests in flight."""
     found: list[Throughput] = []
     with ExitStack() as opened:
-        counts = sorted({1, *params.requests})  # one at a time is what the others are held against
+        counts = sorted({1, *params.requests})  # the others are compared with one request at a time
         engines = {requests: open_engines(folder, here, inference, requests) for requests in counts}
         for engine in chain.from_iterable(engines.values()):
             opened.enter_context(engine)
@@ -42,22 +43,22 @@ def engine_throughput(
         for batch in params.batches:
             feeds = samples.cycled(batch)
             clients = {
-                requests: [Client(engine.bind(feeds), thread) for engine, thread in zip(them, threads, strict=False)]
-                for requests, them in engines.items()
+                requests: [Client(engine.bind(feeds), thread) for engine, thread in zip(group, threads, strict=False)]
+                for requests, group in engines.items()
             }
             found += measure_throughput(clients, batch, params.seconds)
     return tuple(found)
 
 
 def measure_throughput(clients: Mapping[int, Sequence[Client]], batch: int, seconds: float) -> list[Throughput]:
-    """Clients by how many ask at once; each number has its slices of the time in turns, and the median of them."""
+    """Measure groups of clients, by their size. The groups take slices of the time in turns, and the median counts."""
     rates: dict[int, list[float]] = {requests: [] for requests in clients}
     latencies: dict[int, list[float]] = {requests: [] for requests in clients}
     for _ in range(SLICES):
-        for requests, them in clients.items():
-            answered, took = ask_at_once(them, seconds / SLICES)
-            rates[requests].append(len(answered) / took)
-            latencies[requests] += answered
+        for requests, group in clients.items():
+            answers, took = ask_at_once(group, seconds / SLICES)
+            rates[requests].append(len(answers) / took)
+            latencies[requests] += answers
     return [
         Throughput(
             batch=batch,
@@ -72,13 +73,13 @@ def measure_throughput(clients: Mapping[int, Sequence[Client]], batch: int, seco
 
 
 def ask_at_once(clients: Sequence[Client], seconds: float) -> tuple[list[float], float]:
-    """Each client asks again as soon as it was answered. Returns the seconds of each answer, and of it all."""
-    for ask, thread in clients:  # not counted, nor at once: a graph that is captured must have the GPU to itself
+    """Let each client ask again as soon as it is answered. Return the seconds of each answer, and of all together."""
+    for ask, thread in clients:  # a first call, one after the other: a capture must have the GPU to itself
         thread.submit(ask).result()
     started = time.perf_counter()
-    answers = [thread.submit(_ask_until, started + seconds, ask) for ask, thread in clients]
-    answered = list(chain.from_iterable(answer.result() for answer in answers))
-    return answered, time.perf_counter() - started
+    futures = [thread.submit(_ask_until, started + seconds, ask) for ask, thread in clients]
+    answers = list(chain.from_iterable(future.result() for future in futures))
+    return answers, time.perf_counter() - started
 
 
 def _ask_until(deadline: float, ask: Contender) -> list[float]:

@@ -1,4 +1,4 @@
-"""Timing contenders against each other so that a shared, drifting machine cannot favour one of them."""
+"""Time contenders against each other so that a shared, drifting machine favours none of them."""
 
 import gc
 import time
@@ -14,89 +14,100 @@ from numpy.typing import NDArray
 from enginery.core.progress import progress
 from enginery.speed.records import SAME_PACE, WARM_UP_AGREEMENT
 
-Contender = Callable[[], object]  # may return the seconds of its compute alone
-Point = Mapping[str, Contender]  # who races whom, such as all at one batch size
+Contender = Callable[[], object]  # one inference; may return the seconds of the compute without the copies
+Point = Mapping[str, Contender]  # contenders that race each other by name, for example all at one batch size
 MOST_ROUNDS, FEWEST_ROUNDS = 20, 6  # a median of fewer than six ratios has no 95 % interval
 WARM_UP_RUNS = 5
 RESAMPLES = 4000
 
 
 class Call(NamedTuple):
-    """Seconds by the host's clock, start to result; and of the compute alone, where a device can tell."""
+    """The seconds of one call by the host's clock, and those of the compute without copies if a device measured it."""
 
     seconds: float
     compute: float | None
 
 
 class Round(NamedTuple):
-    """Every contender's turn, and how fast the machine was meanwhile: the less, the better the pace."""
+    """The turns of all contenders in one round, and the machine pace meanwhile: the seconds of a fixed piece of work.
+
+    A smaller pace means a faster machine: see machine_pace.py.
+    """
 
     turns: Mapping[str, list[Call]]
     pace: float
 
 
 class WarmUp(NamedTuple):
-    """Seconds of one call at its end, and by what share its last two windows differed."""
+    """The seconds of one call at the end of a warm-up, and the share by which its last two windows differed."""
 
     seconds: float
-    unrest: float
+    drift: float
 
 
 @dataclass(frozen=True)
 class Timings:
-    """All rounds of one point, and how each contender was warmed up for them."""
+    """All rounds of one point, and how each contender's warm-up ended."""
 
     rounds: Sequence[Round]
     warm_ups: Mapping[str, WarmUp] = field(default_factory=dict)
 
-    def all(self, contender: str) -> list[Call]:
+    def calls_of(self, contender: str) -> list[Call]:
         return [call for each in self.rounds for call in each.turns[contender]]
 
     def ratios(self, baseline: str, contender: str) -> NDArray[np.float64]:
-        """Per round, how many times faster the contender is: what drifts between rounds cancels within one."""
-        return np.array([middle(each.turns[baseline]) / middle(each.turns[contender]) for each in self.rounds])
+        """Return for each round how many times faster the contender is. Drift between rounds cancels within one."""
+        return np.array(
+            [median_seconds(each.turns[baseline]) / median_seconds(each.turns[contender]) for each in self.rounds]
+        )
 
-    def at(self, pace: float) -> "Timings":
+    def at_pace(self, pace: float) -> "Timings":
+        """Return the rounds at this machine pace only."""
         return replace(self, rounds=[each for each in self.rounds if pace <= each.pace <= SAME_PACE * pace])
 
 
 def race(
     points: Sequence[Point],
     seconds: float,
-    pace: Callable[[], float],
+    read_pace: Callable[[], float],
     rng: np.random.Generator,
     label: str,
     watches: Iterable[AbstractContextManager[object]] = (),
 ) -> list[Timings]:
-    """Rounds of all points in turns, so that each point sees the machine over the whole race.
+    """Run rounds of all points in turns, so that each point sees the machine over the whole race.
 
-    Each contender gets about `seconds` per point, and up to twice that while the machine is slower than it can be.
-    `watches` look at the machine while the rounds last: what compiles before them is nobody's disturbance.
+    Each contender gets about `seconds` per point, and up to twice that while the machine is slower than at its best.
+    `watches` are open during the rounds only: what compiles before them must not count as a disturbance.
     """
     warm_ups = [{name: warm_up(contender, seconds / 2) for name, contender in point.items()} for point in points]
-    wanted = [rounds_for(each, seconds) for each in warm_ups]
+    wanted = [rounds_wanted(each, seconds) for each in warm_ups]
     done: list[list[Round]] = [[] for _ in points]
 
-    def missing() -> list[int]:
-        """How many rounds each point lacks, as far as one can tell: a disturbed one has to be made up for."""
-        best = min((each.pace for rounds in done for each in rounds), default=0.0)
-        steady = [len(Timings(rounds).at(best).rounds) for rounds in done]
-        return [
-            max(0, min(want - good, 2 * want - len(rounds)))
-            for want, good, rounds in zip(wanted, steady, done, strict=True)
-        ]
-
     def unfinished() -> list[int]:
-        return [at for at, lacking in enumerate(missing()) if lacking]
+        return [number for number, missing in enumerate(rounds_missing(done, wanted)) if missing]
 
-    with ExitStack() as watching:
-        watching.enter_context(_no_garbage_collection())
+    with ExitStack() as opened:
+        opened.enter_context(_no_garbage_collection())
         for watch in watches:
-            watching.enter_context(watch)
-        for waiting in progress(iter(unfinished, []), label, lambda: max(missing()), "rounds"):
-            for at in waiting:
-                done[at].append(take_round(points[at], seconds / wanted[at], pace, rng))
+            opened.enter_context(watch)
+        rounds_left = progress(iter(unfinished, []), label, lambda: max(rounds_missing(done, wanted)), "rounds")
+        for numbers in rounds_left:
+            for number in numbers:
+                done[number].append(take_round(points[number], seconds / wanted[number], read_pace, rng))
     return [Timings(rounds, each) for rounds, each in zip(done, warm_ups, strict=True)]
+
+
+def rounds_missing(done: Sequence[Sequence[Round]], wanted: Sequence[int]) -> list[int]:
+    """Return how many rounds each point still lacks at the best pace so far.
+
+    A round on a slower machine is made up for by another one, up to twice the wanted number.
+    """
+    best = min((each.pace for rounds in done for each in rounds), default=0.0)
+    at_best = [len(Timings(rounds).at_pace(best).rounds) for rounds in done]
+    return [
+        max(0, min(want - good, 2 * want - len(rounds)))
+        for want, good, rounds in zip(wanted, at_best, done, strict=True)
+    ]
 
 
 @contextmanager
@@ -110,44 +121,47 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def rounds_for(warm_ups: Mapping[str, WarmUp], seconds: float) -> int:
+def rounds_wanted(warm_ups: Mapping[str, WarmUp], seconds: float) -> int:
+    """Return how many rounds fit into the seconds. A turn has at least two calls, of which the first is not counted."""
     slowest = max(each.seconds for each in warm_ups.values())
-    # A turn is a discarded call, which pays for the caches and threads that the last contender left, and counted ones.
     return int(np.clip(seconds / (2 * slowest), FEWEST_ROUNDS, MOST_ROUNDS))
 
 
 def warm_up(contender: Contender, most_seconds: float) -> WarmUp:
-    """Run until two windows in a row agree, or the time is up; the first call, which may compile, is not of it."""
+    """Run until two windows in a row agree or the time is up. The first call is in no window: it may compile."""
     contender()
     deadline = time.perf_counter() + most_seconds
-    before = middle(window(contender, most_seconds / 2))
+    before = median_seconds(time_window(contender, most_seconds / 2))
     while True:
-        now = middle(window(contender, most_seconds / 2))
-        unrest = abs(now - before) / now
-        if unrest <= WARM_UP_AGREEMENT or time.perf_counter() > deadline:
-            return WarmUp(now, unrest)
+        now = median_seconds(time_window(contender, most_seconds / 2))
+        drift = abs(now - before) / now
+        if drift <= WARM_UP_AGREEMENT or time.perf_counter() > deadline:
+            return WarmUp(now, drift)
         before = now
 
 
-def window(contender: Contender, seconds: float) -> list[Call]:
-    """Fewer calls where they take long, down to one."""
+def time_window(contender: Contender, seconds: float) -> list[Call]:
+    """Time a few calls, and at least one; fewer if the seconds are over."""
     calls = [time_call(contender)]
     while len(calls) < WARM_UP_RUNS and sum(call.seconds for call in calls) < seconds:
         calls.append(time_call(contender))
     return calls
 
 
-def take_round(point: Point, seconds: float, pace: Callable[[], float], rng: np.random.Generator) -> Round:
-    """A turn for everyone, in an order drawn anew; the pace is the worse of before and after."""
+def take_round(point: Point, seconds: float, read_pace: Callable[[], float], rng: np.random.Generator) -> Round:
+    """Give each contender a turn, in a new random order. The pace is the slower one of before and after."""
     names = list(point)
-    before = pace()
-    turns = {names[at]: take_turn(point[names[at]], seconds) for at in rng.permutation(len(names))}
-    return Round(turns, max(before, pace()))
+    before = read_pace()
+    turns = {names[number]: take_turn(point[names[number]], seconds) for number in rng.permutation(len(names))}
+    return Round(turns, max(before, read_pace()))
 
 
 def take_turn(contender: Contender, seconds: float) -> list[Call]:
-    """The first call, which is discarded, can take the whole turn where a new shape is prepared for; the counted ones
-    get half a turn at least."""
+    """Time calls for the seconds of a turn, after one that is not counted.
+
+    The first call pays for the caches and threads that the contender before left. If it also prepares a new shape, it
+    can take the whole turn; so the counted calls get at least half a turn.
+    """
     started = time.perf_counter()
     contender()
     deadline = max(started + seconds, time.perf_counter() + seconds / 2)
@@ -165,17 +179,19 @@ def time_call(contender: Contender) -> Call:
 
 
 def best_common_pace(timings: Sequence[Timings]) -> float | None:
-    """The best pace that every point saw in enough rounds; None if the machine never kept to one."""
+    """Return the best machine pace that every point saw in enough rounds, or None if there is no such pace."""
     paces = sorted(each.pace for point in timings for each in point.rounds)
-    return next((pace for pace in paces if all(len(point.at(pace).rounds) >= FEWEST_ROUNDS for point in timings)), None)
+    return next(
+        (pace for pace in paces if all(len(point.at_pace(pace).rounds) >= FEWEST_ROUNDS for point in timings)), None
+    )
 
 
-def middle(calls: Sequence[Call]) -> float:
+def median_seconds(calls: Sequence[Call]) -> float:
     return median(call.seconds for call in calls)
 
 
 def median_interval(values: NDArray[np.float64], confidence: float, rng: np.random.Generator) -> tuple[float, float]:
-    """A percentile bootstrap interval of the median."""
+    """Return the percentile bootstrap interval of the median."""
     resampled = np.median(rng.choice(values, size=(RESAMPLES, len(values))), axis=1)
     low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)

@@ -41,14 +41,11 @@ def test_equal_outputs_agree_perfectly():
     assert got.cosine == pytest.approx(1)
 
 
-def test_opposite_outputs_have_cosine_minus_one():
-    assert compare(logits([1, 2]), logits([-1, -2])).cosine == pytest.approx(-1)
-
-
-def test_two_zero_vectors_agree_and_a_zero_and_another_do_not():
-    assert compare(logits([0, 0]), logits([0, 0])).cosine == 1
-    assert compare(logits([1, 2]), logits([0, 0])).cosine == 0
-    assert compare(logits([0, 0]), logits([1, 2])).cosine == 0
+@pytest.mark.parametrize(
+    ("wanted", "got", "cosine"), [([1, 2], [-1, -2], -1), ([0, 0], [0, 0], 1), ([1, 2], [0, 0], 0), ([0, 0], [1, 2], 0)]
+)
+def test_opposite_outputs_have_cosine_minus_one_and_only_two_zero_vectors_agree(wanted, got, cosine):
+    assert compare(logits(wanted), logits(got)).cosine == pytest.approx(cosine)
 
 
 def test_nan_and_infinity_are_counted_and_taken_as_zero():
@@ -58,7 +55,7 @@ def test_nan_and_infinity_are_counted_and_taken_as_zero():
     assert got.relative == pytest.approx(math.sqrt(1 + 9 + 16) / math.sqrt(30))
 
 
-def test_every_figure_is_finite_even_where_the_wanted_outputs_are_not():
+def test_every_figure_is_finite_even_if_the_wanted_outputs_are_not():
     """A record with NaN in it cannot be read back, and the report needs it."""
     got = compare(logits([np.nan, 1], [np.inf, 2]), logits([np.nan, 1], [1, 2]), "logits")
     assert all(math.isfinite(value) for value in got.model_dump().values())
@@ -90,9 +87,9 @@ def test_a_broken_threshold_is_a_sentence(found, drop, sentence):
     assert broken_thresholds(found, drop, LIMITS) == (sentence,)
 
 
-def test_limits_that_are_just_met_are_not_broken():
-    met = errors(cosine=0.99, relative=0.05, top1_agreement=0.95)
-    assert broken_thresholds(met, 0.01, LIMITS) == ()
+def test_figures_at_their_thresholds_break_none():
+    at_thresholds = errors(cosine=0.99, relative=0.05, top1_agreement=0.95)
+    assert broken_thresholds(at_thresholds, 0.01, LIMITS) == ()
 
 
 def test_an_accuracy_that_was_not_measured_breaks_nothing():
@@ -117,7 +114,7 @@ def test_all_broken_thresholds_are_listed():
         (errors(relative=0.1, nonfinite=4), errors(relative=0.0, nonfinite=4), "precision"),
     ],
 )
-def test_a_loss_comes_from_where_the_larger_error_is(graph, engine, origin):
+def test_a_loss_comes_from_the_side_with_the_larger_error(graph, engine, origin):
     assert origin_of_loss(graph, engine) == origin
 
 
@@ -134,8 +131,8 @@ def test_equal_outputs_have_no_error_and_keep_their_margins():
     assert set(got.margin_kept) == {1}
 
 
-def test_single_images_are_told_in_order_of_their_error():
-    """Errors of 0, 1 of 5 and 2.5 of 5; the second doubled its lead, the last has half of it left."""
+def test_the_spread_has_single_images_in_order_of_their_error():
+    """The errors are 0, 1 of 5 and 2.5 of 5; the second image has twice its margin, the last half of it."""
     wanted, got = logits([3, 4], [4, 3], [0, 5]), logits([3, 4], [5, 3], [0, 2.5])
     found = spread(wanted, got, "logits")
     assert (found.relative_error[0], found.relative_error[-1]) == (0, 0.5)
@@ -145,23 +142,21 @@ def test_single_images_are_told_in_order_of_their_error():
 
 
 def test_another_answer_has_a_margin_below_zero():
-    """It led by 1, and now another leads by 2."""
+    """The class led by 1, and now another class leads by 2."""
     assert spread(logits([3, 4, 0]), logits([6, 4, 0]), "logits").margin_kept[0] == -2
 
 
-def test_one_class_has_no_margin_and_what_is_not_finite_still_gives_figures():
+def test_one_class_has_no_margin_and_nonfinite_outputs_still_have_a_spread():
     assert spread(logits([3], [4]), logits([3], [5])).margin_kept == ()
     broken = spread(logits([1, 2], [3, 4]), logits([np.nan, 2], [-np.inf, np.inf]), "logits")
     assert np.isfinite([*broken.relative_error, *broken.margin_kept]).all()
 
 
-def test_of_several_outputs_the_worst_of_each_figure_counts():
+def test_the_worst_of_several_outputs_counts_for_each_figure():
     wanted = logits([3, 4], [4, 3]) | {"map": np.ones((2, 3, 4), np.float32)}
     got = logits([3, 5], [4, 3]) | {"map": np.ones((2, 3, 4), np.float32) * 1.1}
-    scores, maps = (
-        compare(logits([3, 4], [4, 3]), logits([3, 5], [4, 3]), "logits"),
-        compare({"map": wanted["map"]}, {"map": got["map"]}),
-    )
+    scores = compare(logits([3, 4], [4, 3]), logits([3, 5], [4, 3]), "logits")
+    maps = compare({"map": wanted["map"]}, {"map": got["map"]})
     both = compare(wanted, got, "logits")
     assert both.max_abs == scores.max_abs == 1
     assert both.relative == max(scores.relative, maps.relative)
@@ -178,7 +173,7 @@ def test_without_an_output_of_classes_there_is_neither_agreement_nor_accuracy():
     assert broken_thresholds(compare(maps, maps), None, strict) == ()
 
 
-def test_of_several_outputs_the_one_of_scores_is_judged():
+def test_agreement_accuracy_and_margins_are_those_of_the_output_with_scores():
     features, right, wrong = np.eye(2, 5), np.eye(2, 3), np.eye(2, 3)[::-1]
     wanted, got = {"features": features, "scores": right}, {"features": features, "scores": wrong}
     labels = np.array([0, 1])
@@ -187,28 +182,28 @@ def test_of_several_outputs_the_one_of_scores_is_judged():
     assert max(spread(wanted, got, "scores").margin_kept) < 0
 
 
-def test_where_scores_are_only_taken_for_such_the_sentence_says_what_to_do():
-    assert broken_thresholds(errors(top1_agreement=0.5), None, LIMITS, taken="boxes") == (
+def test_if_scores_were_guessed_by_their_shape_the_sentence_says_what_to_do():
+    assert broken_thresholds(errors(top1_agreement=0.5), None, LIMITS, guessed_scores="boxes") == (
         "top-1 agreement 50.00% is below 95.00%, if boxes holds a score per class: else set model.scores",
     )
 
 
 @pytest.mark.parametrize("numbers", [1, 12, 25, 10**6])
-def test_however_many_samples_are_compared_at_once_the_figures_are_the_same(numbers, monkeypatch):
+def test_the_size_of_a_block_does_not_change_the_figures(numbers, monkeypatch):
     rng = np.random.default_rng(0)
     wanted = {"scores": rng.normal(size=(7, 4)), "masks": rng.normal(size=(7, 2, 3))}
     got = {name: values + 0.1 * rng.normal(size=values.shape) for name, values in wanted.items()}
     got["masks"][5, 1, 1] = np.nan
     whole = compare(wanted, got, "scores").model_dump(), spread(wanted, got, "scores")
-    monkeypatch.setattr(agreement, "MOST_AT_ONCE", numbers)
+    monkeypatch.setattr(agreement, "MOST_NUMBERS_IN_A_BLOCK", numbers)
     assert compare(wanted, got, "scores").model_dump() == pytest.approx(whole[0])
     assert spread(wanted, got, "scores") == whole[1]
     assert whole[0]["nonfinite"] == 1
 
 
-def test_a_comparison_holds_a_part_of_the_outputs_alone(tmp_path, monkeypatch):
-    """Masks are megabytes an image, and there may be thousands."""
-    monkeypatch.setattr(agreement, "MOST_AT_ONCE", 10_000)
+def test_a_comparison_has_only_a_part_of_the_outputs_in_memory(tmp_path, monkeypatch):
+    """A mask may take megabytes, and there may be thousands of them."""
+    monkeypatch.setattr(agreement, "MOST_NUMBERS_IN_A_BLOCK", 10_000)
     shape = (400, 10_000)
     wanted, got = (np.lib.format.open_memmap(tmp_path / name, "w+", np.float32, shape) for name in ("a.npy", "b.npy"))
     wanted[:], got[:] = 1.0, 1.01

@@ -30,7 +30,7 @@ def reference(tiny_graph, samples):
 
 @pytest.fixture(scope="module", params=[(1, 4, 8), (4, 4, 4)], ids=str)
 def engine(request, tiny_onnx, machine, build, inference, manifest, tmp_path_factory):
-    """21 samples leave a last batch of one for the second: fewer than it takes."""
+    """An engine with one of two profiles. With 21 samples the last batch of the second is smaller than it accepts."""
     smallest, tuned, largest = request.param
     folder = tmp_path_factory.mktemp("engines") / "fp32"
     chosen = build.model_copy(update={"profile": Profile(batch=Range(min=smallest, opt=tuned, max=largest))})
@@ -50,9 +50,9 @@ def test_an_engine_that_computes_what_pytorch_does_passes_on_every_sample(engine
     assert all(spot.samples % spot.batch == 0 for spot in record.spots)
 
 
-def test_without_labels_accuracy_is_left_out_and_the_rest_is_judged(engine, tiny_onnx, samples, reference, manifest):
-    bare = tuple(sample.model_copy(update={"label": None}) for sample in manifest.samples)
-    unlabeled = SampleSet(samples.folder, manifest.model_copy(update={"samples": bare}))
+def test_without_labels_only_the_accuracy_is_left_out(engine, tiny_onnx, samples, reference, manifest):
+    without_labels = tuple(sample.model_copy(update={"label": None}) for sample in manifest.samples)
+    unlabeled = SampleSet(samples.folder, manifest.model_copy(update={"samples": without_labels}))
     record = validate_engine(engine, tiny_onnx, unlabeled, reference, STRICT, spot_samples=7)
     assert record.passed
     accuracies = (record.reference_accuracy, record.graph_accuracy, record.engine_accuracy, record.accuracy_drop)
@@ -67,8 +67,8 @@ def test_a_loss_breaks_its_threshold_once(engine, tiny_onnx, samples, reference)
     assert record.loss_comes_from == "precision"
 
 
-class Forgetful:
-    """An engine whose answer depends on the batch size, as a broken dynamic shape makes it."""
+class WrongAtOneBatch:
+    """An engine that returns wrong outputs at one batch size, as a broken dynamic shape does."""
 
     def __init__(self, engine, batch):
         self.record, self._engine, self._batch = engine.record, engine, batch
@@ -78,16 +78,16 @@ class Forgetful:
         return {name: array * (1.3 if len(feeds["input"]) == self._batch else 1) for name, array in results.items()}
 
 
-def test_a_batch_size_that_changes_the_answer_is_named(engine, tiny_onnx, samples, reference):
+def test_a_batch_size_that_changes_the_outputs_is_named(engine, tiny_onnx, samples, reference):
     smallest = engine.record.profile.batch.min
     if smallest == engine.record.profile.batch.max:
         pytest.skip("a single batch size cannot differ from itself")
-    broken = Forgetful(engine, smallest)
+    broken = WrongAtOneBatch(engine, smallest)
     record = validate_engine(broken, tiny_onnx, samples, reference, STRICT, spot_samples=7)
     assert record.broken == (f"at batch {smallest} the outputs differ by 3.00e-01 from those of the full set",)
 
 
-def test_a_set_smaller_than_the_batch_goes_round(engine, tiny_onnx, samples, reference):
+def test_a_set_smaller_than_the_batch_is_repeated(engine, tiny_onnx, samples, reference):
     spot = check_spot(engine, samples, reference, reference, engine.record.profile.batch.max, count=1)
     assert spot.samples == engine.record.profile.batch.max
     assert spot.drift < 1e-5
@@ -114,19 +114,21 @@ def sized(sized_onnx, machine, build, inference, manifest, tmp_path_factory):
         yield opened
 
 
-def test_an_engine_of_several_sizes_is_held_against_its_graph_at_both_ends(sized, sized_onnx, samples, reference):
+def test_an_engine_is_compared_with_its_graph_at_the_smallest_and_largest_image_size(
+    sized, sized_onnx, samples, reference
+):
     record = validate_engine(sized, sized_onnx, samples, reference, STRICT, spot_samples=7)
     assert record.passed
     assert [check.sizes for check in record.resized] == [{"height": 6, "width": 8}, {"height": 12, "width": 10}]
     assert all(check.errors.relative < 1e-5 for check in record.resized)
 
 
-def test_an_engine_of_one_size_is_held_at_no_other(engine, tiny_onnx, samples, reference):
+def test_an_engine_of_one_image_size_is_compared_at_no_other(engine, tiny_onnx, samples, reference):
     assert validate_engine(engine, tiny_onnx, samples, reference, STRICT, spot_samples=7).resized == ()
 
 
-class Shortsighted:
-    """An engine whose answer is wrong on large images."""
+class WrongOnLargeImages:
+    """An engine that returns wrong outputs for large images."""
 
     def __init__(self, engine, factor):
         self.record, self._engine, self._factor = engine.record, engine, factor
@@ -143,6 +145,6 @@ class Shortsighted:
         (float("nan"), "at height 12, width 10 64 outputs are NaN or infinite"),
     ],
 )
-def test_a_size_that_changes_the_answer_is_named(sized, sized_onnx, samples, reference, factor, sentence):
-    record = validate_engine(Shortsighted(sized, factor), sized_onnx, samples, reference, STRICT, spot_samples=7)
+def test_an_image_size_that_changes_the_outputs_is_named(sized, sized_onnx, samples, reference, factor, sentence):
+    record = validate_engine(WrongOnLargeImages(sized, factor), sized_onnx, samples, reference, STRICT, spot_samples=7)
     assert record.broken == (sentence,)

@@ -1,4 +1,4 @@
-"""`enginery bundle`: what is in the folder, that it works without Enginery, and what does not get into one."""
+"""`enginery bundle`: the content of the folder, its use without Enginery, and what is refused."""
 
 import importlib.metadata
 import importlib.util
@@ -23,6 +23,7 @@ from support.project import build_project, judge, make_project
 
 from enginery.bundle import licences, pages
 from enginery.bundle.standalone import REPLACED, preprocessing_for_bundle, standalone_preprocessing
+from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.data.preprocessing import prepare
@@ -34,11 +35,10 @@ MODEL = "resnet18-fp32"
 SIMULATED_ENGINE = """
 import sys
 from pathlib import Path
-from enginery.core.params import BuildParams
-from enginery.core.record import Manifest
-from enginery.engine.engine import build_engine
+from enginery.core.params.build import BuildParams
+from enginery.data.manifest import Manifest
+from enginery.engine.build import build_engine
 from enginery.engine.this_machine import describe_machine
-from enginery.data.preprocessing import prepare
 from enginery.engine.target import target_of
 onnx, build, manifest, folder, described = sys.argv[1:]
 machine, build = describe_machine("tensorrt"), BuildParams.model_validate_json(build)
@@ -89,7 +89,7 @@ def rtx_bundle(tmp_path_factory, tiny_onnx, build, manifest):
 
 @pytest.fixture(scope="module")
 def tensorrt_bundle(tmp_path_factory, tiny_onnx, build, manifest, machine):
-    """Of an engine of the simulated TensorRT."""
+    """Return a bundle of an engine that the simulated TensorRT built."""
     root = tmp_path_factory.mktemp("tensorrt")
     arguments = (tiny_onnx, build.model_dump_json(), manifest.model_dump_json(), root / "engine", root / "machine")
     done = subprocess.run(
@@ -116,8 +116,8 @@ def names_in(folder):
 
 
 COMMON = {
-    "README.md", "NOTICE", "bundle.json", "engine/engine.json", "model.onnx", "labels.txt", "preprocessing.json",
-    "preprocessing.py", "infer.py", "runtime.py", "requirements.txt",
+    "README.md", "NOTICE", "LICENSE", "bundle.json", "engine/engine.json", "model.onnx", "labels.txt",
+    "preprocessing.json", "preprocessing.py", "infer.py", "runtime.py", "requirements.txt",
 }  # fmt: skip
 SERVED = {f"triton/{MODEL}/config.pbtxt", f"triton/{MODEL}/labels.txt"}
 GPU = {"engine/engine.plan", "engine/reproduce.sh", "cpp/main.cpp", "cpp/CMakeLists.txt"}
@@ -140,7 +140,7 @@ def any_bundle(request):
     return request.param, request.getfixturevalue(f"{request.param}_bundle")
 
 
-def test_a_bundle_holds_what_it_takes_and_nothing_else(any_bundle):
+def test_a_bundle_holds_the_expected_files_and_no_others(any_bundle):
     runtime, bundle = any_bundle
     assert names_in(bundle) - {name for name in names_in(bundle) if "__pycache__" in name} == COMMON | OWN[runtime]
     manifest = json.loads((bundle / "bundle.json").read_text())
@@ -149,7 +149,7 @@ def test_a_bundle_holds_what_it_takes_and_nothing_else(any_bundle):
     assert all(sha256(bundle / name) == digest for name, digest in manifest["files"].items())
 
 
-def test_the_engine_and_its_onnx_are_the_projects(any_bundle):
+def test_the_engine_and_its_onnx_are_copies_of_those_in_the_project(any_bundle):
     _, bundle = any_bundle
     root = bundle.parents[1]
     for name in EngineRecord.read(bundle / "engine" / "engine.json").files:
@@ -157,7 +157,7 @@ def test_the_engine_and_its_onnx_are_the_projects(any_bundle):
     assert sha256(bundle / "model.onnx") == sha256(root / "artifacts/converted/fp32/model.onnx")
 
 
-def test_the_readme_tells_each_file_and_the_numbers(any_bundle):
+def test_the_readme_lists_each_file_and_the_figures(any_bundle):
     runtime, bundle = any_bundle
     text = (bundle / "README.md").read_text()
     assert "{" not in text.replace("{{", "")
@@ -172,7 +172,7 @@ def test_the_readme_tells_each_file_and_the_numbers(any_bundle):
     assert ("no backend for TensorRT for RTX" in text) == (runtime == "rtx")
 
 
-def test_the_document_tells_each_file_and_no_other():
+def test_the_documentation_lists_each_file_and_no_other():
     told = (ROOT / "docs/cli.md").read_text().partition("\n## bundle\n")[2]
     rows = [line.split("|")[1] for line in told.splitlines() if line.startswith("| `")]
     files = set().union(COMMON, *OWN.values())
@@ -186,13 +186,19 @@ def test_the_notice_invents_nothing(any_bundle):
     text = (bundle / "NOTICE").read_text()
     declared = {"openvino": "Apache-2.0", "onnxruntime": "MIT License", "rtx": "Proprietary"}
     assert declared.get(runtime, licences.NOT_INSTALLED) in text
-    assert "the small files\n    Enginery names no licence: ask its authors before you pass these on\n" in text
+    first_entry = text.split("\n\n")[1]
+    files, about = first_entry.splitlines()[:2]
+    assert about == "    files of Enginery: Apache-2.0, whose text is in LICENSE"
+    named = {name.rstrip("/") for name in files.split(", ")}
+    assert named <= {"cpp"} | names_in(bundle)
+    assert ("cpp" in named) == (runtime in ("tensorrt", "rtx"))
+    assert {"README.md", "NOTICE", "infer.py", "runtime.py", "preprocessing.py", "requirements.txt"} <= named
     assert "check each entry, above all those of the weights and the data" in text
     assert "trained by the pipeline that made this bundle" in text
 
 
-def test_a_licence_is_told_as_declared_or_why_it_is_not_known(monkeypatch):
-    declared = {"named": {"license_expression": "MIT"}, "old": {"license": "BSD\nand its text"}, "enginery": {}}
+def test_a_licence_is_named_as_declared_or_with_the_reason_why_it_is_not_known(monkeypatch):
+    declared = {"named": {"license_expression": "MIT"}, "old": {"license": "BSD\nand its text"}, "silent": {}}
 
     def metadata(name):
         if name not in declared:
@@ -202,14 +208,41 @@ def test_a_licence_is_told_as_declared_or_why_it_is_not_known(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "metadata", metadata)
     assert licences.licence_of("absent", "named") == "MIT"
     assert licences.licence_of("old") == "BSD"
-    assert licences.licence_of("enginery") == "none is named in its distribution: ask its authors"
+    assert licences.licence_of("silent") == "none is named in its distribution: ask its authors"
     assert licences.licence_of("absent").startswith("not known, since it is not installed here")
-    declared["enginery"] = {"license_expression": "MIT"}
-    assert licences.about_enginery() == "of Enginery: MIT"
+
+
+def test_a_bundle_carries_the_licence_of_enginery(any_bundle):
+    _, bundle = any_bundle
+    assert (bundle / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"] == licences.LICENCE
+
+
+@pytest.mark.parametrize("installed", ["as a wheel", "from a checkout", "not at all"])
+def test_the_text_of_the_licence_is_found_however_enginery_is_installed(monkeypatch, tmp_path, installed):
+    """A wheel has it among its files; in a checkout it lies beside the package, even before pip installs that."""
+    package, text = tmp_path / "site" / "enginery" / "__init__.py", tmp_path / "site" / "LICENSE"
+    package.parent.mkdir(parents=True)
+    monkeypatch.setattr(licences.enginery, "__file__", str(package))
+    text.write_text("of somebody else" if installed == "as a wheel" else "the text")
+    found = []
+    if installed == "as a wheel":
+        within = tmp_path / "site" / "enginery-1.dist-info" / "licenses" / "LICENSE"
+        within.parent.mkdir(parents=True)
+        within.write_text("the text")
+        found = [SimpleNamespace(name="LICENSE", locate=lambda: within)]
+    if installed == "from a checkout":
+        (tmp_path / "site" / "pyproject.toml").touch()
+    monkeypatch.setattr(licences.importlib.metadata, "files", lambda name: found)
+    if installed == "not at all":
+        with pytest.raises(EngineryError, match="lacks its LICENSE, which belongs into a bundle"):
+            licences.licence_text()
+    else:
+        assert licences.licence_text() == "the text"
 
 
 def run_example(bundle, *images, **more):
-    """As on another machine: from elsewhere, without Enginery on any path that is given."""
+    """Run the example as on another machine: from elsewhere, without Enginery on any given path."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | more
     program = (
         "import runpy, sys\n"
@@ -268,10 +301,7 @@ def test_the_example_says_how_it_is_used_and_what_it_cannot_read(openvino_bundle
 
 
 def test_the_example_for_tensorrt_runs_on_a_simulated_gpu(tensorrt_bundle, photos, top1):
-    """The calls, their order and the memory they are given are checked; an engine's arithmetic is ONNX Runtime's.
-
-    The simulation itself imports Enginery.
-    """
+    """The simulation checks calls, their order and memory, computes with ONNX Runtime, and itself imports Enginery."""
     environment = simulated.environment("11.4") | {"PYTHONPATH": str(simulated.SITE)}
     rows, imported = run_example(tensorrt_bundle, *sorted(photos.rglob("*.png")), **environment)
     require_same_answers(rows, photos, top1)
@@ -298,8 +328,8 @@ def test_the_examples_are_short_and_clean(any_bundle):
     assert done.returncode == 0, done.stdout
 
 
-def test_the_preprocessing_is_the_very_code_of_validation():
-    ours, theirs = (ROOT / "enginery/preprocessing.py").read_text(), standalone_preprocessing()
+def test_the_preprocessing_is_the_code_of_validation():
+    ours, theirs = (ROOT / "enginery/data/preprocessing.py").read_text(), standalone_preprocessing()
     for line, plain in REPLACED.items():
         ours = ours.replace(line, plain)
     assert theirs == ours
@@ -342,7 +372,7 @@ def test_an_engine_that_is_fed_tensors_is_bundled_without_an_example(project, ma
     example = {"infer.py", "runtime.py", "preprocessing.py", "preprocessing.json"}
     assert names_in(bundle) == (COMMON | OWN["openvino"]) - example
     text = (bundle / "README.md").read_text()
-    assert "There is no example: those are of classifiers" in text
+    assert "There is no example: examples are only for classifiers" in text
     assert "| accuracy | not known, PyTorch not known, over 512 samples |" in text
     assert "label_filename" not in (bundle / "triton" / MODEL / "config.pbtxt").read_text()
 
@@ -359,7 +389,7 @@ def test_the_cpp_example_compiles_against_stand_in_headers(request, runtime):
 
 
 def parsed(bundle):
-    """By Triton's own definitions, which refuse a field or a value that it does not know."""
+    """Parse with Triton's own definitions, which refuse a field or a value that it does not know."""
     assert TRITON.exists(), f"{TRITON} is missing: `make test` installs it"
     spec = importlib.util.spec_from_file_location("model_config_pb2", TRITON)
     definitions = importlib.util.module_from_spec(spec)
@@ -396,13 +426,13 @@ def test_triton_understands_the_configuration(configurations, runtime, largest, 
     assert list(group.profile) == (["0"] if on_gpu else [])
 
 
-def test_triton_is_told_what_each_backend_needs(configurations, tensorrt_bundle):
+def test_the_configuration_has_what_each_backend_needs(configurations, tensorrt_bundle):
     _, found = configurations
     assert found["openvino"].parameters["ENABLE_BATCH_PADDING"].string_value == "YES"
     assert found["onnxruntime"].optimization.graph.level == 2
     text = (tensorrt_bundle / "triton" / MODEL / "config.pbtxt").read_text()
     assert re.search(r"TensorRT must be 11\.4\.\S+: the engine is bound to it\.", text)
-    assert "a request must bring as many" in text
+    assert "a request must bring at least as many" in text
 
 
 def test_a_wrong_configuration_would_be_noticed(configurations):
@@ -423,7 +453,7 @@ def test_triton_serves_the_engine_that_was_validated(onnxruntime_bundle, tensorr
 def test_what_triton_compiles_for_openvino_gives_the_engines_answers(
     openvino_bundle, built, machine, inference, samples
 ):
-    """As its backend does: read the model, fix the batch at the largest, compile."""
+    """Its backend reads the model, fixes the batch at the largest size, and compiles."""
     images = samples.cycled(4)["input"]
     model = openvino.Core().read_model(openvino_bundle / "triton" / MODEL / "1" / "model.xml")
     model.get_parameters()[0].set_layout(openvino.Layout("N..."))
@@ -440,7 +470,7 @@ def test_openvinos_own_tool_reproduces_the_measurement(openvino_bundle):
     assert re.search(r"Median:\s+[\d.]+ (us|ms)", done.stdout)
 
 
-def test_a_bare_loop_reproduces_the_measurement_where_there_is_no_tool(onnxruntime_bundle, tmp_path):
+def test_a_bare_loop_reproduces_the_measurement_if_there_is_no_tool(onnxruntime_bundle, tmp_path):
     script = shutil.copytree(onnxruntime_bundle, tmp_path / "copy") / "reproduce.sh"
     script.write_text(script.read_text().replace("SECONDS = 5", "SECONDS = 0.2"))
     path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
@@ -452,7 +482,7 @@ def test_a_bare_loop_reproduces_the_measurement_where_there_is_no_tool(onnxrunti
     assert re.fullmatch(told, done.stdout)
 
 
-def test_a_script_of_trtexec_finds_the_onnx_of_the_bundle(tensorrt_bundle):
+def test_the_script_for_trtexec_finds_the_onnx_of_the_bundle(tensorrt_bundle):
     script = (tensorrt_bundle / "engine" / "reproduce.sh").read_text()
     assert "--onnx=../model.onnx" in script
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
@@ -478,7 +508,7 @@ def test_only_what_passed_the_gate_is_bundled(project):
     assert refused(project) == "fp32 did not pass the gate and is not bundled: cosine 0.5 is low"
 
 
-def test_a_verdict_that_the_measurements_contradict_lets_nothing_through(project, machine):
+def test_a_verdict_that_the_measurements_contradict_is_not_accepted(project, machine):
     record = EngineRecord.read(project / "artifacts/engines/fp32/engine.json")
     judge(project, record, machine, broken=("cosine 0.5 is low",))
     assert refused(project) == "fp32 broke its thresholds: cosine 0.5 is low"
@@ -490,12 +520,10 @@ def test_an_unknown_precision_is_a_sentence(project):
     assert refused(project, precision="../x").endswith("judges no precision '../x', only fp32, int8")
 
 
-def test_the_report_of_another_engine_lets_none_through(project, machine):
+def test_the_report_of_another_engine_is_not_accepted(project, machine):
     record = EngineRecord.read(project / "artifacts/engines/fp32/engine.json")
     judge(project, record, machine, identity="0" * 64)
     assert "artifacts/engines/fp32 is not the engine that the report judges: run `dvc repro`" in refused(project)
-    judge(project, record, machine, identity=None)
-    assert "the report does not tell which engine of fp32 it judges: run `dvc repro`" in refused(project)
 
 
 @pytest.mark.parametrize(
@@ -507,7 +535,7 @@ def test_the_report_of_another_engine_lets_none_through(project, machine):
     ],
     ids=["built again", "other preprocessing", "other class names"],
 )
-def test_an_engine_that_was_changed_since_is_not_bundled(project, change):
+def test_an_engine_that_changed_after_the_report_is_not_bundled(project, change):
     rewrite(project / "artifacts/engines/fp32/engine.json", change)
     assert "is not the engine that the report judges" in refused(project)
 
@@ -569,8 +597,8 @@ def test_a_bundle_is_replaced_unless_somebody_worked_in_it(project):
         ("data/models/my net.onnx", "my-net"),
     ],
 )
-def test_a_model_of_ones_own_gives_its_name(project, source, name):
-    """The function alone is often called like any other."""
+def test_the_bundle_has_the_name_of_a_users_own_model(project, source, name):
+    """It includes the module, because names of functions are often the same."""
     params = YAML(typ="safe").load((project / "params.yaml").read_text())
     params["model"]["source"], params["weights"]["source"] = source, "given"
     params["benchmark"]["baselines"] = ["onnxruntime"]
@@ -580,15 +608,15 @@ def test_a_model_of_ones_own_gives_its_name(project, source, name):
     assert (project / f"bundles/{name}-fp32/triton/{name}-fp32/config.pbtxt").is_file()
 
 
-def test_before_any_run_it_says_what_makes_the_engine(project):
-    """In a fresh clone, where the last report is."""
+def test_before_the_first_run_it_says_what_makes_the_engine(project):
+    """A fresh clone has the last report, but no engines."""
     shutil.rmtree(project / "artifacts")
     assert refused(project) == (
         "there is no engine artifacts/engines/fp32: `dvc repro` makes one per precision, in artifacts/engines"
     )
 
 
-def test_out_says_where(project, tmp_path):
+def test_out_chooses_the_folder(project, tmp_path):
     (tmp_path / "empty").mkdir()
     for place in (tmp_path / "deep" / "er", tmp_path / "empty"):
         done = enginery("bundle", "fp32", "--out", place, cwd=project)
@@ -610,12 +638,12 @@ def test_all_templates_are_part_of_the_package():
     )
 
 
-def test_a_fact_that_is_missing_is_no_empty_place_in_a_page():
-    with pytest.raises(Exception, match="'model' is undefined"):
+def test_a_missing_fact_is_an_error_not_an_empty_place():
+    with pytest.raises(Exception, match="'reproduce' is undefined"):
         pages.render("NOTICE.j2", {"served": False})
 
 
-def test_a_bundle_says_that_it_ran_as_something_else(tmp_path, built, tiny_onnx, machine):
+def test_a_bundle_says_that_its_engine_ran_as_another_type(tmp_path, built, tiny_onnx, machine):
     path = shutil.copytree(built, tmp_path / "fp32") / "engine.json"
     record = json.loads(path.read_text())
     record["layers"] = [layer | {"precision": "bf16"} for layer in record["layers"]]
@@ -625,10 +653,10 @@ def test_a_bundle_says_that_it_ran_as_something_else(tmp_path, built, tiny_onnx,
     assert (done.returncode, done.stdout) == (0, f"bundles/{MODEL}\n")
     assert done.stderr == "fp32 ran as bf16 where it was judged, and is never recommended\n"
     page = project / done.stdout.strip() / "README.md"
-    assert "Mind that none of it was executed in fp32 there, but in bf16" in page.read_text()
+    assert "None of it was executed in fp32 on that machine, but in bf16" in page.read_text()
 
 
-def test_a_high_percentile_of_few_calls_is_not_published(project):
+def test_p99_of_few_calls_is_not_published(project):
     def few(found):
         for latency in found["precisions"][0]["benchmark"]["latencies"]:
             latency["runs"] = 99

@@ -1,4 +1,4 @@
-"""The command as a whole: help that teaches, completion, colours, exit codes, and mistakes in typing."""
+"""The command as a whole: help, completion, colours, exit codes and typing mistakes."""
 
 import json
 import os
@@ -18,12 +18,12 @@ COMMANDS = ("doctor", "inspect", "infer", "compare", "bundle")
 COLOUR = "\033["
 
 
-def test_alone_it_teaches():
+def test_without_arguments_it_prints_the_help():
     done = enginery()
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == enginery("--help").stdout
     listed = re.findall(r"(?m)^    (\w+) ", done.stdout)
-    assert tuple(listed) == COMMANDS, "the order in which one meets them"
+    assert tuple(listed) == COMMANDS, "the usual order"
     shown = re.findall(r"(?m)^  (?:enginery|dvc) (\w+)", done.stdout)
     assert shown == ["doctor", "repro", "inspect", "infer", "compare", "bundle"]
     assert [line.split()[0] for line in done.stdout.split("exit codes:\n")[1].splitlines()] == [*"012345", "130"]
@@ -40,14 +40,14 @@ def test_each_command_shows_examples_and_exit_codes(command):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_examples_in_the_help_can_be_parsed(command):
-    from enginery.cli import build_parser
+    from enginery.cli.main import build_parser
 
     parser = build_parser()
     examples = enginery(command, "--help").stdout.split("examples:\n")[1]
     lines = re.findall(r"(?m)^  enginery (.*?)(?: \| .*|   .*)?$", examples)
     assert lines
     for line in lines:
-        assert parser.parse_args(line.split()).run.__module__ == f"enginery.cli.{command}"
+        assert parser.parse_args(line.split()).run.__module__ == f"enginery.cli.commands.{command}"
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -81,7 +81,7 @@ def test_a_precision_in_place_of_a_folder_is_answered_with_the_folder(built, tmp
     assert done.stderr.endswith("did you mean artifacts/engines/fp32?\n")
 
 
-def test_before_any_run_it_says_what_makes_engines(tmp_path):
+def test_before_the_first_run_it_says_what_makes_engines(tmp_path):
     for command in (("inspect", "artifacts/engines/int8"), ("infer", "artifacts/engines/int8", "cat.jpg")):
         done = enginery(*command, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (1, "")
@@ -105,7 +105,7 @@ def test_completion_is_a_script_of_the_shell(shell):
 
 
 def pressed(cwd, *lines):
-    """What bash offers for each line when the tab key is pressed at its end."""
+    """Return what bash offers for each line when Tab is pressed at its end."""
     program = (
         'source /dev/stdin <<< "$SCRIPT"\n'
         "complete -p enginery | grep -o -- '-F [a-z_]*'\n"
@@ -158,7 +158,7 @@ while zpty -r shell line; do print -r -- $line; done
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh here: `apt-get install zsh` as root")
 def test_zsh_completes_what_the_documented_line_registers(tmp_path):
-    """At a terminal of its own, where the Tab key is pressed."""
+    """It runs on a terminal of its own, where Tab is pressed."""
     assert '`eval "$(enginery --print-completion zsh)"`' in (ROOT / "docs/cli.md").read_text()
     (tmp_path / "artifacts/engines/fp16").mkdir(parents=True)
     script = os.environ | {"SCRIPT": enginery("--print-completion", "zsh").stdout}
@@ -177,7 +177,7 @@ def test_fish_completes_after_the_documented_line():
     assert (re.findall(r"(?m)^in\w+", done.stdout), done.stderr) == (["infer", "inspect"], ""), done.stdout
 
 
-def test_json_of_an_engine_is_its_record_and_what_follows(built):
+def test_json_of_an_engine_is_its_record_and_what_follows_from_it(built):
     done = enginery("inspect", built, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     record, told = EngineRecord.read(built / "engine.json"), json.loads(done.stdout)
@@ -185,7 +185,7 @@ def test_json_of_an_engine_is_its_record_and_what_follows(built):
     assert told == json.loads((built / "engine.json").read_text()) | derived
 
 
-def test_colours_are_for_terminals_alone(tmp_path):
+def test_only_terminals_get_colours(tmp_path):
     error = ("inspect", tmp_path)
     assert COLOUR in on_a_terminal(*error, NO_COLOR="")
     assert COLOUR not in on_a_terminal(*error, NO_COLOR="1")
@@ -195,15 +195,14 @@ def test_colours_are_for_terminals_alone(tmp_path):
     assert COLOUR not in enginery("doctor").stdout
 
 
-def test_a_reader_that_has_had_enough_is_no_error(built):
+def test_a_closed_pipe_is_no_error(built):
     command = f"{sys.executable} -m enginery.cli inspect {built} --json | head -c 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("{0\n", "")
 
 
-def test_the_command_alone_is_quick_to_load():
-    """Help and completion need none of what the commands need."""
-    program = "import sys, enginery.cli as cli; cli.build_parser(); print(*sys.modules)"
+def test_help_and_completion_load_no_packages():
+    program = "import sys, enginery.cli.main as cli; cli.build_parser(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     loaded = set(done.stdout.split())
     assert not loaded & {"numpy", "pandas", "onnx", "pydantic", "torch", "jinja2", "openvino"}
@@ -211,11 +210,11 @@ def test_the_command_alone_is_quick_to_load():
 
 def test_an_interrupt_is_a_sentence():
     program = (
-        "import sys, enginery.doctor\n"
+        "import sys, enginery.cli.doctor.environment\n"
         "def interrupted(): raise KeyboardInterrupt\n"
         "enginery.cli.doctor.environment.examine = interrupted\n"
         "sys.argv = ['enginery', 'doctor']\n"
-        "from enginery.cli import main; main()"
+        "from enginery.cli.main import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (130, "")
@@ -242,7 +241,7 @@ def test_an_empty_path_is_not_the_present_folder(command):
     assert "it is empty: was a variable of the shell not set?" in done.stderr
 
 
-def test_engine_and_images_that_are_swapped_are_told_by_the_engine(built, tmp_path):
+def test_swapped_engine_and_images_give_a_message_about_the_engine(built, tmp_path):
     done = enginery("infer", str(tmp_path), str(built))
     assert done.returncode == 1
     assert f"{tmp_path} is not an engine's folder" in done.stderr

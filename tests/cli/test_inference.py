@@ -1,4 +1,4 @@
-"""`enginery infer`: what an engine says of images, and what it is fed."""
+"""`enginery infer`: its answers, and what it feeds the engine."""
 
 import json
 import os
@@ -22,7 +22,7 @@ NOBODY = 65534
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """Seven pictures of noise in two class folders, of other sizes and forms than the engine takes."""
+    """Return seven pictures of noise in two class folders, in other sizes and modes than the engine takes."""
     folder = tmp_path_factory.mktemp("photos")
     rng = np.random.default_rng(5)
     for number, (shape, suffix) in enumerate(
@@ -115,7 +115,7 @@ def test_a_broken_image_is_named_and_the_others_are_answered(built, images, tmp_
     assert total == "could not be read: 3 of 5 images"
 
 
-def test_in_json_a_broken_image_has_its_line(built, images, tmp_path):
+def test_a_broken_image_has_a_line_of_json(built, images, tmp_path):
     (tmp_path / "text.png").write_text("no picture")
     done = enginery("infer", built, tmp_path / "text.png", images[0], "--json")
     assert done.returncode == 5
@@ -125,7 +125,7 @@ def test_in_json_a_broken_image_has_its_line(built, images, tmp_path):
     assert second.keys() == {"image", "top"}
 
 
-def test_nothing_but_broken_images_is_no_crash(built, tmp_path):
+def test_only_broken_images_are_no_crash(built, tmp_path):
     (tmp_path / "text.png").write_text("no picture")
     done = enginery("infer", built, tmp_path / "text.png")
     assert (done.returncode, done.stdout) == (5, "")
@@ -162,7 +162,7 @@ def test_more_classes_than_there_are_is_all_of_them(built, images):
     assert len(json.loads(done.stdout)["top"]) == 16
 
 
-def test_what_is_no_engine_is_a_sentence_with_a_suggestion(built, images):
+def test_a_folder_that_is_no_engine_is_a_sentence_with_a_suggestion(built, images):
     absent = built.with_name("fp23")
     assert f"there is no engine {absent}; did you mean {built}?" in refused(absent, images[0])
     assert "is not an engine's folder" in refused(images[0].parent, images[0])
@@ -190,7 +190,7 @@ def test_an_engine_of_another_machine_is_a_sentence(built, images, tmp_path, cha
     assert wanted in refused(copy, images[0])
 
 
-def test_what_takes_no_images_is_refused(built, machine, inference):
+def test_an_engine_that_is_no_classifier_of_images_is_refused(built, machine, inference):
     with open_engine(built, machine, inference) as engine:
         record = engine.record
     fed_tensors = record.model_copy(update={"preprocessing": None})
@@ -211,7 +211,7 @@ def test_what_takes_no_images_is_refused(built, machine, inference):
         require_classifier(pieces, built)
 
 
-def test_scores_that_are_no_numbers_are_told(built, machine, inference, images):
+def test_scores_that_are_no_numbers_are_an_error(built, machine, inference, images):
     class Spoiled(Recorder):
         def run(self, feeds):
             return {name: array * np.nan for name, array in super().run(feeds).items()}
@@ -249,16 +249,11 @@ def test_a_bar_is_drawn_only_where_it_is_not_between_answers(built, photos):
     assert "batches" not in enginery("infer", built, photos).stderr
 
 
-def test_open_engine_takes_the_runtime_from_the_engine(built, machine):
-    with open_engine(built, threads=1) as engine:
-        assert engine.record.target.runtime == machine.runtime
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 def test_a_folder_that_may_not_be_read_is_a_sentence(built):
-    """root may read everything, so the process becomes nobody's once all is imported."""
+    """root may read everything, so the process becomes that of nobody after its imports."""
     program = (
-        "import os, sys, enginery.cli.inference; from enginery.cli import main\n"
+        "import os, sys, enginery.cli.inference; from enginery.cli.main import build_parser, main; build_parser()\n"
         f"os.setuid({NOBODY}); sys.argv[0] = 'infer'; sys.argv.insert(0, 'enginery'); main()"
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ def grouped(tmp_path, monkeypatch):
     def at(*lines):
         own = tmp_path / "own"
         own.write_text("".join(f"{line}\n" for line in lines))
-        monkeypatch.setattr(cores, "OWN", own)
+        monkeypatch.setattr(cores, "OWN_GROUPS", own)
         monkeypatch.setattr(cores, "GROUPS", tmp_path / "cgroup")
         monkeypatch.setattr(cores.os, "sched_getaffinity", lambda _: set(range(AVAILABLE)))
         return tmp_path / "cgroup"
@@ -71,5 +71,5 @@ def test_the_first_version_of_control_groups(grouped, mounted):
 def test_no_control_groups_at_all(grouped, hidden):
     grouped()
     if hidden:
-        cores.OWN.unlink()
+        cores.OWN_GROUPS.unlink()
     assert (usable_cores(), throttled_seconds()) == (AVAILABLE, 0.0)

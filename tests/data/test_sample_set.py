@@ -7,7 +7,7 @@ import pytest
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import Profile, Range
 from enginery.data.preprocessing import normalize
-from enginery.data.sample_set import SampleSet, checked_feeds, file_of, run_all
+from enginery.data.sample_set import SampleSet, checked_feeds, input_file, run_all
 
 
 @pytest.mark.parametrize(("size", "wanted"), [(5, [5, 5, 5, 5, 1]), (21, [21]), (30, [21])])
@@ -24,7 +24,7 @@ def test_whole_batches_are_filled_up_from_the_start(samples):
 
 
 def test_reading_normalizes_the_stored_bytes(samples, preprocessing):
-    stored = np.load(samples.folder / file_of(0))
+    stored = np.load(samples.folder / input_file(0))
     assert np.array_equal(samples.read_at(np.array([4, 3]))["input"], normalize(stored[[4, 3]], preprocessing))
 
 
@@ -34,13 +34,13 @@ def test_more_samples_than_there_are_go_round(samples):
 
 def test_a_batch_that_was_read_takes_no_memory_any_more(samples):
     assert next(samples.batches(5))["input"].shape == (5, 3, 8, 8)
-    assert str(samples.folder / file_of(0)) not in Path("/proc/self/maps").read_text()
+    assert str(samples.folder / input_file(0)) not in Path("/proc/self/maps").read_text()
 
 
 def test_arrays_without_preprocessing_are_fed_as_they_came(tmp_path, manifest):
     ids, mask = np.arange(42).reshape(21, 2), np.ones((21, 3), np.float32)
     for index, array in enumerate((ids, mask)):
-        np.save(tmp_path / file_of(index), array)
+        np.save(tmp_path / input_file(index), array)
     raw = SampleSet(tmp_path, manifest.model_copy(update={"inputs": ("ids", "mask"), "preprocessing": None}))
     feeds = raw.read_at(np.array([3, 1]))
     assert feeds["ids"].tolist() == [[6, 7], [2, 3]]
@@ -79,7 +79,7 @@ def test_outputs_whose_size_depends_on_values_are_refused(samples):
 
 
 def test_of_an_empty_set_there_are_zeros_of_the_right_shape(tmp_path, manifest):
-    np.save(tmp_path / file_of(0), np.zeros((0, 3, 8, 8), np.uint8))
+    np.save(tmp_path / input_file(0), np.zeros((0, 3, 8, 8), np.uint8))
     empty = SampleSet(tmp_path, manifest.model_copy(update={"samples": ()}))
     assert empty.cycled(2)["input"].shape == (2, 3, 8, 8)
     assert empty.cycled(2)["input"].dtype == np.float32

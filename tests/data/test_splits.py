@@ -9,7 +9,7 @@ from support.paths import ROOT
 from enginery.cli.recipes import apply_recipe
 from enginery.core.errors import EngineryError
 from enginery.core.parallel import AHEAD, in_parallel
-from enginery.data.sample_set import SampleSet, file_of
+from enginery.data.sample_set import SampleSet, input_file
 from enginery.data.sources import open_source
 from enginery.data.splits import shared_images, split, write_split
 from stages.samples import samples as stage
@@ -55,7 +55,7 @@ def test_a_split_is_written_in_order_and_read_back(pets, samples_params):
     source = open_source(samples_params(), Path("data"))
     write_split(source, [2, 0], samples_params(), Path("artifacts/validation"))
     samples = SampleSet.open(Path("artifacts/validation"))
-    pixels = np.load(Path("artifacts/validation") / file_of(0))
+    pixels = np.load(Path("artifacts/validation") / input_file(0))
     assert pixels.shape == (2, 3, 8, 8)
     assert pixels[:, 0, 0, 0].tolist() == [30, 20]
     assert samples.manifest.inputs == ("input",)

@@ -25,7 +25,7 @@ from support.documents import DOCUMENTS, ROOT, anchors, blocks, commands, lines_
 from support.project import make_project
 from support.shell import run
 
-from enginery.cli import build_parser
+from enginery.cli.main import build_parser
 from enginery.cli.recipes import apply_recipe
 from enginery.core.params.all import Params
 from enginery.data.manifest import Manifest
@@ -296,8 +296,8 @@ def test_each_exception_names_its_reason_and_what_stands_in():
     reasons = [(block.name, block.not_run) for block in blocks(*TO_RUN) if block.not_run]
     assert len(reasons) < len([block for block in blocks(*TO_RUN) if not block.not_run])
     for name, reason in reasons:
-        tests = re.findall(r"tests/\w+\.py", reason)
-        assert all((ROOT / test).exists() for test in tests), f"{name}: {reason}"
+        for test in re.findall(r"\w+\.py", reason):
+            assert list((ROOT / "tests").rglob(test)), f"{name}: {reason}"
 
 
 # Links, and what is made from something else.
@@ -329,7 +329,7 @@ def test_every_document_is_reached_from_the_readme():
 
 
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) < 150
+    assert len((ROOT / "README.md").read_text().split()) < 550
 
 
 def test_the_graph_is_drawn_as_it_is(monkeypatch):

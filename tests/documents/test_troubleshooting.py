@@ -1,10 +1,9 @@
-"""docs/troubleshooting.md and the sources: each error message of ours is in it, and it tells of no other."""
+"""docs/troubleshooting.md and the sources: it quotes messages as they are, and helps with those that cannot."""
 
 import ast
 import re
 from itertools import pairwise
 
-import pytest
 from support.paths import ROOT
 
 SOURCES = sorted([*ROOT.glob("enginery/**/*.py"), *ROOT.glob("stages/*.py")])
@@ -76,14 +75,18 @@ def tells(row: str, message: str) -> bool:
 
 def test_there_are_messages_and_rows():
     assert len(MESSAGES) > 150
-    assert len(ROWS) > 150
+    assert len(ROWS) > 100
     assert tells("… holds no parameters", "… holds no parameters")
     assert not tells("… holds no parameters", "… holds no images")
 
 
-@pytest.mark.parametrize("message", sorted(MESSAGES), ids=lambda message: message[:60])
-def test_each_message_is_explained(message):
-    assert any(tells(row, message) for row in ROWS), f"{MESSAGES[message]}: add a row to docs/troubleshooting.md"
+def test_messages_that_end_in_the_words_of_another_program_are_explained():
+    """All others say themselves what to do."""
+    foreign = [message for message in MESSAGES if message.endswith(f": {VARIES}")]
+    assert len(foreign) > 20
+    assert [
+        f"{message} ({MESSAGES[message]})" for message in foreign if not any(tells(row, message) for row in ROWS)
+    ] == []
 
 
 def test_no_row_tells_of_a_message_that_is_gone():
@@ -96,7 +99,6 @@ def test_each_message_is_told_once():
     assert [row for row, following in pairwise(told) if row == following] == []
 
 
-def test_causes_are_given_where_the_message_is_not_enough():
-    """A message that ends in a reason which varies needs a cure of its own."""
+def test_each_row_has_a_cure():
     rows = re.findall(r"(?m)^\| (?!message \|)(.+?) \|(.*)\|$", DOCUMENT)
-    assert [message for message, cure in rows if message.endswith(": …") and not cure.strip()] == []
+    assert [message for message, cure in rows if not cure.strip()] == []

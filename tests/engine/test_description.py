@@ -36,18 +36,14 @@ def rtx(tiny_onnx, build, manifest, tmp_path_factory):
 
 
 def facts(folder):
-    """What is said line by line, up to the table of layers."""
+    """Return the lines before the table of layers, as values by name."""
     lines = describe_engine(folder).split("\n\n")[0].splitlines()
-    return dict(line.split("  ", 1) for line in lines)
-
-
-def said(folder):
-    return {name: value.strip() for name, value in facts(folder).items()}
+    return {name: value.strip() for name, value in (line.split("  ", 1) for line in lines)}
 
 
 def inspect(path):
-    """The command as it is run, where neither torch nor a runtime need be installed."""
-    program = "from enginery.cli import main; main()"
+    """Run the command `enginery inspect`."""
+    program = "from enginery.cli.main import main; main()"
     return subprocess.run(
         [sys.executable, "-c", program, "inspect", str(path)], cwd=ROOT, capture_output=True, text=True
     )
@@ -55,7 +51,7 @@ def inspect(path):
 
 def test_an_engine_is_described_by_what_matters(openvino, tiny_onnx, machine):
     record = EngineRecord.read(openvino / "engine.json")
-    found = said(openvino)
+    found = facts(openvino)
     assert found["precision"] == "fp32"
     assert found["compiled by"].startswith(f"openvino {machine.runtime_version}, in ")
     assert found["runs on"] == f"{machine.device_name}, {machine.cores} cores, {machine.operating_system}"
@@ -69,7 +65,7 @@ def test_an_engine_is_described_by_what_matters(openvino, tiny_onnx, machine):
     assert found["classes"] == "16"
 
 
-def test_what_is_said_lines_up(openvino):
+def test_the_values_stand_in_one_column(openvino):
     lines = describe_engine(openvino).split("\n\n")[0].splitlines()
     width = max(map(len, facts(openvino)))
     assert all(line[width : width + 2] == "  " and line[width + 2] != " " for line in lines)
@@ -85,7 +81,7 @@ def test_every_layer_is_listed_with_its_precision(openvino):
 
 
 def test_an_engine_for_gpus_is_described_where_there_is_none(rtx):
-    found = said(rtx)
+    found = facts(rtx)
     assert found["compiled by"].startswith("tensorrt_rtx 1.")
     assert found["runs on"] == f"any NVIDIA GPU, compute capability 8.6, 8.9 or 12.0, Linux {platform.machine()}"
     assert found["files"] == f"engine.plan (sha256 {sha256(rtx / 'engine.plan')[:12]}, whole)"
@@ -155,7 +151,7 @@ def of_bytes(folder):
     ],
     ids=["damaged", "no blob", "no record", "another version", "bytes", "a blob", "a record", "nothing"],
 )
-def test_what_is_no_whole_engine_is_one_sentence(openvino, tmp_path, mistake, wanted):
+def test_a_damaged_or_missing_engine_is_one_sentence(openvino, tmp_path, mistake, wanted):
     done = inspect(mistake(shutil.copytree(openvino, tmp_path / "engine")))
     assert done.returncode == 1
     assert done.stdout == ""
@@ -164,7 +160,7 @@ def test_what_is_no_whole_engine_is_one_sentence(openvino, tmp_path, mistake, wa
     assert wanted in line
 
 
-def test_a_bundle_is_told_from_an_engine(openvino, tmp_path):
+def test_a_bundle_in_place_of_an_engine_is_named(openvino, tmp_path):
     shutil.copytree(openvino, tmp_path / "bundle/engine")
     done = inspect(tmp_path / "bundle")
     assert (done.returncode, done.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""The simulated GPU is held against the real bindings and can be trusted to notice what a real one would punish."""
+"""The simulated GPU agrees with the real bindings, and notices the mistakes that fail on a real GPU."""
 
 import ctypes
 import os
@@ -17,15 +17,17 @@ CAPTURE = cudart.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
 
 
 def run(version, *command):
-    """In a folder of its own: a simulated GPU's timings are of no use to anybody, and pytest fails now and then when it
-    tidies up the folder of temporary files together with another pytest."""
+    """Run Python on the simulated machine, with folders of its own for the cache and for temporary files.
+
+    The timings of a simulated GPU are useless to others, and two pytests that clean up one temporary folder may fail.
+    """
     with tempfile.TemporaryDirectory() as own:
         environment = simulated.environment(version, XDG_CACHE_HOME=own, TMPDIR=own)
         return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
-def told(done):
-    """All of it: what pytest finds when the checks are over is on stderr."""
+def output(done):
+    """Return the whole output. Errors that pytest finds after the checks are on stderr."""
     return f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
 
 
@@ -60,22 +62,22 @@ def memory():
 @pytest.mark.parametrize("version", simulated.VERSIONS)
 def test_tensorrt_is_simulated_as_its_bindings_describe_it(version):
     checks = run(version, "-m", "pytest", "-p", "no:cacheprovider", "tests/simulated/checks.py")
-    assert checks.returncode == 0, told(checks)
+    assert checks.returncode == 0, output(checks)
 
 
 @pytest.mark.parametrize("version", simulated.VERSIONS)
-def test_whatever_goes_wrong_with_tensorrt_is_a_sentence(version):
+def test_each_failure_of_tensorrt_is_a_sentence(version):
     provoked = run(version, "-m", "pytest", "-p", "no:cacheprovider", "tests/simulated/provoked.py")
-    assert provoked.returncode == 0, told(provoked)
+    assert provoked.returncode == 0, output(provoked)
 
 
 @pytest.mark.parametrize("version", simulated.VERSIONS)
-def test_what_users_verify_on_their_gpu_holds_on_the_simulated_one(version):
-    """All but one: the simulation replays a graph by doing its work again, so its seconds say nothing of launches."""
+def test_the_tests_for_a_real_gpu_pass_on_the_simulated_one(version):
+    """One test is left out: the simulation replays a graph by doing its work again, so launches take no less time."""
     timed = "tests/verify_gpu.py::test_replaying_a_graph_is_no_slower_than_launching_its_kernels"
     options = ("-x", "-p", "no:cacheprovider", "--deselect", timed)
     verified = run(version, "-m", "pytest", *options, "tests/verify_gpu.py")
-    assert verified.returncode == 0, told(verified)
+    assert verified.returncode == 0, output(verified)
     assert "1 deselected" in verified.stdout  # the one named above still exists
 
 
@@ -131,7 +133,7 @@ def test_functions_that_nvidia_does_not_have_cannot_be_simulated():
         surface.same_signature(cudart.real)(cudaMalloc)
 
 
-def test_functions_that_are_not_simulated_are_not_the_real_ones():
+def test_a_function_that_is_not_simulated_is_an_error():
     for module, name in ((cudart, "cudaMemcpy"), (nvml, "nvmlDeviceGetUUID")):
         with pytest.raises(AttributeError, match=f"the simulation lacks {name}"):
             getattr(module, name)
@@ -223,7 +225,7 @@ def test_a_graph_that_outlives_its_memory_is_an_illegal_access(stream):
     call("cudaGraphExecDestroy", graph)
 
 
-def test_what_is_destroyed_is_not_known_any_more():
+def test_a_destroyed_stream_is_refused():
     stream = call("cudaStreamCreateWithFlags", cudart.cudaStreamNonBlocking)
     call("cudaStreamDestroy", stream)
     assert status_of("cudaStreamSynchronize", stream) == "cudaErrorInvalidResourceHandle"
@@ -238,11 +240,11 @@ def test_device_memory_is_limited(monkeypatch):
     call("cudaFree", call("cudaMalloc", 1000))
 
 
-def test_what_was_not_given_back_is_told(memory):
+def test_memory_that_was_not_freed_is_counted(memory):
     assert cudart.allocated()["device"] == cudart.allocated()["host"] == 1
 
 
-def test_events_tell_the_time_of_work_that_was_waited_for(stream, memory):
+def test_events_measure_the_time_of_work_that_was_waited_for(stream, memory):
     events = [call("cudaEventCreate") for _ in range(2)]
     assert status_of("cudaEventElapsedTime", *events) == "cudaErrorInvalidResourceHandle"
     for event in events:

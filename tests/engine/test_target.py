@@ -23,9 +23,9 @@ def here(**changes):
 
 
 @pytest.fixture
-def told(build):
-    """TensorRT's parameters with some changed."""
-    return lambda **options: build.tensorrt.model_copy(update=options)
+def options(build):
+    """Make TensorRT's parameters with some changed."""
+    return lambda **chosen: build.tensorrt.model_copy(update=chosen)
 
 
 def refusal(target, machine):
@@ -35,9 +35,9 @@ def refusal(target, machine):
 
 
 @pytest.mark.parametrize("runtime", ["openvino", "onnxruntime", "tensorrt"])
-def test_an_engine_belongs_to_all_of_its_machine(told, runtime):
+def test_an_engine_belongs_to_all_of_its_machine(options, runtime):
     machine = here(runtime=runtime)
-    target = target_of(machine, told())
+    target = target_of(machine, options())
     assert target.capabilities == ("8.0",)
     for name in (
         "runtime", "runtime_version", "device", "device_name", "driver", "cuda", "cores", "operating_system",
@@ -58,8 +58,8 @@ def test_an_engine_belongs_to_all_of_its_machine(told, runtime):
         ("operating_system", "Linux aarch64"),
     ],
 )
-def test_a_refusal_names_what_differs_and_the_command(told, field, value):
-    sentence = refusal(target_of(MACHINE, told()), here(**{field: value}))
+def test_a_refusal_names_what_differs_and_the_command(options, field, value):
+    sentence = refusal(target_of(MACHINE, options()), here(**{field: value}))
     there = getattr(MACHINE, field)
     assert sentence == (
         f"engines/int8 was built for another machine: {field} {there!r} there and {value!r} here. "
@@ -67,8 +67,8 @@ def test_a_refusal_names_what_differs_and_the_command(told, field, value):
     )
 
 
-def test_a_refusal_names_all_that_differs(told):
-    sentence = refusal(target_of(MACHINE, told()), here(**OTHER_GPU, capability="9.0"))
+def test_a_refusal_names_all_that_differs(options):
+    sentence = refusal(target_of(MACHINE, options()), here(**OTHER_GPU, capability="9.0"))
     for part in (
         "device_name 'NVIDIA A100-SXM4-80GB' there and 'another GPU' here",
         "driver '580.65' there and '610.1' here",
@@ -79,14 +79,14 @@ def test_a_refusal_names_all_that_differs(told):
         assert part in sentence
 
 
-def test_options_of_tensorrt_loosen_nothing_elsewhere(told):
-    loose = told(hardware_compatibility="ampere_plus", version_compatible=True)
+def test_options_of_tensorrt_do_not_make_engines_of_other_runtimes_portable(options):
+    loose = options(hardware_compatibility="ampere_plus", version_compatible=True)
     machine = here(runtime="onnxruntime")
-    assert target_of(machine, loose) == target_of(machine, told())
+    assert target_of(machine, loose) == target_of(machine, options())
 
 
-def test_same_compute_capability_runs_on_any_gpu_of_that_capability(told):
-    target = target_of(MACHINE, told(hardware_compatibility="same_compute_capability"))
+def test_same_compute_capability_runs_on_any_gpu_of_that_capability(options):
+    target = target_of(MACHINE, options(hardware_compatibility="same_compute_capability"))
     require_fits(target, here(**OTHER_GPU), "engines/int8")
     assert differences(target, here(capability="8.6")).keys() == {"compute capability"}
     assert "compute capability 8.0 there and 8.6 here" in refusal(target, here(capability="8.6"))
@@ -94,48 +94,48 @@ def test_same_compute_capability_runs_on_any_gpu_of_that_capability(told):
 
 @pytest.mark.parametrize("capability", ["8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0", "12.1"])
 @pytest.mark.parametrize("built_on", ["8.0", "12.0"])
-def test_ampere_plus_runs_on_every_gpu_since_ampere(told, built_on, capability):
-    """10.0 and 12.0 sort before 8.0 as text."""
-    target = target_of(here(capability=built_on), told(hardware_compatibility="ampere_plus"))
+def test_ampere_plus_runs_on_every_gpu_since_ampere(options, built_on, capability):
+    """Capabilities are compared as numbers: as text, 10.0 and 12.0 would sort before 8.0."""
+    target = target_of(here(capability=built_on), options(hardware_compatibility="ampere_plus"))
     require_fits(target, here(**OTHER_GPU, capability=capability), "engines/int8")
 
 
 @pytest.mark.parametrize("capability", ["7.5", "7.0", "6.1"])
-def test_ampere_plus_does_not_run_on_what_is_older(told, capability):
-    target = target_of(MACHINE, told(hardware_compatibility="ampere_plus"))
+def test_ampere_plus_does_not_run_on_what_is_older(options, capability):
+    target = target_of(MACHINE, options(hardware_compatibility="ampere_plus"))
     assert f"compute capability 8.0 or newer there and {capability} here" in refusal(
         target, here(capability=capability)
     )
 
 
 @pytest.mark.parametrize("compatibility", ["same_compute_capability", "ampere_plus"])
-def test_an_engine_for_other_gpus_still_belongs_to_its_version_and_system(told, compatibility):
-    target = target_of(MACHINE, told(hardware_compatibility=compatibility))
+def test_an_engine_for_other_gpus_still_belongs_to_its_version_and_system(options, compatibility):
+    target = target_of(MACHINE, options(hardware_compatibility=compatibility))
     there = here(**OTHER_GPU, runtime_version="10.17.0.1", operating_system="Linux aarch64")
     assert differences(target, there).keys() == {"runtime_version", "operating_system"}
 
 
 @pytest.mark.parametrize("version", ["10.16.1.11", "10.17.0.1", "10.99"])
-def test_a_version_compatible_engine_runs_on_later_versions_of_its_major(told, version):
-    require_fits(target_of(MACHINE, told(version_compatible=True)), here(runtime_version=version), "engines/int8")
+def test_a_version_compatible_engine_runs_on_later_versions_of_its_major(options, version):
+    require_fits(target_of(MACHINE, options(version_compatible=True)), here(runtime_version=version), "engines/int8")
 
 
 @pytest.mark.parametrize("version", ["11.4.0.106", "1.7", "100.1", "10.16.1.10", "10.9.0.34"])
-def test_a_version_compatible_engine_runs_on_no_other_major_and_nothing_older(told, version):
-    sentence = refusal(target_of(MACHINE, told(version_compatible=True)), here(runtime_version=version))
+def test_a_version_compatible_engine_runs_on_no_other_major_and_nothing_older(options, version):
+    sentence = refusal(target_of(MACHINE, options(version_compatible=True)), here(runtime_version=version))
     assert f"runtime_version '10.16.1.11' there and {version!r} here" in sentence
 
 
-def test_a_version_compatible_engine_still_belongs_to_its_gpu(told):
-    target = target_of(MACHINE, told(version_compatible=True))
+def test_a_version_compatible_engine_still_belongs_to_its_gpu(options):
+    target = target_of(MACHINE, options(version_compatible=True))
     assert differences(target, here(device_name="NVIDIA H200", capability="9.0")).keys() == {
         "device_name",
         "compute capability",
     }
 
 
-def test_both_may_be_loosened_at_once(told):
-    target = target_of(MACHINE, told(hardware_compatibility="ampere_plus", version_compatible=True))
+def test_an_engine_may_be_portable_to_other_gpus_and_versions_at_once(options):
+    target = target_of(MACHINE, options(hardware_compatibility="ampere_plus", version_compatible=True))
     require_fits(target, here(**OTHER_GPU, capability="12.0", runtime_version="10.17.0"), "engines/int8")
     assert differences(target, here(capability="7.5", runtime_version="11.4.0")).keys() == {
         "runtime_version",
@@ -144,9 +144,9 @@ def test_both_may_be_loosened_at_once(told):
 
 
 @pytest.mark.parametrize("capability", ["8.6", "8.9", "12.0"])
-def test_an_engine_for_rtx_runs_on_every_gpu_that_it_was_compiled_for(told, capability):
+def test_an_engine_for_rtx_runs_on_every_gpu_that_it_was_compiled_for(options, capability):
     builder = here(runtime="tensorrt_rtx", runtime_version="1.7.1.116", device_name="none", capability="", driver="")
-    target = target_of(builder, told())
+    target = target_of(builder, options())
     assert target.capabilities == ("8.6", "8.9", "12.0")
     there = here(**OTHER_GPU, runtime="tensorrt_rtx", runtime_version="1.7.1.116", capability=capability)
     require_fits(target, there, "engines/int8")
@@ -160,36 +160,36 @@ def test_an_engine_for_rtx_runs_on_every_gpu_that_it_was_compiled_for(told, capa
         ("8.9", ("12.0",), "compute capability 12.0 there and 8.9 here"),
     ],
 )
-def test_an_engine_for_rtx_runs_on_no_other_gpu(told, capability, listed, wanted):
+def test_an_engine_for_rtx_runs_on_no_other_gpu(options, capability, listed, wanted):
     rtx = here(runtime="tensorrt_rtx", runtime_version="1.7.1.116", capability=capability)
-    assert wanted in refusal(target_of(rtx, told(compute_capabilities=listed)), rtx)
+    assert wanted in refusal(target_of(rtx, options(compute_capabilities=listed)), rtx)
 
 
-def test_an_engine_for_rtx_belongs_to_its_version(told):
-    """The options that loosen TensorRT's engines are not RTX's."""
+def test_an_engine_for_rtx_belongs_to_its_version(options):
+    """The option that makes TensorRT's engines fit later versions is not one of TensorRT for RTX."""
     rtx = here(runtime="tensorrt_rtx", runtime_version="1.7.1.116", capability="8.9")
-    target = target_of(rtx, told(version_compatible=True))
+    target = target_of(rtx, options(version_compatible=True))
     sentence = refusal(target, rtx.model_copy(update={"runtime_version": "1.8.0.1"}))
     assert "runtime_version '1.7.1.116' there and '1.8.0.1' here" in sentence
 
 
 @pytest.mark.parametrize(
-    ("options", "needed"),
+    ("chosen", "needed"),
     [
         ({}, "8.0"),
         ({"hardware_compatibility": "ampere_plus"}, "8.0 or newer"),
     ],
 )
-def test_a_machine_without_a_gpu_is_told_which_one_it_takes(told, options, needed):
-    assert refusal(target_of(MACHINE, told(**options)), here(device_name="none", capability="")) == (
+def test_a_machine_without_a_gpu_reads_which_gpu_is_needed(options, chosen, needed):
+    assert refusal(target_of(MACHINE, options(**chosen)), here(device_name="none", capability="")) == (
         f"engines/int8 needs a GPU of compute capability {needed}, and this machine shows none. "
         "It stays as it is: run `dvc repro` on a machine with one"
     )
 
 
-def test_an_engine_for_a_cpu_is_not_said_to_need_a_gpu(told):
-    """Its capability is a list of instruction sets."""
+def test_an_engine_for_a_cpu_is_not_said_to_need_a_gpu(options):
+    """The capability of a CPU is a list of instruction sets."""
     cpu = here(runtime="openvino", device="cpu", device_name="AMD EPYC", capability="avx2 avx512f")
-    sentence = refusal(target_of(cpu, told()), here(runtime="tensorrt_rtx", device_name="none", capability=""))
+    sentence = refusal(target_of(cpu, options()), here(runtime="tensorrt_rtx", device_name="none", capability=""))
     assert "GPU of compute capability avx2" not in sentence
     assert "runtime 'openvino' there and 'tensorrt_rtx' here" in sentence

@@ -1,27 +1,31 @@
+import re
 from types import SimpleNamespace
 
 import pynvml
 import pytest
 
 from enginery.core.errors import EngineryError
-from enginery.engine import this_machine as machine
+from enginery.engine import this_machine
 from enginery.engine.runtimes import load_runtime, onnxruntime
 from enginery.engine.runtimes.tensorrt import TensorRT
 from enginery.engine.this_machine import Hardware, describe_machine, find_cpu
-from enginery.quantization.dialect import dialect_of
 
 GPU = Hardware("NVIDIA H200", "9.0", "580.159", "13.0")
 
 
 @pytest.fixture
 def with_gpu(monkeypatch):
-    """A machine whose GPU ONNX Runtime can use; nothing is executed on it."""
-    monkeypatch.setattr(machine, "find_gpu", lambda: GPU)
-    monkeypatch.setattr(onnxruntime, "device", lambda: "cuda")
+    """A machine with a GPU that ONNX Runtime can use. Nothing is executed on it."""
+    monkeypatch.setattr(this_machine, "find_gpu", lambda: GPU)
+    monkeypatch.setattr(onnxruntime, "_device", lambda: "cuda")
 
 
-def test_auto_is_openvino_without_a_gpu(monkeypatch):
-    monkeypatch.setattr(machine, "find_gpu", lambda: None)
+@pytest.fixture
+def without_gpu(monkeypatch):
+    monkeypatch.setattr(this_machine, "find_gpu", lambda: None)
+
+
+def test_auto_is_openvino_without_a_gpu(without_gpu):
     here = describe_machine("auto")
     assert (here.runtime, here.device, here.device_name) == ("openvino", "cpu", find_cpu().name)
 
@@ -32,19 +36,13 @@ def test_auto_is_onnxruntime_on_a_gpu(with_gpu):
     assert (here.device_name, here.capability, here.driver, here.cuda) == GPU
 
 
-def test_auto_stays_on_the_cpu_where_no_runtime_can_use_the_gpu(monkeypatch):
-    monkeypatch.setattr(machine, "find_gpu", lambda: GPU)
-    monkeypatch.setattr(onnxruntime, "device", lambda: "cpu")
+def test_auto_stays_on_the_cpu_where_no_runtime_can_use_the_gpu(with_gpu, monkeypatch):
+    monkeypatch.setattr(onnxruntime, "_device", lambda: "cpu")
     assert describe_machine("auto").runtime == "openvino"
 
 
-@pytest.fixture
-def without_gpu(monkeypatch):
-    monkeypatch.setattr(machine, "find_gpu", lambda: None)
-
-
 def installed(monkeypatch, runtime, version):
-    """As if TensorRT were installed, which needs no GPU for that."""
+    """Pretend that TensorRT is installed."""
     monkeypatch.setattr(TensorRT, "missing", lambda self: None)
     monkeypatch.setattr(TensorRT, "version", lambda self: version)
     return runtime
@@ -69,7 +67,7 @@ def test_tensorrt_for_rtx_needs_no_gpu_to_build(without_gpu, monkeypatch):
     assert (here.capability, here.driver, here.cuda) == ("", "", "")
 
 
-def test_tensorrt_needs_a_gpu_and_points_to_what_needs_none(without_gpu, monkeypatch):
+def test_tensorrt_needs_a_gpu_and_names_the_runtime_that_needs_none(without_gpu, monkeypatch):
     with pytest.raises(EngineryError) as caught:
         describe_machine(installed(monkeypatch, "tensorrt", "11.4.0.106"))
     assert str(caught.value).startswith("runtime: tensorrt needs an NVIDIA GPU, but this machine shows no NVIDIA GPU")
@@ -87,25 +85,25 @@ def with_old_driver(monkeypatch):
 OLD_DRIVER = "the NVIDIA driver goes up to CUDA 12.8, and CUDA 13 is needed"
 
 
-def test_a_driver_that_is_too_old_is_said_before_anything_is_built(with_old_driver, monkeypatch):
+def test_a_driver_that_is_too_old_is_refused_before_anything_is_built(with_old_driver, monkeypatch):
     with pytest.raises(EngineryError, match=f"runtime: tensorrt needs an NVIDIA GPU, but {OLD_DRIVER}"):
         describe_machine(installed(monkeypatch, "tensorrt", "11.4.0.106"))
 
 
-def test_an_old_driver_does_not_disturb_what_needs_no_gpu(with_old_driver, capfd):
+def test_an_old_driver_does_not_matter_to_a_runtime_for_the_cpu(with_old_driver, capfd):
     assert describe_machine("openvino").runtime == "openvino"
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("wanted", ["auto", "tensorrt_rtx"])
-def test_what_goes_on_without_a_gpu_says_why_it_cannot_use_it(with_old_driver, monkeypatch, capfd, wanted):
+def test_a_runtime_that_goes_on_without_the_gpu_says_why(with_old_driver, monkeypatch, capfd, wanted):
     installed(monkeypatch, "tensorrt_rtx", "1.7.1.116")
     assert describe_machine(wanted).runtime == {"auto": "openvino"}.get(wanted, wanted)
     assert OLD_DRIVER in capfd.readouterr().err
 
 
 def test_a_management_library_that_does_not_answer_is_not_taken_for_no_gpu(monkeypatch, capfd):
-    """After an update of the driver, until the next reboot."""
+    """It does not answer between an update of the driver and the next reboot."""
 
     def mismatch():
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
@@ -118,32 +116,22 @@ def test_a_management_library_that_does_not_answer_is_not_taken_for_no_gpu(monke
 
 
 @pytest.mark.parametrize(
-    ("runtime", "rest"), [("tensorrt", "fp16"), ("tensorrt_rtx", "fp16"), ("onnxruntime", "fp32"), ("openvino", "fp32")]
-)
-def test_what_is_not_quantized_is_float16_for_tensorrt_alone(without_gpu, runtime, rest):
-    here = describe_machine("openvino").model_copy(update={"runtime": runtime})
-    assert dialect_of(here).rest == rest
-
-
-def test_a_runtime_that_is_not_installed_says_how_to_install_it(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr(machine, "find_gpu", lambda: None)
-    for name in ("openvino", "onnxruntime"):
-        assert f"pip install {name}" in load_runtime(name).missing()
-        with pytest.raises(EngineryError, match=f"runtime: {name} is asked for in params.yaml, but .*pip install"):
-            describe_machine(name)
-
-
-@pytest.mark.parametrize(
-    ("name", "wanted"),
+    ("name", "missing"),
     [
+        ("openvino", "OpenVINO is not installed: pip install openvino"),
+        (
+            "onnxruntime",
+            "ONNX Runtime is not installed: pip install onnxruntime-gpu (or onnxruntime, for the CPU alone)",
+        ),
         ("tensorrt", "TensorRT is not installed: pip install -e '.[tensorrt]'"),
         ("tensorrt_rtx", "TensorRT for RTX is not installed: pip install -e '.[tensorrt-rtx]'"),
     ],
 )
-def test_tensorrt_that_is_not_installed_names_its_extra(monkeypatch, name, wanted):
+def test_a_runtime_that_is_not_installed_says_how_to_install_it(monkeypatch, without_gpu, name, missing):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert load_runtime(name).missing() == wanted
+    assert load_runtime(name).missing() == missing
+    with pytest.raises(EngineryError, match=f"runtime: {name} is asked for in params.yaml, but {re.escape(missing)}"):
+        describe_machine(name)
 
 
 @pytest.mark.parametrize(

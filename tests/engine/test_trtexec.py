@@ -20,7 +20,7 @@ for flag; do case $flag in --saveEngine=*) touch "${flag#*=}" ;; esac; done
 
 @pytest.fixture
 def record_of(build, manifest):
-    """The record of an engine that was built by some version with some of TensorRT's own options."""
+    """Make the record of an engine that a version of TensorRT built with some of its options."""
 
     def make(kind, tf32=True, **options):
         machine = Machine(
@@ -53,6 +53,7 @@ def record_of(build, manifest):
             build_seconds=1.0,
             preprocessing=manifest.preprocessing,
             class_names=manifest.class_names,
+            scores=None,
         )
 
     return make
@@ -60,7 +61,7 @@ def record_of(build, manifest):
 
 @pytest.fixture
 def arrived(tmp_path):
-    """What each command of the script is really given, when bash runs it: building first, then timing."""
+    """Run the script with bash, and return the arguments that its two commands receive: to build, and to time."""
 
     def run(record, onnx="../../converted/int8/model.onnx", batch=None):
         programs, engine = tmp_path / "bin", tmp_path / "an engine"
@@ -85,13 +86,13 @@ def arrived(tmp_path):
 
 
 @pytest.mark.parametrize("kind", VERSIONS)
-def test_it_is_a_script_that_bash_understands(record_of, kind, tmp_path):
+def test_bash_understands_the_script(record_of, kind, tmp_path):
     (tmp_path / "reproduce.sh").write_text(reproduce_script(record_of(kind), "model.onnx"))
     subprocess.run(["bash", "-n", tmp_path / "reproduce.sh"], check=True)
 
 
 @pytest.mark.parametrize("kind", VERSIONS)
-def test_it_names_the_version_whose_work_it_repeats(record_of, kind):
+def test_the_script_names_the_version_of_tensorrt(record_of, kind):
     assert f"of {kind.split()[0]} {VERSIONS[kind]}" in reproduce_script(record_of(kind), "model.onnx").splitlines()[1]
 
 
@@ -120,7 +121,7 @@ def test_the_batch_size_that_is_timed_may_be_given(record_of, arrived, asked, ti
     assert "--optShapes=input:4x3x8x8" in building
 
 
-def test_version_10_has_to_be_told_what_version_11_does_by_itself(record_of, arrived):
+def test_version_10_is_given_options_that_version_11_no_longer_needs(record_of, arrived):
     building, timing = arrived(record_of("tensorrt 10"))
     assert "--stronglyTyped" in building
     assert "--useCudaGraph" in timing
@@ -135,8 +136,8 @@ def test_version_10_has_to_be_told_what_version_11_does_by_itself(record_of, arr
     ("kind", "flags"),
     [("tensorrt 10", []), ("tensorrt 11", ["--includeDataTransfers"]), ("tensorrt_rtx 1", ["--includeDataTransfers"])],
 )
-def test_copies_are_timed_as_our_own_times_include_them(record_of, arrived, kind, flags):
-    """Version 10 includes them unless told not to; 11 and TensorRT for RTX exclude them unless told to include them."""
+def test_times_include_the_copies(record_of, arrived, kind, flags):
+    """Version 10 includes them by default. Version 11 and TensorRT for RTX need an option for it."""
     _, timing = arrived(record_of(kind))
     assert [flag for flag in timing if "DataTransfers" in flag] == flags
 
@@ -150,10 +151,10 @@ def test_copies_are_timed_as_our_own_times_include_them(record_of, arrived, kind
         ({"optimization_level": 5}, "--builderOptimizationLevel=5"),
     ],
 )
-def test_what_the_engine_was_built_with_is_passed_on_and_nothing_else(record_of, arrived, kind, options, flag):
-    told, _ = arrived(record_of(kind, **options))
+def test_an_option_of_the_build_is_passed_on_only_if_it_was_used(record_of, arrived, kind, options, flag):
+    chosen, _ = arrived(record_of(kind, **options))
     plain, _ = arrived(record_of(kind))
-    assert flag in told
+    assert flag in chosen
     assert flag not in plain
 
 
@@ -166,16 +167,16 @@ def test_what_the_engine_was_built_with_is_passed_on_and_nothing_else(record_of,
         ({"version_compatible": True}, "--versionCompatible"),
     ],
 )
-def test_an_engine_for_more_machines_is_reproduced_as_one(record_of, arrived, kind, options, flag):
-    told, _ = arrived(record_of(kind, **options))
+def test_a_portable_engine_is_reproduced_as_a_portable_one(record_of, arrived, kind, options, flag):
+    portable, _ = arrived(record_of(kind, **options))
     plain, _ = arrived(record_of(kind))
-    assert set(told) - set(plain) == {flag}
-    assert set(plain) <= set(told)
+    assert set(portable) - set(plain) == {flag}
+    assert set(plain) <= set(portable)
 
 
 @pytest.mark.parametrize("kind", ["tensorrt 10", "tensorrt 11"])
 def test_a_version_compatible_engine_is_loaded_as_one(record_of, arrived, kind):
-    """It brings a runtime of its own, which trtexec runs only if it is told so."""
+    """It contains a runtime, which trtexec runs only with this option."""
     _, timing = arrived(record_of(kind, version_compatible=True))
     assert "--versionCompatible" in timing
     _, timing = arrived(record_of(kind))
@@ -183,7 +184,7 @@ def test_a_version_compatible_engine_is_loaded_as_one(record_of, arrived, kind):
 
 
 def test_rtx_builds_for_the_gpus_that_the_engine_is_for(record_of, arrived):
-    """By default it builds for all of them, and fails where one cannot execute fp8."""
+    """By default TensorRT for RTX builds for all GPUs, and fails if one of them cannot execute fp8."""
     building, _ = arrived(record_of("tensorrt_rtx 1", compute_capabilities=("8.9", "12.0")))
     assert "--computeCapabilities=89,120" in building
 
@@ -194,27 +195,27 @@ def test_nothing_is_written_into_the_engines_folder(record_of, arrived, tmp_path
     assert [path.name for path in (tmp_path / "an engine").iterdir()] == ["reproduce.sh"]
 
 
-def test_what_rtx_cannot_be_told_is_not_passed_to_it(record_of, arrived):
+def test_options_that_rtx_lacks_are_not_passed_to_it(record_of, arrived):
     loose = record_of("tensorrt_rtx 1", hardware_compatibility="ampere_plus", version_compatible=True)
     assert arrived(loose) == arrived(record_of("tensorrt_rtx 1"))
 
 
 @pytest.mark.parametrize("path", ["../my models/model.onnx", "../it's $HOME/`pwd`/a;b.onnx", "../größe/*.onnx"])
-def test_a_path_arrives_as_it_is_whatever_its_characters(record_of, arrived, path):
+def test_a_path_with_any_characters_arrives_unchanged(record_of, arrived, path):
     building, _ = arrived(record_of("tensorrt 11"), onnx=path)
     assert building[1] == f"--onnx={path}"
 
 
-def test_it_works_from_any_folder(record_of, tmp_path):
-    """The paths in it are relative to the engine's own."""
+def test_the_script_works_from_any_folder(record_of, tmp_path):
+    """Its paths are relative to the folder of the engine."""
     lines = reproduce_script(record_of("tensorrt 11"), "model.onnx").splitlines()
     (tmp_path / "where.sh").write_text("\n".join(lines[: lines.index('cd "$(dirname "$0")"') + 1]) + "\npwd\n")
     done = subprocess.run(["bash", str(tmp_path / "where.sh")], cwd="/", capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(tmp_path.resolve())
 
 
-def test_a_command_that_fails_ends_it(record_of, tmp_path):
-    """Timing the earlier engine after a failed build would look like a success."""
+def test_a_command_that_fails_ends_the_script(record_of, tmp_path):
+    """To time the earlier engine after a failed build would look like a success."""
     (tmp_path / "trtexec").write_text("#!/usr/bin/env bash\necho called\nexit 3\n")
     (tmp_path / "trtexec").chmod(0o755)
     (tmp_path / "reproduce.sh").write_text(reproduce_script(record_of("tensorrt 11"), "model.onnx"))

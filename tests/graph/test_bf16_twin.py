@@ -1,18 +1,16 @@
-import logging
-
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.pass_checks import autocast, model_of_text, session_of
 
 from enginery.graph.bf16_twin import float32_twin, uses_bf16
 
 
 @pytest.fixture(scope="module")
 def classifier():
-    """Conv, Relu, GlobalAveragePool, Flatten, Gemm, in float32."""
+    """A small convolutional classifier in float32."""
     rng = np.random.default_rng(7)
     shapes = {
         "w1": (32, 3, 3, 3),
@@ -32,12 +30,14 @@ def classifier():
             [flatten] features = Flatten (pooled)
             [classifier] logits = Gemm <transB = 1> (features, w3, b3)
         }"""
-    return model_of(graph, {name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()})
+    return model_of_text(
+        graph, {name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}, opset=22
+    )
 
 
 @pytest.fixture(scope="module")
 def bf16(classifier, tmp_path_factory):
-    return in_bf16(classifier, tmp_path_factory.mktemp("bf16"))
+    return autocast(classifier, "bf16", tmp_path_factory.mktemp("bf16"))
 
 
 @pytest.fixture(scope="module")
@@ -45,45 +45,11 @@ def twin(bf16):
     return float32_twin(bf16)
 
 
-def model_of(graph, constants):
-    model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["": 22]>' + graph)
-    model.graph.initializer.extend(
-        numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()
-    )
-    onnx.checker.check_model(model)
-    return model
-
-
-def in_bf16(model, folder, keep=()):
-    from modelopt.onnx.autocast import convert_to_mixed_precision
-
-    onnx.save(model, folder / "model.onnx")
-    logging.disable(logging.WARNING)
-    try:
-        return convert_to_mixed_precision(
-            str(folder / "model.onnx"),
-            low_precision_type="bf16",
-            keep_io_types=True,
-            op_types_to_exclude=list(keep),
-            calibration_data={"input": images(1)},
-        )
-    finally:
-        logging.disable(logging.NOTSET)
-
-
 def images(count):
     return np.random.default_rng(0).uniform(-1, 1, (count, 3, 8, 8)).astype(np.float32)
 
 
-def session_of(model):
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def computed(model, values):
+def output_of(model, values):
     return session_of(model).run(None, {"input": values})[0]
 
 
@@ -92,7 +58,7 @@ def rounded(values):
 
 
 def step_by_step(model, values):
-    """The classifier in numpy: operands in bf16, sums in double, one rounding to bf16 after each operator."""
+    """Compute the classifier in numpy: operands in bf16, sums in double, one rounding after each operator."""
     weights = {tensor.name: rounded(numpy_helper.to_array(tensor)) for tensor in model.graph.initializer}
     x = rounded(values)
     for weight, bias in (("w1", "b1"), ("w2", "b2")):
@@ -102,7 +68,7 @@ def step_by_step(model, values):
 
 
 def convolution(x, weight):
-    """3 by 3, with a border of zeros."""
+    """Convolve 3 by 3, with a border of zeros."""
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
     height, width = x.shape[2:]
     return sum(
@@ -126,20 +92,20 @@ def test_bf16_is_recognized_in_a_branch():
 
 
 def test_onnx_runtime_cannot_run_the_graph_itself(bf16):
-    """Once this fails, nobody needs the twin."""
+    """Once this fails, the twin can go."""
     with pytest.raises(Exception, match="Could not find an implementation"):
         session_of(bf16)
 
 
-def test_the_twin_computes_what_rounding_after_each_operator_gives(twin, classifier):
-    """Sums in another order may fall on the other side of a rounding: a last bit of bf16 here and there, 2**-8."""
-    wanted, got = step_by_step(classifier, images(8)), computed(twin, images(8))
+def test_the_twin_rounds_after_each_operator(twin, classifier):
+    """Sums in another order may round to the other side, and differ in the last bit of bf16, by 2**-8."""
+    wanted, got = step_by_step(classifier, images(8)), output_of(twin, images(8))
     assert relative_error(got, wanted) < 2e-3
     assert np.mean(got == wanted) > 0.5
 
 
 def test_the_twin_differs_from_float32_by_what_bf16_costs(twin, classifier):
-    assert 1e-3 < relative_error(computed(twin, images(8)), computed(classifier, images(8))) < 2e-2
+    assert 1e-3 < relative_error(output_of(twin, images(8)), output_of(classifier, images(8))) < 2e-2
 
 
 def test_the_twin_has_the_names_and_types_of_the_graph(twin, bf16):
@@ -165,9 +131,9 @@ def test_every_constant_can_be_written_in_bf16(twin):
         assert np.array_equal(values, rounded(values))
 
 
-def test_what_stays_in_float32_is_not_rounded(classifier, tmp_path):
-    twin = float32_twin(in_bf16(classifier, tmp_path, keep=("Gemm",)))
-    logits = computed(twin, images(4))
+def test_nodes_that_stay_in_float32_are_not_rounded(classifier, tmp_path):
+    twin = float32_twin(autocast(classifier, "bf16", tmp_path, keep=("Gemm",)))
+    logits = output_of(twin, images(4))
     assert not np.array_equal(logits, rounded(logits))
     constants, given = (
         {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
@@ -180,11 +146,11 @@ def test_what_stays_in_float32_is_not_rounded(classifier, tmp_path):
 def test_inputs_and_outputs_in_bf16_become_float32():
     graph = "g (bfloat16[2] input) => (bfloat16[2] y) { a = Add (input, input) y = Mul (a, a) }"
     values = np.array([1.0078125, 3.1], np.float32)
-    twin = float32_twin(model_of(graph, {}))
-    assert np.array_equal(computed(twin, values), rounded(rounded(2 * values) ** 2))
+    twin = float32_twin(model_of_text(graph, opset=22))
+    assert np.array_equal(output_of(twin, values), rounded(rounded(2 * values) ** 2))
 
 
-def test_branches_read_what_the_twin_holds_in_float32(classifier, tmp_path):
+def test_branches_in_float32_read_tensors_of_the_twin(classifier, tmp_path):
     """AutoCast leaves the branches of an If in float32, with casts of what they read."""
     model = onnx.ModelProto.FromString(classifier.SerializeToString())
     model.graph.node[-1].output[0] = "scores"
@@ -205,13 +171,13 @@ def test_branches_read_what_the_twin_holds_in_float32(classifier, tmp_path):
             helper.make_node("If", ["positive"], ["logits"], "choose", **branches),
         ]
     )
-    twin = float32_twin(in_bf16(model, tmp_path))
+    twin = float32_twin(autocast(model, "bf16", tmp_path))
     for values in (images(4), -images(4)):
-        assert 1e-3 < relative_error(computed(twin, values), computed(model, values)) < 2e-2
+        assert 1e-3 < relative_error(output_of(twin, values), output_of(model, values)) < 2e-2
 
 
 def branches_in_bf16(cast_inside):
-    """An If whose branches multiply in bfloat16 what they read from the graph around them, or cast there."""
+    """Return an If whose branches multiply in bfloat16, by a cast of their own or one of the graph around them."""
     low, read = ("low", "") if cast_inside else ("input_low", "input_low = Cast <to = 16> (input)")
     inside = "low = Cast <to = 16> (input)" if cast_inside else ""
     result = "float" if cast_inside else "bfloat16"
@@ -227,19 +193,18 @@ def branches_in_bf16(cast_inside):
             chosen = If (yes) <then_branch = {branch("a", 1.0078125)}, else_branch = {branch("b", 3.0)}>
             output = Cast <to = 1> (chosen)
         }}"""
-    return model_of(graph, {"yes": True})
+    return model_of_text(graph, {"yes": True}, opset=22)
 
 
 @pytest.mark.parametrize("cast_inside", [False, True])
-def test_what_a_branch_computes_in_bf16_is_rounded_too(cast_inside):
+def test_results_in_bf16_in_a_branch_are_rounded(cast_inside):
     values = np.array([1.0078125, 3.1, -7.7, 0.3], np.float32)
-    got = computed(float32_twin(branches_in_bf16(cast_inside)), values)
+    got = output_of(float32_twin(branches_in_bf16(cast_inside)), values)
     assert np.array_equal(got, rounded(rounded(values) * np.float32(1.0078125)))
     assert not np.array_equal(got, rounded(values) * np.float32(1.0078125))
 
 
 def test_a_constant_of_a_branch_and_a_body_in_it_are_rounded():
-    factor = numpy_helper.from_array(np.array(1.0078125, ml_dtypes.bfloat16), "factor")
     graph = """
         g (float[4] input) => (float[4] output) {
             low = Cast <to = 16> (input)
@@ -254,11 +219,10 @@ def test_a_constant_of_a_branch_and_a_body_in_it_are_rounded():
             >
             output = Cast <to = 1> (chosen)
         }"""
-    model = model_of(graph, {"yes": True, "factor": np.float32(0)})
-    del model.graph.initializer[1]
-    model.graph.node[1].attribute[0].g.initializer.append(factor)
+    model = model_of_text(graph, {"yes": True, "factor": np.array(1.0078125, ml_dtypes.bfloat16)}, opset=22)
+    model.graph.node[1].attribute[0].g.initializer.append(model.graph.initializer.pop(1))
     values = np.array([1.0078125, 3.1, -7.7, 0.3], np.float32)
-    got = computed(float32_twin(model), values)
+    got = output_of(float32_twin(model), values)
     assert np.array_equal(got, rounded(rounded(values) * np.float32(1.0078125)))
 
 

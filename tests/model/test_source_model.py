@@ -16,7 +16,7 @@ FEEDS = {"input": np.random.default_rng(0).normal(0, 1, (2, 6)).astype(np.float3
 
 
 class Net(nn.Module):
-    """Returns what it is told to."""
+    """A model whose forward is the given function."""
 
     def __init__(self, answer):
         super().__init__()
@@ -56,7 +56,7 @@ def test_a_given_graph_is_run_as_it_is_written(tmp_path, pair_onnx, pair_feeds):
     assert all(np.array_equal(got[name], wanted[name]) for name in wanted)
 
 
-def test_a_given_graph_that_fails_tells_all_of_its_reason(tmp_path, tiny_onnx):
+def test_the_whole_reason_of_a_given_graph_that_fails_is_reported(tmp_path, tiny_onnx):
     (tmp_path / "model.onnx").write_bytes(tiny_onnx.read_bytes())
     with pytest.raises(EngineryError) as caught:
         open_source_model(tmp_path)({"input": np.zeros((2, 3, 9, 8), np.float32)})
@@ -66,7 +66,7 @@ def test_a_given_graph_that_fails_tells_all_of_its_reason(tmp_path, tiny_onnx):
     assert "\n" not in told
 
 
-def test_a_given_graph_that_nothing_can_run_is_told(tmp_path, tiny_graph):
+def test_a_given_graph_that_cannot_be_opened_is_reported(tmp_path, tiny_graph):
     strange = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
     strange.graph.node[0].domain = "com.example"
     strange.opset_import.add(domain="com.example", version=1)
@@ -75,8 +75,8 @@ def test_a_given_graph_that_nothing_can_run_is_told(tmp_path, tiny_graph):
         open_source_model(tmp_path)
 
 
-def test_a_model_that_fails_for_some_batch_is_told_wherever_it_is_run(tmp_path, monkeypatch):
-    """Not only where it is tried: the reference runs larger batches."""
+def test_a_model_that_fails_for_a_batch_size_is_reported_in_every_stage(tmp_path, monkeypatch):
+    """The stage reference runs larger batches than those that the export tries."""
     monkeypatch.setattr(
         "enginery.model.source_model.load_model", lambda folder: Net(lambda pixels: pixels.reshape(2, 6))
     )
@@ -90,13 +90,13 @@ def test_outputs_are_float32_whatever_the_model_computes_in():
     assert run_of(lambda pixels: pixels.half())(FEEDS)["logits"].dtype == np.float32
 
 
-def test_a_model_that_takes_the_samples_is_let_through():
+def test_a_model_that_accepts_the_samples_passes():
     require_runs(run_of(lambda pixels: pixels[:, :3]), FEEDS, 3)
     require_runs(run_of(lambda pixels: {"map": pixels.reshape(2, 2, 3), "scores": pixels[:, :3]}), FEEDS, 3)
-    require_runs(run_of(lambda pixels: pixels.reshape(2, 2, 3)), FEEDS, 0)  # nothing says how many classes there are
+    require_runs(run_of(lambda pixels: pixels.reshape(2, 2, 3)), FEEDS, 0)  # the number of classes is unknown
 
 
-def test_a_model_that_takes_one_sample_alone_is_told_how_to_say_so():
+def test_a_model_that_accepts_one_sample_only_is_refused_with_the_setting_for_it():
     def answer(pixels):
         if len(pixels) != 1:
             raise AssertionError("one at a time")  # not by `assert`, to which pytest adds words
@@ -104,10 +104,10 @@ def test_a_model_that_takes_one_sample_alone_is_told_how_to_say_so():
 
     told = refusal_of(answer)
     assert told.startswith("model.source: the model fails on input (2, 6): AssertionError: one at a time\n")
-    assert told.endswith("\nA single sample it takes: set min, opt and max of build.profile.batch to 1")
+    assert told.endswith("\nIt takes a single sample: set min, opt and max of build.profile.batch to 1")
 
 
-def test_a_model_that_takes_several_is_not_told_to_take_one():
+def test_a_model_that_accepts_two_samples_is_refused_without_this_setting():
     def answer(pixels):
         return pixels + torch.zeros(3, 6)[: len(pixels)]
 
@@ -115,17 +115,17 @@ def test_a_model_that_takes_several_is_not_told_to_take_one():
     with pytest.raises(EngineryError) as caught:
         require_runs(run_of(answer), feeds, 0)
     assert str(caught.value).startswith("model.source: the model fails on input (4, 6): RuntimeError: ")
-    assert "A single sample it takes" not in str(caught.value)
+    assert "It takes a single sample" not in str(caught.value)
 
 
-def test_a_model_that_leaves_by_itself_is_told_like_one_that_fails():
+def test_a_model_that_exits_is_reported_like_one_that_fails():
     def answer(pixels):
         raise SystemExit("enough")
 
     assert refusal_of(answer).startswith("model.source: the model fails on input (2, 6): SystemExit: enough\n")
 
 
-def test_a_model_that_fails_is_told_with_the_users_line_and_the_shapes():
+def test_a_model_that_fails_is_reported_with_the_shapes_and_the_users_lines():
     def answer(pixels):
         return pixels @ torch.ones(5, 3)
 
@@ -150,13 +150,13 @@ def test_a_model_that_fails_is_told_with_the_users_line_and_the_shapes():
         (lambda pixels: {"scores": pixels, "boxes": pixels.reshape(3, 4)}, "boxes is float32 of shape (3, 4)"),
     ],
 )
-def test_an_output_without_the_batch_or_of_no_floats_is_refused_by_name(answer, found):
+def test_an_output_without_the_batch_or_of_another_type_is_refused_by_name(answer, found):
     assert refusal_of(answer) == (
         f"model.source: output {found}; it must be floats with the batch, here 2, as first axis"
     )
 
 
-def test_another_number_of_classes_is_told_with_what_the_model_returns():
+def test_another_number_of_classes_is_reported_with_the_shapes_of_the_outputs():
     assert refusal_of(lambda pixels: pixels[:, :3], classes=10) == (
         "samples.source has 10 classes, and no output of the model has as many: it returns logits (2, 3). "
         "Are these the images that the model was trained on? If its outputs are no scores of classes, "
@@ -164,14 +164,14 @@ def test_another_number_of_classes_is_told_with_what_the_model_returns():
     )
 
 
-def test_a_model_without_scores_is_let_through_where_that_is_said():
+def test_a_model_without_scores_passes_if_model_scores_is_none():
     feeds, outputs = FEEDS, run_of(lambda pixels: pixels[:, :1])
     assert require_runs(outputs, feeds, 2, "none")["logits"].shape == (2, 1)
     with pytest.raises(EngineryError, match=r"set model\.scores: none"):
         require_runs(outputs, feeds, 2)
 
 
-def test_which_of_several_outputs_holds_the_scores_is_for_the_user_to_say():
+def test_the_user_must_choose_between_several_outputs_that_may_be_scores():
     def answer(pixels):
         return {"centre": pixels[:, :2], "scores": pixels[:, 2:4], "map": pixels[:, :3]}
 
@@ -182,14 +182,14 @@ def test_which_of_several_outputs_holds_the_scores_is_for_the_user_to_say():
     for scores in ("scores", "none"):
         require_runs(run_of(answer), FEEDS, 2, scores)
     require_runs(run_of(answer), FEEDS, 3)
-    require_runs(run_of(answer), FEEDS, 0)  # without classes there is no accuracy to get wrong
+    require_runs(run_of(answer), FEEDS, 0)  # without classes there is no accuracy
 
 
 @pytest.mark.parametrize(
     ("scores", "classes", "wanted"),
     [("odds", 0, "a score per class"), ("logits", 3, "a score for each of the 3 classes")],
 )
-def test_an_output_that_is_named_must_hold_scores(scores, classes, wanted):
+def test_the_output_that_model_scores_names_must_hold_scores(scores, classes, wanted):
     with pytest.raises(EngineryError) as caught:
         require_runs(run_of(lambda pixels: pixels), FEEDS, classes, scores)
     assert str(caught.value) == (
@@ -197,14 +197,14 @@ def test_an_output_that_is_named_must_hold_scores(scores, classes, wanted):
     )
 
 
-def test_what_we_say_ourselves_is_not_wrapped():
+def test_an_error_of_our_own_is_reported_as_it_is():
     assert refusal_of(lambda pixels: "done") == "model.source: the model returns str, not tensors"
 
 
-def test_a_model_that_rolls_dice_is_told_so():
+def test_a_model_that_answers_at_random_is_refused():
     asked = [FEEDS]
     for answer, said in {
-        nn.functional.dropout: "answers the same samples otherwise each time: the relative error of logits is",
+        nn.functional.dropout: "answers the same samples differently each time: the relative error of logits is",
         torch.exp: None,
     }.items():
         run = run_of(answer)
@@ -214,5 +214,16 @@ def test_a_model_that_rolls_dice_is_told_so():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_scores_that_are_no_numbers_are_told_before_anything_is_made_of_them(value):
+def test_outputs_of_nan_or_infinity_are_refused(value):
     assert "holds NaN or infinity: are the weights whole" in refusal_of(lambda pixels: pixels * value)
+
+
+def test_a_forward_that_writes_into_its_input_does_not_change_the_samples():
+    class Greedy(nn.Module):
+        def forward(self, x):
+            return x.sub_(1).flatten(1)
+
+    feeds = {"input": np.ones((2, 3), np.float32)}
+    first, second = (partial(run_model, Greedy())(feeds) for _ in range(2))
+    assert np.array_equal(first["logits"], second["logits"])
+    assert (feeds["input"] == 1).all()

@@ -5,11 +5,11 @@ from torch import nn
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.weights import TrainingParams
-from enginery.model.training import last_layer, train, train_all, usable_device
+from enginery.model.training import last_layer, train, train_all_layers, usable_device
 
 
 class WithAuxiliaryOutput(nn.Module):
-    """As GoogLeNet and Inception: told to train, it returns more than logits."""
+    """A model like GoogLeNet and Inception, which returns more than logits in training mode."""
 
     def __init__(self, head):
         super().__init__()
@@ -81,11 +81,11 @@ def test_a_network_with_auxiliary_outputs_is_trained_by_its_logits(samples, size
 def test_dropout_is_on_in_training(model, samples):
     seen = set()
     model.body[3].register_forward_hook(lambda module, _, output: seen.add(module.training))
-    train_all(model, samples, params(epochs=1))  # afterwards the last layer is fitted, without dropout
+    train_all_layers(model, samples, params(epochs=1))  # afterwards the last layer is fitted, without dropout
     assert seen == {True}
 
 
-def test_the_last_layer_is_the_one_that_answers(model):
+def test_the_last_layer_is_the_one_that_returns_the_logits(model):
     assert last_layer(model) is model.head
 
 
@@ -94,7 +94,7 @@ def test_a_model_without_a_last_layer_is_refused(samples):
         train(nn.Sequential(nn.BatchNorm2d(3), nn.Flatten()), samples, params(epochs=0))
 
 
-def test_a_gpu_that_is_not_there_is_one_sentence():
+def test_a_missing_gpu_is_one_sentence():
     if torch.cuda.is_available():
         assert usable_device("cuda").type == "cuda"
     else:

@@ -8,25 +8,32 @@ import pytest
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
-from enginery.model.user_code import _is_installed, fingerprint, named_files, tell_unwatched, users_part
+from enginery.graph.onnx_file import load_graph
+from enginery.model.user_code import (
+    _is_installed,
+    describe_user_error,
+    files_named_in,
+    fingerprint,
+    warn_of_unwatched_code,
+)
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """The folder that the user works in."""
+    """Return the folder that the user works in."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
 
-def test_a_module_is_known_by_its_file(project):
+def test_the_fingerprint_of_a_module_is_that_of_its_file(project):
     (project / "users_file.py").write_text("def build(): ...\n")
     assert fingerprint("users_file:build") == {"users_file.py": sha256(project / "users_file.py")}
 
 
 @pytest.mark.parametrize("initialized", [True, False], ids=["package", "namespace"])
-def test_a_package_is_known_by_all_its_files(project, initialized):
-    """The factory's module imports others of them."""
+def test_the_fingerprint_of_a_package_covers_all_its_files(project, initialized):
+    """The factory's module may import any of them."""
     names = ["users_package/deeper/nets.py", "users_package/layers.py"]
     names += ["users_package/__init__.py"] if initialized else []
     for name in names:
@@ -38,7 +45,7 @@ def test_a_package_is_known_by_all_its_files(project, initialized):
     assert list(found) == sorted(names)
 
 
-def test_what_the_user_wrote_besides_is_known_as_far_as_it_is_imported(project, tmp_path_factory, monkeypatch):
+def test_the_users_other_modules_are_covered_if_they_are_imported(project, tmp_path_factory, monkeypatch):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     monkeypatch.syspath_prepend(elsewhere)
     files = {
@@ -63,12 +70,25 @@ def test_what_the_user_wrote_besides_is_known_as_far_as_it_is_imported(project, 
     assert list(found) == sorted(found)
 
 
-def test_of_an_installed_package_nothing_else_is_followed():
-    """What it imports is others' work as well."""
+def test_imports_of_an_installed_package_are_not_followed():
     assert {name.partition("/")[0] for name in fingerprint("onnx_ir:Model")} == {"onnx_ir"}
 
 
-def test_what_lies_in_a_folder_that_looks_like_pythons_own_is_the_users(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "is_installed"),
+    [("site-packages", True), ("dist-packages", True), ("site-packages-of-mine", False), ("src", False)],
+)
+def test_modules_of_another_environment_on_the_path_are_installed(tmp_path, monkeypatch, name, is_installed):
+    """A .pth file may add the packages of another environment to sys.path."""
+    folder = tmp_path / "python3.11" / name
+    (folder / "users_package").mkdir(parents=True)
+    file = folder / "users_package/nets.py"
+    assert not _is_installed(file)
+    monkeypatch.syspath_prepend(folder)
+    assert _is_installed(file) == is_installed
+
+
+def test_modules_in_a_folder_that_looks_like_pythons_own_are_the_users(tmp_path, monkeypatch):
     folder = tmp_path / "python3.11/site-packages-of-mine"
     folder.mkdir(parents=True)
     (folder / "users_housed.py").write_text("import users_helping\ndef build():\n    raise ValueError('boom')\n")
@@ -77,10 +97,10 @@ def test_what_lies_in_a_folder_that_looks_like_pythons_own_is_the_users(tmp_path
     assert list(fingerprint("users_housed:build")) == ["users_helping.py", "users_housed.py"]
     import users_housed
 
-    assert str(folder / "users_housed.py") in users_part(raised_by(users_housed.build))
+    assert str(folder / "users_housed.py") in describe_user_error(raised_by(users_housed.build))
 
 
-def test_python_and_its_packages_are_others_work():
+def test_python_and_its_packages_are_installed():
     assert all(_is_installed(Path(module.__file__)) for module in (np, ast, pytest))
 
 
@@ -92,14 +112,14 @@ from users_vendored import Net
 """
 
 
-def test_what_the_code_puts_on_the_path_itself_is_told(project, monkeypatch, capsys):
+def test_a_folder_that_the_code_puts_on_the_path_itself_gives_a_warning(project, monkeypatch, capsys):
     monkeypatch.setattr("sys.path", list(sys.path))
     (project / "third").mkdir()
     (project / "users_path.py").write_text(VENDORED)
     (project / "users_beside.py").write_text("")
     (project / "third/users_vendored.py").write_text("import users_deeper\nNet = dict\n")
     (project / "third/users_deeper.py").write_text("")
-    with tell_unwatched("users_path:Net"):
+    with warn_of_unwatched_code("users_path:Net"):
         importlib.import_module("users_path")
     assert capsys.readouterr().err == (
         f"MIND: users_path:Net imports {project / 'third/users_deeper.py'} and 1 more, where `dvc repro` sees no "
@@ -107,15 +127,15 @@ def test_what_the_code_puts_on_the_path_itself_is_told(project, monkeypatch, cap
     )
 
 
-def test_of_what_is_watched_nothing_is_told(project, capsys):
+def test_code_that_is_watched_gives_no_warning(project, capsys):
     (project / "users_watched.py").write_text("import users_seen, colorsys\n")
     (project / "users_seen.py").write_text("")
-    with tell_unwatched("users_watched:build"):
+    with warn_of_unwatched_code("users_watched:build"):
         importlib.import_module("users_watched")
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_files_that_arguments_name_are_known_at_any_depth(project, tmp_path_factory):
+def test_files_that_arguments_name_are_found_at_any_depth(project, tmp_path_factory):
     (project / "configs").mkdir()
     for name in ("net.json", "parts.json"):
         (project / "configs" / name).write_text("{}")
@@ -127,14 +147,14 @@ def test_the_files_that_arguments_name_are_known_at_any_depth(project, tmp_path_
         "other": str(elsewhere),  # of which a clone has nothing
         "texts": ["", "relu", "configs", "x" * 5000, "a\0b"],
     }
-    known = named_files(arguments)
+    known = files_named_in(arguments)
     assert known == {
         "configs/net.json": sha256(project / "configs/net.json"),
         str(project / "configs/parts.json"): sha256(project / "configs/parts.json"),
     }
-    assert named_files({}) == {}
+    assert files_named_in({}) == {}
     (project / "configs/net.json").write_text('{"width": 8}')
-    assert named_files(arguments) != known
+    assert files_named_in(arguments) != known
 
 
 def test_other_code_has_another_fingerprint(project):
@@ -147,7 +167,7 @@ def test_other_code_has_another_fingerprint(project):
 
 
 @pytest.mark.parametrize("source", ["users_nothing:build", "users_nothing.nets:build"])
-def test_a_module_that_does_not_exist_is_named_with_where_it_was_sought(project, source):
+def test_a_module_that_does_not_exist_is_named_with_the_folder_that_was_searched(project, source):
     with pytest.raises(EngineryError) as caught:
         fingerprint(source)
     assert str(caught.value) == (
@@ -167,13 +187,13 @@ def raised_by(call, *arguments):
     return caught.value
 
 
-def test_of_a_failure_the_last_places_in_the_users_code_are_told():
+def test_the_last_three_lines_of_the_users_code_are_reported():
     def fail(depth):
         if depth == 0:
             raise ValueError("\nno depth left:\n\n\ttake a smaller one,\n  or none\nand more that nobody reads")
         fail(depth - 1)
 
-    first, *places = users_part(raised_by(fail, 5)).split("\n  ")
+    first, *places = describe_user_error(raised_by(fail, 5)).split("\n  ")
     assert first == "ValueError: no depth left: take a smaller one, or none"
     assert len(places) == 3
     assert [place.rpartition(": ")[2] for place in places] == [
@@ -185,7 +205,7 @@ def test_of_a_failure_the_last_places_in_the_users_code_are_told():
 
 
 @pytest.mark.parametrize("told", ["from", "while handling"])
-def test_what_an_error_was_raised_for_is_told_in_its_line(told):
+def test_the_first_cause_of_an_error_is_reported_in_its_line(told):
     def fail():
         try:
             Path("/nowhere/at/all").read_bytes()
@@ -194,7 +214,7 @@ def test_what_an_error_was_raised_for_is_told_in_its_line(told):
                 raise RuntimeError("could not build") from error
             raise RuntimeError("could not build")  # noqa: B904
 
-    first, *places = users_part(raised_by(fail)).split("\n  ")
+    first, *places = describe_user_error(raised_by(fail)).split("\n  ")
     assert first == (
         "RuntimeError: could not build, because of FileNotFoundError: "
         "[Errno 2] No such file or directory: '/nowhere/at/all'"
@@ -202,37 +222,43 @@ def test_what_an_error_was_raised_for_is_told_in_its_line(told):
     assert [place.partition(", in ")[2].partition(":")[0] for place in places] == ["raised_by", "fail"]
 
 
-def test_an_error_that_hides_its_reason_keeps_it_hidden():
+def test_a_cause_that_is_suppressed_is_not_reported():
     def fail():
         try:
             Path("/nowhere/at/all").read_bytes()
         except OSError:
             raise RuntimeError("could not build") from None
 
-    assert users_part(raised_by(fail)).startswith("RuntimeError: could not build\n")
+    assert describe_user_error(raised_by(fail)).startswith("RuntimeError: could not build\n")
 
 
-def test_of_a_message_without_end_the_beginning_is_told():
-    told = users_part(ValueError("x" * 100_000))
+def test_a_very_long_message_is_cut():
+    told = describe_user_error(ValueError("x" * 100_000))
     assert len(told) < 500
     assert told.endswith("x…")
 
 
-def test_places_in_libraries_are_left_out():
-    told = users_part(raised_by(np.linalg.inv, np.zeros((2, 2))))
-    first, place = told.split("\n  ")
-    assert first == "LinAlgError: Singular matrix"
+@pytest.mark.parametrize(
+    ("call", "argument", "message"),
+    [
+        (np.linalg.inv, np.zeros((2, 2)), "LinAlgError: Singular matrix"),
+        (load_graph, Path("x.onnx"), "EngineryError: x.onnx is missing: run `dvc repro` to make it"),
+    ],
+)
+def test_lines_in_libraries_and_in_enginery_are_left_out(call, argument, message):
+    first, place = describe_user_error(raised_by(call, argument)).split("\n  ")
+    assert first == message
     assert place.startswith(__file__)
 
 
-def test_an_error_without_words_is_its_kind():
+def test_an_error_without_a_message_is_reported_by_its_type():
     def fail():
         raise NotImplementedError
 
-    assert users_part(raised_by(fail)).startswith("NotImplementedError\n")
+    assert describe_user_error(raised_by(fail)).startswith("NotImplementedError\n")
 
 
-def test_code_that_cannot_be_read_is_told_by_its_line():
-    assert users_part(raised_by(compile, "x = 1\ny = (", "/home/user/nets.py", "exec")) == (
+def test_a_syntax_error_is_reported_with_its_line():
+    assert describe_user_error(raised_by(compile, "x = 1\ny = (", "/home/user/nets.py", "exec")) == (
         "SyntaxError: '(' was never closed (/home/user/nets.py, line 2)"
     )

@@ -1,4 +1,4 @@
-"""Models as docs/bring-your-own-model.md brings them, by its own examples, from their samples to the gate."""
+"""The examples of docs/bring-your-own-model.md, from the samples to the gate."""
 
 import sys
 from pathlib import Path
@@ -82,15 +82,13 @@ build: {profile: {height: {min: 15, opt: 16, max: 33}, width: {min: 16, opt: 16,
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A project that makes one precision, whose weights are random: their answers are too close to each other."""
+    """Make a project of one precision. Random weights give scores too close to each other for its usual thresholds."""
     return small_project(tmp_path, monkeypatch, PRECISION)
 
 
-def example(kind, words):
-    """The document's block that holds these words."""
-    (text,) = (
-        block.text for block in blocks(kind) if block.document.stem == "bring-your-own-model" and words in block.text
-    )
+def example(kind, words, document="bring-your-own-model"):
+    """Return the document's block that holds these words."""
+    (text,) = (block.text for block in blocks(kind) if block.document.stem == document and words in block.text)
     return text
 
 
@@ -134,8 +132,8 @@ def test_several_inputs_one_of_integers_and_several_outputs(project, monkeypatch
     labels = [sample.label for sample in Manifest.read(Path("artifacts/samples/validation/manifest.json")).samples]
     assert validation.reference_accuracy == np.mean(scores.argmax(1) == labels)  # not the first output's
     capsys.readouterr()
-    exec(example("python", "Engine.open"), {})
-    assert capsys.readouterr().out == "{'features': (2, 64), 'scores': (2, 4)}\n"
+    exec(example("python", "open_engine", document="python"), {})
+    assert sorted(capsys.readouterr().out.splitlines()) == ["features (4, 64)", "scores (4, 4)"]
 
 
 def test_a_factory_with_a_checkpoint_and_a_fixed_batch(project, monkeypatch):
@@ -154,8 +152,8 @@ def test_a_factory_with_a_checkpoint_and_a_fixed_batch(project, monkeypatch):
     assert record.class_names == ("cat", "dog")
 
 
-def test_images_without_labels_and_a_checkpoint_of_other_than_a_thousand_classes(project, monkeypatch):
-    """The weights alone say how many there are, and each stage that makes the model anew must know."""
+def test_images_without_labels_and_a_checkpoint_of_seven_classes(project, monkeypatch):
+    """Only the weights tell the number of classes, and each stage that makes the model again must know it."""
     photos("data/images/plain")
     torch.manual_seed(0)
     Path("data/weights").mkdir(exist_ok=True)
@@ -197,8 +195,8 @@ def test_an_onnx_file_that_is_already_there(project, monkeypatch):
     assert validation.reference == "ONNX Runtime"
 
 
-def test_a_model_that_tells_no_classes_apart_is_judged_by_its_errors(project, monkeypatch):
-    """One number for two classes, as of a sigmoid, and boxes that look like scores."""
+def test_a_model_without_scores_is_judged_by_its_errors(project, monkeypatch):
+    """The model returns one number for two classes, as a sigmoid does, and boxes that look like scores."""
     photos("data/images/pets/cat", "data/images/pets/dog")
     write_code(monkeypatch, "found", FOUND)
     recipe = """
@@ -227,7 +225,7 @@ def test_maps_whose_size_follows_from_the_images(project, monkeypatch):
     assert validation.engine_accuracy is None
 
 
-def test_code_that_is_not_watched_is_named_where_it_is_run(project, monkeypatch, capsys):
+def test_code_that_is_not_watched_gives_a_warning_in_the_stage_weights(project, monkeypatch, capsys):
     photos("data/images/plain")
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "maps_vendored", raising=False)
@@ -241,7 +239,7 @@ def test_code_that_is_not_watched_is_named_where_it_is_run(project, monkeypatch,
     assert f"MIND: maps:network imports {Path('third/maps_vendored.py').resolve()}, where" in capsys.readouterr().err
 
 
-def test_a_size_that_the_model_refuses_is_told_before_it_is_exported(project, monkeypatch):
+def test_a_size_that_the_model_refuses_is_reported_before_the_export(project, monkeypatch):
     photos("data/images/plain")
     write_code(monkeypatch, "maps", MAPS)
     lay_over(MAPS_RECIPE, TINY, "samples: {validation: 12}", 'model: {source: "maps:picky"}')
@@ -262,7 +260,7 @@ def test_a_size_that_the_model_refuses_is_told_before_it_is_exported(project, mo
         ),
     ],
 )
-def test_the_smallest_and_the_largest_batch_are_tried_before_it_is_exported(project, monkeypatch, largest, model, told):
+def test_the_smallest_and_the_largest_batch_are_tried_before_the_export(project, monkeypatch, largest, model, told):
     photos("data/images/plain")
     write_code(monkeypatch, "maps", MAPS)
     lay_over(MAPS_RECIPE, TINY, "samples: {validation: 12}", f'model: {{source: "maps:{model}"}}')
@@ -271,4 +269,4 @@ def test_the_smallest_and_the_largest_batch_are_tried_before_it_is_exported(proj
         run_stages(monkeypatch, "machine", "samples", "weights", "export")
     assert str(ended.value).startswith(f"export: model.source: {told}")
     assert ("return images.mean((2, 3)) + torch.zeros(8, 3)" in str(ended.value)) == (model == "Few")
-    assert "A single sample it takes" not in str(ended.value)
+    assert "It takes a single sample" not in str(ended.value)

@@ -1,6 +1,6 @@
-"""What depends on each parameter: the stages that list it, and all that follow them.
+"""What depends on a parameter, or on a file that `machine` writes: the stages that list it, and all that follow them.
 
-Whether a follower really runs is decided by content, which test_pipeline.py shows on the running pipeline.
+The content of files decides whether a follower really runs, which test_pipeline.py shows on the running pipeline.
 """
 
 import networkx
@@ -19,22 +19,33 @@ ENDS = {"report", "gate"}
 AFTER_CALIBRATION = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "trace@int8"} | ENDS
 AFTER_EXPORT = {"simplify", "calibrate"} | each("convert", "build", "validate", "benchmark", "trace") | ENDS
 AFTER_WEIGHTS = {"reference", "export"} | AFTER_EXPORT
+RACES = each("validate", "benchmark", "trace")
 DEPENDENTS = {
-    "runtime": {"machine", "samples", "weights"} | AFTER_WEIGHTS,
+    # Parameters. `machine` lists none, as it always runs; it finds the runtime, and the files of the user's model.
+    "runtime": ENDS,
     "samples.seed": {"samples", "weights"} | AFTER_WEIGHTS,
-    "model.source": {"machine", "samples", "weights"} | AFTER_WEIGHTS,
+    "model.source": {"weights"} | AFTER_WEIGHTS,
     "weights.training.seed": {"weights"} | AFTER_WEIGHTS,
     "export.opset": {"export"} | AFTER_EXPORT,
     "calibration.bins": {"calibrate"} | AFTER_CALIBRATION,
     "precisions.int8.keep.nodes": AFTER_CALIBRATION,
     "precisions.bf16.thresholds.cosine": {"validate@bf16"} | ENDS,
-    "build.profile.batch.opt": each("build", "validate", "benchmark", "trace") | ENDS,
+    "build.profile.batch.opt": each("build") | RACES | ENDS,
     "build.profile.batch.max": AFTER_WEIGHTS,
     "build.profile.height": {"export"} | AFTER_EXPORT,
     "precisions.int8.must_pay": ENDS,
-    "inference.threads": each("validate", "benchmark", "trace") | ENDS,
+    "inference.threads": RACES | ENDS,
     "validation.spot_samples": each("validate") | ENDS,
     "benchmark.seconds": each("benchmark") | ENDS,
+    # What `machine` writes.
+    "artifacts/machine.json": RACES | ENDS,
+    "artifacts/target.json": each("build") | RACES | ENDS,
+    "artifacts/dialect.json": each("convert", "build") | RACES | ENDS,
+    "artifacts/tools.json": {"samples", "weights"} | AFTER_WEIGHTS,
+    "artifacts/code/weights.json": {"weights"} | AFTER_WEIGHTS,
+    "artifacts/code/trace.json": each("trace") | ENDS,
+    "artifacts/code/report.json": ENDS,
+    "artifacts/code/gate.json": {"gate"},
 }
 
 
@@ -44,15 +55,20 @@ def graph():
         yield repo.index.graph
 
 
-@pytest.mark.parametrize(("parameter", "dependents"), DEPENDENTS.items(), ids=list(DEPENDENTS))
-def test_what_depends_on_each_parameter(graph, parameter, dependents):
-    listing = {stage for stage in graph if any(lists(dependency, parameter) for dependency in stage.deps)}
+@pytest.mark.parametrize(("changed", "dependents"), DEPENDENTS.items(), ids=list(DEPENDENTS))
+def test_what_depends_on_each_parameter_and_on_each_file_that_machine_writes(graph, changed, dependents):
+    reads = lists_file if changed.startswith("artifacts/") else lists_parameter
+    listing = {stage for stage in graph if any(reads(dependency, changed) for dependency in stage.deps)}
     # DVC's edges point from a stage to what it needs, so what depends on it are its ancestors.
     followers = set().union(*(networkx.ancestors(graph, stage) for stage in listing))
     assert {stage.addressing.removeprefix("dvc.yaml:") for stage in listing | followers} == dependents
 
 
-def lists(dependency, parameter):
-    """Whether a stage's params: entry is the parameter, or a section that holds it, or, without names, the file."""
+def lists_parameter(dependency, parameter):
+    """Tell whether a stage's params: entry is the parameter, a section that holds it, or, without names, the file."""
     listed = getattr(dependency, "params", None)
     return listed == [] or any(parameter == name or parameter.startswith(f"{name}.") for name in listed or ())
+
+
+def lists_file(dependency, path):
+    return dependency.def_path == path

@@ -1,4 +1,4 @@
-"""Engines of earlier commits, out of the cache of a real DVC project whose pipeline copies a record of one."""
+"""Engines of earlier commits, from the cache of a real DVC project. Its pipeline only copies an engine's record."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ import pytest
 
 from enginery.core.errors import EngineryError
 from enginery.engine.record import EngineRecord
-from enginery.regression.earlier_engines import engines_of, hashes_in
+from enginery.regression.earlier_engines import engines_of, parse_hashes
 
 OLD, NEW = 1.0, 2.0
 PIPELINE = """
@@ -30,7 +30,7 @@ def call(project, *command):
 
 @pytest.fixture(scope="module")
 def made(built, run, tmp_path_factory):
-    """Two commits: the engine of the first took a second to build, that of the second two."""
+    """A project with two commits: its engine took one second to build in the first, and two in the second."""
     project = tmp_path_factory.mktemp("project")
     call(project, "git", "init", "-q")
     call(project, "git", "config", "user.name", "a")
@@ -55,50 +55,50 @@ def project(made, monkeypatch):
     return made
 
 
-def seconds(place, precision="int8"):
+def build_seconds(place, precision="int8"):
     with engines_of(str(place)) as find:
         return EngineRecord.read(find(precision) / "engine.json").build_seconds
 
 
 def good_run(folder):
-    """A history's, in which the first commit was the good run."""
+    """Write a history in which the first commit was the good run."""
     for name in ("reports/measurements.json", "dvc.lock"):
         shown = subprocess.run(["git", "show", f"HEAD~1:{name}"], check=True, capture_output=True, text=True).stdout
         (folder / Path(name).name).write_text(shown)
     return (folder / "measurements.json").rename(folder / "good.json")
 
 
-def test_an_earlier_commits_engine_comes_out_of_the_cache_and_the_present_one_lies_there(project):
-    assert seconds("HEAD~1") == OLD
-    assert seconds("HEAD") == NEW
-    assert seconds("reports") == NEW
+def test_an_earlier_engine_comes_from_the_cache_and_the_present_one_from_its_folder(project):
+    assert build_seconds("HEAD~1") == OLD
+    assert build_seconds("HEAD") == NEW
+    assert build_seconds("reports") == NEW
 
 
-def test_what_came_out_of_the_cache_is_gone_afterwards_and_what_lies_in_the_project_stays(project):
+def test_links_to_the_cache_are_removed_afterwards_and_the_projects_own_engine_stays(project):
     for place, stays in {"HEAD~1": False, "reports": True}.items():
         with engines_of(place) as find:
             folder = find("int8")
         assert folder.exists() == stays
-    assert seconds("HEAD~1") == OLD, "the cache itself stays as it is"
+    assert build_seconds("HEAD~1") == OLD, "the cache itself stays as it is"
 
 
-def test_a_good_run_names_its_engines_by_their_hashes(project, tmp_path):
+def test_a_good_run_finds_its_engines_by_their_hashes(project, tmp_path):
     good = good_run(tmp_path)
     with pytest.raises(EngineryError, match=r"good\.json has no good-engines\.json beside it"):
-        seconds(good)
-    (tmp_path / "good-engines.json").write_text(json.dumps(hashes_in((tmp_path / "dvc.lock").read_text(), "it")))
-    assert seconds(good, "fp32") == OLD
+        build_seconds(good)
+    (tmp_path / "good-engines.json").write_text(json.dumps(parse_hashes((tmp_path / "dvc.lock").read_text(), "it")))
+    assert build_seconds(good, "fp32") == OLD
     (tmp_path / "good-engines.json").write_text("[]")
     with pytest.raises(EngineryError, match=r"good-engines\.json is damaged"):
-        seconds(good)
+        build_seconds(good)
 
 
 def test_an_engine_that_was_not_measured_there_is_refused(project, tmp_path):
-    """As after a copy of reports/ alone, or `git checkout` without `dvc checkout`."""
+    """This happens after a copy of reports/ only, or `git checkout` without `dvc checkout`."""
     elsewhere = shutil.copytree(project, tmp_path / "project")
     good_run(tmp_path).rename(elsewhere / "reports" / "measurements.json")
     with pytest.raises(EngineryError, match="is not the one that was measured there: `dvc checkout` brings"):
-        seconds(elsewhere / "reports")
+        build_seconds(elsewhere / "reports")
 
 
 @pytest.mark.parametrize(
@@ -109,29 +109,29 @@ def test_an_engine_that_was_not_measured_there_is_refused(project, tmp_path):
         ("reports", "fp16", "fp16 is missing: run `dvc checkout` or `dvc repro` in that project"),
     ],
 )
-def test_an_engine_that_is_not_there_is_one_sentence(project, place, precision, why):
+def test_a_missing_engine_is_one_sentence(project, place, precision, why):
     with pytest.raises(EngineryError, match=why):
-        seconds(place, precision)
+        build_seconds(place, precision)
 
 
-def test_an_engine_that_is_not_in_the_cache_is_one_sentence(project, tmp_path, monkeypatch):
-    """As in a clone on another machine."""
+def test_an_engine_missing_from_the_cache_is_one_sentence(project, tmp_path, monkeypatch):
+    """This is a clone on another machine."""
     elsewhere = shutil.copytree(project, tmp_path / "clone")
     shutil.rmtree(elsewhere / ".dvc" / "cache")
     monkeypatch.chdir(elsewhere)
     with pytest.raises(EngineryError, match=r"the engine of int8 that HEAD~1 had is not in DVC's cache here"):
-        seconds("HEAD~1")
+        build_seconds("HEAD~1")
 
 
-def test_outside_of_a_dvc_project_it_is_the_same_sentence(project, tmp_path, monkeypatch):
+def test_outside_of_a_dvc_project_the_sentence_is_the_same(project, tmp_path, monkeypatch):
     good = good_run(tmp_path)
     (tmp_path / "good-engines.json").write_text('{"int8": "0123456789abcdef0123456789abcdef.dir"}')
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EngineryError, match="is not in DVC's cache here"):
-        seconds(good)
+        build_seconds(good)
 
 
 @pytest.mark.parametrize("lock", ["[", "a: 1", "stages: [build@int8]", "stages: {build@int8: {outs: []}}"])
-def test_a_lock_that_is_none_is_one_sentence(lock):
-    with pytest.raises(EngineryError, match="it is no lock file of DVC's"):
-        hashes_in(lock, "it")
+def test_a_file_that_is_no_lock_is_one_sentence(lock):
+    with pytest.raises(EngineryError, match="it is not a lock file of DVC"):
+        parse_hashes(lock, "it")

@@ -1,4 +1,4 @@
-"""Races of two engines. What they tell on a real machine, benchmarks/alarm.py measures."""
+"""Races of two engines, mostly with made-up times. benchmarks/alarm.py measures races on a real machine."""
 
 import shutil
 from contextlib import nullcontext
@@ -10,10 +10,11 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
 from enginery.engine.build import build_engine
 from enginery.engine.target import target_of
-from enginery.regression import engine_race as duel_module
-from enginery.regression.comparison import TOGETHER, Outcome, compare_runs, conclusion, deviations_of, judge_race
-from enginery.regression.engine_race import FEWEST_LAPS, MOST_LAPS, PLACEMENT, race_engines, race_sides
-from enginery.regression.speed_change import SpeedChange, together
+from enginery.regression import engine_race as module
+from enginery.regression.changes import TOGETHER, Outcome, conclusion
+from enginery.regression.comparison import compare_runs, judge_race
+from enginery.regression.engine_race import FEWEST_LAPS, LAP_NOISE, MOST_LAPS, race_engines, race_sides
+from enginery.regression.speed_change import SpeedChange, combine, deviations_allowed
 from enginery.speed.timing import Call, Round, Timings
 
 
@@ -23,16 +24,15 @@ def params():
 
 
 @pytest.fixture
-def whole(params, inference):
-    """All parameters, with those of the race."""
+def all_params(params, inference):
     return Params.read().model_copy(update={"benchmark": params, "inference": inference})
 
 
 @pytest.fixture
 def races(monkeypatch):
-    """In a race's place: what each side takes, less for each that was opened before it, and how much rounds scatter.
+    """Replace a race by made-up times: the seconds of each side, how much faster a later copy is, and noise.
 
-    Keeps the seconds that each lap was given.
+    Returns a list that gets the seconds of each lap.
     """
     laps = []
 
@@ -54,24 +54,24 @@ def races(monkeypatch):
                 pace=0.0,
             )
 
-        monkeypatch.setattr(duel_module, "race", race)
+        monkeypatch.setattr(module, "race", race)
         return laps
 
     return make
 
 
-def raced(samples, params):
+def race_made_up_sides(samples, params):
     side = nullcontext(lambda feeds: lambda: None)
     return race_sides({"before": lambda: side, "after": lambda: side}, samples, params, "a race")
 
 
-def judged(shifts):
-    return judge_race("int8", shifts, deviations_of(0.99, len(shifts) + 2))
+def judged(speed_changes):
+    return judge_race("int8", speed_changes, deviations_allowed(0.99, len(speed_changes) + 2))
 
 
-def test_what_takes_longer_is_slower_by_as_much(races, samples, params):
+def test_a_later_engine_that_takes_longer_is_slower_by_as_much(races, samples, params):
     races(2.0, 2.2, noise=0.01)
-    everything, *batches = judged(raced(samples, params))
+    everything, *batches = judged(race_made_up_sides(samples, params))
     assert everything.figure == TOGETHER
     assert everything.outcome == Outcome.REGRESSION
     assert everything.change == pytest.approx(-0.09, abs=0.01)
@@ -79,97 +79,97 @@ def test_what_takes_longer_is_slower_by_as_much(races, samples, params):
     assert (batches[0].before, batches[0].after) == (pytest.approx(2000, rel=0.01), pytest.approx(2200, rel=0.01))
 
 
-def test_an_advantage_of_the_later_places_is_neither_sides(races, samples, params):
+def test_an_advantage_of_copies_opened_later_is_no_change(races, samples, params):
     races(2.0, 2.0, later_is_faster=0.1)
-    assert judged(raced(samples, params))[0].change == pytest.approx(0, abs=1e-6)
+    assert judged(race_made_up_sides(samples, params))[0].change == pytest.approx(0, abs=1e-6)
 
 
-def test_laps_are_added_until_chance_is_small(races, samples, params):
+def test_laps_are_added_until_the_error_is_small(races, samples, params):
     laps = races(2.0, 2.0, noise=0.005)
-    raced(samples, params)
+    race_made_up_sides(samples, params)
     assert len(laps) == FEWEST_LAPS
-    assert 2 * sum(laps) == pytest.approx(params.seconds), "a side has two places in each lap"
+    assert 2 * sum(laps) == pytest.approx(params.seconds), "each lap opens a side twice"
     laps = races(2.0, 2.0, noise=0.065)
-    raced(samples, params)
+    race_made_up_sides(samples, params)
     assert FEWEST_LAPS < len(laps) < MOST_LAPS
     laps = races(2.0, 2.0, noise=0.5)
-    raced(samples, params)
+    race_made_up_sides(samples, params)
     assert len(laps) == MOST_LAPS
 
 
-def test_what_placement_adds_is_shared_by_all_batch_sizes_and_less_with_more_laps(races, samples, params):
+def test_all_batch_sizes_share_the_lap_noise_and_more_laps_make_it_smaller(races, samples, params):
     races(2.0, 2.0)
-    few = list(raced(samples, params).values())
-    assert {each.shared for each in few} == {PLACEMENT / FEWEST_LAPS**0.5}
-    assert together(few).shared == few[0].shared
-    assert together(few).error == pytest.approx(few[0].error / len(few) ** 0.5)
+    few = list(race_made_up_sides(samples, params).values())
+    assert {each.shared for each in few} == {LAP_NOISE / FEWEST_LAPS**0.5}
+    assert combine(few).shared == few[0].shared
+    assert combine(few).error == pytest.approx(few[0].error / len(few) ** 0.5)
     races(2.0, 2.0, noise=0.5)
-    assert {each.shared for each in raced(samples, params).values()} == {PLACEMENT / MOST_LAPS**0.5}
+    assert {each.shared for each in race_made_up_sides(samples, params).values()} == {LAP_NOISE / MOST_LAPS**0.5}
 
 
-def test_a_race_that_leaves_too_much_to_chance_tells_nothing_but_what_is_beyond_it(races, samples, params):
+def test_a_race_that_leaves_too_much_to_chance_shows_only_larger_changes(races, samples, params):
     races(2.0, 2.0, noise=1.0)
-    (only,) = judged(raced(samples, params))
+    (only,) = judged(race_made_up_sides(samples, params))
     assert only.outcome == Outcome.NOT_COMPARABLE
     assert only.again
     assert "may be chance: measure again" in only.why
     races(2.0, 4.0, noise=0.5)
-    assert conclusion(judged(raced(samples, params))) == Outcome.REGRESSION
+    assert conclusion(judged(race_made_up_sides(samples, params))) == Outcome.REGRESSION
 
 
-def test_a_batch_size_that_lost_clearly_is_told_though_the_others_scatter():
-    shifts = {
+def test_a_clear_loss_at_one_batch_size_counts_though_others_are_noisy():
+    speed_changes = {
         "side by side, batch 1": SpeedChange(batch=1, log=-0.3, error=0.005),
         "side by side, batch 8": SpeedChange(batch=8, log=0.3, error=0.2),
     }
-    everything, lost = judged(shifts)
+    everything, lost = judged(speed_changes)
     assert everything.outcome == Outcome.NOT_COMPARABLE
     assert (lost.figure, lost.outcome) == ("side by side, batch 1", Outcome.REGRESSION)
 
 
-def test_a_race_takes_the_place_of_ratios_and_of_what_stood_against_them(run):
+def test_a_race_replaces_ratios_even_if_these_were_not_comparable(run):
     before, after = run(13.0, 4.4), run(9.0, 3.0, others=0.9)
     assert conclusion(compare_runs(before, after, 0.99)) == Outcome.NOT_COMPARABLE
     steady = {f"side by side, batch {batch}": SpeedChange(batch=batch, log=0.001, error=0.01) for batch in (1, 8)}
     changes = compare_runs(before, after, 0.99, {"int8": steady})
     assert conclusion(changes) == Outcome.NO_CHANGE
     assert [change.figure for change in changes][:3] == [TOGETHER, *steady]
-    slower = {figure: shift._replace(log=-0.1) for figure, shift in steady.items()}
+    slower = {figure: change._replace(log=-0.1) for figure, change in steady.items()}
     assert conclusion(compare_runs(before, after, 0.99, {"int8": slower})) == Outcome.REGRESSION
     assert conclusion(compare_runs(before, after, 0.99, {"fp32": slower})) == Outcome.NOT_COMPARABLE
 
 
-def test_engines_are_really_raced(built, tiny_onnx, machine, build, manifest, samples, whole, tmp_path):
-    """Another profile makes another file of the same graph."""
+def test_real_engines_are_raced(built, tiny_onnx, machine, build, manifest, samples, all_params, tmp_path):
+    """Another setting of TF32 makes another file from the same graph."""
     other = build.model_copy(update={"tf32": False})
     folder = tmp_path / "fp32"
     build_engine("fp32", tiny_onnx, target_of(machine, other.tensorrt), other, manifest, folder)
-    shifts = race_engines(built, folder, samples, whole)
-    if len(shifts) == 1:
+    found = race_engines(built, folder, samples, all_params)
+    if len(found) == 1:
         pytest.fail("the two builds are the same file, so nothing was raced")
-    assert [shift.batch for shift in shifts.values()] == [2, 8]
-    assert all(abs(shift.log) < 1 and 0 < shift.before < 1000 and 0 < shift.after < 1000 for shift in shifts.values())
+    assert [change.batch for change in found.values()] == [2, 8]
+    assert all(abs(each.log) < 1 and 0 < each.before < 1000 and 0 < each.after < 1000 for each in found.values())
 
 
-def test_the_same_file_needs_no_race(races, built, samples, whole, tmp_path):
+def test_the_same_file_needs_no_race(races, built, samples, all_params, tmp_path):
     laps = races(1.0, 1.0)
     copy = shutil.copytree(built, tmp_path / "fp32")
-    assert conclusion(judged(race_engines(built, copy, samples, whole))) == Outcome.NO_CHANGE
+    assert conclusion(judged(race_engines(built, copy, samples, all_params))) == Outcome.NO_CHANGE
     assert not laps
 
 
-def test_engines_of_other_tensors_are_not_raced(
-    built, pair_onnx, pair_build, machine, manifest, samples, whole, tmp_path
+def test_engines_with_different_tensors_are_not_raced(
+    built, pair_onnx, pair_build, machine, manifest, samples, all_params, tmp_path
 ):
     two = manifest.model_copy(update={"inputs": ("image", "numbers"), "preprocessing": None})
     folder = tmp_path / "pair"
     build_engine("fp32", pair_onnx, target_of(machine, pair_build.tensorrt), pair_build, two, folder)
     with pytest.raises(EngineryError, match="fp32: the two engines take or give other tensors"):
-        race_engines(built, folder, samples, whole)
+        race_engines(built, folder, samples, all_params)
 
 
-def test_an_engine_of_another_version_is_not_opened(built, machine, monkeypatch, samples, whole):
+def test_an_engine_of_another_version_is_not_opened(built, machine, monkeypatch, samples, all_params):
     newer = machine.model_copy(update={"runtime_version": "9999.1"})
-    monkeypatch.setattr(duel_module, "describe_machine", lambda runtime: newer)
+    monkeypatch.setattr(module, "describe_machine", lambda runtime: newer)
     with pytest.raises(EngineryError, match="was built for another machine: runtime_version"):
-        race_engines(built, built, samples, whole)
+        race_engines(built, built, samples, all_params)

@@ -1,22 +1,33 @@
 """Made-up findings, for tables, pages and pictures."""
 
+import numpy as np
 import pytest
 
-from enginery.accuracy.records import Errors, Spot, Validation
+from enginery.accuracy.agreement import spread
+from enginery.accuracy.records import Errors, Spot, Spread, Validation
 from enginery.core.params.build import Profile, Range
 from enginery.engine.record import EngineRecord, Layer, LayerTime
 from enginery.engine.target import target_of
 from enginery.graph.interface import Interface, TensorSpec
+from enginery.model.records import PYTORCH
 from enginery.report.evidence import Evidence, Findings
 from enginery.speed.layer_times import Trace
-from enginery.speed.records import Benchmark, Contention, Latency, Pace, PeakMemory, Ratio, Throughput
+from enginery.speed.records import Benchmark, Contention, Latency, MachinePace, PeakMemory, Ratio, Throughput
 
 BATCHES = (1, 8)
 
 
+def spread_of_images(error: float) -> Spread:
+    """Return the errors of 200 single images, scattered around an error as they are in practice."""
+    rng = np.random.default_rng(0)
+    wanted = rng.normal(0, 3, (200, 10)).astype(np.float32)
+    got = wanted * (1 + error * rng.normal(size=wanted.shape)).astype(np.float32)
+    return spread({"logits": wanted}, {"logits": got}, "logits")
+
+
 @pytest.fixture
 def evidence(machine, build, manifest):
-    """What was found out about one precision; a ratio is (median, low, high) at every batch size."""
+    """Return a maker of evidence on one precision, whose ratio is (median, low, high) at every batch size."""
 
     def make(precision, ratio=(2.0, 1.9, 2.1), relative=0.01, broken=(), executed=None, batches=BATCHES):
         median, low, high = ratio
@@ -51,9 +62,12 @@ def evidence(machine, build, manifest):
                 build_seconds=1.25,
                 preprocessing=manifest.preprocessing,
                 class_names=manifest.class_names,
+                scores=None,
             ),
             validation=Validation(
                 precision=precision,
+                reference=PYTORCH,
+                engine="2" * 64,
                 samples=512,
                 reference_accuracy=0.9876,
                 graph_accuracy=0.98,
@@ -66,6 +80,7 @@ def evidence(machine, build, manifest):
                 resized=(),
                 loss_comes_from="precision",
                 broken=broken,
+                spread=spread_of_images(relative),
             ),
             benchmark=Benchmark(
                 precision=precision,
@@ -83,6 +98,7 @@ def evidence(machine, build, manifest):
                         compute=None,
                         spread=0.02,
                         outliers=0.0,
+                        warm_up_drift=0.0,
                         images_per_second=1000 / milliseconds,
                     )
                     for batch in batches
@@ -92,7 +108,7 @@ def evidence(machine, build, manifest):
                     Ratio(baseline="eager", batch=batch, rounds=20, median=median, low=low, high=high)
                     for batch in batches
                 ),
-                pace=Pace(microseconds=5.0, rounds=40, set_aside=0),
+                pace=MachinePace(microseconds=5.0, rounds=40, set_aside=0),
                 throughput=tuple(
                     Throughput(
                         batch=batch,
@@ -105,12 +121,14 @@ def evidence(machine, build, manifest):
                     for batch in batches
                     for requests in (1, 2)
                 ),
-                contention=Contention(cores=2, others=0.0, stolen=0.0),
+                contention=Contention(cores=2, others=0.0, stolen=0.0, throttled=0.0),
                 peak_memory={
                     "engine": PeakMemory(host=150.4, device=None),
                     "eager": PeakMemory(host=800.2, device=None),
                 },
+                isolated_compute={},
                 gpu=None,
+                pytorch="2.15.0",
             ),
             trace=Trace(
                 precision=precision,
@@ -133,7 +151,7 @@ def findings(machine):
 
 @pytest.fixture
 def crowded(findings, evidence):
-    """Two dots as they lay on an H200, two that are one to the eye, and one alone."""
+    """Return findings with two dots as close as on an H200, two at nearly the same place, and a single one."""
     speeds = {"fp32": 1.63, "fp16": 1.55, "bf16": 0.28, "int8": 0.26, "fp8": 0.9}
     errors = {"fp32": 1e-4, "fp16": 1.2e-4, "bf16": 2e-3, "int8": 2e-3, "fp8": 1e-3}
     return findings(*(evidence(name, (at, at, at), relative=errors[name]) for name, at in speeds.items()))

@@ -37,31 +37,31 @@ def test_an_addition_that_is_fused_into_another_convolution_pairs_nothing():
     assert paired(ours, theirs) == {("conv_1,add", "conv_1"), ("conv_2", "conv_2,add")}
 
 
-def test_what_one_compiler_did_not_fuse_stands_alone():
+def test_a_layer_that_the_other_compiler_fused_has_no_counterpart():
     ours, theirs = [layer("conv_1"), reorder("add", 0.5)], [layer("conv_1,add")]
     found = compare(ours, theirs)
     assert [(pair.ours.name, pair.theirs.name) for pair in found.pairs] == [("conv_1", "conv_1,add")]
-    assert [one.name for one in found.ours_alone] == ["add"]
+    assert [one.name for one in found.only_ours] == ["add"]
 
 
-def test_the_one_layer_that_is_called_after_the_output_is_matched_with_the_one_that_is_left():
+def test_the_only_layers_left_on_both_sides_are_a_pair():
     ours, theirs = [layer("conv_1"), layer("logits")], [layer("conv_1"), layer("node_linear")]
     assert ("logits", "node_linear") in paired(ours, theirs)
     assert compare(ours, theirs).unmatched == []
 
 
-def test_of_several_that_are_left_none_is_guessed():
+def test_several_layers_left_on_both_sides_are_not_paired():
     ours, theirs = [layer("boxes"), layer("scores")], [layer("node_1"), layer("node_2")]
     found = compare(ours, theirs)
     assert found.pairs == []
     assert [one.name for one in found.unmatched] == ["boxes", "scores"]
 
 
-def test_layers_that_do_not_compute_and_have_no_counterpart_are_told_the_slowest_first():
+def test_layers_that_only_one_engine_has_are_listed_the_slowest_first():
     ours = [layer("conv_1"), reorder("quantize", 0.1), reorder("reorder", 0.3), reorder("constant", 0.0)]
     found = compare(ours, [layer("conv_1"), reorder("cast", 0.2)])
-    assert [one.name for one in found.ours_alone] == ["reorder", "quantize"]
-    assert [one.name for one in found.theirs_alone] == ["cast"]
+    assert [one.name for one in found.only_ours] == ["reorder", "quantize"]
+    assert [one.name for one in found.only_theirs] == ["cast"]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_layer_lost_if_it_is_slower_by_more_than_noise(ours, lost):
     assert bool(losses(found, whole=10.0)) == lost
 
 
-def test_a_loss_that_is_nothing_of_the_whole_is_not_told():
+def test_a_loss_that_is_negligible_for_the_engine_is_left_out():
     found = compare([layer("conv_1", 0.02), layer("conv_2", 3.0)], [layer("conv_1", 0.01), layer("conv_2", 1.0)])
     assert [pair.ours.name for pair in losses(found, whole=10.0)] == ["conv_2"]
 
@@ -104,7 +104,7 @@ def test_a_name_is_shortened_to_its_main_node(name, short):
     assert short_name(layer(name)) == short
 
 
-def test_kernels_are_left_out_of_what_kind_a_layer_is():
+def test_the_kind_of_a_layer_leaves_out_its_kernel():
     assert short_kind(layer("x", kind="CaskConvolution sm80_xmma_fprop_tilesize128x64x32")) == "CaskConvolution"
     assert short_kind(layer("x", kind="Reorder")) == "Reorder"
 

@@ -1,4 +1,4 @@
-"""DVC's plots: what the templates draw is in the data."""
+"""DVC's plots: their templates draw fields that the data has."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ ROWS = {"latency": latency_rows, "tradeoff": lambda found: tradeoff_rows(found, 
 
 
 def values_of(node, name):
-    """Every value of this name, at any depth."""
+    """Yield every value of this name, at any depth."""
     if isinstance(node, dict):
         yield from (value for key, value in node.items() if key == name)
     for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
@@ -37,7 +37,7 @@ def test_a_template_draws_what_is_in_its_data(name, findings, evidence):
 
 
 def filled(name, rows):
-    """The template as DVC fills it for two revisions, the earlier one slower."""
+    """Return the template as DVC fills it for two revisions, the earlier one slower."""
     plot = PLOTS[name]
     (x,), (y,) = ([plot[axis]] if isinstance(plot[axis], str) else plot[axis].values() for axis in ("x", "y"))
     slower = [row | {y: str(1.5 * float(row[y]))} for row in rows]
@@ -49,7 +49,7 @@ def filled(name, rows):
 
 @pytest.mark.parametrize("name", PLOTS)
 def test_a_template_is_drawn_from_the_reports_data(name):
-    """By Vega-Lite itself, which does not mind fields that are not there."""
+    """Vega-Lite itself draws it, and ignores fields that are missing."""
     vega = pytest.importorskip("vl_convert", reason="`make test` installs what draws DVC's plots")
     with (ROOT / f"reports/plots/{name}.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -62,8 +62,8 @@ def test_a_template_is_drawn_from_the_reports_data(name):
     assert not re.search("NaN|undefined|null|Infinity", drawn)
 
 
-def test_what_is_not_to_be_shipped_is_hollow_and_says_why(findings, evidence):
-    """In a revision from before the verdict was told, all are drawn as they were."""
+def test_precisions_that_cannot_be_shipped_are_hollow_and_say_why(findings, evidence):
+    """Data of an old revision, without a verdict, is drawn without hollow points."""
     vega = pytest.importorskip("vl_convert", reason="`make test` installs what draws DVC's plots")
     found = findings(evidence("fp32"), evidence("fp16", executed="fp32"), evidence("int8", broken=("a",)))
     rows = tradeoff_rows(found, {"int8": ("a",)}).astype(str).to_dict("records")

@@ -1,16 +1,26 @@
-"""What importing costs and needs, each in a fresh interpreter."""
+"""What importing costs and needs, each in a fresh interpreter; and which room may import which."""
 
+import ast
+import graphlib
 import json
 import subprocess
 import sys
 
+import pytest
 from support.paths import ROOT
+
+from enginery.pipeline.source import imports_of
 
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for folder in ("enginery", "stages")
     for path in (ROOT / folder).rglob("*.py")
 )
+# Each room imports only rooms that stand before it. None but `stages` imports `pipeline`, which imports `core` alone.
+ROOMS = (
+    "core", "pipeline", "data", "graph", "model", "quantization", "engine", "accuracy", "speed", "regression", "report",
+    "bundle", "cli",
+)  # fmt: skip
 LIGHT_STAGES = ("machine", "samples", "calibrate", "convert", "build", "validate", "trace", "report", "gate")
 
 
@@ -42,5 +52,39 @@ def test_openvino_is_loaded_only_when_it_is_used():
 
 
 def test_reading_parameters_and_records_is_cheap():
-    loaded = imported(["enginery.core.params", "enginery.core.record"])
+    loaded = imported(["enginery.core.params.all", "enginery.core.record"])
     assert not loaded & {"numpy", "onnx", "torch", "pandas"}
+
+
+def test_every_room_is_in_the_order():
+    assert {path.parent.name for path in (ROOT / "enginery").glob("*/__init__.py")} == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_the_rooms_before_it(room):
+    allowed = {"core", "pipeline"} if room == "pipeline" else {*ROOMS[: ROOMS.index(room) + 1]} - {"pipeline"}
+    for module in MODULES:
+        if module.startswith(f"enginery.{room}."):
+            rooms = {name.split(".")[1] for name in imported_by(parsed(module)) if name.startswith("enginery.")}
+            assert rooms <= allowed, module
+
+
+def test_no_module_imports_itself_through_others():
+    """An import within a function is no part of a circle: it runs when all modules are there."""
+    at_once = {module: ast.Module(parsed(module).body, []) for module in MODULES}
+    for tree in at_once.values():
+        tree.body = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    graphlib.TopologicalSorter({module: imported_by(tree) for module, tree in at_once.items()}).prepare()
+
+
+def parsed(module):
+    path = ROOT.joinpath(*module.split("."))
+    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
+
+
+def imported_by(tree):
+    """Return the modules of the project that are imported, except for type checkers alone."""
+    found = set()
+    for name in imports_of(tree):
+        found |= {name if name in MODULES else name.rpartition(".")[0]} & {*MODULES}
+    return found

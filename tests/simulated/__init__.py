@@ -21,13 +21,13 @@ SITE = Path(__file__).parent / "site"
 
 
 def environment(version: str, failure: str = "", **more: str) -> dict[str, str]:
-    """For a process that is to run on the simulated machine."""
+    """Return the environment of a process that runs on the simulated machine."""
     path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
     return os.environ | {"PYTHONPATH": path, "SIMULATED_TENSORRT": version, "SIMULATED_FAILURE": failure} | more
 
 
 def failing(what: str) -> bool:
-    """Whether SIMULATED_FAILURE, a list with commas, asks for this failure.
+    """Tell whether SIMULATED_FAILURE, a list with commas, asks for this failure.
 
     TensorRT: build_none, cache_refused, out_of_memory_build, deserialize_none, out_of_memory_run, wrong_shape,
     unwritten_output, execute_false. CUDA: no_device, old_driver, or the name of any function. NVML: hidden_processes,
@@ -37,12 +37,12 @@ def failing(what: str) -> bool:
 
 
 def install() -> None:
-    """Put the simulation in the real modules' place, for whoever imports them from now on."""
+    """Let all imports from now on find the simulation in place of the real modules."""
     sys.meta_path.insert(0, _Finder())
 
 
 def real_module(name: str) -> ModuleType:
-    """What the simulation takes the place of: for itself, and not to be found by anybody else."""
+    """Import a real module for the simulation itself, so that no other code finds it."""
     simulating = [finder for finder in sys.meta_path if isinstance(finder, _Finder)]
     sys.meta_path[:] = [finder for finder in sys.meta_path if finder not in simulating]
     module = importlib.import_module(name)
@@ -65,7 +65,7 @@ class _Finder(MetaPathFinder, Loader):
         return importlib.import_module(f"{__name__}.{MODULES[spec.name]}")
 
     def exec_module(self, module):
-        """Importing it did."""
+        """Do nothing: `create_module` has executed it."""
 
 
 def _patched_torch(path) -> ModuleSpec | None:

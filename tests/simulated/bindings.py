@@ -14,7 +14,7 @@ LIBRARIES = ("libnvinfer.so.{}", "libnvinfer_plugin.so.{}", "libnvonnxparser.so.
 
 
 def load_bindings(version: str):
-    """A process can have one version."""
+    """Load the bindings of one version: a process can have only one."""
     folder = FOLDER / f"tensorrt-{version}"
     if not (folder / "tensorrt_bindings").is_dir():
         raise RuntimeError(f"{folder} has no bindings of TensorRT {version}: `make test` installs them")
@@ -31,7 +31,7 @@ def load_bindings(version: str):
 
 
 def _stubs(generation: str) -> list[Path]:
-    """Compiled once. The bindings find them by the names written into them."""
+    """Compile the libraries once. The bindings find them by the names inside them."""
     folder = FOLDER / f"stubs-{generation}"
     libraries = [folder / name.format(generation) for name in LIBRARIES]
     for library in libraries:

@@ -1,4 +1,4 @@
-"""What tests/test_simulation.py runs with pytest on the simulated machine, once for each version of TensorRT."""
+"""Hold the simulation against the real bindings: tests/engine/test_simulation.py runs this for each version."""
 
 import ctypes
 import gc
@@ -55,10 +55,10 @@ class Reader(trt.IStreamReaderV2):
 class Profiler(trt.IProfiler):
     def __init__(self):
         trt.IProfiler.__init__(self)
-        self.told = []
+        self.times = []
 
     def report_layer_time(self, layer_name, ms):
-        self.told.append((layer_name, ms))
+        self.times.append((layer_name, ms))
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def plan(tiny_onnx, log):
 
 @pytest.fixture
 def device():
-    """Memory that is given back, on a stream."""
+    """Make a stream and a function that allocates memory, which is freed at the end."""
     (_, stream), blocks = cudart.cudaStreamCreateWithFlags(cudart.cudaStreamNonBlocking), []
 
     def allocate(size):
@@ -126,7 +126,7 @@ def layers(plan, log, shaped=True):
 
 
 def execute(plan, log, images, device, **attributes):
-    """What comes back, after one inference through device memory."""
+    """Run one inference through device memory, and return the outputs before and after the stream is waited for."""
     stream, allocate = device
     engine = trt.Runtime(log).deserialize_cuda_engine(plan)
     context = engine.create_execution_context()
@@ -158,7 +158,7 @@ def test_the_version_is_that_of_the_real_bindings():
     assert trt.DataType.__module__ == REAL
 
 
-def test_whatever_the_simulation_offers_the_real_classes_have():
+def test_the_real_classes_have_all_that_the_simulation_has():
     assert len(Simulated._classes) > 12
     for name, simulated in Simulated._classes.items():
         real = getattr(__import__("tensorrt_bindings"), name)
@@ -238,7 +238,7 @@ def test_tensors_are_described_with_real_types(tiny_onnx, log):
     assert tuple(tensor.shape) == (-1, 3, 8, 8)
 
 
-def test_what_is_not_onnx_is_refused(tmp_path, log):
+def test_a_file_that_is_not_onnx_is_refused(tmp_path, log):
     (tmp_path / "broken.onnx").write_bytes(b"nonsense")
     for path, code in {"broken.onnx": "MODEL_DESERIALIZE_FAILED", "none.onnx": "INVALID_VALUE"}.items():
         _, _, parser, parsed = parse(tmp_path / path, log)
@@ -317,7 +317,7 @@ def test_a_reader_is_asked_as_the_real_bindings_ask(plan, log):
     assert len(reader.asked) > 5  # again for what is left, until it has all
 
 
-def test_what_a_reader_may_not_return_ends_the_reading(plan, log, capfd):
+def test_a_wrong_result_of_a_reader_ends_the_reading(plan, log, capfd):
     reader = Reader(bytes(plan))
     reader.read = lambda size, stream: None
     assert trt.Runtime(log).deserialize_cuda_engine(reader) is None
@@ -346,7 +346,7 @@ def test_a_version_compatible_plan_needs_permission_to_run_its_code(tiny_onnx, l
     assert runtime.deserialize_cuda_engine(plan)
 
 
-def test_an_engine_tells_its_tensors_and_profile(plan, log):
+def test_an_engine_describes_its_tensors_and_profile(plan, log):
     engine = trt.Runtime(log).deserialize_cuda_engine(plan)
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
     assert names == ["input", "logits"]
@@ -420,22 +420,22 @@ def test_a_buffer_that_is_too_small_is_an_illegal_access(plan, log, device):
     assert status == cudart.cudaError_t.cudaErrorIllegalAddress
 
 
-def test_a_profiler_is_told_every_layer_of_a_call_that_waits_for_them(plan, log, device):
+def test_a_profiler_receives_every_layer_of_a_call_that_waits_for_them(plan, log, device):
     profiler = Profiler()
     before, after = execute(plan, log, images(4), device, profiler=profiler)
     assert np.array_equal(before, after)  # without a profiler, the work would not have been done yet
-    assert [name for name, _ in profiler.told] == list(layers(plan, log))
-    assert all(isinstance(milliseconds, float) and milliseconds > 0 for _, milliseconds in profiler.told)
+    assert [name for name, _ in profiler.times] == list(layers(plan, log))
+    assert all(isinstance(milliseconds, float) and milliseconds > 0 for _, milliseconds in profiler.times)
 
 
-def test_a_profiler_that_is_to_be_told_later_is_not_told_by_the_call(plan, log, device):
+def test_a_profiler_receives_nothing_from_a_call_if_it_asks_for_a_later_report(plan, log, device):
     profiler = Profiler()
     before, after = execute(plan, log, images(4), device, profiler=profiler, enqueue_emits_profile=False)
     assert not np.allclose(before, after)
-    assert profiler.told == []
+    assert profiler.times == []
 
 
-def test_only_what_the_bindings_take_for_a_profiler_is_one(plan, log, device):
+def test_the_bindings_refuse_what_is_no_profiler(plan, log, device):
     class Unfinished(trt.IProfiler):
         def __init__(self):
             """The bindings ask for more."""
@@ -448,7 +448,7 @@ def test_only_what_the_bindings_take_for_a_profiler_is_one(plan, log, device):
         execute(plan, log, images(4), device, profilers=Profiler())
 
 
-def test_a_profiler_with_other_parameters_is_told_nothing_and_nothing_fails(plan, log, device, capfd):
+def test_a_profiler_with_other_parameters_receives_nothing_and_nothing_fails(plan, log, device, capfd):
     class Wrong(Profiler):
         def report_layer_time(self, ms):
             """The bindings hand over the name first."""
@@ -469,10 +469,10 @@ def test_a_profiled_call_cannot_be_captured(plan, log, device):
     assert not context.execute_async_v3(stream)
     status, _ = cudart.cudaStreamEndCapture(stream)
     assert int(status)
-    assert profiler.told == []
+    assert profiler.times == []
 
 
-def test_layers_are_told_by_kernel_and_type(tiny_onnx, tmp_path, log):
+def test_layers_are_described_with_kernel_and_type(tiny_onnx, tmp_path, log):
     assert "tf32" in layers(build(tiny_onnx, log), log)["conv1"]["TacticName"]
     exact = build(tiny_onnx, log, change=lambda config: config.clear_flag(trt.BuilderFlag.TF32))
     conv = layers(exact, log)["conv1"]

@@ -1,8 +1,8 @@
 # ruff: noqa: N802, N803 - names and parameters are NVIDIA's
 """`cuda.bindings.runtime` with host memory for device memory; its enumerations are the real ones.
 
-A stream is a queue: what is put on it happens when somebody waits for it, so that a forgotten wait is seen. Memory that
-no function here gave is not accepted, so that copies must use pinned memory. `allocated` tells what was not given back.
+A stream is a queue: its work is done when somebody waits for it, so that a forgotten wait is seen. Memory that no
+function here allocated is not accepted, so that copies must use pinned memory. `allocated` counts what was not freed.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from simulated.surface import same_signature
 real = real_module("cuda.bindings.runtime")
 BUS_ADDRESS, DEVICE_NAME = b"0000:01:00.0", "Simulated GPU"
 DRIVER_SUPPORTS = 13000
-GARBAGE = 0xCD  # what fresh memory holds: nothing may rely on zeros
+GARBAGE = 0xCD  # the content of fresh memory: nothing may rely on zeros
 
 
 class _Block(NamedTuple):
@@ -60,7 +60,7 @@ def __getattr__(name: str):
 
 
 def allocated() -> dict[str, int]:
-    """How many of each there are that were not given back."""
+    """Count what was not freed, by kind."""
     blocks = list(_memory.values())
     held = {"device": sum(block.on_device for block in blocks), "host": sum(not block.on_device for block in blocks)}
     others = {"streams": _streams, "events": _events, "graphs": _graphs, "executables": _executables}
@@ -68,7 +68,7 @@ def allocated() -> dict[str, int]:
 
 
 def forget() -> None:
-    """What a process leaves allocated dies with it."""
+    """Free everything, as the end of a process does."""
     for things in (_memory, _streams, _events, _graphs, _executables):
         things.clear()
 
@@ -95,7 +95,7 @@ def require_memory(address: int, size: int, on_device: bool, status: str = "cuda
 
 
 def _simulates(results: int = 0) -> Callable[[Callable], Callable]:
-    """Called and answering like the real function: the status first, then the results."""
+    """Make a function answer like the real one: the status first, then the results."""
 
     def decorate(function: Callable) -> Callable:
         @functools.wraps(function)
@@ -187,7 +187,7 @@ def cudaMemcpyAsync(dst, src, count, kind, stream):
         require_memory(dst, count, to_device, status)
 
     def copy() -> None:
-        check("cudaErrorIllegalAddress")  # it may have been freed since
+        check("cudaErrorIllegalAddress")  # the memory may have been freed since
         ctypes.memmove(dst, src, count)
 
     check("cudaErrorInvalidValue")
@@ -230,7 +230,7 @@ def cudaEventCreate():
 def cudaEventRecord(event, stream):
     found = _found(_events, event)
     if is_capturing(stream):
-        return  # it orders the graph's work and takes no time
+        return  # in a graph an event only orders the work
 
     def happen() -> None:
         found.seconds = time.perf_counter()
@@ -324,7 +324,7 @@ def _release(address: int, on_device: bool) -> None:
 
 
 def _require_no_capture() -> None:
-    """Memory is not given, and nothing waited for, while this thread captures; trying ends the capture."""
+    """Refuse to allocate or to wait while this thread captures, and spoil the capture."""
     capturing = [stream for stream in _streams.values() if stream.captured is not None]
     for stream in capturing:
         stream.spoiled = True

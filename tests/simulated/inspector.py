@@ -1,11 +1,11 @@
-"""What an engine would say of its layers, as far as the graph tells: NVIDIA's layout, words and kernel names."""
+"""Describe the layers of an engine from its graph, in NVIDIA's layout, with its words and names of kernels."""
 
 import onnx
 from onnx import TensorProto
 
 KINDS = {"Conv": ("CaskConvolution", "correlation"), "Gemm": ("CaskGemmMatrixMultiply", "gemm")}
 KINDS["MatMul"] = KINDS["Gemm"]
-INVISIBLE = ("QuantizeLinear", "DequantizeLinear", "Constant", "Identity", "Cast")  # become part of others
+INVISIBLE = ("QuantizeLinear", "DequantizeLinear", "Constant", "Identity", "Cast")  # become part of other layers
 TYPES = {
     TensorProto.FLOAT: "Float",
     TensorProto.FLOAT16: "Half",
@@ -26,7 +26,7 @@ TACTICS = {
 
 
 def describe_layers(model: onnx.ModelProto, settings: dict) -> list[dict]:
-    """A convolution that Myelin compiles is called otherwise; here it compiles all of them, or in 10.9 none."""
+    """Describe all layers. Myelin, which names layers differently, compiles all of them here, and in 10.9 none."""
     graph = _Graph(model, settings)
     myelin = not settings["version"].startswith("10.9.")
     return [graph.layer(node, myelin) for node in graph.nodes if node.op_type not in INVISIBLE]
@@ -66,7 +66,7 @@ class _Graph:
         }
 
     def _type(self, name: str) -> str:
-        """What is quantized is read in its quantized type; without strong typing, everything is float."""
+        """Return the type that a tensor is read in: its quantized type, or float where typing is not strong."""
         maker = self._makers.get(name)
         if maker and maker.op_type == "DequantizeLinear":
             return self._type(maker.input[0])

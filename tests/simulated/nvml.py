@@ -24,7 +24,7 @@ def __getattr__(name: str):
 
 
 def _simulates(function: Callable) -> Callable:
-    """Refuses to answer before nvmlInit, and about other GPUs."""
+    """Make a function refuse to answer before nvmlInit, and about other GPUs."""
 
     @functools.wraps(function)
     def call(*arguments: object, **named: object):

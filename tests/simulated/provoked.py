@@ -1,6 +1,6 @@
-"""What can go wrong with TensorRT, provoked on the simulated machine: tests/test_simulation.py runs this with pytest.
+"""Provoke failures of TensorRT on the simulated machine: tests/engine/test_simulation.py runs this with pytest.
 
-Each failure is one sentence, leaves no half-made engine, and gives all memory back.
+Each failure is one sentence, leaves no unfinished engine, and frees all memory.
 """
 
 import contextlib
@@ -54,8 +54,8 @@ def gpu():
 @pytest.fixture
 def make(tiny_onnx, gpu, build, manifest, tmp_path):
     def make(name="engine", **changes):
-        told = build.model_copy(update={"tensorrt": build.tensorrt.model_copy(update=changes)})
-        build_engine("fp32", tiny_onnx, target_of(gpu, told.tensorrt), told, manifest, tmp_path / name)
+        chosen = build.model_copy(update={"tensorrt": build.tensorrt.model_copy(update=changes)})
+        build_engine("fp32", tiny_onnx, target_of(gpu, chosen.tensorrt), chosen, manifest, tmp_path / name)
         return tmp_path / name
 
     return make
@@ -72,12 +72,12 @@ def images():
 
 
 def load(folder):
-    """Past our own check of the plan's hash."""
+    """Load a plan without the check of its hash."""
     blueprint = EngineRecord.read(folder / "engine.json").blueprint
     return load_runtime("tensorrt").load(folder, blueprint, PLAIN, 1)
 
 
-def told(action):
+def refusal(action):
     with pytest.raises(EngineryError) as caught:
         action()
     text = str(caught.value)
@@ -99,18 +99,18 @@ def test_the_simulated_gpu_is_taken_by_auto(gpu):
         ("out_of_memory_build", "out of memory.*lower build.profile.batch.max, or end other programs"),
     ],
 )
-def test_a_build_that_gives_nothing_tells_tensorrts_reason(make, fail, tmp_path, failure, words):
+def test_a_build_that_fails_gives_tensorrts_reason(make, fail, tmp_path, failure, words):
     fail(failure)
-    sentence = told(make)
+    sentence = refusal(make)
     assert sentence.startswith("TensorRT cannot build ")
     assert re.search(words, sentence), sentence
     assert not list(tmp_path.iterdir())
 
 
-def test_an_engine_that_cannot_be_deserialized_tells_why(make, gpu, fail):
+def test_an_engine_that_cannot_be_deserialized_says_why(make, gpu, fail):
     folder = make()
     fail("deserialize_none")
-    sentence = told(lambda: open_engine(folder, gpu, PLAIN))
+    sentence = refusal(lambda: open_engine(folder, gpu, PLAIN))
     assert sentence.startswith(f"TensorRT cannot load {folder / 'engine.plan'}: ")
     assert "Run `dvc repro` to build it again" in sentence
 
@@ -120,21 +120,21 @@ def test_a_plan_of_another_tensorrt_is_refused_in_its_words(make):
     plan = folder / "engine.plan"
     version = load_runtime("tensorrt").version()
     plan.write_bytes(plan.read_bytes().replace(version.encode(), version.replace("1", "0").encode()))
-    assert "ersion tag does not match" in told(lambda: load(folder))
+    assert "ersion tag does not match" in refusal(lambda: load(folder))
 
 
 @pytest.mark.parametrize("damage", [lambda plan: b"", lambda plan: plan[:-100], lambda plan: b"\x08" + plan])
-def test_what_is_no_plan_is_refused(make, damage):
+def test_a_damaged_plan_is_refused(make, damage):
     folder = make()
     plan = folder / "engine.plan"
     plan.write_bytes(damage(plan.read_bytes()))
-    assert told(lambda: load(folder)).startswith("TensorRT cannot load ")
+    assert refusal(lambda: load(folder)).startswith("TensorRT cannot load ")
 
 
 def test_an_engine_of_another_gpu_is_refused_before_tensorrt_sees_it(make, gpu):
     folder = make()
     other = gpu.model_copy(update={"device_name": "NVIDIA A100", "capability": "8.0"})
-    sentence = told(lambda: open_engine(folder, other, PLAIN))
+    sentence = refusal(lambda: open_engine(folder, other, PLAIN))
     assert "device_name 'Simulated GPU' there and 'NVIDIA A100' here" in sentence
     assert "compute capability 8.9 there and 8.0 here" in sentence
 
@@ -157,7 +157,7 @@ def test_a_run_that_fails_is_a_sentence(make, gpu, fail, images, inference, fail
 
 
 def test_a_cleanup_that_fails_as_well_does_not_hide_the_cause(make, gpu, fail, images):
-    """After a fault on the GPU every call fails. What is then left allocated dies with the process."""
+    """After a fault on the GPU every call fails. Memory that is then still allocated is freed with the process."""
     engine = open_engine(make(), gpu, PLAIN)
     fail("execute_false,cudaFree,cudaFreeHost,cudaEventDestroy,cudaStreamDestroy,cudaGraphExecDestroy")
     with pytest.raises(EngineryError, match="TensorRT cannot run the engine: "), engine:
@@ -168,7 +168,7 @@ def test_a_cleanup_that_fails_as_well_does_not_hide_the_cause(make, gpu, fail, i
 
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
 @pytest.mark.parametrize("failure", ["wrong_shape", "cudaGraphInstantiate"])
-def test_what_failed_for_one_shape_leaves_the_next_run_right(make, gpu, fail, images, inference, failure):
+def test_a_run_after_a_failure_for_another_shape_is_right(make, gpu, fail, images, inference, failure):
     with open_engine(make(), gpu, inference) as engine:
         wanted = engine.run({"input": images})["logits"]
         fail(failure)
@@ -183,12 +183,12 @@ def test_what_failed_for_one_shape_leaves_the_next_run_right(make, gpu, fail, im
 def test_an_output_that_outgrows_its_memory_is_a_sentence(
     coarse_onnx, pair_build, gpu, manifest, tmp_path, monkeypatch
 ):
-    """Its memory is taken at the largest images, where it should be largest."""
+    """Its memory is allocated for the largest images, where it should be largest."""
     folder = tmp_path / "coarse"
     build_engine("fp32", coarse_onnx, target_of(gpu, pair_build.tensorrt), pair_build, manifest, folder)
     with open_engine(folder, gpu, PLAIN) as engine:
         monkeypatch.setattr(trt.IExecutionContext, "get_tensor_shape", lambda self, name: trt.Dims((2, 8, 90, 90)))
-        assert told(lambda: engine.run({"image": np.zeros((2, 3, 8, 8), np.float32)})) == (
+        assert refusal(lambda: engine.run({"image": np.zeros((2, 3, 8, 8), np.float32)})) == (
             "output map would have shape (2, 8, 90, 90), which is more than at the largest sizes of build.profile, "
             "that memory was taken for: set min, opt and max alike there"
         )
@@ -197,13 +197,13 @@ def test_an_output_that_outgrows_its_memory_is_a_sentence(
 def test_too_little_memory_for_the_context_is_a_sentence(make, gpu, fail):
     folder = make()
     fail("out_of_memory_run")
-    sentence = told(lambda: open_engine(folder, gpu, PLAIN))
+    sentence = refusal(lambda: open_engine(folder, gpu, PLAIN))
     assert sentence.startswith("TensorRT cannot make the engine ready: ")
     assert sentence.endswith("lower build.profile.batch.max, or end other programs that use the GPU")
 
 
 def test_too_little_memory_is_a_sentence_wherever_it_ends(make, gpu, monkeypatch):
-    """The plan, the context and our own buffers: what fits is taken, what does not is told, nothing stays."""
+    """The plan, the context and our own buffers: the first that does not fit is named, and all memory is freed."""
     folder, sentences, opened = make(), [], False
     for size in range(4000, 4_000_000, 3000):
         monkeypatch.setenv("SIMULATED_MEMORY", str(size))
@@ -217,8 +217,8 @@ def test_too_little_memory_is_a_sentence_wherever_it_ends(make, gpu, monkeypatch
         assert not any(cudart.allocated().values())
     assert opened
     assert all("lower build.profile.batch.max, or end other programs" in sentence for sentence in sentences)
-    told = [re.sub(r"(TensorRT cannot \w+|the GPU is out of memory).*", r"\1", sentence) for sentence in sentences]
-    assert list(dict.fromkeys(told)) == ["TensorRT cannot load", "TensorRT cannot make", "the GPU is out of memory"]
+    causes = [re.sub(r"(TensorRT cannot \w+|the GPU is out of memory).*", r"\1", sentence) for sentence in sentences]
+    assert list(dict.fromkeys(causes)) == ["TensorRT cannot load", "TensorRT cannot make", "the GPU is out of memory"]
 
 
 def test_layers_are_timed_under_the_names_that_the_engine_has_for_them(make, gpu, images):
@@ -247,10 +247,10 @@ def test_timing_layers_that_fails_is_a_sentence(make, images, fail, failure, wor
     blueprint = EngineRecord.read(folder / "engine.json").blueprint
     fail(failure)
     runtime = load_runtime("tensorrt")
-    assert words in told(lambda: runtime.trace(folder, blueprint, PLAIN, {"input": images[:4]}, calls=2))
+    assert words in refusal(lambda: runtime.trace(folder, blueprint, PLAIN, {"input": images[:4]}, calls=2))
 
 
-def test_a_tensorrt_that_tells_no_times_leaves_an_empty_trace(make, gpu, samples, monkeypatch):
+def test_a_trace_is_empty_where_tensorrt_reports_no_times(make, gpu, samples, monkeypatch):
     folder = make()
     monkeypatch.setattr(trt.IExecutionContext, "enqueue_emits_profile", False)
     assert trace_engine(folder, gpu, PLAIN, samples).layers == ()
@@ -268,19 +268,21 @@ def test_an_element_that_the_engine_does_not_write_is_nan(make, gpu, fail, image
 def test_a_shape_outside_the_profile_is_refused_by_tensorrt_as_well(make, images):
     (session,) = load(make())
     try:
-        sentence = told(lambda: session.run({"input": images[:1]}))
+        sentence = refusal(lambda: session.run({"input": images[:1]}))
         assert "TensorRT refuses shape (1, 3, 8, 8) for input input: " in sentence
     finally:
         session.close()
 
 
-def test_no_gpu_and_an_old_driver_are_told_apart(fail):
+def test_no_gpu_and_an_old_driver_are_different_sentences(fail):
     fail("no_device")
-    assert "runtime: tensorrt needs an NVIDIA GPU, but this machine shows no NVIDIA GPU" in told(
+    assert "runtime: tensorrt needs an NVIDIA GPU, but this machine shows no NVIDIA GPU" in refusal(
         lambda: describe_machine("tensorrt")
     )
     fail("old_driver")
-    assert "the NVIDIA driver goes up to CUDA 12.8, and CUDA 13 is needed" in told(lambda: describe_machine("tensorrt"))
+    assert "the NVIDIA driver goes up to CUDA 12.8, and CUDA 13 is needed" in refusal(
+        lambda: describe_machine("tensorrt")
+    )
 
 
 def test_a_process_that_the_driver_hides_has_no_known_memory(fail):
@@ -291,7 +293,7 @@ def test_a_process_that_the_driver_hides_has_no_known_memory(fail):
 
 def test_an_old_tensorrt_is_a_sentence(monkeypatch):
     monkeypatch.setattr("tensorrt.__version__", "8.6.1")
-    assert "TensorRT 8.6.1 is too old, Enginery is written for 10.9 and newer: pip install" in told(
+    assert "TensorRT 8.6.1 is too old, Enginery is written for 10.9 and newer: pip install" in refusal(
         lambda: describe_machine("tensorrt")
     )
 
@@ -348,7 +350,7 @@ def test_builds_at_the_same_time_lose_none_of_each_others_timings(make, cache_fo
     assert levels == {"1", "5"}
 
 
-def test_a_cache_that_tensorrt_refuses_is_told_and_begun_anew(make, cache_folder, fail, capsys):
+def test_a_cache_that_tensorrt_refuses_is_begun_anew_with_a_warning(make, cache_folder, fail, capsys):
     make("first", optimization_level=1)
     fail("cache_refused")
     make("second", optimization_level=5)
@@ -361,7 +363,8 @@ def test_a_cache_that_cannot_be_kept_costs_no_engine(make, monkeypatch, tmp_path
     (tmp_path / "cache").write_text("")
     if way == "no home":
         monkeypatch.delenv("XDG_CACHE_HOME")
-        monkeypatch.setattr("pathlib.Path.home", lambda: (_ for _ in ()).throw(RuntimeError("no home directory")))
+        monkeypatch.delenv("HOME", raising=False)
+        monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])  # a user without an entry, as in some containers
     else:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache") if way == "a file" else "/proc/no/such")
     assert (make() / "engine.plan").exists()
@@ -374,16 +377,17 @@ def timings(cache_folder):
 
 
 def plan_settings(folder):
-    """What the simulated builder was told."""
+    """Return the settings that reached the simulated builder."""
     plan = (folder / "engine.plan").read_bytes()
     return json.loads(plan[8 : 8 + int.from_bytes(plan[4:8], "little")])
 
 
 def test_every_choice_reaches_the_builder(make):
-    told = plan_settings(make("plain"))
-    assert (told["optimization_level"], told["limits"], told["strongly_typed"]) == (3, {}, True)
-    assert (told["hardware_compatibility"], told["version_compatible"], told["detailed"]) == ("NONE", False, True)
-    told = plan_settings(
+    settings = plan_settings(make("plain"))
+    assert (settings["optimization_level"], settings["limits"], settings["strongly_typed"]) == (3, {}, True)
+    assert settings["detailed"]
+    assert (settings["hardware_compatibility"], settings["version_compatible"]) == ("NONE", False)
+    settings = plan_settings(
         make(
             "chosen",
             optimization_level=1,
@@ -392,8 +396,8 @@ def test_every_choice_reaches_the_builder(make):
             version_compatible=True,
         )
     )
-    assert (told["optimization_level"], told["limits"]) == (1, {"WORKSPACE": 64 << 20})
-    assert (told["hardware_compatibility"], told["version_compatible"]) == ("AMPERE_PLUS", True)
+    assert (settings["optimization_level"], settings["limits"]) == (1, {"WORKSPACE": 64 << 20})
+    assert (settings["hardware_compatibility"], settings["version_compatible"]) == ("AMPERE_PLUS", True)
 
 
 def test_graphs_are_converted_alike_with_and_without_tensorrt(tiny_onnx, monkeypatch):
@@ -407,7 +411,7 @@ def test_graphs_are_converted_alike_with_and_without_tensorrt(tiny_onnx, monkeyp
 
 
 @pytest.mark.parametrize("level", ["none", "same_compute_capability", "ampere_plus"])
-def test_compatibility_is_told_to_tensorrt_and_recorded(make, gpu, images, level):
+def test_compatibility_reaches_tensorrt_and_is_recorded(make, gpu, images, level):
     folder = make(hardware_compatibility=level, version_compatible=True)
     target = EngineRecord.read(folder / "engine.json").target
     assert target.capabilities == (("8.0+",) if level == "ampere_plus" else ("8.9",))

@@ -1,4 +1,4 @@
-"""Stand-ins that can neither offer nor accept what the real thing does not."""
+"""Stand-ins for NVIDIA's classes and functions, which refuse whatever the real ones refuse."""
 
 import functools
 import inspect
@@ -25,10 +25,10 @@ PLAIN |= {"typing.SupportsInt": PLAIN["int"], "typing_extensions.Buffer": PLAIN[
 
 
 class Simulated:
-    """What C++ would make. `real` is the class of NVIDIA's bindings that it stands for; `_x` is the simulation's own.
+    """An object that C++ would make. `real` is the class of NVIDIA's bindings that it stands for.
 
-    A class that defines what the real one lacks cannot be made; calls and assignments are held against the signatures
-    that pybind11 wrote into the real class's documentation.
+    A class that defines something that the real one lacks cannot be made. Calls and assignments are held against the
+    signatures that pybind11 wrote into the documentation of the real class. Names with `_` belong to the simulation.
     """
 
     _classes: ClassVar[dict[str, type]] = {}
@@ -71,7 +71,7 @@ class Simulated:
 
 
 def same_signature(module) -> Callable[[Callable], Callable]:
-    """Refuses to stand in for a function that the module does not have, or has with other parameters."""
+    """Refuse to stand in for a function that the module lacks, or has with other parameters."""
 
     def check(function: Callable) -> Callable:
         theirs = list(inspect.signature(getattr(module, function.__name__)).parameters)
@@ -83,7 +83,7 @@ def same_signature(module) -> Callable[[Callable], Callable]:
 
 
 def signatures(function: Callable) -> list[inspect.Signature]:
-    """All overloads, as pybind11 documents them."""
+    """Return all overloads, as pybind11 documents them."""
     return [
         inspect.Signature([_parameter(text) for text in _split(parameters)], return_annotation=returned)
         for _, parameters, returned in DOCUMENTED.findall(function.__doc__ or "")
@@ -101,7 +101,7 @@ def _parameter(text: str) -> inspect.Parameter:
 
 
 def _split(parameters: str) -> list[str]:
-    """At commas outside brackets."""
+    """Split at the commas outside brackets."""
     depth, parts = 0, [""]
     for letter in parameters:
         depth += (letter in "[(<") - (letter in "])>")
@@ -119,7 +119,7 @@ def _checked(simulated: Callable, real: Callable) -> Callable:
     def call(*arguments, **named):
         arguments, returned = _accepted(overloads, arguments, named, real)
         result = simulated(*arguments)
-        null = result is None and returned not in PLAIN  # C++ returns a pointer there
+        null = result is None and returned not in PLAIN  # C++ returns a null pointer there
         if not (null or _fits(returned, result)):
             raise TypeError(f"the simulation of {real.__name__} gives {result!r}, and {returned} is right")
         return result

@@ -1,7 +1,7 @@
 """`tensorrt`: NVIDIA's real enumerations, interfaces and signatures; ONNX Runtime on the CPU behind them.
 
-Which version is told by SIMULATED_TENSORRT. Errors are told in TensorRT's words, as far as they are known: those of the
-parser, the builder and the profile are from TensorRT for RTX, which shares them and runs without a GPU.
+SIMULATED_TENSORRT is the version. Errors have TensorRT's words where these are known: the words of the parser, the
+builder and the profile are from TensorRT for RTX, which shares them and runs without a GPU.
 """
 
 import ctypes
@@ -47,14 +47,14 @@ OUT_OF_MEMORY = (
 
 
 def __getattr__(name: str):
-    """What C++ need not make is real."""
+    """Return the real thing where the simulation has none, as for enumerations."""
     if name.startswith("__"):
         raise AttributeError(name)
     return getattr(trt, name)
 
 
 class IHostMemory(Simulated, bytearray, real=trt.IHostMemory):
-    """A bytearray, because nothing else written in Python can be read as a buffer; of its own it offers nothing."""
+    """A bytearray, because nothing else written in Python can be read as a buffer. Its own methods are hidden."""
 
     __len__ = __getitem__ = __iter__ = None
 
@@ -97,7 +97,7 @@ class ITensor(Simulated, real=trt.ITensor):
 
 
 class ILayer(Simulated, real=trt.ILayer):
-    """As much as ModelOpt looks at in search of plugins, where it finds TensorRT installed."""
+    """The part that ModelOpt looks at in search of plugins, where it finds TensorRT installed."""
 
     num_inputs = num_outputs = 0
     type = trt.LayerType.IDENTITY
@@ -385,7 +385,7 @@ def _stream_of(reader):
 
 
 def _report_to(profiler, name, milliseconds):
-    """Through C++'s interface as well. In TensorRT 11 it became a versioned one, whose own functions come first."""
+    """Report through C++'s interface as well. Since TensorRT 11 it begins with functions that tell its version."""
     itself, methods = _virtual(profiler)
     slot = 4 if int(__version__.split(".")[0]) >= 11 else 0
     ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_float)(methods[slot])(
@@ -394,7 +394,7 @@ def _report_to(profiler, name, milliseconds):
 
 
 def _virtual(thing):
-    """What C++ sees of an object whose class derives from one of the bindings: its address, and its functions."""
+    """Return the address and the functions by which C++ knows an object whose class derives from the bindings'."""
     itself = ctypes.c_void_p.from_address(id(thing) + object.__basicsize__).value
     return itself, ctypes.cast(ctypes.c_void_p.from_address(itself).value, ctypes.POINTER(ctypes.c_void_p))
 
@@ -421,7 +421,7 @@ class ICudaEngine(Simulated, real=trt.ICudaEngine):
 
     @property
     def device_memory_size_v2(self) -> int:
-        """As if twice the largest input were all that lies between an engine's input and its output."""
+        """Return a size: the engine pretends that its scratch memory holds the largest input twice."""
         return sum(8 * int(np.prod(high)) for _, _, high in self._settings["profile"].values())
 
     def get_tensor_name(self, index):
@@ -550,7 +550,7 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
         return True
 
     def _run_and_report(self, stream, work):
-        """Waits for the work. Which layer took what is invented: the second takes twice as long as the first."""
+        """Wait for the work, and report invented times of the layers: the second takes twice as long as the first."""
         (before,) = cudart.cudaStreamSynchronize(stream)
         started = time.perf_counter()
         cudart.enqueue(stream, work)
@@ -570,7 +570,7 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
 
 
 def _axes(tensor):
-    """Those that vary have names, by which outputs get the sizes of inputs."""
+    """Return the axes of a tensor. The ones that vary have names, by which outputs get the sizes of inputs."""
     return _axes_of(tensor._proto)
 
 
@@ -579,7 +579,7 @@ def _axes_of(proto):
 
 
 def _inferred(model, shapes, name) -> list[int]:
-    """The size of an output whose axes have names of their own; -1 where it depends on values."""
+    """Infer the shape of an output whose axes have other names than the inputs': -1 where it depends on values."""
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
     for tensor in (*fixed.graph.input, *fixed.graph.output):
@@ -595,7 +595,7 @@ def _inferred(model, shapes, name) -> list[int]:
 
 
 def _compute(engine, shapes, addresses) -> None:
-    """Happens when the stream gets there: from device memory, into device memory."""
+    """Compute from device memory into device memory. The stream calls this when it is waited for."""
     session = engine._session
     feeds = {name: _at(addresses[name], shape, engine.get_tensor_dtype(name)) for name, shape in shapes.items()}
     names = [output.name for output in session.get_outputs()]
@@ -613,7 +613,7 @@ def _at(address, shape, dtype) -> np.ndarray:
 
 
 class _DeviceMemory:
-    """What C++ allocates for an object, for as long as it lives."""
+    """The memory that C++ allocates for an object, for as long as it lives."""
 
     def __init__(self, size: int) -> None:
         _, self.address = cudart.cudaMalloc(size)

@@ -14,7 +14,7 @@ class Event:
         self._seconds = time.perf_counter()
 
     def synchronize(self) -> None:
-        """Everything has happened already."""
+        """Do nothing: all work is done by now."""
 
     def elapsed_time(self, end_event: "Event") -> float:
         if not (self._timing and end_event._timing):
@@ -28,7 +28,7 @@ class Stream:
     cuda_stream = 0
 
     def synchronize(self) -> None:
-        """Everything has happened already."""
+        """Do nothing: all work is done by now."""
 
 
 def install() -> None:
@@ -43,13 +43,13 @@ def install() -> None:
     torch.cuda.synchronize = lambda device=None: None
     torch.cuda.device_count = lambda: 1
     torch.cuda.is_available = lambda: True
-    # Asked for wherever is_available says yes.
+    # PyTorch asks for these wherever is_available() is true.
     torch.cuda.get_rng_state = lambda device="cuda": torch.get_rng_state()
     torch.cuda.set_rng_state = lambda new_state, device="cuda": None
 
 
 def _small(product):
-    """What keeps a GPU busy for a moment takes a CPU a minute."""
+    """Multiply a corner of the matrices: the whole product would take a CPU a minute."""
     return lambda left, right: product(left[:64, :64], right[:64, :64])
 
 

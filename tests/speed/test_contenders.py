@@ -13,33 +13,32 @@ from enginery.graph.interface import read_blueprint
 from enginery.speed.contenders import _captured, onnxruntime_session, pytorch_contender, require_possible
 
 IMAGES = {"input": np.random.default_rng(0).normal(0, 1, (2, 3, 8, 8)).astype(np.float32)}
-seen = []
+calls = []  # outside of the model, because a contender runs a copy of it
 
 
-class Spy(nn.Module):
-    """Leaves what it was given; outside of itself, since a contender runs a copy."""
+class RecordingModel(nn.Module):
+    """A model that records its input, its weights and the inference mode of each call."""
 
     def __init__(self):
         super().__init__()
         self.conv = nn.Conv2d(3, 4, 3)
 
     def forward(self, images):
-        seen.append((images, self.conv.weight, torch.is_inference_mode_enabled()))
+        calls.append((images, self.conv.weight, torch.is_inference_mode_enabled()))
         return self.conv(images).flatten(1)
 
 
 @pytest.fixture
-def spied():
-    """What a contender's model was given in one call, and its weights."""
+def call_baseline():
+    """Call the recording model as a baseline, and return what it recorded."""
 
-    def watch(baseline):
-        seen.clear()
-        contender = pytorch_contender(Spy().eval(), baseline, "cpu", True, IMAGES)
-        contender()
-        return seen[-1]
+    def call(baseline):
+        calls.clear()
+        pytorch_contender(RecordingModel().eval(), baseline, "cpu", True, IMAGES)()
+        return calls[-1]
 
-    yield watch
-    seen.clear()
+    yield call
+    calls.clear()
 
 
 def is_channels_last(tensor):
@@ -55,23 +54,23 @@ def is_channels_last(tensor):
         ("eager+channels_last+fp16", torch.float16, True),
     ],
 )
-def test_a_baseline_is_what_its_words_say(spied, baseline, dtype, channels_last):
-    images, weights, inference = spied(baseline)
+def test_a_baseline_has_the_layout_and_type_of_its_name(call_baseline, baseline, dtype, channels_last):
+    images, weights, inference = call_baseline(baseline)
     assert images.dtype == weights.dtype == dtype
     assert is_channels_last(images) == is_channels_last(weights) == channels_last
     assert torch.allclose(images.float(), torch.from_numpy(IMAGES["input"]), atol=0.05)
     assert inference
 
 
-def test_the_model_itself_is_left_as_it_is():
-    model = Spy()
+def test_a_baseline_does_not_change_the_model_itself():
+    model = RecordingModel()
     pytorch_contender(model, "channels_last+bf16", "cpu", True, IMAGES)
     assert model.conv.weight.dtype == torch.float32
     assert model.conv.weight.is_contiguous()
 
 
 @pytest.mark.parametrize("baseline", ["compile", "max_autotune"])
-def test_a_compiled_baseline_really_is_compiled(baseline):
+def test_a_compiled_baseline_is_compiled_once(baseline):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.ReLU()).eval()
@@ -82,37 +81,37 @@ def test_a_compiled_baseline_really_is_compiled(baseline):
 
 
 @pytest.mark.parametrize("baseline", ["eager+bf16", "compile+bf16"])
-def test_a_model_that_fails_in_another_type_is_told_with_the_users_line(baseline):
-    class Turned(nn.Module):
+def test_a_model_that_fails_in_another_type_is_an_error_with_the_users_line(baseline):
+    class FloatConstant(nn.Module):
         def forward(self, images):
             return images.mean((2, 3)) @ torch.eye(3)
 
     torch._dynamo.reset()
-    pytorch_contender(Turned(), "eager", "cpu", True, IMAGES)()
+    pytorch_contender(FloatConstant(), "eager", "cpu", True, IMAGES)()
     with pytest.raises(EngineryError) as caught:
-        pytorch_contender(Turned(), baseline, "cpu", True, IMAGES)()
-    told = str(caught.value)
-    assert told.startswith(
+        pytorch_contender(FloatConstant(), baseline, "cpu", True, IMAGES)()
+    said = str(caught.value)
+    assert said.startswith(
         f"benchmark.baselines: the model fails as {baseline} on input (2, 3, 8, 8); mend it, or drop this baseline: "
         "RuntimeError: expected m1 and m2 to have the same dtype"
     )
-    assert told.endswith("in forward: return images.mean((2, 3)) @ torch.eye(3)") == ("compile" not in baseline)
+    assert said.endswith("in forward: return images.mean((2, 3)) @ torch.eye(3)") == ("compile" not in baseline)
 
 
-def test_onnx_runtime_runs_the_graph_as_it_is(tiny_onnx, build, inference):
+def test_onnx_runtime_runs_the_graph_as_a_baseline(tiny_onnx, build, inference):
     with onnxruntime_session(tiny_onnx, read_blueprint(tiny_onnx, build), inference) as session:
         images = np.zeros((2, 3, 8, 8), np.float32)
         session.bind({"input": images})()
         assert session.run({"input": images})["logits"].shape == (2, 16)
 
 
-def test_what_only_a_gpu_can_do_is_refused_without_one():
+def test_a_baseline_that_needs_a_gpu_is_refused_without_one():
     with pytest.raises(EngineryError, match=r"benchmark\.baselines: cuda_graph\+fp16 needs a GPU"):
         require_possible(("eager", "cuda_graph+fp16"), "cpu")
     require_possible(("cuda_graph",), "cuda")
 
 
-def test_onnx_runtime_is_raced_where_it_runs_on_the_engines_device():
+def test_onnx_runtime_is_raced_only_on_the_engines_device():
     require_possible(("eager", "onnxruntime"), "cpu")
     with pytest.raises(
         EngineryError, match=r"benchmark\.baselines: onnxruntime would run on cpu .* and the engine on cuda"
@@ -120,7 +119,7 @@ def test_onnx_runtime_is_raced_where_it_runs_on_the_engines_device():
         require_possible(("eager", "onnxruntime"), "cuda")
 
 
-def test_of_several_inputs_only_images_are_laid_out_and_only_floats_cast():
+def test_only_images_get_another_layout_and_only_floats_another_type():
     given = {}
 
     class Pair(nn.Module):
@@ -141,7 +140,7 @@ def test_of_several_inputs_only_images_are_laid_out_and_only_floats_cast():
 
 
 def test_a_captured_graph_keeps_the_model_whose_weights_it_reads(monkeypatch):
-    """CUDA knows addresses only: weights that nobody else holds would be freed by the next capture."""
+    """A CUDA graph has only addresses: weights that nothing else keeps would be freed before it is replayed."""
     stream = SimpleNamespace(wait_stream=lambda other: None)
     fakes = {
         "Stream": lambda: stream,

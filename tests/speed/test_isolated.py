@@ -1,4 +1,4 @@
-"""A contender in a process of its own."""
+"""Measurements of a contender in a process that holds nothing else."""
 
 import subprocess
 import sys
@@ -18,34 +18,34 @@ def params():
 
 
 @pytest.fixture
-def described(machine, tmp_path):
+def machine_file(machine, tmp_path):
     machine.write(tmp_path / "machine.json")
     return tmp_path / "machine.json"
 
 
-def test_on_a_cpu_it_is_its_memory_alone(built, described, samples, inference, params):
-    found = measure_engine_isolated(built, described, samples.folder, inference, params)
-    assert 20 < found.memory.host < 2000, "megabytes of a process with OpenVINO in it, and without PyTorch"
+def test_on_a_cpu_only_the_memory_is_measured(built, machine_file, samples, inference, params):
+    found = measure_engine_isolated(built, machine_file, samples.folder, inference, params)
+    assert 20 < found.memory.host < 2000, "MB of a process that holds OpenVINO and not PyTorch"
     assert found.memory.device is None
     assert found.compute == {}, "no device has a clock of its own"
 
 
-def test_no_engine_is_charged_for_pytorch():
+def test_an_engines_process_does_not_import_pytorch():
     program = "import enginery.speed.isolated, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
-def test_what_a_gpu_took_comes_through_by_batch_size():
-    told = Isolated(memory=PeakMemory(host=1.0, device=2.0), compute={1: 0.5, 8: 1.25})
-    assert Isolated.model_validate_json(told.model_dump_json()) == told
+def test_the_record_keeps_compute_times_by_batch_size():
+    record = Isolated(memory=PeakMemory(host=1.0, device=2.0), compute={1: 0.5, 8: 1.25})
+    assert Isolated.model_validate_json(record.model_dump_json()) == record
 
 
-def test_its_time_is_that_of_the_compute():
-    answers = iter([0.5, *[0.002] * 100_000])
-    assert module._milliseconds(lambda: next(answers), 0.01) == pytest.approx(2)
+def test_the_compute_time_is_a_median_by_the_devices_clock():
+    compute = iter([0.5, *[0.002] * 100_000])
+    assert module._milliseconds(lambda: next(compute), 0.01) == pytest.approx(2)
 
 
-def test_what_goes_wrong_there_is_told_here(built, described, samples, inference, params):
+def test_an_error_in_the_process_is_reported(built, machine_file, samples, inference, params):
     missing = samples.folder / "nowhere"
     with pytest.raises(EngineryError, match=r"in a process of its own failed with exit code 1: .*nowhere"):
-        measure_engine_isolated(built, described, missing, inference, params)
+        measure_engine_isolated(built, machine_file, missing, inference, params)

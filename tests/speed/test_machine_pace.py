@@ -1,16 +1,16 @@
 import pytest
 import torch
 
-from enginery.speed.machine_pace import pace_of
+from enginery.speed.machine_pace import pace_meter
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_pace_is_that_of_the_machine_and_not_of_the_moment(threads):
-    """Readings in a row agree, or rounds would be set aside for nothing."""
+def test_readings_of_the_machine_pace_in_a_row_agree(threads):
+    """Else rounds would be set aside though the machine did not change."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        read = pace_of("cpu", threads)
+        read = pace_meter("cpu", threads)
         readings = sorted(read() for _ in range(21))
     finally:
         torch.set_num_threads(before)

@@ -8,12 +8,14 @@ import pytest
 
 from enginery.core.params.benchmark import BenchmarkParams
 from enginery.engine.build import build_engine
+from enginery.engine.engine import open_engines
 from enginery.engine.target import target_of
+from enginery.engine.this_machine import describe_machine
 from enginery.speed.throughput import Client, ask_at_once, engine_throughput, measure_throughput
 
 
 def server(seconds, at_once):
-    """Answers so many requests at once, each after so many seconds."""
+    """Make a call that answers `at_once` requests at the same time, each after `seconds`."""
     free = threading.Semaphore(at_once)
 
     def call():
@@ -25,7 +27,7 @@ def server(seconds, at_once):
 
 @pytest.fixture
 def clients():
-    """So many clients of one server, each with a thread of its own."""
+    """Make clients of one server, each with its own thread."""
     with ExitStack() as opened:
 
         def make(ask, requests):
@@ -34,12 +36,12 @@ def clients():
         yield make
 
 
-def test_a_client_asks_always_from_the_same_thread(clients):
-    asking = []
-    two = clients(lambda: asking.append(threading.get_ident()), 2)
+def test_a_client_asks_from_one_thread_only(clients):
+    threads = []
+    two = clients(lambda: threads.append(threading.get_ident()), 2)
     for _ in range(3):
         ask_at_once(two, 0.0)
-    assert len(set(asking)) == 2
+    assert len(set(threads)) == 2
 
 
 def test_requests_in_flight_are_answered_side_by_side(clients):
@@ -48,8 +50,8 @@ def test_requests_in_flight_are_answered_side_by_side(clients):
     assert np.median(four[0]) == pytest.approx(np.median(one[0]), rel=0.3)
 
 
-def test_where_only_one_is_answered_at_a_time_the_others_wait(clients):
-    """Four in flight and a hundred answers a second: each takes 40 ms on average, whoever is served first."""
+def test_requests_wait_if_only_one_is_answered_at_a_time(clients):
+    """With four in flight and a hundred answers a second, each takes 40 ms on average."""
     four = clients(server(0.01, 1), 4)
     answered, took = ask_at_once(four, 1.0)
     assert np.mean(answered) == pytest.approx(4 * took / len(answered), rel=0.2)
@@ -66,11 +68,7 @@ def test_every_client_is_answered_at_least_once(clients):
 def test_an_engine_answers_several_requests_at_once(
     tiny_onnx, machine, build, manifest, samples, inference, tmp_path, runtime
 ):
-    here = machine.model_copy(update={"runtime": runtime})
-    if runtime == "onnxruntime":
-        from enginery.engine.this_machine import describe_machine
-
-        here = describe_machine(runtime)
+    here = machine if runtime == machine.runtime else describe_machine(runtime)
     build_engine("fp32", tiny_onnx, target_of(here, build.tensorrt), build, manifest, tmp_path / "engine")
     params = BenchmarkParams(
         batches=(2, 8), seconds=0.1, baselines=("eager",), requests=(1, 2, 3), confidence=0.95, seed=0
@@ -82,26 +80,22 @@ def test_an_engine_answers_several_requests_at_once(
         assert 0 < row.p50 <= row.p99
 
 
-def test_side_by_side_each_request_gets_the_answer_to_its_own_question(
+def test_each_of_several_requests_gets_the_answer_to_its_own_input(
     tiny_onnx, machine, build, manifest, inference, tmp_path
 ):
-    from enginery.engine.engine import open_engines
-
     build_engine("fp32", tiny_onnx, target_of(machine, build.tensorrt), build, manifest, tmp_path / "engine")
     engines = open_engines(tmp_path / "engine", machine, inference, 3)
     rng = np.random.default_rng(0)
-    questions = [rng.normal(0, 1, (4, 3, 8, 8)).astype(np.float32) for _ in engines]
-    alone = [
-        engine.run({"input": question})["logits"].copy() for engine, question in zip(engines, questions, strict=True)
-    ]
+    inputs = [rng.normal(0, 1, (4, 3, 8, 8)).astype(np.float32) for _ in engines]
+    wanted = [engine.run({"input": images})["logits"].copy() for engine, images in zip(engines, inputs, strict=True)]
     wrong = []
 
-    def ask(engine, question, wanted):
+    def ask(engine, images, logits):
         for _ in range(50):
-            if not np.allclose(engine.run({"input": question})["logits"], wanted, atol=1e-5):
-                wrong.append(question)
+            if not np.allclose(engine.run({"input": images})["logits"], logits, atol=1e-5):
+                wrong.append(images)
 
-    threads = [threading.Thread(target=ask, args=each) for each in zip(engines, questions, alone, strict=True)]
+    threads = [threading.Thread(target=ask, args=each) for each in zip(engines, inputs, wanted, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:

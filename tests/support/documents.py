@@ -7,7 +7,12 @@ from typing import NamedTuple
 
 from support.paths import ROOT
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(ROOT.glob("docs/*.md")),
+    *sorted(ROOT.glob("docs/notes/*.md")),
+]
 PROGRAMS = ("make", "dvc", "enginery", "python", "pip", "git", "bash", "sed")
 FENCE = re.compile(
     r"(?ms)^(?:<!-- (?:(?P<slow>run at length)|not run: (?P<why>[^\n]+)) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$"

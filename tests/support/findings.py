@@ -1,9 +1,11 @@
-"""Findings with something about them changed."""
+"""Change one thing about made-up evidence."""
 
 from dataclasses import replace
 
 from enginery.engine.gpu.conditions import GpuConditions
-from enginery.speed.records import LAUNCHED, Pace, PeakMemory
+from enginery.report.summary import write_summary
+from enginery.report.verdict import failures_of
+from enginery.speed.records import LAUNCHED, MachinePace, PeakMemory
 
 GPU = GpuConditions(
     samples=20,
@@ -19,14 +21,14 @@ GPU = GpuConditions(
 
 
 def unlabelled(entry):
-    """The same of images without labels."""
+    """Return evidence from images without labels."""
     unknown = dict.fromkeys(("reference_accuracy", "graph_accuracy", "engine_accuracy", "accuracy_drop"))
     spots = tuple(spot.model_copy(update={"accuracy": None}) for spot in entry.validation.spots)
     return replace(entry, validation=entry.validation.model_copy(update={**unknown, "spots": spots}))
 
 
 def noisy(entry, latency=None, contention=None, **changes):
-    """The evidence with its timings disturbed."""
+    """Return evidence with disturbed timings."""
     benchmark = entry.benchmark
     latencies = tuple(one.model_copy(update=(latency or {}).get(one.contender, {})) for one in benchmark.latencies)
     taken = benchmark.contention.model_copy(update=contention or {})
@@ -35,12 +37,12 @@ def noisy(entry, latency=None, contention=None, **changes):
 
 
 def paced(entry, microseconds, set_aside=0):
-    pace = Pace(microseconds=microseconds, rounds=40, set_aside=set_aside)
+    pace = MachinePace(microseconds=microseconds, rounds=40, set_aside=set_aside)
     return replace(entry, benchmark=entry.benchmark.model_copy(update={"pace": pace}))
 
 
 def spread_over(entry, spread, *batches, contender="engine"):
-    """The evidence with calls of a contender that scatter, at these batch sizes."""
+    """Return evidence in which the calls of a contender scatter at these batch sizes."""
     latencies = tuple(
         one.model_copy(update={"spread": spread}) if one.contender == contender and one.batch in batches else one
         for one in entry.benchmark.latencies
@@ -49,7 +51,7 @@ def spread_over(entry, spread, *batches, contender="engine"):
 
 
 def on_gpu(entry, cuda_graph=True, throttled=None):
-    """The same, raced on a GPU: with the device's own clock, memory and state."""
+    """Return evidence from a GPU, with the device's own clock, memory and state."""
     timed = entry.benchmark.latencies
     if cuda_graph:
         engine = [latency for latency in timed if latency.contender == "engine"]
@@ -82,11 +84,33 @@ def on_gpu(entry, cuda_graph=True, throttled=None):
 
 
 def steady(entry):
-    """On a GPU whose clock did not move."""
+    """Return evidence from a GPU whose clock did not move."""
     gpu = entry.benchmark.gpu.model_copy(update={"clock_low": 1980, "clock_median": 1980})
     return replace(entry, benchmark=entry.benchmark.model_copy(update={"gpu": gpu}))
 
 
 def by_itself(entry, **milliseconds):
-    alone = {int(batch.removeprefix("batch")): taken for batch, taken in milliseconds.items()}
-    return replace(entry, benchmark=entry.benchmark.model_copy(update={"alone": alone}))
+    isolated = {int(batch.removeprefix("batch")): taken for batch, taken in milliseconds.items()}
+    return replace(entry, benchmark=entry.benchmark.model_copy(update={"isolated_compute": isolated}))
+
+
+def raced_twice(entry, other="channels_last"):
+    """Return evidence with another baseline, as fast as the first."""
+    benchmark = entry.benchmark
+    again = [one.model_copy(update={"contender": other}) for one in benchmark.latencies if one.contender == "eager"]
+    ratios = tuple(one.model_copy(update={"baseline": other}) for one in benchmark.ratios)
+    changes = {"latencies": (*benchmark.latencies, *again), "ratios": benchmark.ratios + ratios}
+    return replace(entry, benchmark=benchmark.model_copy(update=changes))
+
+
+def taking(entry, contender, milliseconds):
+    """Return evidence with these medians of a contender, by batch size."""
+    latencies = tuple(
+        one.model_copy(update={"p50": milliseconds[one.batch]}) if one.contender == contender else one
+        for one in entry.benchmark.latencies
+    )
+    return replace(entry, benchmark=entry.benchmark.model_copy(update={"latencies": latencies}))
+
+
+def summary_of(found, **must_pay):
+    return write_summary(found, failures_of(found, must_pay))

@@ -1,16 +1,13 @@
-"""Report pages of made-up findings, and a reader of their HTML."""
+"""Make report pages from made-up findings, and read their HTML."""
 
 import re
 from collections import Counter
-from dataclasses import replace
 from datetime import datetime, timedelta
 from html.parser import HTMLParser
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from enginery.accuracy.agreement import spread
 from enginery.core.params.all import Params
 from enginery.engine.tools import Tools
 from enginery.graph.check import GraphCheck
@@ -29,7 +26,7 @@ VOID = {"meta", "br", "img", "input", "link", "hr"}
 
 
 class Reader(HTMLParser):
-    """What a page holds, and whether every element is closed."""
+    """The content of a page. Reading fails unless every element is closed."""
 
     def __init__(self, page):
         super().__init__()
@@ -58,20 +55,6 @@ class Reader(HTMLParser):
     @property
     def text(self):
         return " ".join(" ".join(self.words).split())
-
-
-def looked_at(entry, seed=0):
-    """The evidence with errors of single images, somewhat as they are."""
-    rng = np.random.default_rng(seed)
-    wanted = rng.normal(0, 3, (200, 10)).astype(np.float32)
-    error = entry.validation.engine_against_pytorch.relative
-    got = wanted * (1 + error * rng.normal(size=wanted.shape)).astype(np.float32)
-    return replace(
-        entry,
-        validation=entry.validation.model_copy(
-            update={"spread": spread({"logits": wanted}, {"logits": got}, "logits")}
-        ),
-    )
 
 
 def of_tensors(names):
@@ -129,7 +112,7 @@ def flat(figures, place=""):
 
 
 def require_same_figures(shown, found):
-    """Every figure that names its metric is that metric, to the digits that it shows."""
+    """Require that every figure that names its metric equals it, to the digits shown."""
     known, seen = dict(flat(metrics(found))), set()
     for metric, text in shown:
         digits = re.match(r"-?[\d.,]+(e[-+]\d+)?", text)[0].replace(",", "")
@@ -143,7 +126,7 @@ def require_same_figures(shown, found):
 
 
 def nights_of(speeds, setting="resnet18 on a machine", precision="int8", verdicts=None, error=0.01):
-    """Rows as trend_rows makes them of a history, a night after the other."""
+    """Return rows as trend_rows makes them, one for each night."""
     first = datetime(2026, 11, 20, 2, 17)
     return pd.DataFrame(
         {

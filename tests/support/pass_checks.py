@@ -1,4 +1,4 @@
-"""Apply a pass to a small graph, and check what every pass must keep."""
+"""Make and run small graphs, apply a pass to them, and check what every pass must keep."""
 
 import logging
 from collections import Counter
@@ -14,8 +14,8 @@ from onnx import numpy_helper
 BODIES = ("If", "Loop", "Scan")
 
 
-def read_text(graph, constants=(), functions="", opset=20):
-    """A model with inferred shapes, of a graph in ONNX's text format; `constants` are added to its initializers."""
+def model_of_text(graph, constants=(), functions="", opset=20):
+    """Return a model with inferred shapes of a graph in ONNX's text format, with `constants` as its initializers."""
     header = f'<ir_version: 10, opset_import: ["": {opset}, "local": 1]>\n'
     model = onnx.parser.parse_model(header + graph + functions)
     tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in dict(constants).items()]
@@ -26,7 +26,7 @@ def read_text(graph, constants=(), functions="", opset=20):
 
 
 def renamed(model, names):
-    """The model with other names for tensors: ONNX's text format knows none with dots, colons or spaces."""
+    """Return the model with other names for tensors, which may have dots and colons, unlike in the text format."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     for node in model.graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
@@ -36,10 +36,10 @@ def renamed(model, names):
     return model
 
 
-def in_body(kind, nodes, shape, constants=()):
-    """Nodes that read `x` and make `r`, in both branches of an If or in the body of a Loop or a Scan.
+def model_with_body(kind, nodes, shape, constants=()):
+    """Put nodes that read `x` and make `r` into both branches of an If, or into the body of a Loop or a Scan.
 
-    A branch of the If and the Loop read `x` from the graph around them. A Scan hands it in.
+    The branches and the body of the Loop read `x` from the graph around them. The body of the Scan has it as an input.
     """
     size = ",".join(map(str, ("batch", *shape)))
     main = {
@@ -63,13 +63,13 @@ def in_body(kind, nodes, shape, constants=()):
             stacked = Unsqueeze (input, first)
             y = Scan <num_scan_inputs = 1, body = step (float[{size}] x) => (float[] r) {{ {nodes} }}> (stacked)""",
     }[kind]
-    return read_text(f"main (float[{size}] input) => (float[] y) {{ {main} }}", constants)
+    return model_of_text(f"main (float[{size}] input) => (float[] y) {{ {main} }}", constants)
 
 
-def applied(graph_pass, model, batches=(5, 1)):
-    """The model after a pass, which says truly whether it changed anything, and computes the same as before."""
+def apply_pass(graph_pass, model, batches=(5, 1)):
+    """Return the model after a pass, which must compute the same, and tell truly whether it changed anything."""
     read = ir.from_proto(onnx.ModelProto.FromString(model.SerializeToString()))
-    unchanged = as_read(model).SerializeToString()
+    unchanged = round_trip(model).SerializeToString()
     modified = graph_pass(read).modified
     after = ir.to_proto(read)
     assert modified == (after.SerializeToString() != unchanged)
@@ -78,25 +78,25 @@ def applied(graph_pass, model, batches=(5, 1)):
     return after
 
 
-def as_read(model):
-    """The model as onnx_ir writes it back."""
+def round_trip(model):
+    """Return the model as onnx_ir reads and writes it."""
     return ir.to_proto(ir.from_proto(model))
 
 
 def require_same_results(before, after, batches=(5, 1)):
     onnx.checker.check_model(after, full_check=True)
-    require_names_of_their_own(after.graph, set())
+    require_unique_names(after.graph, set())
     assert list(after.graph.input) == list(before.graph.input)
     assert [output.name for output in after.graph.output] == [output.name for output in before.graph.output]
     for batch in batches:
         for sign in (1, -1):  # for both branches of an If
-            wanted, got = computed(before, batch, sign), computed(after, batch, sign)
+            wanted, got = output_of(before, batch, sign), output_of(after, batch, sign)
             assert got.shape == wanted.shape
             assert got == pytest.approx(wanted, abs=1e-6)
 
 
-def require_names_of_their_own(graph, outside):
-    """No tensor of a graph has the name of another that it can see."""
+def require_unique_names(graph, outside):
+    """Check that no tensor of a graph has the name of another in it or in the graphs around it."""
     held = [*(value.name for value in graph.input), *(tensor.name for tensor in graph.initializer)]
     names = Counter({*held}) + Counter(name for node in graph.node for name in node.output if name)
     assert set(names.values()) <= {1}
@@ -104,20 +104,20 @@ def require_names_of_their_own(graph, outside):
     for node in graph.node:
         for attribute in node.attribute:
             for body in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
-                require_names_of_their_own(body, outside | set(names))
+                require_unique_names(body, outside | set(names))
 
 
-def computed(model, batch, sign=1):
-    return session_of(model).run(None, {"input": sign * made_up_input(model, batch)})[0]
+def output_of(model, batch, sign=1):
+    return session_of(model).run(None, {"input": sign * random_input(model, batch)})[0]
 
 
-def made_up_input(model, batch):
+def random_input(model, batch):
     shape = [size.dim_value for size in model.graph.input[0].type.tensor_type.shape.dim][1:]
     return np.random.default_rng(0).normal(0.5, 1, size=(batch, *shape)).astype(np.float32)
 
 
-def autocast(model, precision, folder):
-    """The graph that ModelOpt's AutoCast makes, for tests of what it does with one."""
+def autocast(model, precision, folder, keep=()):
+    """Return the graph that ModelOpt's AutoCast makes, with operators of some types kept in float32."""
     from modelopt.onnx.autocast import convert_to_mixed_precision
 
     onnx.save(model, folder / "model.onnx")
@@ -127,7 +127,8 @@ def autocast(model, precision, folder):
             str(folder / "model.onnx"),
             low_precision_type=precision,
             keep_io_types=True,
-            calibration_data={"input": made_up_input(model, 1)},
+            op_types_to_exclude=list(keep),
+            calibration_data={"input": random_input(model, 1)},
         )
     finally:
         logging.disable(logging.NOTSET)
@@ -142,7 +143,7 @@ def session_of(model):
 
 
 def all_nodes(model) -> Iterator[ir.Node]:
-    """Nodes of the graph, of the bodies in it, and of functions."""
+    """Yield the nodes of the graph, of the bodies in it, and of functions."""
     read = ir.from_proto(model)
     yield from read.graph.all_nodes()
     for function in read.functions.values():

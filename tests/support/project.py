@@ -1,10 +1,10 @@
-"""A folder as `dvc repro` leaves it, around one tiny engine: artifacts, reports and params.yaml."""
+"""Make a folder like one that `dvc repro` has filled, with one tiny engine: artifacts, reports and params.yaml."""
 
 import shutil
 import sys
 from pathlib import Path
 
-from enginery.accuracy.records import Errors, Validation
+from enginery.accuracy.records import Errors, Spread, Validation
 from enginery.core.params.build import BuildParams
 from enginery.data.manifest import Manifest
 from enginery.engine.build import build_engine
@@ -12,9 +12,10 @@ from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
+from enginery.model.records import PYTORCH
 from enginery.regression.measurements import Measured, Measurements
 from enginery.regression.verdict import Verdict
-from enginery.speed.records import Benchmark, Contention, Latency, Pace, Ratio
+from enginery.speed.records import Benchmark, Contention, Latency, MachinePace, Ratio
 from support.command import ROOT
 
 CLOSE = Errors(
@@ -36,7 +37,7 @@ def make_project(root: Path, engine: Path, onnx: Path, machine: Machine) -> Path
 
 
 def let_make_run(root: Path) -> None:
-    """With this environment as the one that `make` made: it is younger than what it is made from."""
+    """Let `make` find this environment and take it for an up-to-date one of its own."""
     for name in ("Makefile", "pyproject.toml", "requirements.lock"):
         shutil.copy(ROOT / name, root / name)
     (root / ".venv").mkdir()
@@ -46,17 +47,18 @@ def let_make_run(root: Path) -> None:
 
 
 def build_project(root: Path, runtime: str, onnx: Path, build: BuildParams, manifest: Manifest) -> Path:
-    """The same, around an engine that this machine builds for the runtime."""
+    """Make such a folder with an engine that is built here for the runtime."""
     machine, engine = describe_machine(runtime), root / "engine"
     build_engine("fp32", onnx, target_of(machine, build.tensorrt), build, manifest, engine)
     return make_project(root / "project", engine, onnx, machine)
 
 
-def judge(root: Path, record: EngineRecord, machine: Machine, identity: str | None = "its own", **more: object) -> None:
-    """A report on the engine; what it measured is made up."""
+def judge(root: Path, record: EngineRecord, machine: Machine, identity: str | None = None, **more: object) -> None:
+    """Write the measurements of the engine, with made-up figures."""
     validation = Validation(
         precision=record.precision,
-        engine=record.identity if identity == "its own" else identity,
+        reference=PYTORCH,
+        engine=identity or record.identity,
         samples=512,
         reference_accuracy=0.986,
         graph_accuracy=0.985,
@@ -69,10 +71,12 @@ def judge(root: Path, record: EngineRecord, machine: Machine, identity: str | No
         resized=(),
         loss_comes_from="precision",
         broken=(),
+        spread=Spread(shares=(0, 1), relative_error=(1e-6, 1e-6), margin_kept=()),
     )
     measured = Measured(
         precision=record.precision,
         engine_bytes=record.bytes,
+        files=record.files,
         executed_as_asked=1.0,
         validation=validation.model_copy(update=more),
         benchmark=made_up_benchmark(record.precision),
@@ -98,14 +102,17 @@ def made_up_benchmark(precision: str) -> Benchmark:
                 compute=None,
                 spread=0.02,
                 outliers=0.0,
+                warm_up_drift=0.0,
                 images_per_second=4000 / milliseconds,
             )
             for contender, milliseconds in times.items()
         ),
         ratios=(Ratio(baseline="eager", batch=4, rounds=20, median=4.0, low=3.9, high=4.1),),
-        pace=Pace(microseconds=5.0, rounds=40, set_aside=0),
+        pace=MachinePace(microseconds=5.0, rounds=40, set_aside=0),
         throughput=(),
-        contention=Contention(cores=2, others=0.0, stolen=0.0),
+        contention=Contention(cores=2, others=0.0, stolen=0.0, throttled=0.0),
         peak_memory={},
+        isolated_compute={},
         gpu=None,
+        pytorch="2.15.0",
     )

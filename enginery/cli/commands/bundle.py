@@ -6,18 +6,19 @@ from argparse import ArgumentParser, Namespace
 from enginery.cli.completion import FOLDER, PRECISION, add_completed, add_path
 from enginery.core.paths import ARTIFACTS, REPORTS
 
-SUMMARY = "a folder to deploy: engine, ONNX, examples, and a Triton model repository"
+SUMMARY = "make a folder to deploy: engine, ONNX, examples, Triton model repository"
 EXAMPLES = """\
 examples:
   enginery bundle int8
   enginery bundle int8 --out /srv/models/digits
 
-Only what passed the gate is bundled: exits 1, and says why, if the precision
-broke a threshold, or if the engine is not the one that was validated."""
+Only an engine that passed the gate is bundled. Exits 1 and says why if the
+precision broke a threshold, or if the engine is not the one that was
+validated."""
 
 
 def add_arguments(command: ArgumentParser) -> None:
-    add_completed(command, "precision", PRECISION, help="one that `dvc repro` made, such as int8")
+    add_completed(command, "precision", PRECISION, help="a precision that `dvc repro` built, such as int8")
     add_path(command, "--out", FOLDER, metavar="FOLDER", help="bundles/MODEL-PRECISION if not given")
     for folder, what in ((ARTIFACTS, "what the pipeline made"), (REPORTS, "its verdict")):
         where = f"where {what} is, {folder} if not given"

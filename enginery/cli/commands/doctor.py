@@ -3,7 +3,7 @@
 import sys
 from argparse import ArgumentParser, Namespace
 
-SUMMARY = "what this machine can run, what is missing, and how to install it"
+SUMMARY = "check what this machine can run, what is missing, and how to install it"
 EXAMPLES = """\
 examples:
   enginery doctor
@@ -13,12 +13,12 @@ Exits 0 if `dvc repro` can run here, else 1."""
 
 
 def add_arguments(command: ArgumentParser) -> None:
-    command.add_argument("--json", action="store_true", help="as one JSON object: can_run, findings")
+    command.add_argument("--json", action="store_true", help="print one JSON object: can_run, findings")
 
 
 def run(chosen: Namespace) -> int:
     from enginery.cli.doctor.environment import as_json, as_text, can_run, examine
 
-    findings = examine()
-    print(as_json(findings) if chosen.json else as_text(findings, sys.stdout))
-    return 0 if can_run(findings) else 1
+    checks = examine()
+    print(as_json(checks) if chosen.json else as_text(checks, sys.stdout))
+    return 0 if can_run(checks) else 1

@@ -5,15 +5,15 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from enginery.cli.completion import FILE, add_engine, add_path
 
 UNREADABLE = 5
-SUMMARY = "what an engine says of images: the likeliest classes and their probabilities"
+SUMMARY = "classify images with an engine: the likeliest classes and their probabilities"
 EXAMPLES = """\
 examples:
   enginery infer artifacts/engines/int8 cat.jpg dog.png
   enginery infer artifacts/engines/int8 photos --top 1   all images in a folder
   enginery infer artifacts/engines/int8 photos --json | jq -r '.top[0].class'
 
-Images are prepared as those that the engine was validated on. With --json, a
-line for each image, {"image": ..., "error": ...} or
+Images are prepared like those on which the engine was validated. --json prints
+a line for each image: {"image": ..., "error": ...} or
 {"image": ..., "top": [{"class": ..., "index": ..., "probability": ...}]}.
 Exits 5 if an image could not be read, after answering for the others; 1 if the
 engine cannot be used."""

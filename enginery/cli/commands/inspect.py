@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 from enginery.cli.completion import add_engine
 
-SUMMARY = "what an engine is: tensors, profile, layers, where it runs"
+SUMMARY = "describe an engine: tensors, profile, layers, where it runs"
 EXAMPLES = """\
 examples:
   enginery inspect artifacts/engines/int8
@@ -15,7 +15,7 @@ Needs neither a GPU nor the engine's runtime. Exits 1 if the engine is damaged."
 
 def add_arguments(command: ArgumentParser) -> None:
     add_engine(command)
-    command.add_argument("--json", action="store_true", help="engine.json, and what follows from it")
+    command.add_argument("--json", action="store_true", help="print engine.json and what follows from it")
 
 
 def run(chosen: Namespace) -> int:

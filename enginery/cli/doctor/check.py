@@ -1,4 +1,4 @@
-"""What the doctor found of one thing, in Python alone: packages may be missing."""
+"""The result of one check of the doctor. It needs no packages, because they may be missing."""
 
 from enum import StrEnum
 from typing import NamedTuple

@@ -1,6 +1,6 @@
-"""Whether `dvc repro` can run here, and what this machine can do beyond.
+"""Check whether `dvc repro` can run here: Python, packages, project, git and disk.
 
-What comes first is examined with Python's own library alone: where packages are missing, nothing else can be imported.
+These checks use only Python's own library. Where packages are missing, nothing else could be imported.
 """
 
 import importlib.metadata
@@ -16,14 +16,12 @@ from typing import TextIO
 
 from enginery.cli.doctor.check import Check, State
 from enginery.cli.terminal import painted
+from enginery.core.text import first_few
 
-PYTHONS = ((3, 11), (3, 13))  # from, and before
+PYTHONS = ((3, 11), (3, 13))  # the first version, and the first that is too new
 ROOT_FILES = ("dvc.yaml", "params.yaml", ".dvc")
-NEEDED_GB = 2.0  # the default pipeline leaves half of that in artifacts and in DVC's cache
-MOST_NAMES = 5
+NEEDED_GB = 2.0  # the default pipeline leaves half as much in artifacts and in DVC's cache
 INSTALL = "make repro, or: pip install --require-hashes -r requirements.lock && pip install --no-deps -e ."
-
-
 COLOURS = {State.FINE: "green", State.NOTE: "yellow", State.WRONG: "red"}
 
 
@@ -36,8 +34,8 @@ def examine() -> list[Check]:
     return first + examine_machine()
 
 
-def can_run(findings: Sequence[Check]) -> bool:
-    return not any(finding.state is State.WRONG for finding in findings)
+def can_run(checks: Sequence[Check]) -> bool:
+    return not any(check.state is State.WRONG for check in checks)
 
 
 def examine_python() -> Check:
@@ -48,7 +46,7 @@ def examine_python() -> Check:
 
 
 def examine_packages() -> Check:
-    """Against the versions that the project pins."""
+    """Compare the installed packages with the versions that the project pins."""
     try:
         pinned = importlib.metadata.requires("enginery") or []
     except importlib.metadata.PackageNotFoundError:
@@ -57,9 +55,9 @@ def examine_packages() -> Check:
         return Check("packages", State.WRONG, "packaging is missing", INSTALL)
     missing, others, total = _against(pinned)
     if missing:
-        return Check("packages", State.WRONG, f"missing: {_some(missing)}", INSTALL)
+        return Check("packages", State.WRONG, f"missing: {first_few(missing)}", INSTALL)
     if others:
-        return Check("packages", State.NOTE, f"not the versions that were tried: {_some(others)}", INSTALL)
+        return Check("packages", State.NOTE, f"not the versions that were tried: {first_few(others)}", INSTALL)
     return Check("packages", State.FINE, f"all {total} in the versions that were tried")
 
 
@@ -80,11 +78,6 @@ def _against(pinned: Sequence[str]) -> tuple[list[str], list[str], int]:
     return missing, others, len(wanted)
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
-
-
 def examine_project() -> Check:
     here, absent = Path.cwd(), [name for name in ROOT_FILES if not Path(name).exists()]
     if absent:
@@ -97,7 +90,7 @@ def examine_project() -> Check:
 
 def examine_git() -> Check:
     if shutil.which("git") is None:
-        return Check("git", State.WRONG, "not installed, and DVC keeps its place by it", "apt-get install git")
+        return Check("git", State.WRONG, "not installed, but DVC needs it", "apt-get install git")
     if _git("rev-parse", "--is-inside-work-tree") is None:
         return Check("git", State.WRONG, f"{Path.cwd()} is not in a git repository", "clone the project, or: git init")
     branch, commit = _git("branch", "--show-current"), _git("rev-parse", "--short", "HEAD")
@@ -120,27 +113,27 @@ def examine_disk() -> Check:
     return Check("disk", State.FINE, f"{free:.1f} GB free")
 
 
-def as_text(findings: Sequence[Check], stream: TextIO) -> str:
-    """On a terminal, what was found is wrapped; a remedy is not, for it may be a command to copy."""
-    width = max(len(finding.topic) for finding in findings)
+def as_text(checks: Sequence[Check], stream: TextIO) -> str:
+    """Write the checks. On a terminal, results are wrapped, but remedies are not: they may be commands to copy."""
+    width = max(len(check.topic) for check in checks)
     room = max(20, shutil.get_terminal_size().columns - width - 9) if stream.isatty() else sys.maxsize
     lines = []
-    for finding in findings:
-        state = painted(f"{finding.state:5}", COLOURS[finding.state], stream)
-        first, *rest = textwrap.wrap(finding.found, room, break_long_words=False)
-        lines.append(f"{state}  {finding.topic:<{width}}  {first}")
+    for check in checks:
+        state = painted(f"{check.state:5}", COLOURS[check.state], stream)
+        first, *rest = textwrap.wrap(check.found, room, break_long_words=False)
+        lines.append(f"{state}  {check.topic:<{width}}  {first}")
         lines += [f"{'':{width + 9}}{line}" for line in rest]
-        if finding.remedy:
-            lines.append(f"{'':{width + 9}}-> {finding.remedy}")
-    return "\n".join([*lines, "", painted(verdict(findings), "bold", stream)])
+        if check.remedy:
+            lines.append(f"{'':{width + 9}}-> {check.remedy}")
+    return "\n".join([*lines, "", painted(verdict(checks), "bold", stream)])
 
 
-def verdict(findings: Sequence[Check]) -> str:
-    if can_run(findings):
+def verdict(checks: Sequence[Check]) -> str:
+    if can_run(checks):
         return "`dvc repro` can run here."
-    wrong = ", ".join(finding.topic for finding in findings if finding.state is State.WRONG)
-    return f"`dvc repro` cannot run here: first mend {wrong}."
+    wrong = ", ".join(check.topic for check in checks if check.state is State.WRONG)
+    return f"`dvc repro` cannot run here: first fix {wrong}."
 
 
-def as_json(findings: Sequence[Check]) -> str:
-    return json.dumps({"can_run": can_run(findings), "findings": [one._asdict() for one in findings]}, indent=2)
+def as_json(checks: Sequence[Check]) -> str:
+    return json.dumps({"can_run": can_run(checks), "findings": [one._asdict() for one in checks]}, indent=2)

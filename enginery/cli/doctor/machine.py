@@ -1,4 +1,4 @@
-"""What the machine can run: runtimes, hardware, memory, and what precisions will be executed in."""
+"""Check what the machine can run: hardware, memory, runtimes, and the types that it executes."""
 
 import os
 from pathlib import Path
@@ -7,16 +7,14 @@ from enginery.cli.doctor.check import Check, State
 from enginery.core.cores import usable_cores
 from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
-from enginery.core.params.build import BuildParams
-from enginery.core.precisions import PRECISIONS, accepted_as
+from enginery.core.precisions import accepted_as
 from enginery.core.runtimes import RUNTIMES
 from enginery.engine.gpu.nvml import NO_GPU, find_gpu, why_no_gpu
 from enginery.engine.machine import Machine
-from enginery.engine.native_precisions import NOT_AT_ALL, executed_as
+from enginery.engine.native_precisions import NOT_AT_ALL, UNKNOWN, executed_as
 from enginery.engine.runtimes import load_runtime
 from enginery.engine.this_machine import describe_machine, find_cpu
 
-UNKNOWN = "not known without a GPU"
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
@@ -38,7 +36,7 @@ def _params() -> Params | Check:
     try:
         return Params.read()
     except EngineryError as error:
-        remedy = "mend that line" if Path("params.yaml").exists() else "go to the root of the project"
+        remedy = "fix that line" if Path("params.yaml").exists() else "go to the root of the project"
         return Check("params.yaml", State.WRONG, str(error), remedy)
 
 
@@ -68,7 +66,7 @@ def examine_gpu() -> Check:
 
 
 def examine_memory() -> Check:
-    """In gigabytes; a container's limit counts where it is lower."""
+    """Report the memory. A container's limit counts if it is lower than that of the machine."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     kilobytes = {name.rstrip(":"): int(value) for name, value, *_ in lines}
     limits = [int(text) for path in LIMITS if path.exists() and (text := path.read_text().strip()).isdigit()]
@@ -92,25 +90,20 @@ def examine_runtime(name: str) -> Check:
 
 
 def examine_precisions(params: Params, machine: Machine) -> Check:
-    """That a precision is executed as another one is no mistake, but its speed is then no reason to ship it."""
-    executed = native_precisions(machine, params.build)
+    """Report which precisions run as another type: no mistake, but their speed is no reason to ship them."""
+    executed = executed_as(machine, params.build)
     natively = [name for name, kind in executed.items() if kind in accepted_as(name, params.build.tf32)]
     others = [f"{name} {_instead(kind)}" for name, kind in executed.items() if name not in natively]
     text = f"{machine.runtime} executes {'; '.join([', '.join(natively) + ' natively'] * bool(natively) + others)}"
     asked = [name for name in params.precisions if name not in natively]
     if not asked:
         return Check("precisions", State.FINE, text)
-    return Check("precisions", State.NOTE, text, f"params.yaml lists {', '.join(asked)}: to see, not to ship from here")
-
-
-def native_precisions(machine: Machine, build: BuildParams) -> dict[str, str]:
-    """By precision what is executed instead. TensorRT takes long to build: there, the GPU's generation tells."""
-    if not RUNTIMES[machine.runtime].is_tensorrt:
-        return executed_as(machine.runtime, build)
-    if not machine.capability:
-        return dict.fromkeys(PRECISIONS, UNKNOWN)
-    here = tuple(int(part) for part in machine.capability.split("."))
-    return {name: name if here >= facts.since else NOT_AT_ALL for name, facts in PRECISIONS.items()}
+    return Check(
+        "precisions",
+        State.NOTE,
+        text,
+        f"params.yaml lists {', '.join(asked)}: to look at, not to ship from this machine",
+    )
 
 
 def _instead(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""Check params.yaml. `make repro` does so before it calls DVC, whose own words are harder to follow."""
+"""Check params.yaml. `make repro` does so before it calls DVC, whose own messages are harder to understand."""
 
 import sys
 

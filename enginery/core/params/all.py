@@ -1,4 +1,4 @@
-"""All of params.yaml, and what its sections must agree on."""
+"""The whole of params.yaml, and what its sections must agree on."""
 
 from typing import Literal, Self
 
@@ -20,6 +20,8 @@ from enginery.core.runtimes import RuntimeName
 
 
 class Params(Section):
+    """All parameters. A stage that needs only some reads their section instead."""
+
     runtime: Literal["auto", RuntimeName]
     samples: SamplesParams
     model: ModelParams
@@ -50,7 +52,7 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
-    def _lists_have_no_value_twice(self) -> Self:
+    def _lists_hold_each_value_once(self) -> Self:
         for place, values in {
             "benchmark.batches": self.benchmark.batches,
             "benchmark.baselines": self.benchmark.baselines,
@@ -84,7 +86,7 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _model_and_weights_agree(self) -> Self:
-        """What a model can be trained with, loaded from and raced against depends on where it comes from."""
+        """Refuse weights and baselines that the source of the model rules out."""
         model, source = self.model, self.weights.source
         if model.is_onnx and source != "given":
             raise ValueError(f"weights.source: {model.source} brings its own weights: set it to given, not '{source}'")

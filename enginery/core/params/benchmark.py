@@ -8,20 +8,20 @@ from enginery.core.params.section import Section
 
 ONNXRUNTIME, EAGER = "onnxruntime", "eager"
 LAUNCHES = (EAGER, "compile", "max_autotune", "cuda_graph")
-NUMBERS = ("fp16", "bf16")
+NUMBER_FORMATS = ("fp16", "bf16")
 LAYOUTS = ("channels_last",)
 
 
 def _possible_baseline(name: str) -> str:
-    """`onnxruntime`, or words joined by +: how PyTorch launches, its memory layout, its numbers; at most one each."""
+    """Refuse all but `onnxruntime` and words joined by +: at most one for launching, layout and number format each."""
     words = name.split("+")
-    kinds = (LAUNCHES, NUMBERS, LAYOUTS)
+    kinds = (LAUNCHES, NUMBER_FORMATS, LAYOUTS)
     if name != ONNXRUNTIME:
         unknown = [word for word in words if not any(word in kind for kind in kinds)]
         if unknown or any(sum(word in kind for word in words) > 1 for kind in kinds):
             raise ValueError(
                 f"'{name}' is no baseline: write {ONNXRUNTIME}, or join with + at most one of {', '.join(LAUNCHES)}, "
-                f"one of {', '.join(NUMBERS)}, and {', '.join(LAYOUTS)}"
+                f"one of {', '.join(NUMBER_FORMATS)}, and {', '.join(LAYOUTS)}"
             )
     return name
 

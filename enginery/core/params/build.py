@@ -13,7 +13,7 @@ ENDS: tuple[Bound, ...] = ("min", "max")
 
 
 class Range(Section):
-    """The sizes of one axis that an engine accepts, and the one it is tuned for."""
+    """The sizes of one axis that an engine accepts, and the size that it is tuned for."""
 
     min: int = Field(ge=1)
     opt: int = Field(ge=1)
@@ -40,7 +40,7 @@ class Range(Section):
 
 
 class Profile(Section):
-    """What varies from call to call: the batch, and the size of images if it is given as a range."""
+    """The sizes that may vary from call to call: the batch, and of images height and width if given as ranges."""
 
     place: ClassVar[str] = "build.profile"
 
@@ -58,7 +58,7 @@ class Profile(Section):
         return bool(self.height or self.width)
 
     def at(self, bound: Bound) -> dict[str, int]:
-        """The size of each axis."""
+        """Return the size of each axis at one bound."""
         return {axis: getattr(sizes, bound) for axis, sizes in self.ranges.items()}
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Profile(Section):
 
 
 class TensorRTParams(Section):
-    """What TensorRT alone can be told."""
+    """The options that only TensorRT has."""
 
     workspace_mb: int | None = Field(ge=1, le=1 << 20)
     optimization_level: int = Field(ge=0, le=5)
@@ -77,11 +77,11 @@ class TensorRTParams(Section):
 
     @field_validator("compute_capabilities", mode="before")
     @classmethod
-    def _may_lack_quotes(cls, listed: Any) -> Any:
-        """YAML reads 8.6 as a number."""
-        return (
-            [str(item) if isinstance(item, float) else item for item in listed] if isinstance(listed, list) else listed
-        )
+    def _allow_missing_quotes(cls, listed: Any) -> Any:
+        """Take numbers as text, because YAML reads 8.6 as a number."""
+        if not isinstance(listed, list):
+            return listed
+        return [str(item) if isinstance(item, float) else item for item in listed]
 
 
 class BuildParams(Section):

@@ -8,7 +8,7 @@ from enginery.core.params.section import Section
 
 
 class InferenceParams(Section):
-    """How a loaded engine runs, wherever it is run."""
+    """How an opened engine runs."""
 
     place: ClassVar[str] = "inference"
 
@@ -16,5 +16,5 @@ class InferenceParams(Section):
     cuda_graph: bool
 
     def on(self, cores: int) -> Self:
-        """With the number of threads that 0 stands for."""
+        """Return a copy in which 0 threads have become one for each core."""
         return self.model_copy(update={"threads": self.threads or cores})

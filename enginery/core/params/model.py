@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from enginery.core.params.section import Section
 
 MODEL = re.compile(r"\w+|\w+(\.\w+)*:\w+")
-NO_SCORES = "none"  # model.scores of a model that tells no classes apart
+NO_SCORES = "none"  # what model.scores is for a model that has no score per class
 
 
 def _survives_json(value: Any) -> bool:
@@ -20,7 +20,7 @@ def _survives_json(value: Any) -> bool:
 
 
 class ModelParams(Section):
-    """A torchvision classifier, `package.module:factory` in the user's own code, or an ONNX file under data/models."""
+    """The model: a torchvision classifier, the user's own `package.module:factory`, or an ONNX file in data/models."""
 
     place: ClassVar[str] = "model"
 
@@ -30,8 +30,8 @@ class ModelParams(Section):
 
     @field_validator("arguments")
     @classmethod
-    def _are_the_same_in_json(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The first stage takes them from YAML, the others from what it recorded: they must make the same model."""
+    def _stay_the_same_in_json(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Refuse what JSON changes: `weights` reads the arguments from YAML, and later stages read them from JSON."""
         for name, value in arguments.items():
             if not _survives_json(value):
                 raise ValueError(

@@ -14,14 +14,17 @@ Rest = Literal["fp32", "fp16"]
 
 
 class Keep(Section):
-    """What stays in high precision: operator types, node names (regular expressions); and in which, if quantized."""
+    """The nodes that stay in high precision, by operator type or by regular expression.
+
+    `rest` is the precision of what is not quantized in a quantized graph.
+    """
 
     op_types: tuple[str, ...]
     nodes: tuple[str, ...]
     rest: Literal["auto", Rest] = "fp32"
 
     @model_validator(mode="after")
-    def _is_readable(self) -> Self:
+    def _patterns_are_valid(self) -> Self:
         for pattern in self.nodes:
             try:
                 re.compile(pattern)
@@ -38,7 +41,7 @@ class Thresholds(Section):
 
 
 class MustPay(Section):
-    """Over which precision one must be how many times as fast, at the batch size that engines are tuned for."""
+    """How many times as fast as another precision one must be, at the batch size that engines are tuned for."""
 
     over: PrecisionName
     times: float = Field(gt=0)
@@ -52,7 +55,7 @@ class PrecisionParams(Section):
 
     @classmethod
     def read_for(cls, precision: str) -> Self:
-        """Read the section of one precision, as it stands under `precisions`."""
+        """Read the section of one precision."""
         listed = section_at("precisions", read_yaml(PARAMS_FILE), PARAMS_FILE)
         if precision not in listed:
             raise EngineryError(f"{PARAMS_FILE} has no section precisions.{precision}; it has {', '.join(listed)}")

@@ -1,4 +1,4 @@
-"""`samples.preprocessing`: the way from an image to a tensor."""
+"""The section `samples.preprocessing`: how an image becomes a tensor."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -6,11 +6,11 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from enginery.core.params.section import Section
 
-LARGEST_SIDE = 65500  # of an image, in pixels
+LARGEST_SIDE = 65500  # pixels of an image
 
 
 def _height_and_width(given: Any) -> Any:
-    """One number stands for both. It is checked here: of both, the same mistake would be told twice."""
+    """Take one number for both sides. It is checked here, so that a mistake is reported once and not for each side."""
     if isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= LARGEST_SIDE:
         return given, given
     if not isinstance(given, (list, tuple)) or len(given) != 2:
@@ -24,7 +24,7 @@ PerChannel = Annotated[tuple[float, ...], Field(min_length=1)]
 
 
 class Preprocessing(Section):
-    """Sizes are height and width. `mean` and `std` are in the order of `color`, of values after `divide_by`."""
+    """How an image becomes a tensor. `mean` and `std` apply after `divide_by` and are in the order of `color`."""
 
     resize: Size
     resize_mode: Literal["shorter_side", "stretch", "pad"] = "shorter_side"
@@ -43,7 +43,7 @@ class Preprocessing(Section):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one image, without the batch."""
+        """Return the shape of one image, without the batch."""
         return (*self.crop, self.channels) if self.layout == "nhwc" else (self.channels, *self.crop)
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Read params.yaml, and say in one sentence which entry is unknown or impossible."""
+"""Read params.yaml, and say in a sentence which entry is unknown or impossible."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,11 +19,18 @@ IN_YAML = {"model_type": SECTION, "dict_type": SECTION, "tuple_type": "input sho
 
 def read_yaml(file: Path) -> Any:
     try:
-        return YAML(typ="safe").load(file.read_text())
+        return _parse(file.read_text())
     except FileNotFoundError:
         raise EngineryError(f"{file} is not in {Path.cwd()}: run from the root of the project") from None
     except (YAMLError, UnicodeDecodeError) as error:
         raise EngineryError(f"{file} is not valid YAML: {yaml_problem(error)}") from None
+
+
+def _parse(text: str) -> Any:
+    try:
+        return YAML(typ="safe").load(text)
+    except YAMLError:
+        return YAML(typ="safe", pure=True).load(text)  # slower than the parser in C, whose errors omit names
 
 
 def yaml_problem(error: Exception) -> str:
@@ -47,7 +54,7 @@ def explain(error: ValidationError, section: type[BaseModel], place: str) -> str
 
 
 def _causes(errors: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Drop errors that only follow from others: a wrong entry empties its list, an unknown precision lacks all."""
+    """Drop errors that follow from another: a wrong entry empties its list, an unknown precision lacks all its keys."""
     places = [_place(error) for error in errors]
     unknown = [place for error, place in zip(errors, places, strict=True) if _is_unknown_precision(error)]
 
@@ -87,8 +94,13 @@ def _sentence(error: ErrorDetails, section: type[BaseModel], start: str) -> str:
 def _names_in(section: Any, place: list[str]) -> list[str]:
     """Return the parameters that may stand in the section at `place`."""
     for part in place:
-        annotation = get_args(section)[1] if get_origin(section) is dict else section.model_fields[part].annotation
-        section = next(
-            kind for kind in (annotation, *get_args(annotation)) if hasattr(kind, "model_fields") or get_origin(kind)
+        section = _section_of(
+            get_args(section)[1] if get_origin(section) is dict else section.model_fields[part].annotation
         )
     return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def _section_of(annotation: Any) -> Any:
+    """Return the section, or the dictionary of sections, that may be annotated as `Section | None`."""
+    kinds = (annotation, *get_args(annotation))
+    return next(kind for kind in kinds if hasattr(kind, "model_fields") or get_origin(kind) is dict)

@@ -15,12 +15,12 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class Section(BaseModel):
     """A frozen, validated part of params.yaml.
 
-    A stage reads only the sections that it needs, so that a new parameter of another section does not concern it. What
-    sections must agree on is checked once, by the stage `machine`, which reads them all.
+    A stage reads only the sections that it needs, so that a change of another section does not concern it. The stage
+    `machine` reads all of them and checks what they must agree on.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
-    place: ClassVar[str] = ""
+    place: ClassVar[str] = ""  # in params.yaml, such as build.profile
 
     @classmethod
     def read(cls, file: Path = PARAMS_FILE) -> Self:

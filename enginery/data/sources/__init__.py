@@ -1,4 +1,4 @@
-"""Where images come from: scikit-learn's digits, which need no download, or what the user brings."""
+"""Read samples from scikit-learn's digits, which need no download, or from the user's own files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Arrays in a NumPy archive, mapped and not loaded: temporary files hold them, which may be larger than memory."""
+"""Map the arrays of a NumPy archive from temporary files, because they may be larger than memory."""
 
 import shutil
 import tempfile
@@ -14,8 +14,8 @@ def names_in(archive: zipfile.ZipFile) -> list[str]:
     return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
-def mapped(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
-    """Unpacked for as long as it is mapped. Pickled objects, which could run code, are refused by NumPy."""
+def map_array(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
+    """Unpack an array into a file that lasts as long as its map. NumPy refuses pickled objects: they could run code."""
     with archive.open(f"{name}.npy") as packed, tempfile.NamedTemporaryFile(suffix=".npy") as file:
         try:
             shutil.copyfileobj(packed, file)

@@ -1,4 +1,4 @@
-"""Pixels in a NumPy file: .npz with `images` and perhaps `labels`, or .npy with images alone."""
+"""Read pixels from a NumPy file: an .npz with `images` and perhaps `labels`, or an .npy with only images."""
 
 import hashlib
 import zipfile
@@ -12,7 +12,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.data.manifest import Sample
 from enginery.data.preprocessing import Pixels, pixels_of
-from enginery.data.sources.archive import mapped, names_in
+from enginery.data.sources.archive import map_array, names_in
 from enginery.data.sources.classes import LABELS, Classes, classes_of, number_labels
 from enginery.data.sources.source import Prepared
 
@@ -43,7 +43,7 @@ class ImageArray:
 def open_array(path: Path, listed: Classes | None) -> ImageArray:
     try:
         images, labels = _read(path)
-    except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile) as error:  # NumPy's for broken files
+    except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile) as error:  # what NumPy raises for broken files
         raise EngineryError(f"samples.source: {path} cannot be read as a NumPy file: {error}") from None
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
         raise EngineryError(
@@ -76,4 +76,4 @@ def _read(path: Path) -> tuple[NDArray[np.generic], NDArray[np.generic] | None]:
         names = names_in(archive)
         if "images" not in names:
             raise ValueError(f"it holds {', '.join(names) or 'nothing'}, but no array called images")
-        return mapped(archive, "images"), mapped(archive, LABELS) if LABELS in names else None
+        return map_array(archive, "images"), map_array(archive, LABELS) if LABELS in names else None

@@ -1,4 +1,4 @@
-"""Which classes there are, in the order of the model's outputs, and which of them a label means."""
+"""Find the classes, in the order of the model's outputs, and the class that each label means."""
 
 import re
 from collections import Counter
@@ -10,15 +10,15 @@ from enginery.core.errors import EngineryError
 from enginery.core.user_files import user_file
 
 MOST_CLASSES = 100_000
-NUMBER = re.compile(r"(-?\d+)(\.\d*)?")  # with a fraction, as spreadsheets and pandas write whole ones too
+NUMBER = re.compile(r"(-?\d+)(\.\d*)?")  # spreadsheets and pandas write whole numbers with a fraction, too
 MOST_DIGITS = 9
-LABELS = "labels"  # the array that holds them
-Where = Callable[[int], str]  # says of a label, by its index, where it stands
+LABELS = "labels"  # the name of the array of labels
+Where = Callable[[int], str]  # says where the label of an index stands
 
 
 @dataclass(frozen=True)
 class Classes:
-    """`keys` are what labels say, `names` what people read: n01440764 and tench."""
+    """The classes: labels use the `keys`, such as n01440764, and people read the `names`, such as tench."""
 
     keys: tuple[str, ...]
     names: tuple[str, ...]
@@ -29,26 +29,26 @@ class Classes:
 
 
 def read_classes(given: str | tuple[str, ...] | None, data: Path) -> Classes | None:
-    """The user's list, or a text file with a class per line."""
+    """Return the classes of the user's list, or of a text file with a class per line."""
     if given is None:
         return None
     if isinstance(given, tuple):
-        return _distinct(Classes.of(given), "samples.class_names")
+        return _require_distinct(Classes.of(given), "samples.class_names")
     path = user_file(given, data, "samples.class_names", "null, a list")
     try:
         lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
     except (UnicodeDecodeError, IsADirectoryError):
         raise EngineryError(f"samples.class_names: {path} is not a text file with a class per line") from None
-    return _distinct(_keyed(lines), f"samples.class_names: {path}")
+    return _require_distinct(_parse_lines(lines), f"samples.class_names: {path}")
 
 
-def _keyed(lines: list[str]) -> Classes:
-    """A tab parts what labels say from what people read; without one they are the same."""
+def _parse_lines(lines: list[str]) -> Classes:
+    """Split each line at its tab into key and name. A line without a tab is both."""
     parts = [line.partition("\t") for line in lines]
     return Classes(tuple(key.strip() for key, _, _ in parts), tuple((name or key).strip() for key, _, name in parts))
 
 
-def _distinct(classes: Classes, where: str) -> Classes:
+def _require_distinct(classes: Classes, where: str) -> Classes:
     twice = [key for key, count in Counter(classes.keys).items() if count > 1]
     if twice or not classes.keys:
         raise EngineryError(f"{where} names {f'the class {twice[0]} twice' if twice else 'no class'}")
@@ -56,7 +56,7 @@ def _distinct(classes: Classes, where: str) -> Classes:
 
 
 def classes_of(labels: Sequence[str], where: Where) -> Classes:
-    """What labels alone say: names count in alphabetical order, and numbers from 0 to the largest."""
+    """Return the classes that labels name: names in alphabetical order, or all numbers from 0 to the largest."""
     names = [index for index, label in enumerate(labels) if not _is_number(label)]
     if len(names) == len(labels):
         return Classes.of(sorted(set(labels)))
@@ -76,7 +76,7 @@ def classes_of(labels: Sequence[str], where: Where) -> Classes:
 
 
 def number_labels(labels: Sequence[str], classes: Classes, where: Where) -> list[int]:
-    """The place of each label in the list of classes; of numbers that are no class's name, the numbers themselves."""
+    """Return the place of each label in the list of classes. Numbers that name no class are places themselves."""
     places = {key: place for place, key in enumerate(classes.keys)}
     by_number = all(_is_number(label) for label in labels) and not places.keys() >= set(labels)
     numbers = [_whole(label) if by_number else places.get(label) for label in labels]
@@ -94,7 +94,10 @@ def _is_number(label: str) -> bool:
 
 
 def _whole(label: str) -> int | None:
-    """The number that is written so, also with a fraction of zeros; of so many digits, none that is a class's."""
+    """Return the whole number that a label writes, perhaps with a fraction of zeros, or None.
+
+    A number of more digits than any class has is cut short, and is then refused as no class.
+    """
     found = NUMBER.fullmatch(label)
     if not found or (found[2] or "").strip(".0"):
         return None

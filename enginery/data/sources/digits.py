@@ -1,4 +1,4 @@
-"""1,797 handwritten digits of 8 by 8 pixels, shipped inside scikit-learn."""
+"""The 1,797 handwritten digits of 8 by 8 pixels that come with scikit-learn."""
 
 import hashlib
 

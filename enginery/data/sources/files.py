@@ -1,4 +1,4 @@
-"""Images that are files of their own, each with a label or all without."""
+"""Read images that are single files, either all of them with a label or none."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".avif", ".t
 
 
 class ImageFiles:
-    """`names` are what the files are called in the manifest; `labels` is None for images without."""
+    """Image files. `names` are their names in the manifest, and `labels` is None for images without labels."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A folder of class folders, or of images alone, which then have no labels."""
+"""Read a folder that has a folder for each class, or only images, which then have no labels."""
 
 from collections import Counter
 from pathlib import Path
@@ -8,43 +8,50 @@ from enginery.core.user_files import lies_in
 from enginery.data.sources.classes import Classes, number_labels
 from enginery.data.sources.files import IMAGE_SUFFIXES, ImageFiles
 
-SPLITS = ("validation", "valid", "val", "test", "training", "train")  # the likeliest to be wanted comes first
+SPLITS = (
+    "validation",
+    "valid",
+    "val",
+    "test",
+    "training",
+    "train",
+)  # the split that users most likely want comes first
 
 
 def open_folder(root: Path, data: Path, listed: Classes | None) -> ImageFiles:
     folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    alone = sorted(entry for entry in root.iterdir() if _is_image(entry))
+    unlabeled = sorted(entry for entry in root.iterdir() if _is_image(entry))
     _refuse_splits(root, folders)
     labeled = [(file, folder.name) for folder in folders for file in sorted(folder.rglob("*")) if _is_image(file)]
-    _tell_others(root)
-    _tell_links(root)
-    if not labeled and not alone:
+    _print_left_out_files(root)
+    _print_left_out_links(root)
+    if not labeled and not unlabeled:
         raise EngineryError(
             f"samples.source: {root} holds no images: it needs a folder per class, such as {root}/cat/1.jpg, or images "
             "alone, which then have no labels"
         )
-    if labeled and alone:
+    if labeled and unlabeled:
         raise EngineryError(
             f"samples.source: {root} holds images both in class folders, such as {labeled[0][0]}, and beside them, "
-            f"such as {alone[0]}: move them into a class folder, or out"
+            f"such as {unlabeled[0]}: move them into a class folder, or out"
         )
-    files = [file for file, _ in labeled] or alone
-    _refuse_strays(files, data)
+    files = [file for file, _ in labeled] or unlabeled
+    _refuse_links_out_of(data, files)
     names = [file.relative_to(root).as_posix() for file in files]
-    if alone:
+    if unlabeled:
         return ImageFiles(files, names, None, listed.names if listed else ())
-    classes = listed or Classes.of(_all_with_images(root, folders, [folder for _, folder in labeled]))
+    classes = listed or Classes.of(_class_names(root, folders, [folder for _, folder in labeled]))
     labels = number_labels([folder for _, folder in labeled], classes, lambda index: f"the folder of {files[index]}")
     return ImageFiles(files, names, labels, classes.names)
 
 
 def _is_image(entry: Path) -> bool:
-    hidden = entry.name.startswith(".")  # what some systems put beside each photo
+    hidden = entry.name.startswith(".")  # some systems put hidden files beside each photo
     return entry.suffix.lower() in IMAGE_SUFFIXES and not hidden and entry.is_file()
 
 
-def _tell_others(root: Path) -> None:
-    """Nothing stops at them, for notes may lie beside images. But photos of another kind are missed by no one else."""
+def _print_left_out_files(root: Path) -> None:
+    """Print which files are left out: notes may lie beside images, but photos of an unknown type would be missed."""
     visible = (
         path
         for path in root.rglob("*")
@@ -52,20 +59,22 @@ def _tell_others(root: Path) -> None:
     )
     others = Counter(path.suffix.lower() or "no suffix" for path in visible if not _is_image(path))
     if others:
-        told = ", ".join(f"{count} of {suffix}" for suffix, count in sorted(others.items()))
-        print(f"{root}: files that are no images by their names are left out: {told}")
+        counts = ", ".join(f"{count} of {suffix}" for suffix, count in sorted(others.items()))
+        print(f"{root}: files that are no images by their names are left out: {counts}")
 
 
-def _tell_links(root: Path) -> None:
-    """They are not followed within a class, where they could lead in a circle."""
+def _print_left_out_links(root: Path) -> None:
+    """Print which links are left out. Links within a class are not followed, as they could lead in a circle."""
     links = sorted(path for path in root.rglob("*") if path.is_symlink() and not path.is_file())
-    lost = [link for link in links if not (link.is_dir() and link.parent == root)]
-    if lost:
-        print(f"{root}: links to folders, and to what is not there, are left out: {len(lost)}, such as {lost[0]}")
+    left_out = [link for link in links if not (link.is_dir() and link.parent == root)]
+    if left_out:
+        print(
+            f"{root}: links to folders, and to what is not there, are left out: {len(left_out)}, such as {left_out[0]}"
+        )
 
 
-def _all_with_images(root: Path, folders: list[Path], used: list[str]) -> list[str]:
-    """Whether an empty folder is a class, or was put there by a program, only the user knows: classes are counted."""
+def _class_names(root: Path, folders: list[Path], used: list[str]) -> list[str]:
+    """Return the names of the folders. Refuse a folder without images, as only the user knows if it is a class."""
     names = [folder.name for folder in folders]
     if empty := sorted({*names} - {*used}):
         some = ", ".join(empty[:3]) + (", …" if len(empty) > 3 else "")
@@ -77,7 +86,7 @@ def _all_with_images(root: Path, folders: list[Path], used: list[str]) -> list[s
 
 
 def _refuse_splits(root: Path, folders: list[Path]) -> None:
-    """train/CLASS and val/CLASS: the splits of others are no classes. A class may be called train if it has images."""
+    """Refuse train/CLASS and val/CLASS, which are splits. A class may be called train if it holds images."""
     found = [folder.name for folder in folders if folder.name in SPLITS and _holds_folders_only(folder)]
     if found:
         best = min(found, key=SPLITS.index)
@@ -92,7 +101,7 @@ def _holds_folders_only(folder: Path) -> bool:
     return any(entry.is_dir() for entry in entries) and not any(_is_image(entry) for entry in entries)
 
 
-def _refuse_strays(files: list[Path], data: Path) -> None:
+def _refuse_links_out_of(data: Path, files: list[Path]) -> None:
     for file in files:
         if not lies_in(file, data):
             raise EngineryError(

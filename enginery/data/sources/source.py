@@ -1,4 +1,4 @@
-"""What a source of images is to those who use it."""
+"""The interface of each source of images."""
 
 from typing import NamedTuple, Protocol
 
@@ -13,7 +13,7 @@ class Prepared(NamedTuple):
 
 
 class Source(Protocol):
-    """`class_names` is empty where neither labels nor the user say what the classes are."""
+    """A source of images. `class_names` is empty if neither labels nor the user name the classes."""
 
     class_names: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""A CSV file of paths, and of labels if it has such a column."""
+"""Read a CSV file of paths, with or without a column of labels."""
 
 import csv
 from pathlib import Path
@@ -9,13 +9,13 @@ from enginery.data.sources.classes import Classes, classes_of, number_labels
 from enginery.data.sources.files import ImageFiles
 
 HEADERS = (["path", "label"], ["path"])
-Row = tuple[int, list[str]]  # with the number of its line
+Row = tuple[int, list[str]]  # the number of the line, and its cells
 
 
 def open_table(table: Path, data: Path, listed: Classes | None) -> ImageFiles:
     header, rows = _read(table)
     files = [_file(table, line, cells[0], data) for line, cells in rows]
-    _refuse_twice(table, rows, files)
+    _refuse_duplicates(table, rows, files)
     names = [cells[0].strip() for _, cells in rows]
     if header == ["path"]:
         return ImageFiles(files, names, None, listed.names if listed else ())
@@ -50,7 +50,7 @@ def _read(table: Path) -> tuple[list[str], list[Row]]:
 
 
 def _file(table: Path, line: int, path: str, data: Path) -> Path:
-    """Paths are relative to the folder of the CSV."""
+    """Return the file of a path, which is relative to the folder of the CSV."""
     file = table.parent / path.strip()
     if not file.is_file():
         raise _mistake(table, line, f"names {path.strip()!r}, but {file} is not a file")
@@ -59,8 +59,8 @@ def _file(table: Path, line: int, path: str, data: Path) -> Path:
     return file
 
 
-def _refuse_twice(table: Path, rows: list[Row], files: list[Path]) -> None:
-    """An image that is listed twice could be calibrated on and judged by."""
+def _refuse_duplicates(table: Path, rows: list[Row], files: list[Path]) -> None:
+    """Refuse an image that is listed twice: it could be in the calibration and in the validation."""
     seen: dict[Path, int] = {}
     for (line, _), file in zip(rows, files, strict=True):
         first = seen.setdefault(file.resolve(), line)

@@ -1,4 +1,7 @@
-"""Arrays that are fed as they are, for models of several inputs or of none that is an image: .npz, one per input."""
+"""Read arrays that are fed as they are, from an .npz with an array for each input of the model.
+
+They are for models with several inputs, or with inputs that are no images.
+"""
 
 import hashlib
 import zipfile
@@ -11,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
-from enginery.data.feeds import FED
+from enginery.data.feeds import INPUT_TYPES
 from enginery.data.manifest import Sample
-from enginery.data.sample_set import begun, file_of
-from enginery.data.sources.archive import mapped, names_in
+from enginery.data.sample_set import input_file, start_npy_file
+from enginery.data.sources.archive import map_array, names_in
 from enginery.data.sources.classes import LABELS, Classes, classes_of, number_labels
 
 
@@ -30,11 +33,11 @@ class Tensors:
         return len(next(iter(self._arrays.values())))
 
     def write(self, indices: Sequence[int], folder: Path) -> list[Sample]:
-        """Sample by sample: memory does not grow with how many there are."""
+        """Write samples one by one, so that memory does not grow with their number."""
         with ExitStack() as opened:
             files = [
                 opened.enter_context(
-                    begun(folder / file_of(position), _native(array), (len(indices), *array.shape[1:]))
+                    start_npy_file(folder / input_file(position), _native(array), (len(indices), *array.shape[1:]))
                 )
                 for position, array in enumerate(self._arrays.values())
             ]
@@ -53,12 +56,12 @@ class Tensors:
 
 
 def _native(array: NDArray[np.generic]) -> np.dtype[np.generic]:
-    """In this machine's byte order: engines read no other."""
+    """Return the type in this machine's byte order, since engines read no other."""
     return array.dtype.newbyteorder("=")
 
 
 def open_tensors(path: Path, listed: Classes | None) -> Tensors:
-    """The arrays are the inputs, by their names; `labels`, if there, are labels."""
+    """Open an archive whose arrays have the names of the inputs. An array `labels` holds the labels."""
     if path.suffix != ".npz":
         raise EngineryError(
             f"samples.source: without samples.preprocessing, samples are arrays as the model takes them, and {path} "
@@ -66,8 +69,8 @@ def open_tensors(path: Path, listed: Classes | None) -> Tensors:
         )
     try:
         with zipfile.ZipFile(path) as archive:
-            arrays = {name: mapped(archive, name) for name in names_in(archive)}
-    except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile) as error:  # NumPy's for broken files
+            arrays = {name: map_array(archive, name) for name in names_in(archive)}
+    except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile) as error:  # what NumPy raises for broken files
         raise EngineryError(f"samples.source: {path} cannot be read as a NumPy file: {error}") from None
     labels = arrays.pop(LABELS, None)
     _require_feedable(path, arrays, labels)
@@ -88,10 +91,10 @@ def _require_feedable(
     if not arrays:
         raise EngineryError(f"samples.source: {path} holds no array but labels; it needs one for each input")
     for name, array in arrays.items():
-        if array.dtype.name not in FED or array.ndim == 0 or 0 in array.shape:
+        if array.dtype.name not in INPUT_TYPES or array.ndim == 0 or 0 in array.shape:
             raise EngineryError(
                 f"samples.source: {name} of {path} is {array.dtype} of shape {array.shape}; inputs are "
-                f"{', '.join(FED)}, with the samples along the first axis"
+                f"{', '.join(INPUT_TYPES)}, with the samples along the first axis"
             )
     if labels is not None and (labels.ndim != 1 or labels.dtype.kind not in "iuU"):
         raise EngineryError(f"samples.source: the labels of {path} must be whole numbers or names, one for each sample")

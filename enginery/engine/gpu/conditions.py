@@ -1,10 +1,10 @@
-"""The state of the GPU while it was timed."""
+"""The record of the state of a GPU while it was timed."""
 
 from enginery.core.record import Record
 
 
 class GpuConditions(Record):
-    """The state of the GPU while it was timed, over all samples: clocks in MHz, watts, degrees Celsius."""
+    """Clocks in MHz, watts and degrees Celsius over all samples; the share of them that each throttling was seen in."""
 
     samples: int
     clock_low: int

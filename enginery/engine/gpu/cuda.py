@@ -1,4 +1,4 @@
-"""The little of CUDA that running an engine takes: memory, a stream, events and graphs, through NVIDIA's own bindings.
+"""The part of CUDA that running an engine needs: memory, a stream, events and graphs, through NVIDIA's own bindings.
 
 Importing this needs neither a GPU nor a driver; the first call does.
 """
@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 
-POISON = 0xFF  # outputs are floats, or they are refused; as any of those it is NaN: an element left unwritten is seen
+NO_DEVICE = "CUDA sees no NVIDIA GPU: look at nvidia-smi and at CUDA_VISIBLE_DEVICES"
+POISON = 0xFF  # filled with it, every float type is NaN, so that an element which is never written is seen
 
 
 class Stream:
-    """Work in order, behind the host's back, until `synchronize`."""
+    """A queue of work for the GPU, which runs in order while the host goes on, until `synchronize` waits for it."""
 
     def __init__(self) -> None:
         self._stream = _call("cudaStreamCreateWithFlags", _cudart().cudaStreamNonBlocking)
@@ -42,7 +43,7 @@ class Stream:
         _call("cudaEventRecord", self._after, self._stream)
 
     def clocked_seconds(self) -> float:
-        """Between the two, by the device's clock; after `synchronize`."""
+        """Return the seconds between start and stop by the device's clock. Call it after `synchronize`."""
         return float(_call("cudaEventElapsedTime", self._before, self._after)) / 1000
 
     def synchronize(self) -> None:
@@ -55,7 +56,7 @@ class Stream:
         try:
             work()
         except BaseException:
-            _cudart().cudaStreamEndCapture(self._stream)  # fails as well, and leaves the stream usable
+            _cudart().cudaStreamEndCapture(self._stream)  # fails as well, but makes the stream usable again
             raise
         return Graph(_call("cudaStreamEndCapture", self._stream))
 
@@ -69,7 +70,7 @@ class Stream:
 
 
 class Graph:
-    """Work that is launched as one."""
+    """Recorded work that is launched as one."""
 
     def __init__(self, captured: Any) -> None:
         try:
@@ -92,7 +93,7 @@ class Buffer:
 
 
 class Pinned:
-    """Memory on the host that never moves: copies from and to it need not wait."""
+    """Memory on the host that never moves, so that copies from and to it need not wait."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -105,7 +106,7 @@ class Pinned:
         return pinned
 
     def view(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[np.generic]:
-        """The beginning of the memory as an array; valid until `close`."""
+        """Return the beginning of the memory as an array, which is valid until `close`."""
         content = memoryview((ctypes.c_ubyte * self._size).from_address(self.address))
         flat: NDArray[np.generic] = np.frombuffer(content, dtype, count=int(np.prod(shape)))
         return flat.reshape(shape)
@@ -115,14 +116,14 @@ class Pinned:
 
 
 def require_driver() -> None:
-    """The driver must be as new as the CUDA that the libraries here were built for."""
+    """Refuse a driver that is older than the CUDA that the installed libraries were built for."""
     supported, needed = _call("cudaDriverGetVersion"), _call("cudaRuntimeGetVersion")
     if supported // 1000 < needed // 1000:
         raise EngineryError(_too_old(supported, needed))
 
 
 def has_device() -> bool:
-    """False as well where CUDA_VISIBLE_DEVICES hides them all."""
+    """Tell whether CUDA sees a GPU. CUDA_VISIBLE_DEVICES may hide all of them."""
     status, count = _cudart().cudaGetDeviceCount()
     if status == type(status).cudaErrorNoDevice:
         return False
@@ -132,13 +133,13 @@ def has_device() -> bool:
 
 
 def device_name() -> str:
-    """As CUDA sees it: of a GPU that is split (MIG), the slice."""
+    """Return the name of the GPU as CUDA sees it, which is the name of the slice if the GPU is split (MIG)."""
     name = _call("cudaGetDeviceProperties", 0).name
     return (name if isinstance(name, bytes) else bytes(name)).split(b"\0")[0].decode()
 
 
 def bus_address() -> str:
-    """Which GPU CUDA uses, in the words of PCI: CUDA_VISIBLE_DEVICES renumbers them, NVML does not."""
+    """Return the PCI address of the GPU that CUDA uses: CUDA_VISIBLE_DEVICES renumbers CUDA's GPUs and not NVML's."""
     return ctypes.create_string_buffer(_call("cudaDeviceGetPCIBusId", 20, 0)).value.decode()
 
 
@@ -150,7 +151,7 @@ def _call(name: str, *arguments: Any) -> Any:
 
 
 def _release(name: str, resource: Any) -> None:
-    """Never raises: after a fault every call fails, and the fault is what the user must read."""
+    """Free a resource without ever raising: after a fault every call fails, and the user must read of the fault."""
     getattr(_cudart(), name)(resource)
 
 
@@ -164,7 +165,7 @@ def _sentence(name: str, status: Any) -> str:
         versions = (_cudart().cudaDriverGetVersion()[1], _cudart().cudaRuntimeGetVersion()[1])
         return _too_old(*versions)
     if status == error.cudaErrorNoDevice:
-        return "CUDA sees no NVIDIA GPU: look at nvidia-smi and at CUDA_VISIBLE_DEVICES"
+        return NO_DEVICE
     return f"CUDA failed in {name}: {status.name}"
 
 

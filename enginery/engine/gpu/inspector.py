@@ -1,4 +1,4 @@
-"""What TensorRT's engine inspector tells of an engine's layers, as our own words for them.
+"""Read the layers of an engine from the description that TensorRT's engine inspector gives.
 
 Written after NVIDIA's public tools and published outputs; no engine of TensorRT was inspected here.
 """
@@ -8,15 +8,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from enginery.engine.record import Layer
+from enginery.engine.record import UNKNOWN, Layer
 
-UNKNOWN = "unknown"
-# How a tensor's type may be named, for example "Int8", "Half" or "Row major linear FP32"; the first that fits counts.
+# Patterns of the names of types, such as "Int8", "Half" or "Row major linear FP32". The first that fits counts.
 TYPES = {
     "bf16": r"BFloat16|BF16", "fp16": r"Half|FP16|Float16", "fp8": r"FP8|E4M3", "int8": r"Int8", "fp4": r"FP4|E2M1",
     "int4": r"Int4", "fp32": r"FP32|Float32|Float", "int32": r"Int32", "int64": r"Int64", "bool": r"Bool",
 }  # fmt: skip
-# How a kernel's name tells what it multiplies, where the inspector does not: sm80_xmma_gemm_f32f32_tf32f32_f32_…
+# Patterns of kernels' names, where the inspector does not say what they multiply: sm80_xmma_gemm_f32f32_tf32f32_f32_…
 KERNELS = {
     "int8": r"i8i8|imma|int8", "fp8": r"e4m3|fp8", "bf16": r"bf16", "fp16": r"f16f16|h884|h1688|h16816|hmma|fp16",
     "tf32": r"tf32", "fp32": r"f32f32|sgemm|fp32",
@@ -25,10 +24,10 @@ COMPUTES = re.compile(r"conv|correlation|gemm|matmul|matrix_?multiply|attention|
 
 
 def layers_of(described: str) -> list[Layer]:
-    """None if nothing is told of the layers that compute: no precision is better than a wrong one."""
+    """Return the layers, or none if no compute layer has a known precision: that is better than a wrong one."""
     layers = [_layer(layer) for layer in json.loads(described).get("Layers", []) if isinstance(layer, dict)]
-    told = any(layer.computes and layer.precision != UNKNOWN for layer in layers)
-    return layers if told else []
+    known = any(layer.computes and layer.precision != UNKNOWN for layer in layers)
+    return layers if known else []
 
 
 def _layer(described: Mapping[str, Any]) -> Layer:
@@ -42,7 +41,7 @@ def _layer(described: Mapping[str, Any]) -> Layer:
 
 
 def _precision(inputs: Sequence[Mapping[str, Any]], kernel: str) -> str:
-    """That of the first input: of a convolution, what it multiplies. TF32 is float32 in memory; its kernels say so."""
+    """Return the type of the first input, which a convolution multiplies. Only its kernel tells TF32 from float32."""
     named = _first_fit(TYPES, str(inputs[0].get("Format/Datatype", ""))) if inputs else UNKNOWN
     if named in (UNKNOWN, "fp32"):
         multiplied = _first_fit(KERNELS, kernel)

@@ -1,4 +1,4 @@
-"""What NVIDIA's management library tells: which GPU this is, what a process takes of it, and how it fares."""
+"""Ask NVIDIA's management library for the GPU, the memory that a process takes of it, and its clocks and power."""
 
 import os
 import sys
@@ -13,11 +13,11 @@ import pynvml
 
 from enginery.core.errors import EngineryError
 from enginery.engine.gpu.conditions import GpuConditions
-from enginery.engine.gpu.cuda import bus_address, device_name, has_device, require_driver
+from enginery.engine.gpu.cuda import NO_DEVICE, bus_address, device_name, has_device, require_driver
 
 NO_GPU = "this machine shows no NVIDIA GPU"
 SECONDS_BETWEEN_SAMPLES = 0.2
-THROTTLE_REASONS = {  # why a GPU runs below its clocks, as far as it disturbs a timing: idling does not
+THROTTLE_REASONS = {  # why a GPU runs below its clocks. Idling is left out, since it does not disturb a timing.
     "power cap": "nvmlClocksEventReasonSwPowerCap",
     "thermal": "nvmlClocksEventReasonSwThermalSlowdown",
     "hardware thermal": "nvmlClocksThrottleReasonHwThermalSlowdown",
@@ -45,7 +45,7 @@ class Sample(NamedTuple):
 
 
 def find_gpu() -> Hardware | None:
-    """The GPU that CUDA would use, or None; `why_no_gpu` says why."""
+    """Return the GPU that CUDA would use, or None: `why_no_gpu` says why."""
     if why_no_gpu():
         return None
     handle = _handle()
@@ -60,12 +60,12 @@ def find_gpu() -> Hardware | None:
 
 
 def why_no_gpu() -> str | None:
-    """Why no GPU can be used here, or None if one can."""
+    """Return why no GPU can be used here, or None if one can."""
     try:
         pynvml.nvmlInit()
         require_driver()
         if not has_device():
-            return "CUDA sees no NVIDIA GPU: look at nvidia-smi and at CUDA_VISIBLE_DEVICES"
+            return NO_DEVICE
         _handle()
     except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
         return NO_GPU
@@ -77,7 +77,7 @@ def why_no_gpu() -> str | None:
 
 
 def process_megabytes() -> float | None:
-    """What this process holds on the GPU; None where the driver hides it, as it does in some containers."""
+    """Return how much this process holds on the GPU, or None where the driver hides it, as in some containers."""
     try:
         pynvml.nvmlInit()
         processes = pynvml.nvmlDeviceGetComputeRunningProcesses(_handle())
@@ -88,7 +88,7 @@ def process_megabytes() -> float | None:
 
 
 class GpuSampler:
-    """Samples the GPU from a thread of its own, whenever it is entered."""
+    """Samples the GPU from a thread while it is entered as a context."""
 
     def __init__(self) -> None:
         self.samples: list[Sample] = []
@@ -107,7 +107,7 @@ class GpuSampler:
         self._thread.join()
 
     def conditions(self) -> GpuConditions | None:
-        """None where the GPU cannot be watched: a part of one (MIG, vGPU) hides some of it."""
+        """Sum up the samples. There are none, and the result is None, where a part of a GPU (MIG, vGPU) hides them."""
         if not self.samples:
             return None
         clocks, power = [sample.clock for sample in self.samples], [sample.power for sample in self.samples]

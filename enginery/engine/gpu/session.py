@@ -1,6 +1,6 @@
-"""Running an engine on a GPU: buffers that are allocated once, pinned host memory, one stream, graphs, device clocks.
+"""Run an engine on a GPU: buffers that are allocated once, pinned host memory, one stream, graphs, device clocks.
 
-What differs between runtimes is only the executor in the middle, which reads and writes addresses on a stream.
+Only the executor differs between runtimes: it reads and writes addresses on a stream.
 """
 
 import math
@@ -13,22 +13,24 @@ from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 from enginery.engine.gpu.cuda import Buffer, Graph, Pinned, Stream
+from enginery.engine.runtimes.protocol import Arrays
 from enginery.graph.interface import Blueprint, TensorSpec
 
-Arrays = Mapping[str, NDArray[np.generic]]
 Shape = tuple[int, ...]
 Memory = TypeVar("Memory", Buffer, Pinned)
 
 
 class Executor(Protocol):
-    replays: bool  # by itself
+    """The part of a session that belongs to a runtime."""
+
+    replays: bool  # whether it replays CUDA graphs by itself
 
     def announce(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        """Take the inputs' shapes; return those of the outputs."""
+        """Accept the shapes of the inputs, and return the shapes of the outputs."""
         ...
 
     def place(self, addresses: Mapping[str, int]) -> None:
-        """Take the tensors' places, at the shapes that were announced."""
+        """Accept the addresses of the tensors, whose shapes were announced."""
         ...
 
     def enqueue(self, stream: int) -> None: ...
@@ -37,8 +39,10 @@ class Executor(Protocol):
 
 
 class DeviceSession:
+    """A loaded engine on a GPU."""
+
     def __init__(self, stream: Stream, executor: Executor, blueprint: Blueprint, replay: bool) -> None:
-        """Memory is taken for the largest sizes; `replay` captures each shape into a graph to launch."""
+        """Allocate memory for the largest sizes. With `replay`, the work of each shape is captured into a graph."""
         self.replays = replay or executor.replays
         self._stream, self._executor, self._replay = stream, executor, replay
         interface, largest = blueprint.interface, blueprint.build.profile.at("max")
@@ -46,8 +50,8 @@ class DeviceSession:
         self._shapes: Mapping[str, Shape] = {}
         self._graph: Graph | None = None
         self._resources = ExitStack()
-        with ExitStack() as undone:  # closes what was opened, if the rest cannot be
-            undone.callback(self.close)
+        with ExitStack() as on_failure:
+            on_failure.callback(self.close)
             self._resources.callback(stream.close)
             self._resources.callback(executor.close)
             widest = {spec.name: spec.at(largest) for spec in interface.inputs}
@@ -58,7 +62,7 @@ class DeviceSession:
             self._buffers = {name: self._keep(Buffer(size)) for name, size in self._room.items()}
             self._hosts = {name: self._keep(Pinned(size)) for name, size in self._room.items()}
             self._resources.callback(self._drop_graph)
-            undone.pop_all()
+            on_failure.pop_all()
 
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         for name, array in feeds.items():
@@ -73,7 +77,7 @@ class DeviceSession:
         return {name: array.copy() for name, array in outputs.items()}
 
     def bind(self, feeds: Arrays) -> Callable[[], float]:
-        """One call is one inference, copies included; it returns the seconds between them, by the device's clock."""
+        """Return a call that runs one inference with its copies, and returns the seconds between them on the device."""
         hosts = {name: self._keep(Pinned.holding(array)) for name, array in feeds.items()}
 
         def call() -> float:
@@ -96,14 +100,14 @@ class DeviceSession:
         return memory
 
     def _fit(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
-        """Make the engine ready for these shapes; returns where the outputs will arrive.
+        """Make the engine ready for these shapes, and return the arrays that the outputs will arrive in.
 
-        The inputs are there before: what runs once here would else look up whatever the memory holds.
+        The inputs are copied before, since a new shape runs once here and must not compute on arbitrary memory.
         """
         shapes = {name: array.shape for name, array in feeds.items()}
         if shapes != self._shapes:
             self._drop_graph()
-            self._shapes = {}  # until all of this has worked
+            self._shapes = {}  # so that a failure below makes the next call start anew
             announced = self._announced(shapes)
             self._require_room(announced)
             self._executor.place({name: buffer.address for name, buffer in self._buffers.items()})
@@ -112,7 +116,7 @@ class DeviceSession:
                 for spec in self._interface.outputs
             }
             if self.replays:
-                self._executor.enqueue(self._stream.handle)  # what is done only once per shape must not be captured
+                self._executor.enqueue(self._stream.handle)  # work that is done once per shape must not be captured
                 self._stream.synchronize()
             if self._replay:
                 self._graph = self._stream.capture(lambda: self._executor.enqueue(self._stream.handle))
@@ -134,7 +138,7 @@ class DeviceSession:
             self._stream.copy_out(self._buffers[name], self._hosts[name], array.nbytes)
 
     def _announced(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-        """The outputs' shapes, as the executor says and the interface allows."""
+        """Return the shapes of the outputs that the executor announces, and refuse any that the interface forbids."""
         announced, sizes = dict(self._executor.announce(shapes)), self._interface.sizes(shapes)
         for spec in self._interface.outputs:
             found = announced.get(spec.name)
@@ -148,7 +152,7 @@ class DeviceSession:
         return announced
 
     def _require_room(self, announced: Mapping[str, Shape]) -> None:
-        """A larger output than the buffer was made for would be written over what lies behind it."""
+        """Refuse an output that is larger than its buffer: it would be written over the memory behind it."""
         for spec in self._interface.outputs:
             if _bytes(spec, announced[spec.name]) > self._room[spec.name]:
                 raise EngineryError(

@@ -1,11 +1,10 @@
 """ONNX Runtime: the CUDA provider where there is a GPU, the CPU provider elsewhere.
 
-Its "engine" is the graph after its optimizer, which fuses for the provider and processor at hand.
+The engine is the graph after its optimizer, which fuses for the provider and the processor at hand.
 """
 
 import ctypes
 import importlib.metadata
-import importlib.util
 import json
 import os
 import tempfile
@@ -21,7 +20,7 @@ from onnx import TensorProto, load_model, load_model_from_string
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import BuildParams
 from enginery.core.params.inference import InferenceParams
-from enginery.core.runtimes import RUNTIMES
+from enginery.core.runtimes import RUNTIMES, not_installed
 from enginery.engine.gpu.cuda import Stream
 from enginery.engine.gpu.session import DeviceSession, Shape
 from enginery.engine.record import Layer, LayerTime
@@ -31,29 +30,26 @@ from enginery.graph.bf16_twin import float32_twin, uses_bf16
 from enginery.graph.interface import Blueprint, Interface
 from enginery.graph.onnx_file import load_graph
 
-FACTS = RUNTIMES["onnxruntime"]
 GRAPH = "engine.onnx"
-RAN = "_kernel_time"  # how the profile ends the name of a node that it ran
-PRECISIONS = {
+RAN = "_kernel_time"  # in the profile, the end of the name of each node that was run
+PRECISION_OF_TYPE = {
     "float": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8",
     "float8e4m3fn": "fp8", "float8e5m2": "fp8",
 }  # fmt: skip
 COMPUTE_WORDS = ("Conv", "Gemm", "MatMul", "Attention")
-CHANNELS_LAST = {"prefer_nhwc": "1"}  # NVIDIA's kernels want them so, and are up to twice as fast
-FUSED_BIASES = {"fuse_conv_bias": "1"}  # else kernels of their own add them, which take up to a third of the whole
-NOT_ALL_ON_GPU = "cannot use the graph capture feature"
+CHANNELS_LAST = {"prefer_nhwc": "1"}  # the layout of NVIDIA's kernels, which are up to twice as fast in it
+FUSED_BIASES = {"fuse_conv_bias": "1"}  # by default separate kernels add the biases, in up to a third of all the time
+NOT_ALL_ON_GPU = "cannot use the graph capture feature"  # the error where a node is placed on the CPU
 
 
 class ONNXRuntime:
     """Optimize graphs and run them, on the GPU where there is one."""
 
     def missing(self) -> str | None:
-        if importlib.util.find_spec("onnxruntime") is None:
-            return f"{FACTS.title} is not installed: {FACTS.install}"
-        return None
+        return not_installed("onnxruntime")
 
     def version(self) -> str:
-        for distribution in FACTS.distributions:
+        for distribution in RUNTIMES["onnxruntime"].distributions:
             try:
                 return importlib.metadata.version(distribution)
             except importlib.metadata.PackageNotFoundError:
@@ -64,7 +60,7 @@ class ONNXRuntime:
         return _device()
 
     def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
-        """What varies stays dynamic; the profile is enforced when an engine is fed."""
+        """Optimize the graph, whose sizes stay dynamic: the profile is enforced when the engine is fed."""
         if _device() == "cuda":
             _require_known_sizes(blueprint)
         try:
@@ -74,8 +70,8 @@ class ONNXRuntime:
                 model = load_graph(onnx)
                 if not uses_bf16(model):
                     raise
-                # Neither provider has bfloat16 kernels for all: the CPU's has none for Conv, CUDA's none for MaxPool.
-                # Execute in float32 what the graph means; the layers will say fp32.
+                # Both providers lack bfloat16 kernels: the CPU's for Conv, CUDA's for MaxPool. A graph of the same
+                # meaning in float32 is built instead, and its layers will say fp32.
                 _optimize(float32_twin(model).SerializeToString(), folder, blueprint.build)
             return _executed(folder, blueprint)
         except Exception as error:  # ONNX Runtime's own exceptions share no base class
@@ -85,7 +81,7 @@ class ONNXRuntime:
         import onnxruntime
 
         options = _options(inference.threads)
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # that was `compile`
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # `compile` did it
         if _device() == "cpu":
             session = _session(str(folder / GRAPH), options, blueprint.build)
             return [CpuSession(session) for _ in range(requests)]
@@ -94,18 +90,18 @@ class ONNXRuntime:
     def trace(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int
     ) -> list[LayerTime]:
-        """On a GPU, the profile tells how long the launch of a kernel takes: here that includes its execution."""
-        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # read when the process first uses CUDA
+        """Profile the calls. On a GPU, the launch of a kernel is timed, which is made to include its execution."""
+        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # CUDA reads it when the process first uses it
         with _profiled(folder, blueprint.build, inference.threads) as session:
             for _ in range(WARM_UP + calls):
                 session.run(None, dict(feeds))
             ran = _nodes_by_call(session)[WARM_UP:]
-        told = [[(_name(node), node["dur"] / 1000) for node in nodes] for nodes in ran]
-        return median_times([_layer(node, blueprint.build.tf32) for node in ran[0]], told)
+        times = [[(_name(node), node["dur"] / 1000) for node in nodes] for nodes in ran]
+        return median_times([_layer(node, blueprint.build.tf32) for node in ran[0]], times)
 
 
 def _on_gpu(folder: Path, blueprint: Blueprint, inference: InferenceParams, options: Any) -> DeviceSession:
-    """Replayed by ONNX Runtime itself, which knows whether it can: not if it places a node on the CPU."""
+    """Open a session that replays CUDA graphs by itself, unless ONNX Runtime places a node on the CPU."""
     stream, replays = Stream(), inference.cuda_graph
     try:
         session = _session(str(folder / GRAPH), options, blueprint.build, stream, replays)
@@ -119,7 +115,7 @@ def _on_gpu(folder: Path, blueprint: Blueprint, inference: InferenceParams, opti
 
 
 def _require_known_sizes(blueprint: Blueprint) -> None:
-    """On a GPU we bind the memory of each output, and ONNX Runtime does not say how much that takes."""
+    """Refuse an output of unknown size: a GPU's memory is bound to it, and ONNX Runtime does not say how much."""
     for spec in blueprint.interface.outputs:
         for axis, size in enumerate(spec.shape):
             if isinstance(size, str) and size not in blueprint.build.profile.ranges:
@@ -131,7 +127,7 @@ def _require_known_sizes(blueprint: Blueprint) -> None:
 
 
 def _device() -> str:
-    """CUDA counts only where a GPU's driver answers: the provider is also listed on machines without one."""
+    """Return 'cuda' only where the driver is installed as well: the provider is listed on any machine."""
     import onnxruntime
 
     try:
@@ -164,7 +160,7 @@ class CpuSession:
 
 
 class Executor:
-    """ONNX Runtime between a stream's copies; it must not wait for what it puts there."""
+    """Runs a graph between the copies of a stream, without waiting for its own work."""
 
     def __init__(self, session: Any, interface: Interface, replays: bool) -> None:
         self.replays = replays
@@ -184,12 +180,10 @@ class Executor:
         graph = self._graphs.setdefault(tuple(self._interface.sizes(shapes).values()), len(self._graphs) + 1)
         self._options = _run_options(graph if self.replays else None)
         self._binding = self._session.io_binding()
-        for spec in self._interface.inputs:
-            place = ("cuda", 0, np.dtype(spec.dtype), shapes[spec.name], addresses[spec.name])
-            self._binding.bind_input(spec.name, *place)
-        for spec in self._interface.outputs:
-            place = ("cuda", 0, np.dtype(spec.dtype), shapes[spec.name], addresses[spec.name])
-            self._binding.bind_output(spec.name, *place)
+        inputs, outputs = self._interface.inputs, self._interface.outputs
+        for bind, specs in ((self._binding.bind_input, inputs), (self._binding.bind_output, outputs)):
+            for spec in specs:
+                bind(spec.name, "cuda", 0, np.dtype(spec.dtype), shapes[spec.name], addresses[spec.name])
 
     def enqueue(self, stream: int) -> None:
         try:
@@ -207,12 +201,12 @@ def _options(threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what goes wrong is raised as well
+    options.log_severity_level = 4  # nothing is printed: errors are raised as well
     return options
 
 
 def _run_options(graph: int | None) -> Any:
-    """`graph` numbers the captured graph to replay; each shape has one."""
+    """Return the options of a run. `graph` is the number of the captured graph to replay: each shape has one."""
     import onnxruntime
 
     options = onnxruntime.RunOptions()
@@ -238,7 +232,7 @@ def _session(
 
     if _device() == "cpu":
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    onnxruntime.preload_dlls()  # finds the CUDA libraries that torch's wheels brought
+    onnxruntime.preload_dlls()  # finds the CUDA libraries that torch's wheels installed
     settings = {"use_tf32": str(int(build.tf32)), "enable_cuda_graph": str(int(replays)), **convolutions(model)}
     if stream:
         settings["user_compute_stream"] = str(stream.handle)
@@ -249,10 +243,11 @@ def _session(
 
 
 def convolutions(model: bytes | str) -> dict[str, str]:
-    """How the CUDA provider is to run them, as far as it can: see docs/measurements.md.
+    """Return the provider options that make the convolutions of this graph fast: see docs/measurements.md.
 
-    Quantized weights it does not lay out anew, and then refuses channels last. Fused float16 kernels it compiles for
-    each shape; a CUDA graph of them that was replayed after another shape had been run never came back.
+    The CUDA provider refuses channels last where weights are quantized, since it does not lay them out anew. It
+    compiles fused float16 kernels for each shape, and a CUDA graph of them that was replayed after a run of another
+    shape never returned.
     """
     graph = (load_model_from_string(model) if isinstance(model, bytes) else load_model(model)).graph
     if any(node.op_type == "DequantizeLinear" for node in graph.node):
@@ -262,7 +257,7 @@ def convolutions(model: bytes | str) -> dict[str, str]:
 
 
 def _executed(folder: Path, blueprint: Blueprint) -> list[Layer]:
-    """What a profiled inference says was run: the operator, its types and the provider."""
+    """Return the layers that a profiled inference ran, with their operators and types."""
     inputs, build = blueprint.interface.inputs, blueprint.build
     smallest = build.profile.at("min")
     with _profiled(folder, build, threads=0) as session:
@@ -273,7 +268,7 @@ def _executed(folder: Path, blueprint: Blueprint) -> list[Layer]:
 
 @contextmanager
 def _profiled(folder: Path, build: BuildParams, threads: int) -> Iterator[Any]:
-    """A session of its own, which writes down what it runs."""
+    """Open a session that profiles what it runs."""
     import onnxruntime
 
     options = _options(threads)
@@ -285,10 +280,10 @@ def _profiled(folder: Path, build: BuildParams, threads: int) -> Iterator[Any]:
 
 
 def _nodes_by_call(session: Any) -> list[list[dict[str, Any]]]:
-    """The nodes that each call ran; this ends the profile."""
+    """End the profile, and return the nodes that each call ran."""
     calls: list[list[dict[str, Any]]] = [[]]
     for event in json.loads(Path(session.end_profiling()).read_text()):
-        if event["name"] == "model_run":  # written after the nodes of a call
+        if event["name"] == "model_run":  # follows the nodes of a call
             calls.append([])
         elif event.get("cat") == "Node" and event["name"].endswith(RAN):
             calls[-1].append(event)
@@ -300,12 +295,12 @@ def _name(node: dict[str, Any]) -> str:
 
 
 def _layer(node: dict[str, Any], tf32: bool) -> Layer:
-    """float32 on a GPU that may use TF32 is called so: ONNX Runtime does not say which kernels did."""
+    """Describe a node. Float32 counts as tf32 where a GPU may use it: ONNX Runtime does not say which kernels do."""
     ran = node["args"]
     kind = ran["op_name"]
     first_input = next(iter(ran.get("input_type_shape") or [{}]))
     element = next(iter(first_input), "none")
-    precision, computes = PRECISIONS.get(element, element), any(word in kind for word in COMPUTE_WORDS)
+    precision, computes = PRECISION_OF_TYPE.get(element, element), any(word in kind for word in COMPUTE_WORDS)
     if precision == "fp32" and computes and tf32 and ran.get("provider") == "CUDAExecutionProvider":
         precision = "tf32"
     return Layer(name=_name(node), kind=kind, precision=precision, computes=computes)

@@ -1,7 +1,6 @@
-"""OpenVINO on the CPU: a real compiler with machine-specific blobs, and the default where there is no GPU."""
+"""OpenVINO on the CPU: a compiler that writes blobs for one machine, and the default where there is no GPU."""
 
 import importlib.metadata
-import importlib.util
 import io
 import math
 from collections import defaultdict
@@ -15,15 +14,14 @@ from numpy.typing import NDArray
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import Profile
 from enginery.core.params.inference import InferenceParams
-from enginery.core.runtimes import RUNTIMES
+from enginery.core.runtimes import not_installed
 from enginery.engine.record import Layer, LayerTime
 from enginery.engine.runtimes.layer_times import WARM_UP, CallTimes, median_times
 from enginery.engine.runtimes.protocol import Arrays
 from enginery.graph.interface import Blueprint, TensorSpec
 
-FACTS = RUNTIMES["openvino"]
 BLOB = "engine.blob"
-PRECISIONS = {
+PRECISION_OF_TYPE = {
     "f32": "fp32", "f16": "fp16", "bf16": "bf16", "i8": "int8", "u8": "int8", "f8e4m3": "fp8", "f8e5m2": "fp8",
 }  # fmt: skip
 COMPUTE_LAYERS = {"Convolution", "Deconvolution", "FullyConnected", "MatMul", "ScaledDotProductAttention", "RNNSeq"}
@@ -36,9 +34,7 @@ class OpenVINO:
     """Compile and run engines on the CPU."""
 
     def missing(self) -> str | None:
-        if importlib.util.find_spec("openvino") is None:
-            return f"{FACTS.title} is not installed: {FACTS.install}"
-        return None
+        return not_installed("openvino")
 
     def version(self) -> str:
         return importlib.metadata.version("openvino")
@@ -61,32 +57,34 @@ class OpenVINO:
     def load(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int
     ) -> Sequence["OpenVinoSession"]:
-        """Each request has a stream, OpenVINO's word for its share of the threads."""
+        """Give each request a stream: that is OpenVINO's word for a share of the threads."""
         compiled = _imported(folder, _settings(inference.threads) | {"NUM_STREAMS": requests})
-        _begin_small(compiled, requests)
+        _run_smallest_shapes(compiled, requests)
         return [OpenVinoSession(compiled, [spec.name for spec in blueprint.interface.outputs]) for _ in range(requests)]
 
     def trace(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int
     ) -> list[LayerTime]:
-        """OpenVINO counts for as long as a model is open, and tells averages: it is opened anew for every few calls."""
+        """Open the model anew for every few calls: OpenVINO reports averages over all calls since it was opened."""
         settings = _settings(inference.threads) | {"PERF_COUNT": True}
         rounds = math.ceil(calls / CALLS_PER_ROUND)
-        told = [_one_round(_imported(folder, settings), feeds) for _ in range(rounds)]
+        times = [_one_round(_imported(folder, settings), feeds) for _ in range(rounds)]
         layers = [_layer(operation) for operation in _executed(_imported(folder, settings))]
-        return median_times(layers, told)
+        return median_times(layers, times)
 
 
 def write_ir(onnx: Path, folder: Path) -> None:
-    """The graph that `compile` compiles, as OpenVINO's own model.xml and model.bin."""
+    """Write the graph that `compile` compiles as OpenVINO's own model.xml and model.bin."""
     import openvino
 
     openvino.save_model(_read(onnx), folder / "model.xml", compress_to_fp16=False)
 
 
 def _read(onnx: Path) -> Any:
-    """Through convert_model, never compiled straight from the path: some int8 graphs (Concat before Q/DQ and Conv) give
-    silently wrong results then."""
+    """Read a graph through convert_model, and work around two bugs.
+
+    Compiled straight from the path, some int8 graphs (Concat before Q/DQ and Conv) silently give wrong results.
+    """
     import openvino
 
     model = openvino.convert_model(onnx)
@@ -96,9 +94,12 @@ def _read(onnx: Path) -> Any:
 
 
 def _keep_negative_factors_out_of_quantization(model: Any) -> None:
-    """Where a quantization follows factors per channel, and some are negative, OpenVINO makes one step of both that
-    applies the first channel's factor to all, if the batch size varies: ConvNeXt's layer scale is such. The
-    quantization's own lower bound, put between them as an operator, keeps them apart and changes nothing."""
+    """Put an operator between factors per channel and a quantization, where some factors are negative.
+
+    OpenVINO fuses the two into one step, which applies the first channel's factor to all channels if the batch size
+    varies. ConvNeXt's layer scale is such a case. The operator, a maximum with the quantization's own lower bound,
+    keeps the two apart and changes no value.
+    """
     from openvino import opset13
 
     for quantization in model.get_ops():
@@ -108,14 +109,16 @@ def _keep_negative_factors_out_of_quantization(model: Any) -> None:
 
 
 def _keep_quantized_pixels_out_of_sums(model: Any) -> None:
-    """Where an int8 convolution without a bias ends in a single pixel and a quantized one is added, OpenVINO reads
-    bytes as floats at batch 1, if the batch size varies: the last block of an untrained ResNet on images of 32 pixels,
-    on a CPU with AVX-512 and without AMX. The quantization's own lower bound, put between them as an operator, keeps
-    them apart and changes nothing."""
+    """Put an operator between a quantization and an addition, where each channel has a single pixel.
+
+    If an int8 convolution without a bias is added there, and the batch size varies, OpenVINO reads bytes as floats at
+    batch 1: seen in the last block of an untrained ResNet on images of 32 pixels, on a CPU with AVX-512 and without
+    AMX. The operator, a maximum with the quantization's own lower bound, keeps the two apart and changes no value.
+    """
     from openvino import opset13
 
     for addition in model.get_ops():
-        if addition.get_type_name() != "Add" or not _is_of_pixels(addition.output(0)):
+        if addition.get_type_name() != "Add" or not _has_single_pixels(addition.output(0)):
             continue
         for port in addition.inputs():
             quantization = port.get_source_output().get_node()
@@ -124,8 +127,8 @@ def _keep_quantized_pixels_out_of_sums(model: Any) -> None:
                 port.replace_source_output(opset13.maximum(port.get_source_output(), lowest).output(0))
 
 
-def _is_of_pixels(output: Any) -> bool:
-    """One for each sample and channel."""
+def _has_single_pixels(output: Any) -> bool:
+    """Tell whether there is one pixel for each sample and channel."""
     shape = output.get_partial_shape()
     return bool(shape.rank.is_static) and len(shape) > 2 and all(dimension == 1 for dimension in list(shape)[2:])
 
@@ -138,12 +141,12 @@ def _has_negative_factors(output: Any) -> bool:
     return any(factor.get_type_name() == "Constant" and (factor.data < 0).any() for factor in factors)
 
 
-def _begin_small(compiled: Any, requests: int) -> None:
-    """Run the smallest shapes first, or smaller batches after a large one come out wrong.
+def _run_smallest_shapes(compiled: Any, requests: int) -> None:
+    """Run the smallest shapes on every stream, or smaller batches after a large one come out wrong.
 
     Seen with small int8 convolutions on a CPU with AMX: after a large batch, a smaller one is wrong; after the
-    smallest, all are right. Probably a stream packs weights for the first batch that it sees, without what kernels for
-    smaller ones add up. A stream cannot be called by name: several rounds of all requests at once reach each.
+    smallest, all are right. Probably a stream packs weights for the first batch that it sees, and leaves out sums that
+    kernels for smaller batches need. A stream cannot be chosen, but several rounds of all requests at once reach each.
     """
     smallest = {
         port.any_name: np.zeros(
@@ -160,7 +163,7 @@ def _begin_small(compiled: Any, requests: int) -> None:
 
 
 def _one_round(compiled: Any, feeds: Arrays) -> CallTimes:
-    """The mean of the calls after the warm-up, from the averages with it and without."""
+    """Return the mean times of the calls after the warm-up, from the averages before and after them."""
     request = compiled.create_infer_request()
     inputs = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
     averages = []
@@ -177,7 +180,7 @@ def _one_round(compiled: Any, feeds: Arrays) -> CallTimes:
 
 
 def _averages(request: Any) -> dict[str, float]:
-    """Milliseconds by node, over all calls so far. What became part of another node was not run."""
+    """Return each node's average milliseconds over all calls so far. Nodes fused into others took none."""
     found: defaultdict[str, float] = defaultdict(float)
     for node in request.profiling_info:
         found[node.node_name] += node.real_time.total_seconds() * 1000
@@ -185,7 +188,7 @@ def _averages(request: Any) -> dict[str, float]:
 
 
 def _mean_between(before: float, after: float) -> float:
-    """Of the later calls. An average is cut to microseconds, which must not make it less than nothing."""
+    """Return the mean of the later calls. It is never negative, though the averages are cut to microseconds."""
     return max(0.0, (after * (WARM_UP + CALLS_PER_ROUND) - before * WARM_UP) / CALLS_PER_ROUND)
 
 
@@ -204,7 +207,7 @@ class OpenVinoSession:
         import openvino
 
         request = self._compiled.create_infer_request()
-        # OpenVINO reads the arrays' own memory and does not keep them alive: the call below must.
+        # OpenVINO reads the memory of these arrays without keeping them alive, so the call below holds them.
         placed = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
         for name, array in placed.items():
             request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
@@ -227,7 +230,7 @@ def _imported(folder: Path, settings: dict[str, Any]) -> Any:
 
 def _settings(threads: int) -> dict[str, Any]:
     settings: dict[str, Any] = {
-        # Obey the types of the graph. The default on a CPU with bf16 units would turn "fp32" into bf16.
+        # Obey the types of the graph: on a CPU with bf16 units, the default would run float32 as bf16.
         "INFERENCE_PRECISION_HINT": "f32",
         "NUM_STREAMS": 1,
     }
@@ -252,7 +255,7 @@ def _layer(operation: Any) -> Layer:
     return Layer(
         name=_info(operation, "originalLayersNames") or operation.get_friendly_name(),
         kind=kind,
-        precision=PRECISIONS.get(precision, precision),
+        precision=PRECISION_OF_TYPE.get(precision, precision),
         computes=kind in COMPUTE_LAYERS,
     )
 

@@ -1,4 +1,4 @@
-"""What every runtime answers to."""
+"""The protocol of the runtimes, and of an engine that one of them has loaded."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ Arrays = Mapping[str, NDArray[np.generic]]
 class Session(Protocol):
     """A loaded engine, for one inference at a time."""
 
-    replays: bool  # its kernels are launched as one CUDA graph
+    replays: bool  # whether its kernels are launched as one CUDA graph
 
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]: ...
 
@@ -32,26 +32,31 @@ class Session(Protocol):
 
 
 class Runtime(Protocol):
+    """A library that builds engines and runs them."""
+
     def missing(self) -> str | None:
-        """Why this runtime cannot be used here and what to install, or None."""
+        """Return why this runtime cannot be used here and what to install, or None if it can be used."""
         ...
 
     def version(self) -> str: ...
 
     def device(self) -> str:
-        """'cuda' or 'cpu'."""
+        """Return the device that engines run on here: 'cuda' or 'cpu'."""
         ...
 
     def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
-        """Leave the engine's files in the folder; returns what it will execute, if that can be known here."""
+        """Write the engine's files into the folder. Return its layers as it will execute them, if they can be known."""
         ...
 
     def load(self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int) -> Sequence[Session]:
-        """Open what `compile` left of the same blueprint, for so many inferences side by side."""
+        """Open what `compile` wrote for the same blueprint, as many sessions as `requests`, to be used side by side."""
         ...
 
     def trace(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int
     ) -> list[LayerTime]:
-        """What each layer takes, over so many calls. It opens the engine by itself, in a way that `load` never does."""
+        """Return the layers with their median times over the calls.
+
+        This opens the engine anew with profiling, which slows it down and which `load` never turns on.
+        """
         ...

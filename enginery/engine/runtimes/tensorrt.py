@@ -1,18 +1,18 @@
 """TensorRT 10 and 11, and TensorRT for RTX, which shares their API and builds without a GPU."""
 
 import importlib
-import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import Bound, BuildParams
 from enginery.core.params.inference import InferenceParams
-from enginery.core.runtimes import RUNTIMES
+from enginery.core.runtimes import RUNTIMES, not_installed
 from enginery.engine.gpu import cuda
 from enginery.engine.gpu.inspector import layers_of
 from enginery.engine.gpu.nvml import find_gpu
@@ -24,12 +24,10 @@ from enginery.engine.runtimes.protocol import Arrays
 from enginery.graph.interface import Blueprint
 
 PLAN = "engine.plan"
-
-
-OLDEST = {"tensorrt": (10, 9), "tensorrt_rtx": (1, 2)}  # versions that the code is written for
+OLDEST = {"tensorrt": (10, 9), "tensorrt_rtx": (1, 2)}  # the oldest versions that this module is written for
 BOUNDS: tuple[Bound, ...] = ("min", "opt", "max")
 MORE_MEMORY = "lower build.profile.batch.max, or end other programs that use the GPU"
-ADVICE = {  # by what TensorRT says
+ADVICE = {  # by patterns of TensorRT's messages
     r"out of memory|insufficient memory": f"The GPU's memory does not suffice: {MORE_MEMORY}",
     r"insufficient workspace|Could not find any implementation": (
         f"TensorRT also says so when memory does not suffice: raise build.tensorrt.workspace_mb, {MORE_MEMORY}"
@@ -41,20 +39,22 @@ ADVICE = {  # by what TensorRT says
 }
 NOT_THE_CAUSE = "CUDA driver version is insufficient"  # follows real errors on a machine that builds without a GPU
 DAMAGED_CACHE = re.compile(r"deserialize timing cache|timing cache.*corrupt", re.IGNORECASE)
-SOURCE = re.compile(r"\s*\bIn \S+ at \S+:\d+|\[\w+\.cpp:[^]]*\] ")  # where in NVIDIA's sources; of no use to a user
+SOURCE = re.compile(r"\s*\bIn \S+ at \S+:\d+|\[\w+\.cpp:[^]]*\] ")  # a place in NVIDIA's sources: no use to a user
 ERROR = "error: "
 MOST_ERRORS, MOST_CHARACTERS = 3, 400
 CHUNK = 1 << 26
 
 
 class TensorRT:
+    """Build and run plans with one of NVIDIA's two libraries."""
+
     def __init__(self, library: str) -> None:
-        self._library = library
-        self._title, self._install, self._oldest = RUNTIMES[library].title, RUNTIMES[library].install, OLDEST[library]
+        self._library, self._is_rtx, self._oldest = library, library == "tensorrt_rtx", OLDEST[library]
+        self._title, self._install = RUNTIMES[library].title, RUNTIMES[library].install
 
     def missing(self) -> str | None:
-        if importlib.util.find_spec(self._library) is None:
-            return f"{self._title} is not installed: {self._install}"
+        if absent := not_installed(self._library):
+            return absent
         try:
             found = self._trt().__version__
         except (ImportError, OSError) as error:
@@ -71,28 +71,28 @@ class TensorRT:
         return "cuda"
 
     def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
-        """A strongly typed network: what runs in which type is what the graph says."""
-        trt, log = self._trt(), self._log()
-        log.lines.clear()
+        """Build a strongly typed network: the graph says which operator runs in which type."""
+        trt = self._trt()
+        self._log.lines.clear()
         builder = self._started(trt.Builder)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self._parse(network, onnx)
         config = self._configure(builder, blueprint)
         (folder / PLAN).write_bytes(self._build(builder, network, config, blueprint.build, onnx))
-        del parser  # not before: it holds the network's weights
+        del parser  # only now, since it holds the network's weights
         return self._layers(folder, blueprint) if self._runs_here(blueprint.build) else []
 
     def load(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int
     ) -> Sequence[DeviceSession]:
-        """One engine; each request has a context and a stream."""
+        """Deserialize one engine; each request has a context and a stream of its own."""
         engine = self._deserialize(folder / PLAN, blueprint.build)
-        captures_itself = inference.cuda_graph and self._library == "tensorrt_rtx"
+        captures_itself = inference.cuda_graph and self._is_rtx
         replay = inference.cuda_graph and not captures_itself
 
         def session() -> DeviceSession:
             context = self._context(engine, inference.cuda_graph)
-            executor = _Executor(self._title, engine, context, self._log(), captures_itself)
+            executor = _Executor(self._title, engine, context, self._log, captures_itself)
             return DeviceSession(cuda.Stream(), executor, blueprint, replay)
 
         return [session() for _ in range(requests)]
@@ -100,32 +100,32 @@ class TensorRT:
     def trace(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int
     ) -> list[LayerTime]:
-        """Never replayed: with a profiler, a call launches its kernels one by one, waits, and tells their times."""
+        """Profile the calls. None replays a graph: each launches its kernels one by one and reports their times."""
         layers = self._layers(folder, blueprint)
         engine = self._deserialize(folder / PLAN, blueprint.build)
         context, profiler = self._context(engine), _new_profiler(self._trt())
         context.profiler = profiler
-        executor = _Executor(self._title, engine, context, self._log(), replays=False)
-        del context, engine  # the executor lets go of them in the right order
+        executor = _Executor(self._title, engine, context, self._log, replays=False)
+        del context, engine  # only the executor may hold them: it frees them in the right order
         session = DeviceSession(cuda.Stream(), executor, blueprint, replay=False)
         with closing(session):
             call = session.bind(feeds)
-            return median_times(layers, [profiler.told_by(call) for _ in range(WARM_UP + calls)][WARM_UP:])
+            return median_times(layers, [profiler.times_of(call) for _ in range(WARM_UP + calls)][WARM_UP:])
 
     def _started(self, kind: Any) -> Any:
-        """A builder or a runtime."""
+        """Create a builder or a runtime."""
         try:
-            return kind(self._log())
-        except TypeError:  # how the bindings say that they got none
+            return kind(self._log)
+        except TypeError:  # the bindings raise it where the library returns nothing
             raise EngineryError(f"{self._title} does not start: {self._why()}") from None
 
     def _parse(self, network: Any, onnx: Path) -> Any:
         trt = self._trt()
-        parser = trt.OnnxParser(network, self._log())
+        parser = trt.OnnxParser(network, self._log)
         parser.set_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)  # the plugin would bind an engine to this version
         if not parser.parse_from_file(str(onnx)):
             errors = [parser.get_error(index) for index in range(parser.num_errors)]
-            raise EngineryError(f"{self._title} cannot read {onnx}: {'; '.join(map(_told, errors)) or self._why()}")
+            raise EngineryError(f"{self._title} cannot read {onnx}: {'; '.join(map(_sentence, errors)) or self._why()}")
         return parser
 
     def _configure(self, builder: Any, blueprint: Blueprint) -> Any:
@@ -138,7 +138,7 @@ class TensorRT:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_mb << 20)
         if not build.tf32:
             config.clear_flag(trt.BuilderFlag.TF32)
-        if self._library == "tensorrt_rtx":
+        if self._is_rtx:
             config.num_compute_capabilities = len(options.compute_capabilities)
             for index, capability in enumerate(options.compute_capabilities):
                 config.set_compute_capability(getattr(trt.ComputeCapability, "SM" + capability.replace(".", "")), index)
@@ -163,21 +163,21 @@ class TensorRT:
 
     @contextmanager
     def _timing_cache(self, config: Any, build: BuildParams) -> Iterator[None]:
-        """What earlier builds on this machine measured goes in, what this one measured is added.
+        """Give the builder the timings of earlier builds on this machine, and add the ones that it measures.
 
-        A cache that cannot be used or kept costs time; it never costs an engine.
+        A cache that cannot be read or written costs time, and never an engine.
         """
         gpu = find_gpu()
-        if not build.tensorrt.timing_cache or self._library == "tensorrt_rtx" or gpu is None:
+        if not build.tensorrt.timing_cache or self._is_rtx or gpu is None:
             yield
             return
         path: Path | None = None
-        with _told_only("read"):
+        with _warning_only("read"):
             path = timing_cache_path(gpu.name, gpu.capability, gpu.driver, f"{self._library}-{self.version()}")
             with locked(path):
                 self._attach(config, self._read_cache(config, path))
         yield
-        with _told_only("kept"):
+        with _warning_only("kept"):
             if path and (measured := config.get_timing_cache()):
                 with locked(path):
                     others = self._read_cache(config, path)  # another build may have written since
@@ -195,24 +195,23 @@ class TensorRT:
         content = read_timing_cache(path)
         if not content:
             return None
-        log = self._log()
-        seen = len(log.lines)
+        seen = len(self._log.lines)
         cache = config.create_timing_cache(content)
-        if cache is None or any(DAMAGED_CACHE.search(line) for line in log.lines[seen:]):
+        if cache is None or any(DAMAGED_CACHE.search(line) for line in self._log.lines[seen:]):
             set_aside(path)
             return None
         return cache
 
     def _deserialize(self, plan: Path, build: BuildParams) -> Any:
-        trt, log = self._trt(), self._log()
-        log.lines.clear()
+        trt = self._trt()
+        self._log.lines.clear()
         runtime = self._started(trt.Runtime)
-        if self._library == "tensorrt" and build.tensorrt.version_compatible:
-            runtime.engine_host_code_allowed = True  # such a plan brings its own runtime; its hash has been checked
+        if not self._is_rtx and build.tensorrt.version_compatible:
+            runtime.engine_host_code_allowed = True  # such a plan contains its own runtime; its hash has been checked
         with plan.open("rb") as file:
             try:
                 reader = _reader(trt, file)
-            except RuntimeError as error:  # it opens the driver, to copy weights to the GPU by itself
+            except RuntimeError as error:  # the reader opens the driver, to copy weights to the GPU by itself
                 raise EngineryError(
                     f"{self._title} cannot load {plan}: no NVIDIA driver is installed ({error})"
                 ) from None
@@ -224,9 +223,9 @@ class TensorRT:
 
     def _context(self, engine: Any, replay: bool = False) -> Any:
         trt = self._trt()
-        if self._library == "tensorrt_rtx":
+        if self._is_rtx:
             settings = engine.create_runtime_config()
-            # Else it starts with slower kernels, and compiles those for a shape while it is being timed.
+            # By default it starts with slower kernels, and compiles the right ones for a shape while it is being timed.
             eager = trt.DynamicShapesKernelSpecializationStrategy.EAGER
             settings.dynamic_shapes_kernel_specialization_strategy = eager
             if replay:
@@ -240,53 +239,49 @@ class TensorRT:
 
     def _runs_here(self, build: BuildParams) -> bool:
         gpu = find_gpu()
-        portable = self._library == "tensorrt_rtx"
-        return gpu is not None and (not portable or gpu.capability in build.tensorrt.compute_capabilities)
+        return gpu is not None and (not self._is_rtx or gpu.capability in build.tensorrt.compute_capabilities)
 
     def _layers(self, folder: Path, blueprint: Blueprint) -> list[Layer]:
-        """At the sizes that the engine is tuned for: without shapes, the inspector hides every type."""
+        """Inspect the layers at the sizes that the engine is tuned for: without sizes, the inspector hides types."""
         trt, engine = self._trt(), self._deserialize(folder / PLAN, blueprint.build)
         context, inspector = self._context(engine), engine.create_engine_inspector()
         for spec in blueprint.interface.inputs:
             context.set_input_shape(spec.name, spec.at(blueprint.build.profile.at("opt")))
-        inspector.execution_context = context  # which must outlive the question
+        inspector.execution_context = context  # the context must outlive the next call
         return layers_of(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
 
     def _why(self, otherwise: str = "") -> str:
-        """TensorRT's reason, and what to do about it."""
-        reason = str(self._log().reason())
+        """Return TensorRT's reason, and what to do about it."""
+        reason = str(self._log.reason())
         advice = next(
             (advice for words, advice in ADVICE.items() if re.search(words, reason, re.IGNORECASE)), otherwise
         )
         return f"{reason.rstrip('.')}. {advice}" if advice else reason
 
+    @cached_property
     def _log(self) -> Any:
-        """One for the process: the libraries keep the first that they are given."""
-        if self._library not in _logs:
-            _logs[self._library] = _new_log(self._trt())
-        return _logs[self._library]
+        """Create the log once for the process: the library keeps the first one that it is given."""
+        return _new_log(self._trt())
 
     def _trt(self) -> Any:
         return importlib.import_module(self._library)
 
 
 @contextmanager
-def _told_only(done: str) -> Iterator[None]:
+def _warning_only(done: str) -> Iterator[None]:
+    """Print what is wrong with the timing cache, and go on."""
     try:
         yield
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
         print(f"timings are not {done} (build.tensorrt.timing_cache): {error}", file=sys.stderr)
 
 
-_logs: dict[str, Any] = {}
-
-
 def _new_log(trt: Any) -> Any:
     class Log(trt.ILogger):  # type: ignore[misc]
-        """Keeps warnings and errors: TensorRT returns None, and tells the reason here alone."""
+        """Keeps warnings and errors: where TensorRT fails it returns None, and gives its reason to the log alone."""
 
         def __init__(self) -> None:
-            trt.ILogger.__init__(self)  # not super(): the bindings ask for it
+            trt.ILogger.__init__(self)  # pybind11 asks for this form instead of super()
             self.lines: list[str] = []
 
         def log(self, severity: Any, text: str) -> None:
@@ -294,7 +289,7 @@ def _new_log(trt: Any) -> Any:
                 self.lines.append(("" if severity == trt.ILogger.WARNING else ERROR) + text)
 
         def reason(self) -> str:
-            """The errors in TensorRT's words, the cause first."""
+            """Return the errors in TensorRT's words, the cause first."""
             errors = [line.removeprefix(ERROR) for line in self.lines if line.startswith(ERROR)]
             causes = [_cause(error) for error in errors if NOT_THE_CAUSE not in error] or [_cause(e) for e in errors]
             return "; ".join(dict.fromkeys(causes[:MOST_ERRORS])) or "it gave no reason"
@@ -305,21 +300,23 @@ def _new_log(trt: Any) -> Any:
 def _new_profiler(trt: Any) -> Any:
     class Profiler(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:
-            trt.IProfiler.__init__(self)  # not super(): the bindings ask for it
-            self._told: list[tuple[str, float]] = []
+            trt.IProfiler.__init__(self)  # pybind11 asks for this form instead of super()
+            self._times: list[tuple[str, float]] = []
 
         def report_layer_time(self, layer_name: str, ms: float) -> None:
-            self._told.append((layer_name, ms))
+            self._times.append((layer_name, ms))
 
-        def told_by(self, call: Callable[[], object]) -> CallTimes:
-            self._told = []
+        def times_of(self, call: Callable[[], object]) -> CallTimes:
+            self._times = []
             call()
-            return self._told
+            return self._times
 
     return Profiler()
 
 
 class _Executor:
+    """Runs a plan on the addresses and the stream of a DeviceSession."""
+
     def __init__(self, title: str, engine: Any, context: Any, log: Any, replays: bool) -> None:
         self.replays = replays
         self._title, self._engine, self._context, self._log = title, engine, context, log
@@ -342,12 +339,12 @@ class _Executor:
             raise EngineryError(f"{self._title} cannot run the engine: {self._log.reason()}")
 
     def close(self) -> None:
-        self._context = self._engine = None  # in this order
+        self._context = self._engine = None  # the context must be freed before its engine
 
 
 def _reader(trt: Any, file: BinaryIO) -> Any:
     class Reader(trt.IStreamReaderV2):  # type: ignore[misc]
-        """Piece by piece, so that a large plan is not held in memory beside the engine made of it."""
+        """Reads piece by piece, so that a large plan is not held in memory beside the engine made of it."""
 
         def __init__(self) -> None:
             trt.IStreamReaderV2.__init__(self)
@@ -362,10 +359,11 @@ def _reader(trt: Any, file: BinaryIO) -> Any:
     return Reader()
 
 
-def _told(error: Any) -> str:
+def _sentence(error: Any) -> str:
+    """Say in one line what the parser refuses, beginning with the node."""
     node = f"node {error.node_name()} ({error.node_operator()}): " if error.node_name() else ""
     lines = [line for line in error.desc().splitlines() if NOT_THE_CAUSE not in line]
-    if error.code().name == "UNSUPPORTED_NODE":  # what follows may be a bare "false"
+    if error.code().name == "UNSUPPORTED_NODE":  # the description itself may be a bare "false"
         node += "this operator is not supported: "
     return node + _cause(" ".join(lines))
 

@@ -1,7 +1,7 @@
 """Rewrite a graph so that compilers and quantizers get it right.
 
-Each pass keeps what the graph computes, and its docstring says whose trouble it avoids. No pass knows a model: each
-looks for what an exporter wrote, in the main graph, in the bodies of If, Loop and Scan, and in functions.
+Each pass keeps what the graph computes, and its docstring names the tool whose fault it avoids. No pass knows a
+particular model: each looks for a pattern in the main graph, in the bodies of If, Loop and Scan, and in functions.
 """
 
 import onnx
@@ -18,9 +18,9 @@ from enginery.graph.passes.strided_copies import ReshapeStridedCopies
 
 def rewrite_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the graph after all passes, with the inferred type and shape of each tensor; leave `model` as it is."""
-    if _holds_sparse_tensors(model.graph):  # onnx_ir reads none, and would leave them out
+    if _holds_sparse_tensors(model.graph):  # onnx_ir does not read them, and would leave them out
         return model
-    # ONNX's own inference, since onnx_ir's pass writes down a sequence of tensors as a tensor.
+    # ONNX's own inference is used, since onnx_ir's takes a sequence of tensors for a tensor.
     rewritten = ir.from_proto(onnx.shape_inference.infer_shapes(model))
     ir.passes.Sequential(
         ReshapeStridedCopies(),

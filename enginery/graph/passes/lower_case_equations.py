@@ -2,13 +2,13 @@ import string
 
 import onnx_ir as ir
 
-from enginery.graph.passes.finding import find_nodes
+from enginery.graph.passes.find import find_nodes
 
 
 class LowerCaseEquations(ir.passes.InPlacePass):
-    """Write each Einsum's equation in small letters.
+    """Write the equation of each Einsum in small letters.
 
-    NVIDIA's parser refuses an equation with capital letters, which PyTorch writes.
+    PyTorch writes capital letters, which NVIDIA's parser refuses.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

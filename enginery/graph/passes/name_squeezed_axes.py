@@ -1,7 +1,7 @@
 import onnx_ir as ir
 
-from enginery.graph.passes.adding import add_integers
-from enginery.graph.passes.finding import find_nodes, names_in_use, unused_name
+from enginery.graph.passes.constants import add_integers
+from enginery.graph.passes.find import find_nodes, names_in_use, unused_name
 
 AXES_ARE_AN_INPUT = 13  # from this opset on; before it, Squeeze takes its axes as an attribute
 
@@ -9,8 +9,8 @@ AXES_ARE_AN_INPUT = 13  # from this opset on; before it, Squeeze takes its axes 
 class NameSqueezedAxes(ir.passes.InPlacePass):
     """Name the axes of a Squeeze that names none, where the batch varies.
 
-    OpenVINO builds no such Squeeze, since the batch might be one, and be dropped too. Nobody means that: an output
-    without a batch is refused. A Squeeze stays as it is where a size is neither known nor one that the inputs have.
+    OpenVINO does not build such a Squeeze, since a batch of one would be dropped too. No model means that: an output
+    without a batch is refused. A Squeeze stays as it is where a size is neither known nor a size of the inputs.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -29,10 +29,10 @@ class NameSqueezedAxes(ir.passes.InPlacePass):
 
 
 def _squeezed_axes(node: ir.Node, varying: set[str | None]) -> list[int]:
-    """Return the axes of size one, or none where the Squeeze is to stay as it is."""
+    """Return the axes of size one, or an empty list where the Squeeze is to stay as it is."""
     squeezed, *axes = node.inputs
     if squeezed is None or squeezed.shape is None or any(axes):
         return []
     symbols = {size.value for size in squeezed.shape if isinstance(size, ir.SymbolicDim)}
-    is_sure = bool(symbols) and symbols <= varying
-    return [axis for axis, size in enumerate(squeezed.shape) if size == 1] if is_sure else []
+    is_certain = bool(symbols) and symbols <= varying
+    return [axis for axis, size in enumerate(squeezed.shape) if size == 1] if is_certain else []

@@ -1,23 +1,23 @@
 import onnx_ir as ir
 
-from enginery.graph.passes.adding import add_integers
-from enginery.graph.passes.finding import find_nodes, names_in_use, unused_name
+from enginery.graph.passes.constants import add_integers
+from enginery.graph.passes.find import find_nodes, names_in_use, unused_name
 
 AMOUNTS_ARE_AN_INPUT = 11  # from this opset on; before it, Pad takes its amounts as an attribute
 
 
 class PadBeforePooling(ir.passes.InPlacePass):
-    """Turn padding that an average counts into a Pad node.
+    """Turn the padding of an AveragePool into a Pad node, where the average counts the padded zeros.
 
-    OpenVINO's average in int8 is wrong at a padded edge where the zeros count.
+    OpenVINO's average in int8 is wrong at such an edge.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        counting = [node for node in find_nodes(model, "AveragePool") if _counts_its_padding(node)]
-        taken = names_in_use(model) if counting else set()
-        for node in counting:
+        poolings = [node for node in find_nodes(model, "AveragePool") if _counts_its_padding(node)]
+        taken = names_in_use(model) if poolings else set()
+        for node in poolings:
             _move_padding(model, node, taken)
-        return ir.passes.PassResult(model, modified=bool(counting))
+        return ir.passes.PassResult(model, modified=bool(poolings))
 
 
 def _counts_its_padding(node: ir.Node) -> bool:

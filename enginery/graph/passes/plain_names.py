@@ -1,21 +1,21 @@
 import onnx_ir as ir
 
-from enginery.graph.passes.finding import all_values, names_in_use, unused_name
+from enginery.graph.passes.find import all_values, names_in_use, unused_name
 
 
 class GivePlainNames(ir.passes.InPlacePass):
     """Give each tensor a name without `_scale` and without a colon.
 
     ModelOpt takes `_scale` out of every name that it reads from a calibration cache, and splits a line at each colon.
-    So it would leave `x_scale` unquantized, without a word, and stop at a colon. The inputs and outputs of the model
-    keep their names, since engines are called by them.
+    So it silently leaves `x_scale` unquantized, and fails at a colon. The inputs and outputs of the model keep their
+    names, since engines are called by them.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         taken = names_in_use(model)
-        ends = {*model.graph.inputs, *model.graph.outputs}
+        kept = {*model.graph.inputs, *model.graph.outputs}
         modified = False
-        for value in sorted((value for value in all_values(model) if value not in ends), key=_name_of):
+        for value in sorted((value for value in all_values(model) if value not in kept), key=_name_of):
             plain = _name_of(value).replace("_scale", ".scale").replace(":", ".")
             if plain != value.name:
                 value.name = unused_name(plain, taken)

@@ -4,8 +4,8 @@ import onnx_ir as ir
 class RemoveUnused(ir.passes.InPlacePass):
     """Remove nodes and constants whose results nobody reads, such as those that other passes leave behind.
 
-    The pass of the same purpose in onnx_ir leaves constants in bodies, and what only a removed body read. It also
-    shortens the outputs of nodes that stay.
+    The pass for this in onnx_ir leaves unread constants in bodies, and nodes that only a removed body read. It also
+    removes unread outputs from nodes that stay.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -16,7 +16,7 @@ class RemoveUnused(ir.passes.InPlacePass):
 
 
 def _remove_from(graph: ir.Graph) -> int:
-    """Return how many nodes and constants were removed, from the last node to the first."""
+    """Remove nodes from the last to the first, then constants, and return how many were removed."""
     removed = 0
     for node in reversed(graph):
         if any(_is_used(output) for output in node.outputs):

@@ -1,12 +1,12 @@
 import onnx_ir as ir
 
-from enginery.graph.passes.finding import find_nodes, names_in_use, unused_name
+from enginery.graph.passes.find import find_nodes, names_in_use, unused_name
 
 
 class SpellOutHardSwish(ir.passes.InPlacePass):
-    """Turn each HardSwish into a HardSigmoid and a product, which is what it means.
+    """Turn each HardSwish into a HardSigmoid and a product, which compute the same.
 
-    NVIDIA's parser takes no HardSwish in bf16. It takes the two others.
+    NVIDIA's parser refuses HardSwish in bf16, and accepts the other two.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

@@ -5,23 +5,23 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from enginery.graph.passes.adding import add_integers
-from enginery.graph.passes.finding import find_nodes, names_in_use, unused_name
+from enginery.graph.passes.constants import add_integers
+from enginery.graph.passes.find import find_nodes, names_in_use, unused_name
 
 Values = Sequence[ir.Value | None]
 
 
 class ReshapeStridedCopies(ir.passes.InPlacePass):
-    """Turn a Gather of every element, in order, into a Reshape.
+    """Turn a Gather that copies every element in order into a Reshape.
 
-    PyTorch's exporter writes a global average pool as a mean and such a Gather: a copy by strides. ModelOpt's AutoCast
-    keeps that Gather in float32, with casts around it, since its indices are large numbers. The Gather stays where it
-    is not certain that the indices are all there are, in order.
+    PyTorch's exporter writes a global average pool as a mean and such a Gather. ModelOpt's AutoCast keeps the Gather in
+    float32, with casts around it, since its indices are large numbers. The Gather stays where it is not certain that
+    its indices are those of all elements, in order.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        found = [(node, _copied_by(node, model.graph.inputs)) for node in find_nodes(model, "Gather")]
-        copies = [(node, *copied) for node, copied in found if copied]
+        found = [(node, _copy_by(node, model.graph.inputs)) for node in find_nodes(model, "Gather")]
+        copies = [(node, *copy) for node, copy in found if copy]
         taken = names_in_use(model) if copies else set()
         for node, source, shape in copies:
             name = unused_name(f"{node.outputs[0].name}.shape", taken)
@@ -32,10 +32,11 @@ class ReshapeStridedCopies(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(copies))
 
 
-def _copied_by(gather: ir.Node, model_inputs: Sequence[ir.Value]) -> tuple[ir.Value, list[int]] | None:
+def _copy_by(gather: ir.Node, model_inputs: Sequence[ir.Value]) -> tuple[ir.Value, list[int]] | None:
     """Return the source of Gather(Reshape(source, [-1]), images * size + [0, 1, ... size - 1]), and the copy's shape.
 
-    The offsets have the shape [1, ...]. The images are a column: numbers on the first of as many axes.
+    The offsets [0, 1, ...] have the shape [1, ...]. The numbers of the images lie on the first of as many axes, and
+    the other axes have size one.
     """
     flat = _inputs_of(gather.inputs[0], "Reshape")
     offsets, column = _constant_and_other(_inputs_of(gather.inputs[1], "Add"))
@@ -55,7 +56,7 @@ def _copied_by(gather: ir.Node, model_inputs: Sequence[ir.Value]) -> tuple[ir.Va
 
 
 def _read_as_column(column: ir.Value | None, rank: int) -> ir.Value | None:
-    """Return the tensor that an Unsqueeze makes a column of that rank."""
+    """Return the vector that an Unsqueeze lays along the first of `rank` axes."""
     unsqueezed, *given = _inputs_of(column, "Unsqueeze") or (None,)
     if given:
         constant = _constant(given[0])
@@ -67,7 +68,7 @@ def _read_as_column(column: ir.Value | None, rank: int) -> ir.Value | None:
 
 
 def _counted_by(numbers: ir.Value | None) -> ir.Value | None:
-    """Return the tensor whose first axis says how far the numbers 0, 1, 2 and so on go."""
+    """Return the tensor whose first axis has as many elements as there are numbers 0, 1, 2 and so on."""
     start, limit, step = _inputs_of(numbers, "Range") or (None, None, None)
     size = next(iter(_inputs_of(limit, "Squeeze")), None)
     counted = next(iter(_inputs_of(size, "Shape")), None)
@@ -81,7 +82,7 @@ def _counted_by(numbers: ir.Value | None) -> ir.Value | None:
 def _holds_that_many_images(
     source: ir.Value, size: int, counted: ir.Value | None, model_inputs: Sequence[ir.Value]
 ) -> bool:
-    """Return whether the source has an image of `size` elements for each one of a model's input."""
+    """Tell whether the source has one image of `size` elements for each image of the model's input `counted`."""
     if counted is None or counted not in model_inputs or not counted.shape or not source.shape:
         return False
     images, *others = source.shape
@@ -95,7 +96,7 @@ def _is_same_size(one: int | ir.SymbolicDim, other: int | ir.SymbolicDim) -> boo
 
 
 def _inputs_of(value: ir.Value | None, op_type: str) -> Values:
-    """Return the inputs of the node that makes a tensor, or none if the node is of another type."""
+    """Return the inputs of the node that makes a tensor, or nothing if the node is of another type."""
     node = value.producer() if value else None
     return node.inputs if node and node.op_type == op_type and node.domain == "" else ()
 

@@ -1,4 +1,4 @@
-"""TensorRT's calibration cache: a header, then `name: scale` with the float32 scale as big-endian hex."""
+"""Read and write TensorRT's calibration cache: a header, then `name: scale` with a float32 as big-endian hex."""
 
 import struct
 from collections.abc import Mapping
@@ -8,12 +8,12 @@ from enginery.core.errors import EngineryError
 from enginery.core.files import new_file
 from enginery.quantization.calibration.thresholds import LEVELS
 
-HEADER = "TRT-101601-EntropyCalibration2"  # what TensorRT 10.16.1 writes; readers check the kind, not the number
-TINY = 1e-36  # as good as zero: float32 could not hold its scale well
+HEADER = "TRT-101601-EntropyCalibration2"  # as TensorRT 10.16.1 writes it; readers check the kind, not the number
+TINY = 1e-36  # counts as zero, since float32 holds few bits of its scale
 
 
 def write_cache(amax: Mapping[str, float], path: Path) -> None:
-    """A tensor that is always zero gets the range 1: any scale fits it, but readers fail on a scale of 0."""
+    """Write a line for each tensor. One that is always zero gets the range 1, since readers fail on a scale of 0."""
     ranges = {name: value if value > TINY else 1.0 for name, value in amax.items()}
     lines = [f"{name}: {struct.pack('>f', value / LEVELS).hex()}" for name, value in ranges.items()]
     with new_file(path) as temporary:
@@ -21,7 +21,7 @@ def write_cache(amax: Mapping[str, float], path: Path) -> None:
 
 
 def read_cache(path: Path) -> dict[str, float]:
-    """The largest magnitude that each tensor keeps. Names may hold colons and spaces: the last colon splits."""
+    """Return the largest magnitude that each tensor keeps."""
     try:
         header, *lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (UnicodeDecodeError, ValueError):
@@ -37,7 +37,7 @@ def read_cache(path: Path) -> dict[str, float]:
 
 
 def _parse(line: str, where: str) -> tuple[str, float]:
-    name, _, text = line.rpartition(":")
+    name, _, text = line.rpartition(":")  # the last colon, since names may hold others
     try:
         scale = struct.unpack(">f", bytes.fromhex(text.strip().zfill(8)))[0]
     except (ValueError, struct.error):

@@ -1,19 +1,19 @@
-"""A histogram of magnitudes that is filled in a stream and never needs to know its range beforehand."""
+"""A histogram of magnitudes that counts a stream of values without knowing their range beforehand."""
 
 import math
 
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 1 << 16  # elements: the temporaries of one step stay in the processor's cache
-NARROWEST = 2.0**-126  # of which float32 still holds the inverse
+CHUNK = 1 << 16  # elements, so that the temporary arrays of one step stay in the processor's cache
+NARROWEST = 2.0**-126  # the narrowest bin whose inverse float32 holds
 
 
 class Histogram:
     """Counts of |x| in equal bins from 0. When a value lies beyond the last bin, pairs of bins merge.
 
     Widths are powers of two, so scaling and merging are exact: the result does not depend on how the stream was cut,
-    and memory does not grow with it. There are twice as many bins as asked for, which leaves at least the asked number
+    and memory does not grow with it. There are twice as many bins as asked for, so that at least the asked number lies
     below the largest value.
     """
 
@@ -46,7 +46,7 @@ class Histogram:
             self.counts += np.bincount(index, minlength=len(self.counts))
 
     def used(self) -> NDArray[np.int64]:
-        """The bins up to the one that holds the largest value."""
+        """Return the bins up to the one that holds the largest value."""
         occupied = np.flatnonzero(self.counts)
         return self.counts[: int(occupied[-1]) + 1] if occupied.size else self.counts[:1]
 

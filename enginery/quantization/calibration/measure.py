@@ -1,4 +1,4 @@
-"""Watch every activation of a graph while samples stream through it."""
+"""Measure every activation of a graph while it runs on samples."""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,7 +17,7 @@ MEASURED = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT
 
 
 def measure(model: onnx.ModelProto, batches: Iterable[Feeds], bins: int) -> dict[str, Histogram]:
-    """A histogram for each activation in float32 or float16. Nothing is kept of a batch once it is counted."""
+    """Return a histogram of each activation in float32 or float16, without keeping a batch once it is counted."""
     histograms: dict[str, Histogram] = {}
     for activations in _activations(model, batches):
         for name, values in activations.items():
@@ -29,15 +29,15 @@ def measure(model: onnx.ModelProto, batches: Iterable[Feeds], bins: int) -> dict
 
 
 def _activations(model: onnx.ModelProto, batches: Iterable[Feeds]) -> Iterator[Activations]:
-    """One batch ahead: ONNX Runtime computes the next while the caller counts the last."""
-    watched = _expose_activations(model)
-    session = open_as_written(watched)
-    names = [output.name for output in watched.graph.output]
+    """Yield the activations of each batch, while ONNX Runtime already computes those of the next."""
+    exposed = _expose_activations(model)
+    session = open_as_written(exposed)
+    names = [output.name for output in exposed.graph.output]
 
     def run(feeds: Feeds) -> Activations:
-        given = {name: array for name, array in feeds.items() if array.dtype.name in MEASURED}
-        seen = given | dict(zip(names, session.run(names, dict(feeds)), strict=True))
-        return {name: array.astype(np.float32, copy=False) for name, array in seen.items()}
+        inputs = {name: array for name, array in feeds.items() if array.dtype.name in MEASURED}
+        arrays = inputs | dict(zip(names, session.run(names, dict(feeds)), strict=True))
+        return {name: array.astype(np.float32, copy=False) for name, array in arrays.items()}
 
     with ThreadPoolExecutor(max_workers=1) as pool:
         waiting: Future[Activations] | None = None
@@ -51,13 +51,12 @@ def _activations(model: onnx.ModelProto, batches: Iterable[Feeds]) -> Iterator[A
 
 
 def _expose_activations(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same graph with every activation to measure as an output."""
-    watched = onnx.ModelProto()
-    watched.CopyFrom(onnx.shape_inference.infer_shapes(model))
-    graph = watched.graph
+    """Return a copy of the graph with every activation to measure as an output."""
+    exposed = onnx.shape_inference.infer_shapes(model)
+    graph = exposed.graph
     produced = {name for node in graph.node for name in node.output}
     known = {output.name for output in graph.output}
     for value in graph.value_info:
         if value.type.tensor_type.elem_type in MEASURED.values() and value.name in produced - known:
             graph.output.append(value)
-    return watched
+    return exposed

@@ -1,4 +1,4 @@
-"""Record what a calibration was measured on, and refuse it for anything else."""
+"""Record what a calibration was measured on, and refuse to use it for anything else."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ from enginery.data.sample_set import SampleSet
 
 
 class Calibration(Record):
-    """Where the ranges in calibration.cache come from. The first four are None when the file is from elsewhere."""
+    """The origin of the ranges in calibration.cache. The first four are None for a file from elsewhere."""
 
     model_sha256: str | None
     samples_sha256: str | None
@@ -52,7 +52,7 @@ def measured_provenance(
 
 
 def provided_provenance(params: CalibrationParams, cache: Path, amax: Mapping[str, float]) -> Calibration:
-    """A file from elsewhere says nothing about its model and samples: only its tensors can be checked."""
+    """Describe a file from elsewhere, whose model and samples are unknown, so that only its tensors can be checked."""
     return Calibration(
         model_sha256=None,
         samples_sha256=None,
@@ -69,7 +69,7 @@ def provided_provenance(params: CalibrationParams, cache: Path, amax: Mapping[st
 
 
 def require_match(record: Calibration, cache: Path, model: Path, samples: SampleSet) -> None:
-    """Refuse a calibration of another model, other samples or another preprocessing: it would scale wrongly."""
+    """Refuse a calibration of another model, other samples or another preprocessing, whose scales would be wrong."""
     found = {
         "the model": (record.model_sha256, sha256(model)),
         "the calibration samples": (record.samples_sha256, samples.list_sha256),

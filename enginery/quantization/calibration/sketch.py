@@ -1,4 +1,4 @@
-"""A histogram made small enough to be kept and looked at."""
+"""Make a histogram small enough to be stored and drawn."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from enginery.quantization.calibration.histogram import Histogram
 
 
 class Sketch(Record):
-    """The magnitudes of one activation, coarsely: counts in equal bins from 0, and the share beyond its threshold."""
+    """A coarse histogram of one activation's magnitudes, in equal bins from 0, and the share beyond its threshold."""
 
     width: float
     counts: tuple[int, ...]
@@ -16,7 +16,7 @@ class Sketch(Record):
 
 
 class Histograms(Record):
-    """What calibration saw, by tensor; nothing if its ranges were given."""
+    """The sketch of each tensor that calibration measured; none if its ranges were given."""
 
     tensors: dict[str, Sketch]
 
@@ -25,15 +25,15 @@ BINS = 64
 
 
 def sketch(histogram: Histogram, amax: float) -> Sketch:
-    """Neighbouring bins are added up. What is clipped is counted in the fine bins, whose edges thresholds lie on."""
+    """Add up neighbouring bins, and count the share beyond `amax` in the fine bins, since it lies on one's edge."""
     counts = histogram.used()
-    merged = -(-len(counts) // BINS)
-    padded = np.zeros(merged * BINS, np.int64)
+    per_bin = -(-len(counts) // BINS)
+    padded = np.zeros(per_bin * BINS, np.int64)
     padded[: len(counts)] = counts
     kept = len(counts) if amax >= histogram.amax else round(amax / histogram.width)
     return Sketch(
-        width=merged * histogram.width,
-        counts=tuple(int(count) for count in padded.reshape(BINS, merged).sum(axis=1)),
+        width=per_bin * histogram.width,
+        counts=tuple(int(count) for count in padded.reshape(BINS, per_bin).sum(axis=1)),
         largest=histogram.amax,
         clipped=float(counts[kept:].sum() / max(1, counts.sum())),
     )

@@ -1,4 +1,4 @@
-"""From a histogram of magnitudes to the largest magnitude that quantization keeps: four methods, all vectorized.
+"""Choose from a histogram the largest magnitude that quantization keeps: four methods, all vectorized.
 
 Histograms count |x| in bins of equal width from 0. Magnitudes above the threshold saturate.
 """
@@ -28,23 +28,23 @@ def choose_amax(histogram: Histogram, params: CalibrationParams) -> float:
 
 
 def percentile_bins(counts: Counts, percentile: float) -> int:
-    """The fewest bins that hold the given share of all values."""
+    """Return the fewest bins that hold the given share of all values."""
     cumulative = np.cumsum(counts)
     return int(np.searchsorted(cumulative, cumulative[-1] * percentile / 100)) + 1
 
 
 def entropy_bins(counts: Counts) -> int:
-    """The number of bins whose coarsening to int8 loses the least information: NVIDIA's algorithm.
+    """Return the number of bins whose rounding to int8 loses the least information, by NVIDIA's algorithm.
 
-    For each candidate i, the reference P is the first i bins with everything beyond folded into the last one; Q is
-    those i bins, without what was folded, summed into 127 levels and spread evenly over each level's non-empty bins.
+    For each candidate i, the reference P is the first i bins, with all counts beyond them added to the last one. Q is
+    the first i bins without this addition, summed into 127 levels and spread evenly over each level's non-empty bins.
     The candidate with the least Kullback-Leibler divergence of Q from P wins.
 
-    Per level, Q is constant over the non-empty bins, so sum(P log Q) needs P's sum over the level only. Prefix sums
-    give that for every level of every candidate at once: bins times levels steps instead of bins times bins.
+    Q is constant over the non-empty bins of a level, so sum(P log Q) needs only P's sum over the level. Prefix sums
+    give it for every level of every candidate at once, in bins times levels steps instead of bins times bins.
     """
     values = counts.astype(np.float64)
-    values[0] = values[1]  # zeros are exact at any scale, and ReLU makes so many that they would drown the rest
+    values[0] = values[1]  # zeros are exact at any scale, and ReLU makes so many that they would outweigh all others
     prefix = _prefix_sums(values)
     prefix_filled = _prefix_sums((values > 0).astype(np.float64))
     prefix_entropy = _prefix_sums(_x_log_x(values))
@@ -57,14 +57,14 @@ def entropy_bins(counts: Counts) -> int:
     folded = total - inside
     last = values[candidates - 1]
 
-    # P: as the histogram, but for the last bin of the candidate, which also holds what was folded.
+    # P is the histogram, except that the candidate's last bin also holds what was folded into it.
     p_log_p = prefix_entropy[candidates] - _x_log_x(last) + _x_log_x(last + folded)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_q = np.where(filled > 0, np.log(mass / filled), 0.0)
     p_mass = mass.copy()
     p_mass[:, -1] += folded
     p_log_q = (p_mass * log_q).sum(axis=1)
-    # Both are normalized: P by the total, Q by what lies inside.
+    # Both are normalized: P by the total, Q by the sum of the candidate's bins.
     with np.errstate(divide="ignore"):
         divergence = (p_log_p - p_log_q) / total - np.log(total) + np.log(inside)
     # Folding into an empty bin gives P mass where Q has none.
@@ -73,7 +73,7 @@ def entropy_bins(counts: Counts) -> int:
 
 
 def mse_bins(counts: Counts, candidates: int = 256) -> int:
-    """The number of bins with the least squared error of rounding to int8 and saturating."""
+    """Return the number of bins with the least squared error of rounding to int8 and saturating."""
     centers = np.arange(len(counts)) + 0.5
     tried = np.unique(np.linspace(LEVELS + 1, len(counts), candidates).round().astype(int))
     step = tried[:, None] / LEVELS

@@ -1,4 +1,4 @@
-"""One nightly run: the pipeline, measured anew, held against the good run, recorded and told.
+"""Run the pipeline with all measurements made again, compare with the good run, and record and print the result.
 
 Exits 0 if the night is good; 5 if the gate is red; 3 on a confirmed regression; 4 if neither, but the machine, or
 PyTorch, was not as in the good run; 1 on an error. docs/ci.md tells more.
@@ -17,7 +17,7 @@ from enginery.core.params.all import Params
 from enginery.core.paths import HISTORY, MACHINE, SUMMARY
 from enginery.core.text import confidence
 from enginery.engine.machine import Machine
-from enginery.regression.comparison import conclusion
+from enginery.regression.changes import conclusion
 from enginery.regression.history import GOOD, History, Night, Setting
 from enginery.regression.nightly import pipeline
 from enginery.regression.nightly.judgement import Judgement, Measure, Race, Status, judge
@@ -27,7 +27,7 @@ ATTEMPTS = "how often to measure again what is not comparable, 3 if not given, 1
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m enginery.nightly", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m enginery.regression.nightly", description=__doc__)
     parser.add_argument("--confidence", type=confidence, default=0.99, help="of all comparisons together, 0.99")
     parser.add_argument("--attempts", type=int, choices=range(11), default=3, metavar="N", help=ATTEMPTS)
     chosen = parser.parse_args()
@@ -49,7 +49,9 @@ def run_night(confidence: float, attempts: int) -> Status:
     setting = Setting.of(Machine.read(MACHINE), params)
     history = History(HISTORY / setting.folder, setting)
     race = partial(pipeline.race, history.folder / GOOD, params)
-    judgement = record_night(history, pipeline.measure, race, pipeline.engines, start, revision, confidence, attempts)
+    judgement = record_night(
+        history, pipeline.measure, race, pipeline.engine_hashes, start, revision, confidence, attempts
+    )
     pipeline.finish(judgement.found)
     summary = write_summary(judgement, history.nights(), setting.title, confidence, SUMMARY.read_text())
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
@@ -65,17 +67,17 @@ def record_night(
     history: History,
     measure: Measure,
     race: Race,
-    engines: Callable[[], Mapping[str, str]],
+    engine_hashes: Callable[[], Mapping[str, str]],
     start: datetime,
     revision: str,
     confidence: float,
     attempts: int,
 ) -> Judgement:
-    """The history is read first: a broken one must not cost a night."""
-    history.nights()
+    """Judge a night, and write it to the history."""
+    history.nights()  # first, because a broken file must not cost a night
     judgement = judge(measure, race, history.good(), confidence, attempts)
     if judgement.becomes_good_run:
-        history.keep(judgement.found.measurements, engines())
+        history.keep(judgement.found.measurements, engine_hashes())
     history.append(lines_of(judgement, start, revision))
     return judgement
 

@@ -1,21 +1,24 @@
-"""Whether a night is good: measured, held against the good run, and what has changed measured once more.
+"""Judge whether a night is good: measure, compare with the good run, and measure once more what has changed.
 
-Ratios to PyTorch tell large losses. A race against the good run's engine, where it can be held, tells smaller ones, and
-whether a loss is the engine's at all.
+Ratios to PyTorch show large losses. A race against the good run's engine, if it is possible, shows smaller ones, and
+whether the engine has caused a loss at all.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from enginery.regression.comparison import CHANGED, Change, Outcome, compare_runs, versions_of
+from enginery.regression.changes import CHANGED, Change, Outcome, not_comparable
+from enginery.regression.comparison import compare_runs
+from enginery.regression.conditions import same_versions
 from enginery.regression.measurements import Measurements
 from enginery.regression.speed_change import SpeedChanges
 
 
 class Status(IntEnum):
-    """What a night ends with, also as the exit status; those of `enginery compare` where it has them."""
+    """The exit status of a night. 3 and 4 mean the same as those of `enginery compare`."""
 
     GOOD = 0
     REGRESSION = 3
@@ -24,24 +27,25 @@ class Status(IntEnum):
 
 
 class Found(NamedTuple):
-    """What was measured, and by precision what the gate has against it."""
+    """The measurements of a night, and for each precision the sentences of the gate about what is broken."""
 
     measurements: Measurements
     broken: Mapping[str, tuple[str, ...]]
 
 
-Measure = Callable[[Collection[str]], Found]  # measures these precisions anew, or all if it is given none
-Race = Callable[
-    [Collection[str]], Mapping[str, SpeedChanges]
-]  # these precisions' engines against the good run's, if it can
+Measure = Callable[[Collection[str]], Found]  # measures these precisions again, or all if it is given none
+Race = Callable[[Collection[str]], Mapping[str, SpeedChanges]]  # races these engines against the good run's, if it can
 
 
 class Judgement(NamedTuple):
-    """`changes` are against the good run; there are none of a precision that it lacks, unless the machine was slow."""
+    """The result of a night. `changes` are against the good run.
+
+    A precision that the good run lacks has none, unless the machine was too slow to time it.
+    """
 
     found: Found
     changes: Sequence[Change]
-    first: bool  # there was no good run before it
+    first: bool  # there was no good run to compare with
 
     @property
     def status(self) -> Status:
@@ -53,80 +57,94 @@ class Judgement(NamedTuple):
 
     @property
     def becomes_good_run(self) -> bool:
-        """Only if it is better, or has what cannot be held against the present one.
+        """Tell whether this night replaces the good run: if it is better, or has what could not be compared.
 
-        Not every good night: with each held against the one before, a loss of 2% a night would never be seen. Where
-        there is none yet, a disturbed night stands in: it tells a large loss, and the next good night takes its place.
+        A night without a change does not: if each night were compared with the one before, a loss of 2 % a night would
+        never be seen. If there is no good run yet, a night on a disturbed machine takes its place, because even that
+        shows a large loss, and the next good night replaces it.
         """
         if self.first:
             return self.status in (Status.GOOD, Status.NOT_COMPARABLE)
         outcomes = [change.outcome for change in self.changes]
         new = {entry.precision for entry in self.found.measurements.precisions} - precisions_of(self.changes)
-        fills_in = (Outcome.NOT_COMPARABLE in outcomes or bool(new)) and self._is_calm
-        return self.status == Status.GOOD and (Outcome.IMPROVEMENT in outcomes or fills_in)
+        fills_a_gap = (Outcome.NOT_COMPARABLE in outcomes or bool(new)) and self._has_usable_ratios
+        return self.status == Status.GOOD and (Outcome.IMPROVEMENT in outcomes or fills_a_gap)
 
     @property
-    def _is_calm(self) -> bool:
-        """Of a night that races decided, ratios may be as useless as those of the good run."""
+    def _has_usable_ratios(self) -> bool:
+        """Tell whether the machine was undisturbed. A night can be good by its races only, with useless ratios."""
         now = self.found.measurements
         return not any(change.again for change in compare_runs(now, now, 0.99))
 
 
 def judge(measure: Measure, race: Race, good: Measurements | None, confidence: float, attempts: int) -> Judgement:
-    """Measures again, at most `attempts` times, what neither ratios nor a race told; and once what has changed.
+    """Measure again, at most `attempts` times, what is not comparable; and once more what has changed.
 
-    A loss that ratios tell is believed if a race tells it too, or cannot be held.
+    If ratios show a loss, it counts only if a race shows it too or is not possible.
     """
-
-    raced: dict[str, SpeedChanges] = {}
-
-    def look(precisions: Collection[str]) -> tuple[Found, list[Change]]:
-        found = measure(precisions)
-        for name in precisions or tuple(raced):
-            raced.pop(name, None)
-        changes = held_against(good, found.measurements, confidence)
-        if good:
-            # What a new driver or runtime did is for ratios to tell: in a race both sides would have it.
-            same = versions_of(good.machine) == versions_of(found.measurements.machine)
-            wanted = {change.precision for change in changes if same or _is_unknown_speed(change)}
-            raced.update(race(wanted & {entry.precision for entry in good.precisions} - raced.keys()))
-            changes = with_races(changes, good, found.measurements, confidence, raced)
-        return found, changes
-
-    def settled(precisions: Collection[str]) -> tuple[Found, list[Change]]:
-        found, changes = look(precisions)
-        for _ in range(attempts):
-            if not (open_ones := {change.precision for change in changes if change.again}):
-                break
-            found, changes = look(open_ones)
-        return found, changes
-
-    found, changes = settled(())
+    night = _Night(measure, race, good, confidence, attempts)
+    found, changes = night.measure_until_comparable(())
     if changed := {change.precision for change in changes if change.outcome in CHANGED}:
         first = changes
-        found, changes = settled(changed)
-        changes = seen_twice(first, changes)
+        found, second = night.measure_until_comparable(changed)
+        changes = confirm(first, second)
     return Judgement(found, changes, first=good is None)
 
 
-def held_against(good: Measurements | None, now: Measurements, confidence: float) -> list[Change]:
-    """What the good run lacks has only to be timed at the machine's best pace: then it can be a good run."""
+@dataclass
+class _Night:
+    """The measurements and races of one night."""
+
+    measure: Measure
+    race: Race
+    good: Measurements | None
+    confidence: float
+    attempts: int
+    raced: dict[str, SpeedChanges] = field(default_factory=dict)
+
+    def measure_until_comparable(self, precisions: Collection[str]) -> tuple[Found, list[Change]]:
+        """Measure precisions, or all if none is named, and again those for which it may help."""
+        found, changes = self._measure_once(precisions)
+        for _ in range(self.attempts):
+            if not (unclear := {change.precision for change in changes if change.again}):
+                break
+            found, changes = self._measure_once(unclear)
+        return found, changes
+
+    def _measure_once(self, precisions: Collection[str]) -> tuple[Found, list[Change]]:
+        found = self.measure(precisions)
+        for name in precisions or tuple(self.raced):
+            self.raced.pop(name, None)
+        changes = compare_with_good_run(self.good, found.measurements, self.confidence)
+        if self.good:
+            # In a race both engines have the new driver or runtime, so only ratios show what a new version does.
+            alike = same_versions(self.good.machine, found.measurements.machine)
+            wanted = {change.precision for change in changes if alike or _is_unknown_speed(change)}
+            in_good_run = {entry.precision for entry in self.good.precisions}
+            self.raced.update(self.race(wanted & in_good_run - self.raced.keys()))
+            changes = apply_races(changes, self.good, found.measurements, self.confidence, self.raced)
+        return found, changes
+
+
+def compare_with_good_run(good: Measurements | None, now: Measurements, confidence: float) -> list[Change]:
+    """Compare a night with the good run. A precision that the good run lacks has a change if it must be timed again."""
     known = {entry.precision for entry in good.precisions} if good else set()
-    alone = [change for change in compare_runs(now, now, confidence) if change.again and change.precision not in known]
+    itself = compare_runs(now, now, confidence)
+    new = [change for change in itself if change.again and change.precision not in known]
     shared = known & {entry.precision for entry in now.precisions}
-    return alone + (compare_runs(good, now, confidence) if good and shared else [])
+    return new + (compare_runs(good, now, confidence) if good and shared else [])
 
 
-def with_races(
+def apply_races(
     changes: Sequence[Change],
     good: Measurements,
     now: Measurements,
     confidence: float,
     raced: Mapping[str, SpeedChanges],
 ) -> list[Change]:
-    """Races decide what ratios left open, and whether a loss is the engine's.
+    """Let races decide the speed where there were any. A loss by ratios that no race shows is not comparable.
 
-    That the good run's ratios are of no use stays said: it can be replaced.
+    If the good run's ratios are useless, that change stays in the list, so that this night can replace the good run.
     """
     if not raced:
         return list(changes)
@@ -136,17 +154,18 @@ def with_races(
     useless = [change for change in by_ratios if _is_unknown_speed(change) and not change.again]
     slower = {change.precision: change for change in reversed(by_ratios) if _is_slower(change)}
     others = [change for change in changes if change.precision not in raced]
-    return others + decided + useless + [_unconfirmed(slower[name]) for name in slower.keys() - lost]
+    return others + decided + useless + [_without_race(slower[name]) for name in slower.keys() - lost]
 
 
-def seen_twice(first: Sequence[Change], second: Sequence[Change]) -> list[Change]:
-    """The second, in which only what the first says too counts as a change, be it by ratios or by a race."""
-    called: defaultdict[tuple[str, str], set[Outcome]] = defaultdict(set)
+def confirm(first: Sequence[Change], second: Sequence[Change]) -> list[Change]:
+    """Return the changes of the second measurement. One counts only if the first has it too, by ratios or a race."""
+    outcomes: defaultdict[tuple[str, str], set[Outcome]] = defaultdict(set)
     for change in first:
-        called[change.precision, change.of].add(change.outcome)
-    measured_twice = precisions_of(first) - {change.precision for change in first if change.again}
+        outcomes[change.precision, change.subject].add(change.outcome)
+    comparable = precisions_of(first) - {change.precision for change in first if change.again}
     return [
-        _confirmed(change, called[change.precision, change.of], change.precision in measured_twice) for change in second
+        _confirmed(change, outcomes[change.precision, change.subject], change.precision in comparable)
+        for change in second
     ]
 
 
@@ -162,15 +181,16 @@ def _is_slower(change: Change) -> bool:
     return change.outcome is Outcome.REGRESSION and change.is_speed
 
 
-def _unconfirmed(change: Change) -> Change:
+def _without_race(change: Change) -> Change:
     why = f"{change.change:+.1%} beside PyTorch, but not slower than the good run's engine side by side: measure again"
-    return Change(precision=change.precision, figure=change.figure, outcome=Outcome.NOT_COMPARABLE, why=why, again=True)
+    return not_comparable(change.precision, change.figure, why, again=True)
 
 
-def _confirmed(change: Change, before: set[Outcome], twice: bool) -> Change:
+def _confirmed(change: Change, before: set[Outcome], was_comparable: bool) -> Change:
+    """Return the change as it is if the first measurement had the same outcome `before`; else withdraw it."""
     if change.outcome in before or change.outcome not in CHANGED:
         return change
-    if before <= {Outcome.NOT_COMPARABLE} and not twice:
+    if before <= {Outcome.NOT_COMPARABLE} and not was_comparable:
         why = "seen once, and not comparable the other time: measure again"
         return change.model_copy(update={"outcome": Outcome.NOT_COMPARABLE, "why": why, "again": True})
     return change.model_copy(update={"outcome": Outcome.NO_CHANGE, "why": "seen in one of two measurements"})

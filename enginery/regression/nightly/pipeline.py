@@ -1,4 +1,4 @@
-"""The pipeline as a night runs it: what is stale, then every measurement anew, then the page with this night in it."""
+"""Run the pipeline as a night does: first what is stale, then all measurements again, then the page with this night."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
 from enginery.core.paths import LOCK, MEASUREMENTS, VERDICT
-from enginery.regression.earlier_engines import engines_of, hashes_in
+from enginery.regression.earlier_engines import engines_of, parse_hashes
 from enginery.regression.engine_race import race_runs
 from enginery.regression.measurements import Measurements
 from enginery.regression.nightly.judgement import Found
@@ -16,16 +16,16 @@ from enginery.regression.speed_change import SpeedChanges
 from enginery.regression.verdict import Verdict
 
 WRITTEN_BY_A_RUN = (":!reports", ":!history", ":!dvc.lock")
-MEASURED = ("validate", "benchmark")  # the stages that find out anew, from the same files, what this machine delivers
+MEASURED = ("validate", "benchmark")  # the stages that measure this machine, even if no file has changed
 
 
 def bring_up_to_date() -> None:
-    """All but the gate: a red one is a finding of the night, not its end."""
+    """Run all stages but the gate, because a red gate is a result of the night and must not end it."""
     dvc("repro", "report")
 
 
 def measure(precisions: Collection[str]) -> Found:
-    """Even if nothing changed, for the question is whether this machine still delivers; of all, if none is named."""
+    """Measure these precisions again, or all if none is named, even if nothing changed: the machine may have."""
     print(f"measuring {', '.join(sorted(precisions)) or 'all precisions'}", file=sys.stderr, flush=True)
     stages = [f"{stage}@{name}" for stage in MEASURED for name in sorted(precisions)] or MEASURED
     dvc("repro", "--force", "--single-item", *stages)
@@ -34,7 +34,7 @@ def measure(precisions: Collection[str]) -> Found:
 
 
 def race(good: Path, params: Params, precisions: Collection[str]) -> dict[str, SpeedChanges]:
-    """The engines of these precisions against those of the good run. One that cannot be raced is left out, and told."""
+    """Race the engines of these precisions against the good run's. Report an engine that cannot be raced, and go on."""
     raced: dict[str, SpeedChanges] = {}
     for precision in sorted(precisions):
         try:
@@ -45,19 +45,19 @@ def race(good: Path, params: Params, precisions: Collection[str]) -> dict[str, S
     return raced
 
 
-def engines() -> dict[str, str]:
-    """DVC's hash of each, by precision."""
-    return hashes_in(LOCK.read_text(), str(LOCK))
+def engine_hashes() -> dict[str, str]:
+    """Return DVC's hash of each engine by precision."""
+    return parse_hashes(LOCK.read_text(), str(LOCK))
 
 
 def finish(found: Found) -> None:
-    """The report draws the history; then the gate has its say, which must be what was found."""
+    """Run the remaining stages: the report with this night, and the gate, which may fail only if a threshold broke."""
     red = any(found.broken.values())
     dvc("repro", allowed_to_fail=red)
 
 
 def revision() -> str:
-    """Of the code that runs; `-dirty` if files differ from it, other than those that a run writes."""
+    """Return the git revision of the code, with `-dirty` if files differ from it that a run does not write itself."""
     found = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
     if found.returncode:
         raise EngineryError(f"a night is recorded with its git revision, but git has none: {found.stderr.strip()}")
@@ -66,7 +66,7 @@ def revision() -> str:
 
 
 def dvc(*arguments: str, allowed_to_fail: bool = False) -> None:
-    """What it says goes to standard error: standard output is for the summary."""
+    """Run DVC with its output on standard error, because standard output is for the summary."""
     done = subprocess.run([sys.executable, "-m", "dvc", *arguments], stdout=sys.stderr)
     if done.returncode and not allowed_to_fail:
         raise EngineryError(f"`dvc {' '.join(arguments)}` failed, as said above; the night is not recorded")

@@ -1,4 +1,4 @@
-"""What explains the figures, drawn: errors against speed, errors of single images, calibration, the graph."""
+"""Pictures that explain the figures: errors against speed, errors of single images, calibration, the graph."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,18 +18,17 @@ from enginery.report.page.svg import Figure
 from enginery.speed.records import baseline_title
 
 LEAST_ERROR = 1e-8  # below what float32 resolves
-Judged = tuple[Evidence, Spread]
-FURTHEST_LOST = -100  # percent: beyond, an answer is another all the same
-MOST_HISTOGRAMS = 120  # beyond, the page would grow heavy
+LEAST_MARGIN = -100  # percent: below it the answer is another one in any case
+MOST_HISTOGRAMS = 120  # more would make the page heavy
 
 
 def tradeoff_pictures(findings: Findings, looks: Looks) -> list[Figure]:
-    """Error against speed, and accuracy against speed; without labels, the share of same answers."""
-    checked = [entry.validation for entry in findings.precisions]
-    errors = [max(validation.engine_against_pytorch.relative, LEAST_ERROR) for validation in checked]
-    accuracies = [100 * one.engine_accuracy for one in checked if one.engine_accuracy is not None]
-    labelled = len(accuracies) == len(checked)
-    agreed = [one.engine_against_pytorch.top1_agreement for one in checked]
+    """Draw error against speed, and accuracy against speed; without labels, the share of same answers."""
+    validations = [entry.validation for entry in findings.precisions]
+    errors = [max(one.engine_against_pytorch.relative, LEAST_ERROR) for one in validations]
+    accuracies = [100 * one.engine_accuracy for one in validations if one.engine_accuracy is not None]
+    labelled = len(accuracies) == len(validations)
+    agreed = [one.engine_against_pytorch.top1_agreement for one in validations]
     answers = accuracies if labelled else [100 * share for share in agreed if share is not None]
     what = "accuracy" if labelled else "same answer as PyTorch"
     batch, baseline = findings.tuned_batch, findings.baselines[0]
@@ -37,7 +36,7 @@ def tradeoff_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     faster = f"times as fast as {baseline_title(baseline)}, batch {batch}"
     closer = Axes(speeds, decades(errors, LEAST_ERROR), faster, "relative error of the logits")
     pictures = [Figure("Lower is closer to PyTorch", _against_speed("error", findings, looks, closer, errors))]
-    if len(answers) == len(checked):  # else the model tells no classes apart
+    if len(answers) == len(validations):  # otherwise the model has no classes
         better = Axes(speeds, around(answers, most=100), faster, f"{what}, % of images")
         pictures.append(
             Figure(f"Higher is better: {what}", _against_speed("answers", findings, looks, better, answers))
@@ -50,54 +49,54 @@ def _against_speed(key: str, findings: Findings, looks: Looks, axes: Axes, value
     points = []
     for entry, value in zip(findings.precisions, values, strict=True):
         ratio = entry.ratio(findings.tuned_batch, findings.baselines[0])
-        told = short(value) if is_error else f"{value:.2f}%"
-        says = f"{entry.precision}: {ratio.median:.2f} times as fast, {axes.beside} {told}"
-        points.append(Point(entry.precision, ratio.median, ratio.low, ratio.high, value, looks[entry.precision], says))
-    said = "; ".join(point.says for point in points)
-    return draw_points(f"tradeoff-{key}", f"{axes.beside} against speed", f"{said}.", points, axes, is_error)
+        height = short(value) if is_error else f"{value:.2f}%"
+        tooltip = f"{entry.precision}: {ratio.median:.2f} times as fast, {axes.beside} {height}"
+        points.append(
+            Point(entry.precision, ratio.median, ratio.low, ratio.high, value, looks[entry.precision], tooltip)
+        )
+    description = "; ".join(point.tooltip for point in points)
+    return draw_points(f"tradeoff-{key}", f"{axes.beside} against speed", f"{description}.", points, axes, is_error)
 
 
 def error_pictures(findings: Findings, looks: Looks) -> list[Figure]:
-    """Nothing of validations from before spreads were recorded."""
-    known = [(entry, entry.validation.spread) for entry in findings.precisions if entry.validation.spread]
-    if not known:
-        return []
-    kept = [(entry, spread) for entry, spread in known if spread.margin_kept]
-    margins = [Figure("Lead of PyTorch's answer that is kept", _margins(kept, looks))] if kept else []
-    return [Figure("Relative error of each image", _errors(known, looks)), *margins]
+    """Draw how single images differ from PyTorch: their errors, and what is left of the lead of its answer."""
+    classifiers = [entry for entry in findings.precisions if entry.validation.spread.margin_kept]
+    pictures = [Figure("Relative error of each image", _errors(findings.precisions, looks))]
+    if classifiers:
+        pictures.append(Figure("How much of its lead PyTorch's answer keeps", _margins(classifiers, looks)))
+    return pictures
 
 
-def _errors(known: Sequence[Judged], looks: Looks) -> Markup:
-    curves, said = [], []
-    for entry, spread in known:
+def _errors(entries: Sequence[Evidence], looks: Looks) -> Markup:
+    curves, figures = [], []
+    for entry in entries:
+        spread = entry.validation.spread
         errors = [max(error, LEAST_ERROR) for error in spread.relative_error]
         points = zip((100 * share for share in spread.shares), errors, strict=True)
         curves.append(Curve(entry.precision, tuple(points), looks[entry.precision]))
-        said.append(f"{entry.precision}: median {short(_at(spread, errors, 0.5))}, worst {short(errors[-1])}")
+        figures.append(f"{entry.precision}: median {short(_at(spread, errors, 0.5))}, worst {short(errors[-1])}")
     y = decades((error for curve in curves for _, error in curve.points), LEAST_ERROR)
     axes = Axes(Scale(0, 100), y, "% of images, the closest to PyTorch first", "relative error")
-    return draw_curves("errors", "Relative error of single images", f"{'; '.join(said)}.", curves, axes)
+    return draw_curves("errors", "Relative error of single images", f"{'; '.join(figures)}.", curves, axes)
 
 
-def _margins(known: Sequence[Judged], looks: Looks) -> Markup:
+def _margins(entries: Sequence[Evidence], looks: Looks) -> Markup:
     rows = []
-    for entry, spread in known:
+    for entry in entries:
+        spread = entry.validation.spread
         worst, low, median = (100 * _at(spread, spread.margin_kept, share) for share in (0.0, 0.01, 0.5))
         marks = (
             Mark("range", worst, low, "thin"),
             Mark("range", low, median),
             Mark("tick", low, low),
-            dot(worst, says="the closest call"),
+            dot(worst, tooltip="the closest call"),
         )
-        told = f"{worst:.0f}%" if worst > FURTHEST_LOST else f"under {FURTHEST_LOST}%"
-        rows.append(Row(entry.precision, marks, told, looks[entry.precision]))
-    least = min(0.0, *(100 * spread.margin_kept[0] for _, spread in known))
-    scale = Scale(max(FURTHEST_LOST, least), 100)
-    said = "; ".join(f"{row.label} {row.value}" for row in rows)
-    title = "How much of its lead PyTorch's answer keeps"
-    return draw_rows(
-        "margins", title, f"Of the image that kept least: {said}.", rows, scale, "% of PyTorch's lead", beside=0
-    )
+        value = f"{worst:.0f}%" if worst > LEAST_MARGIN else f"under {LEAST_MARGIN}%"
+        rows.append(Row(entry.precision, marks, value, looks[entry.precision]))
+    least = min(0.0, *(100 * entry.validation.spread.margin_kept[0] for entry in entries))
+    scale = Scale(max(LEAST_MARGIN, least), 100)
+    title, unit = "How much of its lead PyTorch's answer keeps", "% of PyTorch's lead"
+    return draw_rows("margins", title, rows, scale, unit, "The image that kept least: ", beside=0)
 
 
 def _at(spread: Spread, values: Sequence[float], share: float) -> float:
@@ -105,14 +104,14 @@ def _at(spread: Spread, values: Sequence[float], share: float) -> float:
 
 
 def histogram_pictures(background: Background) -> list[Figure]:
-    """Each is called after the node that makes the tensor: tensors have names that say nothing."""
-    seen, amax = background.histograms.tensors, background.calibration.amax
+    """Draw a histogram for each tensor, under the name of the node that makes it: names of tensors say little."""
+    sketches, amax = background.histograms.tensors, background.calibration.amax
     return [
         Figure(
-            f"{_made_by(name, background)}, {seen[name].clipped:.3%} clipped",
-            draw_histogram(f"histogram-{number}", name, seen[name], amax[name]),
+            f"{_made_by(name, background)}, {sketches[name].clipped:.3%} clipped",
+            draw_histogram(f"histogram-{number}", name, sketches[name], amax[name]),
         )
-        for number, name in enumerate(background.tensors[:MOST_HISTOGRAMS])
+        for number, name in enumerate(background.drawn_tensors[:MOST_HISTOGRAMS])
     ]
 
 
@@ -120,14 +119,14 @@ def _made_by(tensor: str, background: Background) -> str:
     return background.makers[tensor].title if tensor in background.makers else f"input {tensor}"
 
 
-def told_of_nodes(simplification: Simplification) -> str:
-    """How many there are, and which kinds went."""
+def describe_nodes(simplification: Simplification) -> str:
+    """Say how many nodes there were and are, and which kinds of them are gone."""
     before, after = Counter(simplification.nodes_before), Counter(simplification.nodes_after)
     if before == after:
         return f"Nothing could be removed: {before.total()} nodes were exported, and all of them stayed."
-    told = f"{before.total()} nodes became {after.total()}"
-    changes = [(what, left) for what, left in (("gone", before - after), ("new", after - before)) if left]
-    return "; ".join([told, *(f"{what}: {_counted(left)}" for what, left in changes)]) + "."
+    changes = [(what, kinds) for what, kinds in (("gone", before - after), ("new", after - before)) if kinds]
+    counts = [f"{what}: {_counted(kinds)}" for what, kinds in changes]
+    return "; ".join([f"{before.total()} nodes became {after.total()}", *counts]) + "."
 
 
 def _counted(kinds: Counter[str]) -> str:
@@ -135,7 +134,7 @@ def _counted(kinds: Counter[str]) -> str:
 
 
 def operator_picture(background: Background) -> Markup:
-    """Two bars for each type of operator: as exported, and simplified."""
+    """Draw two bars for each type of operator: as exported, and simplified."""
     before, after = background.simplification.nodes_before, background.simplification.nodes_after
     kinds = sorted({*before, *after}, key=lambda kind: (-before.get(kind, 0), kind))
     rows = [
@@ -149,6 +148,5 @@ def operator_picture(background: Background) -> Markup:
         )
         for kind in kinds
     ]
-    said = "; ".join(f"{row.label} {row.value}" for row in rows)
     scale = from_zero([*before.values(), *after.values()])
-    return draw_rows("operators", "Operators before and after simplifying", f"{said}.", rows, scale, "nodes")
+    return draw_rows("operators", "Operators before and after simplifying", rows, scale, "nodes")

@@ -1,4 +1,4 @@
-"""Pictures that are no rows: points against two scales, curves, histograms."""
+"""Pictures with two scales: points, curves and histograms."""
 
 import math
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from enginery.report.page.scales import Scale, short
 from enginery.report.page.svg import LETTER, TEXT_HEIGHT, Picture
 
 HEIGHT, AXIS = 260, 40
-RIGHT = 24  # pixels beside points
-NEAR = 0.3  # a share of the width within which labels could meet
+RIGHT = 24  # pixels to the right of points
+NEAR = 0.3  # labels this share of the width apart can overlap
 HISTOGRAM_HEIGHT = 110
 
 
@@ -25,34 +25,34 @@ class Point(NamedTuple):
     high: float
     y: float
     look: str
-    says: str
+    tooltip: str
 
 
 class Dot(NamedTuple):
     x: float
     y: float
     look: str
-    says: str
+    tooltip: str
 
 
 class Curve(NamedTuple):
     label: str
     points: tuple[tuple[float, float], ...]
     look: str
-    dots: tuple[Dot, ...] = ()  # on those points that are something of their own
+    dots: tuple[Dot, ...] = ()  # on the points to point out
 
 
 class Axes(NamedTuple):
     x: Scale
     y: Scale
-    below: str  # what the axes say
+    below: str  # the titles of the axes
     beside: str
 
 
 def draw_points(
     key: str, title: str, description: str, points: Sequence[Point], axes: Axes, less_is_better: bool
 ) -> Markup:
-    """A staircase joins those that no other beats in both."""
+    """Draw points with their intervals. A staircase joins the points that no other beats in both directions."""
     picture = _with_axes(key, title, description, axes, RIGHT)
     placed = [(axes.x.place(point.x), HEIGHT * (1 - axes.y.place(point.y)), point) for point in points]
     stairs = frontier([(x, y) for x, y, point in placed if point.look in ("plain", "strong")], less_is_better)
@@ -64,13 +64,13 @@ def draw_points(
     labels = place_labels([Named(x, y, point.label) for x, y, point in placed], HEIGHT, RIGHT)
     for label, (_, _, point) in zip(labels, placed, strict=True):
         _label(picture, label, point.look)
-    for x, y, point in sorted(placed, key=lambda each: each[2].look != "hollow"):  # which would hide what it covers
-        picture.dot(x, y, f"dot {point.look}", point.says, RADIUS)
+    for x, y, point in sorted(placed, key=lambda each: each[2].look != "hollow"):  # hollow dots cover others
+        picture.dot(x, y, f"dot {point.look}", point.tooltip, RADIUS)
     return picture.markup()
 
 
 def _label(picture: Picture, label: Label, look: str) -> None:
-    """One that had to move away is tied to its dot."""
+    """Write a label. A line ties it to its dot if it had to move away."""
     x, y, name = label.of
     side = -1 if label.at_left else 1
     if label.moved:
@@ -79,7 +79,7 @@ def _label(picture: Picture, label: Label, look: str) -> None:
 
 
 def frontier(places: Sequence[tuple[float, float]], lower_is_better: bool) -> list[tuple[float, float]]:
-    """From the fastest on, each that is better than all that are faster. Heights count downwards."""
+    """Return the points that are better than every faster one, from the fastest on. Heights count downwards."""
     best: list[tuple[float, float]] = []
     for x, height in sorted(places, key=lambda place: -place[0]):
         if not best or (height > best[-1][1] if lower_is_better else height < best[-1][1]):
@@ -88,7 +88,7 @@ def frontier(places: Sequence[tuple[float, float]], lower_is_better: bool) -> li
 
 
 def draw_curves(key: str, title: str, description: str, curves: Sequence[Curve], axes: Axes) -> Markup:
-    """Each is named where it ends."""
+    """Draw curves, each with its name where it ends."""
     right = max(len(curve.label) for curve in curves) * LETTER + 16
     picture = _with_axes(key, title, description, axes, right)
     ends = []
@@ -98,7 +98,7 @@ def draw_curves(key: str, title: str, description: str, curves: Sequence[Curve],
             picture.line(x1, y1, x2, y2, f"curve {curve.look}")
         for dot in curve.dots:
             place = axes.x.place(dot.x), HEIGHT * (1 - axes.y.place(dot.y))
-            picture.dot(*place, f"dot {dot.look}", dot.says, radius=4)
+            picture.dot(*place, f"dot {dot.look}", dot.tooltip, radius=4)
         ends.append(places[-1])
     for curve, height in zip(curves, apart(ends), strict=True):
         picture.text(1, height + 4, curve.label, f"figure {curve.look}", shift=10)
@@ -106,15 +106,15 @@ def draw_curves(key: str, title: str, description: str, curves: Sequence[Curve],
 
 
 def draw_histogram(key: str, name: str, sketch: Sketch, threshold: float) -> Markup:
-    """Counts on a logarithmic scale, since most magnitudes are small; what is clipped stands out."""
+    """Draw counts on a logarithmic scale, because most magnitudes are small. What is clipped stands out."""
     columns, end = len(sketch.counts), len(sketch.counts) * sketch.width
     highest = math.log1p(max(sketch.counts)) or 1
     heights = [100 * math.log1p(count) / highest for count in sketch.counts]
-    says = (
+    description = (
         f"Magnitudes from 0 to {short(sketch.largest)}, counted on a logarithmic scale. The threshold is "
         f"{short(threshold)}; {sketch.clipped:.3%} lie beyond it."
     )
-    picture = Picture(key, f"Histogram of {name}", says, HISTOGRAM_HEIGHT, (18, 8, 20, 8))
+    picture = Picture(key, f"Histogram of {name}", description, HISTOGRAM_HEIGHT, (18, 8, 20, 8))
     kept = min(columns, max(1, round(threshold / sketch.width))) if sketch.width and sketch.clipped else columns
     picture.shape(_outline(heights[:kept], 0), columns, "kept")
     if kept < columns:
@@ -130,7 +130,7 @@ def draw_histogram(key: str, name: str, sketch: Sketch, threshold: float) -> Mar
 
 
 def apart(places: Sequence[tuple[float, float]]) -> list[float]:
-    """Heights for labels at these places: those that would meet move down."""
+    """Return the heights of labels at these places. A label that would overlap another one moves down."""
     heights = [0.0] * len(places)
     done: list[tuple[float, float]] = []
     for number in sorted(range(len(places)), key=lambda index: places[index][1]):
@@ -148,17 +148,17 @@ def _with_axes(key: str, title: str, description: str, axes: Axes, right: float)
     for tick in axes.x.ticks:
         place = axes.x.place(tick)
         picture.line(place, 0, place, HEIGHT, "grid")
-        picture.text(place, HEIGHT + 16, axes.x.said(tick), "tick middle")
+        picture.text(place, HEIGHT + 16, axes.x.tick_label(tick), "tick middle")
     for tick in axes.y.ticks:
         height = HEIGHT * (1 - axes.y.place(tick))
         picture.line(0, height, 1, height, "grid")
-        picture.text(0, height + 4, axes.y.said(tick), "tick end", shift=-8)
+        picture.text(0, height + 4, axes.y.tick_label(tick), "tick end", shift=-8)
     picture.text(0, -12, axes.beside, "tick", shift=-40)
     picture.text(0, HEIGHT + 34, axes.below, "tick")
     return picture
 
 
 def _outline(heights: Sequence[float], start: int) -> str:
-    """Columns as one shape."""
+    """Return the path that outlines the columns."""
     steps = "".join(f"V{100 - height:.1f}h1" for height in heights)
     return f"M{start} 100{steps}V100z"

@@ -1,4 +1,4 @@
-"""Tables of the page: text in cells, which a browser can sort by the figures that it begins with."""
+"""Tables of the page. A browser can sort their cells by the figure with which a text begins."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ FIGURE = re.compile(r"-$|[-+]?\d")
 
 class Cell(NamedTuple):
     text: str
-    metric: str | None = None  # where metrics.json has the same figure
+    metric: str | None = None  # the place of the same figure in metrics.json
 
     @property
     def look(self) -> str:
@@ -29,9 +29,9 @@ class Cell(NamedTuple):
 
 class Table(NamedTuple):
     caption: str
-    columns: tuple[tuple[str, bool], ...]  # the name, and whether it holds figures
+    columns: tuple[tuple[str, bool], ...]  # the name of each, and whether it holds figures
     rows: tuple[tuple[Cell, ...], ...]
-    strong: str | None = None  # what the row that is to stand out begins with
+    strong: str | None = None  # the first cell of the row that stands out
 
 
 def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> Table:
@@ -48,8 +48,8 @@ def of_frame(caption: str, frame: pd.DataFrame) -> Table:
 def overview(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Table:
     batch, baseline = findings.tuned_batch, findings.baselines[0]
     columns = (
-        "precision", "verdict", f"times {baseline_title(baseline)}", f"ms per batch of\N{NO-BREAK SPACE}{batch}", "accuracy",
-        "same answer", "relative error", "engine", "peak memory, MB",
+        "precision", "verdict", f"times {baseline_title(baseline)}", f"ms per batch of\N{NO-BREAK SPACE}{batch}",
+        "accuracy", "same answer", "relative error", "engine", "peak memory, MB",
     )  # fmt: skip
     rows = [_at_a_glance(entry, findings, failures) for entry in findings.precisions]
     chosen = recommend(findings)
@@ -75,7 +75,7 @@ def _at_a_glance(entry: Evidence, findings: Findings, failures: Mapping[str, tup
 
 
 def latencies(findings: Findings) -> Table:
-    """A row per contender and batch size; ratios are to the baseline that ran beside the engine."""
+    """List each contender at each batch size. Ratios are to the baseline that ran beside the engine."""
     columns = ["contender", "batch", "p50, ms", "p90, ms", "p99, ms", "images/s"]
     columns += [f"times {baseline_title(name)} (interval)" for name in findings.baselines]
     return table("Latency and how many times as fast", columns, list(_latency_rows(findings)))
@@ -85,13 +85,8 @@ def _latency_rows(findings: Findings) -> Iterator[list[Cell | str]]:
     first = findings.precisions[0]
     for name in findings.baselines:
         for batch in findings.batches:
-            untold = ["-"] * len(findings.baselines)
-            yield [
-                f"{baseline_title(name)}, beside {first.precision}",
-                str(batch),
-                *_times(first.latency(batch, name)),
-                *untold,
-            ]
+            title, no_ratios = f"{baseline_title(name)}, beside {first.precision}", ["-"] * len(findings.baselines)
+            yield [title, str(batch), *_times(first.latency(batch, name)), *no_ratios]
     for entry in findings.precisions:
         for batch in findings.batches:
             key = f"{entry.precision}.{batch_key(findings, batch)}"
@@ -122,7 +117,7 @@ def throughputs(findings: Findings) -> Table:
             entry.precision,
             str(one.batch),
             str(one.requests),
-            f"{entry.rate(one):,.0f}" + (" *" if one.requests > 1 and entry.strays(one) else ""),
+            f"{entry.images_per_second(one):,.0f}" + (" *" if one.requests > 1 and entry.contradicts_race(one) else ""),
             f"{entry.gain(one):.2f}",
             f"{one.p50:.2f}",
             "-" if (p99 := known_p99(one)) is None else f"{p99:.2f}",
@@ -136,7 +131,7 @@ def throughputs(findings: Findings) -> Table:
 
 
 def facts(caption: str, found: Mapping[str, Any]) -> Table:
-    """Nested sections become dotted names."""
+    """List names and values. Nested sections become dotted names."""
     return table(caption, ("name", "value"), [[name, value] for name, value in _flat(found, "")])
 
 

@@ -1,4 +1,4 @@
-"""What became of speed and error over the nights, drawn: two pictures for each machine and model."""
+"""Pictures of speed and error from night to night, two for each machine and model."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pandas as pd
 from markupsafe import Markup
 
-from enginery.regression.comparison import Outcome
+from enginery.regression.changes import Outcome
 from enginery.regression.history import GATE
 from enginery.report.page.charts import Axes, Curve, Dot, draw_curves
 from enginery.report.page.scales import Scale, decades, from_zero, short
@@ -24,7 +24,7 @@ class Trend(NamedTuple):
 
 @dataclass(frozen=True)
 class Dates(Scale):
-    """Nights side by side; a picture has room for three dates."""
+    """A scale of nights side by side. A picture has room for three dates."""
 
     dates: tuple[str, ...] = ()
 
@@ -33,12 +33,12 @@ class Dates(Scale):
         last = len(self.dates) - 1
         return [float(place) for place in sorted({0, last // 2, last})]
 
-    def said(self, tick: float) -> str:
+    def tick_label(self, tick: float) -> str:
         return self.dates[int(tick)]
 
 
 def draw_trends(rows: pd.DataFrame) -> list[Trend]:
-    """Of the rows that trend_rows makes."""
+    """Draw the rows that trend_rows makes."""
     settings = rows.groupby("setting", sort=False)
     return [Trend(str(setting), _pictures(f"nights-{number}", of)) for number, (setting, of) in enumerate(settings)]
 
@@ -56,17 +56,17 @@ def _pictures(key: str, rows: pd.DataFrame) -> tuple[Figure, ...]:
 
 
 def _curves(key: str, rows: pd.DataFrame, figure: str, axes: Axes) -> Markup:
-    """The precision that was the fastest in its last night stands out."""
+    """Draw a curve for each precision. The fastest of the last night stands out."""
     last = rows.groupby("precision", sort=False).last()
     curves = []
     for precision, nights in rows.groupby("precision", sort=False):
         points = tuple(zip(nights["night"], nights[figure], strict=True))
         look = "strong" if precision == last["speedup"].idxmax() else "plain"
         dots = [
-            Dot(*point, LOOKS.get(verdict, look), f"{axes.x.said(point[0])}: {short(point[1])}, {verdict}")
+            Dot(*point, LOOKS.get(verdict, look), f"{axes.x.tick_label(point[0])}: {short(point[1])}, {verdict}")
             for point, verdict in zip(points, nights["verdict"], strict=True)
             if verdict in LOOKS or point is points[-1]
         ]
         curves.append(Curve(str(precision), points, look, tuple(dots)))
-    said = "; ".join(f"{name} {short(row[figure])}, {row['verdict']}" for name, row in last.iterrows())
-    return draw_curves(key, f"{axes.beside}, night by night", f"The last of each: {said}.", curves, axes)
+    figures = "; ".join(f"{name} {short(row[figure])}, {row['verdict']}" for name, row in last.iterrows())
+    return draw_curves(key, f"{axes.beside}, night by night", f"The last night of each: {figures}.", curves, axes)

@@ -1,12 +1,12 @@
 "use strict";
 
-// Light or dark: as the system is set, until the button says otherwise.
+// Follow the system's light or dark setting until the button is pressed.
 const root = document.documentElement;
 const theme = document.getElementById("theme");
 const system = matchMedia("(prefers-color-scheme: dark)");
 
-function remembered() {
-  try { return localStorage.getItem("enginery-theme"); } catch { return null; } // some browsers keep nothing for files
+function savedTheme() {
+  try { return localStorage.getItem("enginery-theme"); } catch { return null; } // some browsers store nothing for files
 }
 
 function isDark() {
@@ -20,16 +20,16 @@ function showTheme() {
 
 theme.addEventListener("click", () => {
   root.dataset.theme = isDark() ? "light" : "dark";
-  try { localStorage.setItem("enginery-theme", root.dataset.theme); } catch { /* it holds until the page is closed */ }
+  try { localStorage.setItem("enginery-theme", root.dataset.theme); } catch { /* the choice lasts until the page is closed */ }
   showTheme();
 });
 system.addEventListener("change", showTheme);
-if (["light", "dark"].includes(remembered())) root.dataset.theme = remembered();
+if (["light", "dark"].includes(savedTheme())) root.dataset.theme = savedTheme();
 theme.hidden = false;
 showTheme();
 
-// Tables: a cell counts as the figure that it begins with, if all cells of the column do and none is a version, whose
-// parts count each by itself. What is missing comes last.
+// Sort a column by the figures with which its cells begin, if all of them do. Versions are sorted as text, part by part.
+// Missing figures come last.
 const VERSION = /^\d+(\.\d+){2}/;
 
 function figureOf(text) {
@@ -41,22 +41,22 @@ function sortBy(header) {
   const body = header.closest("table").tBodies[0];
   const ascending = header.getAttribute("aria-sort") !== "ascending";
   const rows = [...body.rows].map((row) => ({ row, text: row.cells[column].textContent.trim() }));
-  const told = rows.filter(({ text }) => text !== "-");
-  const byFigure = told.every(({ text }) => !Number.isNaN(figureOf(text)) && !VERSION.test(text));
-  told.sort((a, b) => {
+  const known = rows.filter(({ text }) => text !== "-");
+  const byFigure = known.every(({ text }) => !Number.isNaN(figureOf(text)) && !VERSION.test(text));
+  known.sort((a, b) => {
     const order = byFigure ? figureOf(a.text) - figureOf(b.text) : a.text.localeCompare(b.text, "en", { numeric: true });
     return ascending ? order : -order;
   });
   for (const other of header.parentElement.cells) other.setAttribute("aria-sort", "none");
   header.setAttribute("aria-sort", ascending ? "ascending" : "descending");
-  body.append(...[...told, ...rows.filter(({ text }) => text === "-")].map(({ row }) => row));
+  body.append(...[...known, ...rows.filter(({ text }) => text === "-")].map(({ row }) => row));
 }
 
 for (const button of document.querySelectorAll("th button")) {
   button.addEventListener("click", () => sortBy(button.closest("th")));
 }
 
-// One more histogram at a time.
+// Show one more histogram at a time.
 const chosen = document.getElementById("histogram");
 const histograms = document.getElementById("histograms");
 if (chosen) {
@@ -65,7 +65,7 @@ if (chosen) {
   });
 }
 
-// On paper, all that is folded is seen.
+// Unfold everything before printing.
 addEventListener("beforeprint", () => {
   for (const folded of document.querySelectorAll("details")) folded.open = true;
 });

@@ -1,4 +1,4 @@
-"""What was measured of the engines, drawn: latency, throughput, memory, size, and the types they execute."""
+"""Pictures of what was measured: latency, throughput, memory, size, and the types that engines execute."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ Looks = Mapping[str, str]
 
 
 def looks_of(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Looks:
-    """One is to stand out: the one to ship. What failed or ran as something else is drawn as such."""
+    """Return how each precision is drawn: the one to ship stands out, failed and disguised ones are marked."""
     chosen = recommend(findings)
     return {
         entry.precision: "strong"
@@ -27,44 +27,43 @@ def looks_of(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Loo
         else "failed"
         if failures.get(entry.precision)
         else "plain"
-        if entry.is_what_it_says
+        if entry.engine.runs_its_precision
         else "hollow"
         for entry in findings.precisions
     }
 
 
 def latency_pictures(findings: Findings, looks: Looks) -> list[Figure]:
-    """A picture per batch size: p50 as a dot, p90 ends the line, p99 is a tick where enough calls were made."""
+    """Draw a picture for each batch size: p50 is a dot, p90 ends the line, p99 is a tick if there are enough calls."""
     return [Figure(f"Batch {batch}", _latency(findings, looks, batch)) for batch in findings.batches]
 
 
 def _latency(findings: Findings, looks: Looks, batch: int) -> Markup:
     raced = _contenders(findings, looks, batch)
     rows = [Row(label, _spread(latency), f"{short(latency.p50)} ms", look) for label, look, latency in raced]
-    said = "; ".join(f"{row.label} {row.value}" for row in rows)
     scale = from_zero(max(known_p99(latency) or 0, latency.p90) for _, _, latency in raced)
-    return draw_rows(f"latency-{batch}", f"Latency at batch {batch}", f"Medians: {said}.", rows, scale, "ms per batch")
+    return draw_rows(f"latency-{batch}", f"Latency at batch {batch}", rows, scale, "ms per batch", "Medians: ")
 
 
 def _spread(latency: Latency) -> tuple[Mark, ...]:
     p99 = known_p99(latency)
-    said = f"p50 {short(latency.p50)} ms, p90 {short(latency.p90)} ms" + (f", p99 {short(p99)} ms" if p99 else "")
+    tooltip = f"p50 {short(latency.p50)} ms, p90 {short(latency.p90)} ms" + (f", p99 {short(p99)} ms" if p99 else "")
     return (
         *([Mark("range", latency.p50, p99, "thin"), Mark("tick", p99, p99)] if p99 else []),
         Mark("range", latency.p50, latency.p90),
-        dot(latency.p50, says=said),
+        dot(latency.p50, tooltip=tooltip),
     )
 
 
 def _contenders(findings: Findings, looks: Looks, batch: int) -> list[tuple[str, str, Latency]]:
-    """The baselines as they ran beside the first precision, then the engines."""
+    """Return the baselines, as they ran beside the first precision, and then the engines."""
     first = findings.precisions[0]
     raced = [(baseline_title(name), "faint", first.latency(batch, name)) for name in findings.baselines]
     return raced + [(entry.precision, looks[entry.precision], entry.latency(batch)) for entry in findings.precisions]
 
 
 def throughput_pictures(findings: Findings, looks: Looks) -> list[Figure]:
-    """A picture per batch size: a bar for each number of requests in flight, one below the other."""
+    """Draw a picture for each batch size, with a bar for each number of requests in flight."""
     return [Figure(f"Batch {batch}", _throughput(findings, looks, batch)) for batch in findings.batches]
 
 
@@ -74,24 +73,24 @@ def _throughput(findings: Findings, looks: Looks, batch: int) -> Markup:
     for name in findings.baselines:
         rate = first.latency(batch, name).images_per_second
         rows.append(
-            Row(baseline_title(name), (bar(rate, says=f"{rate:,.0f} images/s, 1 request"),), f"{rate:,.0f}", "faint")
+            Row(baseline_title(name), (bar(rate, tooltip=f"{rate:,.0f} images/s, 1 request"),), f"{rate:,.0f}", "faint")
         )
     for entry in findings.precisions:
-        look, found = looks[entry.precision], entry.flights(batch)
+        look, found = looks[entry.precision], entry.throughputs(batch)
+        rates = [entry.images_per_second(one) for one in found]
         bars = [
             bar(
-                entry.rate(one),
-                f"{look} alone" if one.requests == 1 else look,
-                f"{entry.rate(one):,.0f} images/s, {_requests(one.requests)}",
+                rate,
+                f"{look} lighter" if one.requests == 1 else look,
+                f"{rate:,.0f} images/s, {_requests(one.requests)}",
             )
-            for one in found
+            for one, rate in zip(found, rates, strict=True)
         ]
-        figures = " · ".join(f"{entry.rate(one):,.0f}" for one in found)
-        most = f"{max(entry.rate(one) for one in found):,.0f}" if len(found) > 1 else ""
+        figures = " · ".join(f"{rate:,.0f}" for rate in rates)
+        most = f"{max(rates):,.0f}" if len(rates) > 1 else ""
         rows.append(Row(entry.precision, tuple(bars), figures, look, most))
-    said = "; ".join(f"{row.label} {row.value}" for row in rows)
     title = f"Throughput at batch {batch}"
-    return draw_rows(f"throughput-{batch}", title, f"Images per second: {said}.", rows, _longest(rows), "images/s")
+    return draw_rows(f"throughput-{batch}", title, rows, _longest(rows), "images/s", "Images per second: ")
 
 
 def _requests(count: int) -> str:
@@ -99,7 +98,7 @@ def _requests(count: int) -> str:
 
 
 def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
-    """On a GPU, what a process takes there follows what it takes of the host."""
+    """Draw sizes and peak memory. On a GPU, its memory follows that of the host in the same bar."""
     largest = max(entry.engine.bytes for entry in findings.precisions)
     unit, per = ("MB", MEGABYTE) if largest >= MEGABYTE else ("kB", KILOBYTE)
     sizes = [_size(entry, looks[entry.precision], per) for entry in findings.precisions]
@@ -108,10 +107,8 @@ def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     peaks += [_memory(entry, ENGINE, entry.precision, looks[entry.precision]) for entry in findings.precisions]
     where = " of the host + of the GPU" if any("+" in row.value for row in peaks) else ""
     return [
-        Figure("Engine on disk", draw_rows("size", "Size of the engines", _said(sizes), sizes, _longest(sizes), unit)),
-        Figure(
-            f"Peak memory{where}", draw_rows("peak", f"Peak memory{where}", _said(peaks), peaks, _longest(peaks), "MB")
-        ),
+        Figure("Engine on disk", draw_rows("size", "Size of the engines", sizes, _longest(sizes), unit)),
+        Figure(f"Peak memory{where}", draw_rows("peak", f"Peak memory{where}", peaks, _longest(peaks), "MB")),
     ]
 
 
@@ -122,14 +119,14 @@ def _size(entry: Evidence, look: str, per: int) -> Row:
 def _memory(entry: Evidence, contender: str, label: str, look: str) -> Row:
     peak = entry.benchmark.peak_memory[contender]
     device = f" + {peak.device:.0f}" if peak.device else ""
-    marks = [bar(peak.host, f"{look} alone" if peak.device else look, "host")]
+    marks = [bar(peak.host, f"{look} lighter" if peak.device else look, "host")]
     if peak.device:
         marks.append(Mark("bar", peak.host, peak.host + peak.device, look, "GPU"))
     return Row(label, tuple(marks), f"{peak.host:.0f}{device} MB", look)
 
 
 def executed_pictures(findings: Findings) -> list[Figure]:
-    """By precision: each type of layer, strong where it runs as asked, faint where it runs in another type."""
+    """Draw the types of layers of each precision, strong if they run as asked, faint if they run in another type."""
     return [Figure(entry.precision, _executed(entry)) for entry in findings.precisions if entry.engine.layers]
 
 
@@ -140,22 +137,18 @@ def _executed(entry: Evidence) -> Markup:
     computing = {layer.kind.partition(" ")[0] for layer in entry.engine.layers if layer.computes}
     rows = [_kind(kind, found, entry, kind in computing) for kind, found in kinds.items()]
     title = f"Types that {entry.precision} executes"
-    return draw_rows(f"executed-{entry.precision}", title, _said(rows), rows, _longest(rows), "layers")
+    return draw_rows(f"executed-{entry.precision}", title, rows, _longest(rows), "layers")
 
 
 def _kind(kind: str, found: Counter[str], entry: Evidence, computes: bool) -> Row:
     marks, start = [], 0
-    for precision, count in sorted(found.items(), key=lambda pair: pair[0] not in entry.engine.as_asked):
-        look = "plain" if precision in entry.engine.as_asked else "other"
+    for precision, count in sorted(found.items(), key=lambda pair: pair[0] not in entry.engine.accepted):
+        look = "plain" if precision in entry.engine.accepted else "other"
         marks.append(Mark("bar", start, start + count, look, f"{count} {precision}"))
         start += count
-    value = ", ".join(f"{mark.says}" for mark in marks)
+    value = ", ".join(mark.tooltip for mark in marks)
     return Row(kind, tuple(marks), value, "plain" if computes else "faint")
 
 
 def _longest(rows: Sequence[Row]) -> Scale:
     return from_zero(mark.end for row in rows for mark in row.marks)
-
-
-def _said(rows: Sequence[Row]) -> str:
-    return "; ".join(f"{row.label} {row.value}" for row in rows) + "."

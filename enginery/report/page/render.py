@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing but a browser."""
+"""The report as one HTML page that needs nothing but a browser."""
 
 import base64
 import hashlib
@@ -22,17 +22,23 @@ from enginery.report.notes import noise_by_batch, noisy_as_quoted, notes_on
 from enginery.report.page import causes, pictures
 from enginery.report.page.listing import facts, latencies, of_frame, overview, throughputs
 from enginery.report.page.nights import draw_trends
-from enginery.report.verdict import MEASURE_AGAIN, doubts, recommend, stands, why
-from enginery.report.where_time_goes import Parts, cost, gained_and_lost, next_slowest, slowest
+from enginery.report.verdict import MEASURE_AGAIN, doubts, is_certain, recommend, why
+from enginery.report.where_time_goes import (
+    Parts,
+    cost_of_quantizing,
+    gained_and_lost,
+    next_slowest_layers,
+    slowest_layers,
+)
 from enginery.report.wording import device, percent
 from enginery.speed.records import baseline_title
 
 HERE = Path(__file__).parent
-MOST_FOLDED = 50  # layers of each engine, after the slowest
-FIRST_HISTOGRAMS = 6  # are seen at once, the others when they are chosen
+MOST_FOLDED = 50  # layers of each engine that follow the slowest
+FIRST_HISTOGRAMS = 6  # are shown at once, any other when it is chosen
 MOST_CLASSES = 50
 AFTER_A_DOT = re.compile(r"(?<=\.)(?=[a-z])")
-MOST_NIGHTS = 60  # a row for each precision
+MOST_NIGHTS = 60  # rows, one for each night and precision
 
 
 def render_page(
@@ -66,7 +72,7 @@ def render_page(
 
 
 def _readable_nights(rows: pd.DataFrame) -> pd.DataFrame:
-    """The last first."""
+    """Return the latest nights as a table, the last one first."""
     last = rows.tail(MOST_NIGHTS).iloc[::-1]
     frame = pd.DataFrame(
         {
@@ -76,14 +82,14 @@ def _readable_nights(rows: pd.DataFrame) -> pd.DataFrame:
             "relative error": last["relative_error"].map("{:.1e}".format),
             "verdict": last["verdict"].map(str),
             "revision": last["revision"],
-            "of": last["setting"],
+            "setting": last["setting"],
         }
     )
     return frame.set_axis(last["date"].map("{:%Y-%m-%d %H:%M}".format).rename("night"))
 
 
 def with_code(text: str) -> Markup:
-    """What stands between backticks is code."""
+    """Turn text between backticks into code."""
     parts = [
         Markup("<code>{}</code>").format(part) if odd % 2 else escape(part) for odd, part in enumerate(text.split("`"))
     ]
@@ -91,19 +97,19 @@ def with_code(text: str) -> Markup:
 
 
 def breakable(name: str) -> Markup:
-    """A dotted name may go on in the next line after a dot."""
+    """Allow a line break after each dot of a dotted name."""
     return Markup("<wbr>").join(AFTER_A_DOT.split(name))
 
 
 def _verdict(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
     chosen = recommend(findings)
     return {
-        "disguised": any(not entry.is_what_it_says for entry in findings.precisions),
+        "disguised": any(not entry.engine.runs_its_precision for entry in findings.precisions),
         "chosen": chosen,
         "why": why(findings, chosen) if chosen else "",
         "doubts": doubts(findings, chosen) if chosen else [],
         "measure_again": MEASURE_AGAIN,
-        "stands": chosen is not None and stands(findings, chosen),
+        "certain": chosen is not None and is_certain(findings, chosen),
         "batch": findings.tuned_batch,
         "batch_key": batch_key(findings, findings.tuned_batch),
         "baseline": findings.baselines[0],
@@ -124,16 +130,16 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
         "spots": of_frame(tables.explain_spots(findings), tables.spot_table(findings)),
         "latency": pictures.latency_pictures(findings, looks),
         "latencies": latencies(findings),
-        "costs": of_frame("What a batch costs: a fixed part, and each image", costs) if len(costs) else None,
-        "compute": of_frame("Compute alone, median ms by the GPU's clock", tables.compute_table(findings))
+        "costs": of_frame("What a batch costs: a fixed part, and a part per image", costs) if len(costs) else None,
+        "compute": of_frame("Compute without copies, median ms by the GPU's clock", tables.compute_table(findings))
         if findings.machine.device == "cuda"
         else None,
-        "by_itself": tables.explain_by_itself(findings),
+        "own_process": tables.explain_own_process(findings),
         "tf32": tables.explain_tf32(findings),
-        "gpu": of_frame("The GPU meanwhile", gpu) if len(gpu) else None,
+        "gpu": of_frame("The state of the GPU during the race", gpu) if len(gpu) else None,
         "throughput": pictures.throughput_pictures(findings, looks),
         "throughputs": throughputs(findings),
-        "stray": f" {tables.STRAY}" if findings.flights_stray else "",
+        "contradiction": f" {tables.CONTRADICTION}" if findings.throughput_contradicts_race else "",
         "memory": pictures.memory_pictures(findings, looks),
         "memories": of_frame("Memory and size", tables.memory_table(findings)),
         "executed": pictures.executed_pictures(findings),
@@ -147,22 +153,24 @@ def _explained(findings: Findings, background: Background) -> dict[str, Any]:
     simplification = background.simplification
     return {
         "histograms": histograms,
-        "reshaped": len(background.histograms.tensors) - len(background.tensors),
+        "reshaped": len(background.histograms.tensors) - len(background.drawn_tensors),
         "first_histograms": FIRST_HISTOGRAMS,
         "operators": causes.operator_picture(background),
-        "told_of_nodes": causes.told_of_nodes(simplification),
+        "nodes": causes.describe_nodes(simplification),
         "simplified": simplification.nodes_before != simplification.nodes_after,
         "slowest": {
-            entry.precision: _readable(slowest(entry, findings), f"Slowest layers of {entry.precision}")
+            entry.precision: _readable(slowest_layers(entry, findings), f"Slowest layers of {entry.precision}")
             for entry in findings.precisions
         },
         "next_slowest": {
             entry.precision: of_frame(f"Further layers of {entry.precision}", others)
             for entry in findings.precisions
-            if (others := next_slowest(entry, MOST_FOLDED)) is not None
+            if (others := next_slowest_layers(entry, MOST_FOLDED)) is not None
         },
         "costs_of_quantizing": {
-            gained_and_lost(entry): _readable(cost(entry, findings), f"Layers that lost in {entry.precision}")
+            gained_and_lost(entry): _readable(
+                cost_of_quantizing(entry, findings), f"Layers that became slower in {entry.precision}"
+            )
             for entry in findings.precisions
             if entry.precision in QUANTIZED
         },

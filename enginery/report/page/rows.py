@@ -1,4 +1,4 @@
-"""The picture that most findings need: a row for each thing, its marks on a common scale, its figure at the right."""
+"""The usual picture: a row for each thing, with marks on a common scale and the figure at the right."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -9,9 +9,9 @@ from enginery.report.page.scales import Scale
 from enginery.report.page.svg import LETTER, NARROW, TEXT_HEIGHT, WIDE, Picture, room_for, wrapped
 
 ROW, THICK, BETWEEN = 30, 11, 2
-LEAST_LEFT, LEAST_RIGHT = 106, 84  # so that pictures beside each other begin and end alike
+LEAST_LEFT, LEAST_RIGHT = 106, 84  # pixels: pictures beside each other begin and end alike
 AXIS = 34  # pixels for the ticks and the unit below
-FEW_TICKS = 3  # have room on a phone; of more, each other is left out there
+FEW_TICKS = 3  # have room on a phone; if there are more, every other one is hidden there
 
 
 class Mark(NamedTuple):
@@ -19,34 +19,35 @@ class Mark(NamedTuple):
     start: float
     end: float
     look: str = ""
-    says: str = ""
+    tooltip: str = ""
 
 
 class Row(NamedTuple):
     label: str
     marks: tuple[Mark, ...]
     value: str
-    look: str = "plain"  # strong is what to look at, faint what to compare with
-    most: str = ""  # of several figures the largest, for which alone a phone has room
+    look: str = "plain"  # strong for what to look at, faint for what to compare it with
+    most: str = ""  # the largest of several figures, because a phone has room for one
 
 
-def bar(value: float, look: str = "", says: str = "") -> Mark:
-    return Mark("bar", 0, value, look, says)
+def bar(value: float, look: str = "", tooltip: str = "") -> Mark:
+    return Mark("bar", 0, value, look, tooltip)
 
 
-def dot(value: float, look: str = "", says: str = "") -> Mark:
-    return Mark("dot", value, value, look, says)
+def dot(value: float, look: str = "", tooltip: str = "") -> Mark:
+    return Mark("dot", value, value, look, tooltip)
 
 
 def draw_rows(
-    key: str, title: str, description: str, rows: Sequence[Row], scale: Scale, unit: str, beside: float | None = None
+    key: str, title: str, rows: Sequence[Row], scale: Scale, unit: str, about: str = "", beside: float | None = None
 ) -> Markup:
-    """`beside` is a place on the scale that all rows are to be seen against."""
+    """Draw the rows. `about` says what their figures are; `beside` is a place on the scale to compare them with."""
+    description = about + "; ".join(f"{row.label} {row.value}" for row in rows) + "."
     heights = [_height(row) for row in rows]
     left = max(LEAST_LEFT, room_for([row.label for row in rows]))
-    right = max(LEAST_RIGHT, _beside([row.value for row in rows]))
+    right = max(LEAST_RIGHT, _width([row.value for row in rows]))
     shortened = any(row.most for row in rows)
-    narrow = _beside([row.most or row.value for row in rows]) if shortened else None
+    narrow = _width([row.most or row.value for row in rows]) if shortened else None
     picture = Picture(key, title, description, sum(heights), (6, right, AXIS, left), narrow)
     _axis(picture, scale)
     _text(picture, 0, picture.height + 30, unit, f"{unit}, at most" if shortened else "", "tick")
@@ -64,27 +65,27 @@ def _height(row: Row) -> float:
 
 
 def _lanes(row: Row) -> int:
-    """Bars from zero lie below each other; one that begins elsewhere goes on where the last ended."""
+    """Count the lanes of bars: a bar from zero has its own, any other bar continues the one before it."""
     return sum(mark.kind == "bar" and mark.start == 0 for mark in row.marks)
 
 
-def _beside(figures: Sequence[str]) -> float:
-    """Pixels that they take at the right."""
+def _width(figures: Sequence[str]) -> float:
+    """Return the pixels that the figures take at the right."""
     return max(map(len, figures), default=0) * LETTER + 14
 
 
 def _axis(picture: Picture, scale: Scale) -> None:
     ticks = scale.ticks
-    origin = ticks.index(0) if 0 in ticks else 0  # which stays
+    origin = ticks.index(0) if 0 in ticks else 0  # never hidden
     for number, tick in enumerate(ticks):
         place = scale.place(tick)
-        seen = f" {WIDE}" if len(ticks) > FEW_TICKS and (number - origin) % 2 else ""
-        picture.line(place, 0, place, picture.height, f"grid{seen}")
-        picture.text(place, picture.height + 14, scale.said(tick), f"tick middle{seen}")
+        hidden = f" {WIDE}" if len(ticks) > FEW_TICKS and (number - origin) % 2 else ""
+        picture.line(place, 0, place, picture.height, f"grid{hidden}")
+        picture.text(place, picture.height + 14, scale.tick_label(tick), f"tick middle{hidden}")
 
 
 def _text(picture: Picture, x: float, y: float, words: str, instead: str, look: str, shift: float = 0) -> None:
-    """`instead` is what a narrow picture has room for; nothing is the same words."""
+    """Write words, and others `instead` for a narrow picture if they are given."""
     picture.text(x, y, words, f"{look} {WIDE}" if instead else look, shift)
     if instead:
         picture.text(x, y, instead, f"{look} {NARROW}", shift)
@@ -100,11 +101,11 @@ def _row(picture: Picture, row: Row, scale: Scale, top: float, height: float) ->
         start, end, look = scale.place(mark.start), scale.place(mark.end), f"{mark.kind} {mark.look or row.look}"
         if mark.kind == "bar":
             lane += THICK + BETWEEN if mark.start == 0 else 0
-            picture.bar(start, end, lane, THICK, look, mark.says)
+            picture.bar(start, end, lane, THICK, look, mark.tooltip)
         elif mark.kind == "range":
             picture.line(start, middle, end, middle, look)
         elif mark.kind == "tick":
             picture.line(start, middle - 6, start, middle + 6, look)
         else:
-            picture.dot(start, middle, look, mark.says)
+            picture.dot(start, middle, look, mark.tooltip)
     _text(picture, 1, middle + 4, row.value, row.most, f"figure {row.look}", shift=10)

@@ -1,4 +1,4 @@
-"""From figures to places in a picture, and to the few words that an axis has room for."""
+"""Scales: from figures to places in a picture, and to the short labels of an axis."""
 
 import math
 from collections.abc import Iterable
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 NICE_STEPS = (1, 2, 2.5, 5, 10)
 MOST_TICKS, MOST_POWERS = 4, 6
-ROOM = 0.1  # of a power of ten: a mark on the very edge hides its label
+ROOM = 0.1  # powers of ten at either end: a mark on the very edge would hide its label
 TIMES = "\N{MULTIPLICATION SIGN}"
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Places run from 0 to 1."""
+    """A range of figures, mapped to places from 0 to 1."""
 
     low: float
     high: float
@@ -35,8 +35,8 @@ class Scale:
         first, last = math.ceil(self.low / self._step - 1e-9), math.floor(self.high / self._step + 1e-9)
         return [number * self._step for number in range(first, last + 1)]
 
-    def said(self, tick: float) -> str:
-        """With as many decimals as tell it from the next."""
+    def tick_label(self, tick: float) -> str:
+        """Write a tick with as many decimals as tell it from the next one."""
         if self.logarithmic:
             return f"10{_superscript(round(math.log10(tick)))}"
         decimals = next((digits for digits in range(9) if _is_whole(self._step * 10**digits)), 9)
@@ -48,12 +48,12 @@ class Scale:
 
 
 def from_zero(values: Iterable[float]) -> Scale:
-    """For lengths, which lie unless they begin at zero."""
+    """Return a scale for lengths, which mislead unless they begin at zero."""
     return Scale(0.0, max(values, default=0.0) or 1.0)
 
 
 def around(values: Iterable[float], most: float) -> Scale:
-    """For places, with room on both sides, but none beyond what can be; ends on ticks."""
+    """Return a scale for places that ends on ticks, with room on both sides, but not beyond the most there can be."""
     found = list(values)
     low, high = min(found), max(found)
     room = (high - low) or abs(high) * 0.01 or 1.0
@@ -62,14 +62,14 @@ def around(values: Iterable[float], most: float) -> Scale:
 
 
 def decades(values: Iterable[float], least: float) -> Scale:
-    """Whole powers of ten, with room on both sides; what is smaller than `least`, as zero is, is drawn there."""
+    """Return a scale of whole powers of ten, with room on both sides. Anything below `least` is drawn at `least`."""
     found = [math.log10(max(value, least)) for value in values]
     low, high = math.floor(min(found) - ROOM), math.ceil(max(found) + ROOM)
     return Scale(10.0**low, 10.0**high, logarithmic=True)
 
 
 def short(value: float) -> str:
-    """Three digits, which is what is known."""
+    """Write a figure with three digits: more are not known."""
     if value == 0:
         return "0"
     if abs(value) < 1e-3 or abs(value) >= 1e6:

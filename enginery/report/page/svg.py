@@ -1,7 +1,7 @@
-"""Pictures as trees of SVG elements: whatever a name holds, it cannot become markup.
+"""Pictures as trees of SVG elements, so that no name can become markup.
 
-Places across are shares of the width, and heights are pixels. So a picture takes the width that it is given, and its
-text keeps its size: on a phone, too.
+Places across are shares of the width, heights are pixels: a picture fills any width, and its text keeps its size, even
+on a phone.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from xml.etree.ElementTree import Element, SubElement
 
 from markupsafe import Markup
 
-WIDE, NARROW = "wide", "narrow"  # page.css says below which width
+WIDE, NARROW = "wide", "narrow"  # classes: page.css says which of them is seen at which width
 TEXT_HEIGHT = 15
-LETTER = 7.4  # pixels that one takes, about
-MOST_LINES = 4  # of the longest baseline there is: a word for PyTorch, for how, for its layout, for its numbers
-MOST_LETTERS = 16  # of one line of a label
+LETTER = 7.4  # pixels that a letter takes, about
+MOST_LINES = 4  # lines of the longest baseline: PyTorch, how it is launched, its layout, its numbers
+MOST_LETTERS = 16  # letters in a line of a label
 
 
 class Figure(NamedTuple):
@@ -24,10 +24,10 @@ class Figure(NamedTuple):
 
 
 class Picture:
-    """The inner area is drawn in; around it are pixels for labels: top, right, bottom, left.
+    """A picture with an inner area for marks; `around` it are pixels for labels: top, right, bottom, left.
 
-    `narrow` are those at the right where the picture has little room. Then texts that are WIDE are not seen, and those
-    that are NARROW are.
+    `narrow` are the pixels at the right when the picture itself is narrow. Then texts of the class WIDE are hidden, and
+    texts of the class NARROW are shown.
     """
 
     def __init__(
@@ -57,25 +57,25 @@ class Picture:
     def line(self, x1: float, y1: float, x2: float, y2: float, look: str) -> None:
         self._add("line", look, x1=_share(x1), y1=_pixels(y1), x2=_share(x2), y2=_pixels(y2))
 
-    def bar(self, start: float, end: float, y: float, height: float, look: str, says: str = "") -> None:
+    def bar(self, start: float, end: float, y: float, height: float, look: str, tooltip: str = "") -> None:
         bar = self._add("rect", look, x=_share(start), y=_pixels(y), height=_pixels(height))
         bar.set("width", _share(max(0.0, end - start)))
-        _explain(bar, says)
+        _explain(bar, tooltip)
 
-    def dot(self, x: float, y: float, look: str, says: str = "", radius: float = 5) -> None:
-        _explain(self._add("circle", look, cx=_share(x), cy=_pixels(y), r=_pixels(radius)), says)
+    def dot(self, x: float, y: float, look: str, tooltip: str = "", radius: float = 5) -> None:
+        _explain(self._add("circle", look, cx=_share(x), cy=_pixels(y), r=_pixels(radius)), tooltip)
 
     def text(self, x: float, y: float, words: str, look: str, shift: float = 0) -> None:
-        """`shift` is in pixels, to stand beside a mark."""
+        """Write words, shifted by some pixels to stand beside a mark."""
         self._add("text", look, x=_share(x), y=_pixels(y), dx=_pixels(shift)).text = words
 
     def leader(self, x: float, y: float, across: float, down: float) -> None:
-        """A line from a place, over so many pixels."""
+        """Draw a line from a place over so many pixels."""
         frame = self._add("svg", "leader", x=_share(x), y=_pixels(y))
         SubElement(frame, "line", {"x2": _pixels(across), "y2": _pixels(down)})
 
     def shape(self, path: str, columns: float, look: str) -> None:
-        """A path over so many columns, 100 high, stretched over the area."""
+        """Draw a path of so many columns, 100 high, stretched over the inner area."""
         frame = self._add("svg", viewBox=f"0 0 {columns:g} 100", preserveAspectRatio="none", width="100%")
         frame.set("height", _pixels(self.height))
         SubElement(frame, "path", {"d": path, "class": look})
@@ -88,7 +88,7 @@ class Picture:
 
 
 def wrapped(label: str) -> list[str]:
-    """Lines that fit beside a picture; what is far too long is cut."""
+    """Return the lines of a label that fit beside a picture. Far too long ones are cut."""
     lines = [""]
     for word in label.replace("+", " +").split():
         if lines[-1] and len(lines[-1]) + len(word) >= MOST_LETTERS:
@@ -103,9 +103,9 @@ def room_for(labels: Sequence[str]) -> float:
     return max((len(line) * LETTER for label in labels for line in wrapped(label)), default=0) + 12
 
 
-def _explain(element: Element, says: str) -> None:
-    if says:
-        SubElement(element, "title").text = says
+def _explain(element: Element, tooltip: str) -> None:
+    if tooltip:
+        SubElement(element, "title").text = tooltip
 
 
 def _share(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Layers as TensorRT's inspector describes them, in the forms that NVIDIA's tools and published outputs show."""
+"""The descriptions of layers have the forms that NVIDIA's tools and published outputs show."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from enginery.engine.gpu.inspector import layers_of
 
 
-def told(*layers):
+def layers_read(*layers):
     return layers_of(json.dumps({"Layers": list(layers), "Bindings": ["input", "logits"]}))
 
 
@@ -30,7 +30,7 @@ def layer(kind, element, kernel="", name="layer"):
     ],
 )
 def test_a_layer_runs_in_the_type_of_its_first_input(element, precision):
-    (described,) = told(layer("CaskConvolution", element))
+    (described,) = layers_read(layer("CaskConvolution", element))
     assert (described.precision, described.computes) == (precision, True)
 
 
@@ -46,23 +46,23 @@ def test_a_layer_runs_in_the_type_of_its_first_input(element, precision):
     ],
 )
 def test_a_hidden_type_is_read_from_the_kernels_name(kernel, precision):
-    (described,) = told(layer("gemm", "N/A due to dynamic shapes", kernel))
+    (described,) = layers_read(layer("gemm", "N/A due to dynamic shapes", kernel))
     assert described.precision == precision
 
 
 def test_float32_that_is_multiplied_as_tf32_is_called_so():
-    (described,) = told(layer("gemm", "Float", "sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n"))
+    (described,) = layers_read(layer("gemm", "Float", "sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n"))
     assert described.precision == "tf32"
 
 
-def test_if_no_type_is_told_at_all_nothing_is_claimed():
-    assert told(layer("gemm", "N/A due to dynamic shapes", "0x0000000000000001")) == []
+def test_nothing_is_claimed_where_no_type_is_known():
+    assert layers_read(layer("gemm", "N/A due to dynamic shapes", "0x0000000000000001")) == []
     assert layers_of(json.dumps({"Layers": ["conv1", "relu1"], "Bindings": []})) == []
-    assert told() == []
+    assert layers_read() == []
 
 
 def test_a_single_layer_that_hides_its_type_stays_unknown_beside_others():
-    hidden, shown = told(layer("gemm", "N/A due to dynamic shapes"), layer("CaskConvolution", "Int8"))
+    hidden, shown = layers_read(layer("gemm", "N/A due to dynamic shapes"), layer("CaskConvolution", "Int8"))
     assert (hidden.precision, shown.precision) == ("unknown", "int8")
 
 
@@ -79,5 +79,5 @@ def test_a_single_layer_that_hides_its_type_stays_unknown_beside_others():
     ],
 )
 def test_only_layers_that_carry_the_arithmetic_count(kind, kernel, computes):
-    described, _ = told(layer(kind, "Half", kernel), layer("CaskConvolution", "Half"))
+    described, _ = layers_read(layer(kind, "Half", kernel), layer("CaskConvolution", "Half"))
     assert described.computes == computes

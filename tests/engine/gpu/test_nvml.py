@@ -9,7 +9,7 @@ from enginery.engine.gpu.nvml import GpuSampler, Sample, find_gpu, process_megab
 
 
 def sampler_of(*samples):
-    """One that has already sampled, on a GPU that is not there."""
+    """Make a sampler that has finished sampling, without a GPU."""
     sampler = object.__new__(GpuSampler)
     sampler.samples = list(samples)
     return sampler
@@ -59,7 +59,7 @@ def test_each_reason_to_throttle_has_its_share_of_the_samples():
 
 @pytest.mark.parametrize("reason", nvml.THROTTLE_REASONS)
 def test_the_driver_library_knows_every_reason(reason):
-    """Each is a bit of its own."""
+    """Each reason is a single bit, and no two share one."""
     bits = {name: getattr(pynvml, flag) for name, flag in nvml.THROTTLE_REASONS.items()}
     assert bits[reason].bit_count() == 1
     assert list(bits.values()).count(bits[reason]) == 1
@@ -72,7 +72,7 @@ def test_idling_is_no_throttling():
 
 @pytest.fixture
 def without_driver(monkeypatch):
-    """What a machine without a driver answers; here it is not pretended where there is none."""
+    """Let NVML answer as on a machine without a driver, whatever this machine has."""
 
     def absent():
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
@@ -92,7 +92,7 @@ def test_a_gpu_that_cuda_may_not_use_is_no_gpu(monkeypatch):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """NVML's answers for one GPU."""
+    """Let NVML answer for one GPU, and return the addresses that it is asked for."""
     handles = []
     answers = {
         "nvmlInit": lambda: None,
@@ -111,7 +111,7 @@ def gpu(monkeypatch):
 
 
 def test_the_gpu_that_is_described_is_the_one_that_cuda_uses(gpu):
-    """With several GPUs CUDA_VISIBLE_DEVICES renumbers CUDA's, not NVML's."""
+    """With several GPUs, CUDA_VISIBLE_DEVICES renumbers CUDA's and not NVML's."""
     assert find_gpu() == ("NVIDIA GeForce RTX 5090", "12.0", "610.43.02", "13.3")
     assert set(gpu) == {"0000:C1:00.0"}
 

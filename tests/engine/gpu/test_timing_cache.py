@@ -33,7 +33,7 @@ with locked(Path(sys.argv[1])):
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    """No test may touch the user's own cache."""
+    """Keep the tests away from the user's own cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     return tmp_path / "xdg"
 
@@ -46,12 +46,12 @@ def test_it_lies_in_the_users_cache_folder(home):
     assert timing_cache_path(*GPU).parent == home / "enginery" / "timing"
 
 
-@pytest.mark.parametrize("unset", [None, ""])
-def test_without_a_setting_that_is_dot_cache(monkeypatch, tmp_path, unset):
-    if unset is None:
+@pytest.mark.parametrize("setting", [None, "", "relative/folder"])
+def test_without_an_absolute_setting_the_cache_folder_is_dot_cache(monkeypatch, tmp_path, setting):
+    if setting is None:
         monkeypatch.delenv("XDG_CACHE_HOME")
     else:
-        monkeypatch.setenv("XDG_CACHE_HOME", unset)
+        monkeypatch.setenv("XDG_CACHE_HOME", setting)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert timing_cache_path(*GPU).parent == tmp_path / ".cache" / "enginery" / "timing"
 
@@ -76,7 +76,7 @@ def test_odd_characters_stay_within_one_file_name(home, name):
 
 def test_the_lock_does_not_share_the_name_of_another_cache():
     path, other = timing_cache_path(*GPU), timing_cache_path(*GPU[:3], "tensorrt-11.4.0.107")
-    with locked(path), locked(other):  # would wait for itself for ever, were they one
+    with locked(path), locked(other):  # with a single lock this would never return
         write_timing_cache(path, b"one")
         write_timing_cache(other, b"other")
     assert (read_timing_cache(path), read_timing_cache(other)) == (b"one", b"other")
@@ -110,12 +110,12 @@ def test_a_writer_that_is_killed_leaves_the_earlier_cache_and_no_lock():
         write_timing_cache(path, b"earlier")
     assert start(KILLED_WHILE_WRITING, path).wait(60) == -signal.SIGKILL
     assert read_timing_cache(path) == b"earlier"
-    with locked(path):  # free again: it went with the process
+    with locked(path):  # the lock ended with the process that held it
         write_timing_cache(path, b"later")
     assert sorted(file.name for file in path.parent.iterdir()) == [path.name, path.with_suffix(".lock").name]
 
 
-def test_a_damaged_cache_is_kept_for_a_look_and_said(capfd):
+def test_a_damaged_cache_is_renamed_with_a_warning(capfd):
     path = timing_cache_path(*GPU)
     with locked(path):
         write_timing_cache(path, b"damaged")

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's CUDA provider is told. That it helps is measured on a GPU: docs/measurements.md."""
+"""The options of ONNX Runtime's CUDA provider. What they gain was measured on a GPU: docs/measurements.md."""
 
 import pytest
 
@@ -12,17 +12,17 @@ KEEP = Keep(op_types=(), nodes=())
 
 
 @pytest.mark.parametrize(
-    ("precision", "told"), [("fp32", CHANNELS_LAST | FUSED_BIASES), ("fp16", CHANNELS_LAST), ("int8", {})]
+    ("precision", "options"), [("fp32", CHANNELS_LAST | FUSED_BIASES), ("fp16", CHANNELS_LAST), ("int8", {})]
 )
-def test_convolutions_run_as_fast_as_the_provider_can_run_them(tiny_onnx, precision, told):
+def test_convolutions_run_as_fast_as_the_provider_can_run_them(tiny_onnx, precision, options):
     graph = load_graph(tiny_onnx)
     if precision == "fp16":
         graph = cast(tiny_onnx, "fp16", KEEP)
     if precision == "int8":
         ranges = dict.fromkeys(["input", *(name for node in graph.graph.node for name in node.output)], 8.0)
         graph = quantize(tiny_onnx, "int8", ranges, KEEP, rest="fp32")
-    assert convolutions(graph.SerializeToString()) == told
+    assert convolutions(graph.SerializeToString()) == options
 
 
-def test_an_engine_s_file_is_told_the_same_as_its_bytes(tiny_onnx):
+def test_the_options_are_the_same_for_a_file_and_for_its_bytes(tiny_onnx):
     assert convolutions(str(tiny_onnx)) == convolutions(tiny_onnx.read_bytes())

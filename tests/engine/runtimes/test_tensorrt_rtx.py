@@ -1,4 +1,4 @@
-"""TensorRT for RTX really parses and builds here, and needs no GPU for it: what our own code makes of that."""
+"""The runtime TensorRT for RTX, with NVIDIA's real parser and builder, which need no GPU."""
 
 import importlib
 import json
@@ -75,7 +75,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module", autouse=True)
 def without_gpu():
-    """Where there is one, these tests are about a machine that has none."""
+    """Hide the GPU of this machine, if it has one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine_module, "find_gpu", lambda: None)
         patch.setattr(tensorrt, "find_gpu", lambda: None)
@@ -89,7 +89,7 @@ def machine(without_gpu):
 
 @pytest.fixture(scope="module")
 def ada(build):
-    """For GPUs that execute all precisions."""
+    """The parameters for GPUs that execute all precisions."""
     return for_gpus(build, "8.9", "12.0")
 
 
@@ -158,7 +158,7 @@ def operator_graph(
     output=(TensorProto.FLOAT, ["batch", 3]),
     constants=(),
 ):
-    """A graph of a few nodes; `input` to `logits`."""
+    """Write a graph of a few nodes, which computes `logits` from `input`."""
     graph = helper.make_graph(
         [helper.make_node(*arguments, **options) for arguments, options in nodes],
         "graph",
@@ -173,7 +173,7 @@ def operator_graph(
 
 
 def refusal(call, *arguments):
-    """The error as its user reads it: one line, of bounded length."""
+    """Return the error, and check that it is one line of bounded length."""
     with pytest.raises(EngineryError) as caught:
         call(*arguments)
     sentence = str(caught.value)
@@ -192,7 +192,7 @@ def test_an_output_whose_size_follows_from_the_images_is_built(coarse_onnx, pair
 
 
 @pytest.mark.parametrize("name", TYPED)
-def test_every_precision_is_built_of_what_convert_writes(built, typed, name):
+def test_every_precision_is_built_from_the_graph_that_convert_writes(built, typed, name):
     record = EngineRecord.read(built[name] / "engine.json")
     plan = built[name] / "engine.plan"
     assert plan.read_bytes()[:4] == b"vtrt"
@@ -236,11 +236,11 @@ def test_a_gpu_that_cannot_execute_a_precision_is_named_with_the_way_out(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_where_in_nvidias_sources_an_error_arose_is_left_out(typed, make, build, tmp_path):
+def test_an_error_does_not_name_nvidias_source_files(typed, make, build, tmp_path):
     assert ".cpp" not in refusal(make, typed["fp8"], for_gpus(build, "8.6"), tmp_path / "fp8", "fp8")
 
 
-def test_what_needs_no_new_gpu_is_built_for_older_ones_too(typed, make, build, tmp_path):
+def test_a_precision_of_older_gpus_is_built_for_them(typed, make, build, tmp_path):
     record = make(typed["int8"], for_gpus(build, "7.5"), tmp_path / "int8", "int8")
     assert record.target.capabilities == ("7.5",)
 
@@ -265,7 +265,7 @@ def test_resnet50_builds_in_every_precision_and_shrinks_with_it(resnet, make, ad
 
 
 def test_polygraphys_own_loaders_accept_every_precision_and_find_it_inside(typed):
-    """A second opinion, in a process of its own: which library it takes counts when it is imported."""
+    """This is a second opinion. Its process is separate, since Polygraphy chooses the library when it is imported."""
     done = subprocess.run(
         [sys.executable, "-c", POLYGRAPHY, json.dumps({name: str(path) for name, path in typed.items()})],
         env=os.environ | {"POLYGRAPHY_USE_TENSORRT_RTX": "1"},
@@ -299,7 +299,7 @@ def test_an_engine_for_rtx_is_bound_to_no_gpu_but_to_its_capabilities(built, ada
     assert record.build == ada
 
 
-def test_what_an_engine_executes_is_not_claimed_where_it_cannot_run(built):
+def test_the_layers_of_an_engine_are_not_claimed_where_it_cannot_run(built):
     record = EngineRecord.read(built["int8"] / "engine.json")
     assert record.layers == ()
     assert record.executed == {}
@@ -311,7 +311,7 @@ def test_a_gpu_that_the_engine_is_not_for_does_not_stop_the_build(tiny_onnx, mak
     assert make(tiny_onnx, ada, tmp_path / "fp32").layers == ()
 
 
-def test_the_engine_brings_a_script_for_nvidias_own_command(built, typed):
+def test_a_script_for_nvidias_own_command_lies_beside_the_engine(built, typed):
     script = built["int8"] / "reproduce.sh"
     assert sorted(path.name for path in built["int8"].iterdir()) == ["engine.json", "engine.plan", "reproduce.sh"]
     subprocess.run(["bash", "-n", script], check=True)
@@ -319,11 +319,11 @@ def test_the_engine_brings_a_script_for_nvidias_own_command(built, typed):
     assert (built["int8"] / onnx_flag.removeprefix("--onnx=")).resolve() == typed["int8"].resolve()
 
 
-# What TensorRT or we refuse.
+# Graphs and parameters that TensorRT or Enginery refuses.
 
 
 def two_sizes(tmp_path):
-    """Only multiples of four can be reshaped like this, and back."""
+    """Write a graph that reshapes its input, and so takes only batch sizes that are multiples of four."""
     fours = numpy_helper.from_array(np.array([4, -1, 3], np.int64), "to fours")
     flat = numpy_helper.from_array(np.array([-1, 3], np.int64), "to flat")
     return operator_graph(
@@ -350,7 +350,7 @@ def test_a_batch_size_that_the_graph_cannot_take_is_named_with_its_node(make, bu
 
 
 def test_a_profile_that_tensorrt_refuses_is_named_with_its_limits(tiny_onnx, make, build, tmp_path):
-    """Our own check of the order is passed by."""
+    """The parameters are made without their own check of the order."""
     chosen = build.model_copy(
         update={"profile": Profile.model_construct(batch=Range.model_construct(min=8, opt=4, max=2))}
     )
@@ -384,7 +384,7 @@ def test_a_profile_that_tensorrt_refuses_is_named_with_its_limits(tiny_onnx, mak
     ],
     ids=["operator of another domain", "two types in one operator", "operator that TensorRT lacks"],
 )
-def test_what_tensorrt_cannot_read_is_named_with_its_node(make, build, tmp_path, nodes, output, constants, wanted):
+def test_a_graph_that_cannot_be_read_is_named_with_its_node(make, build, tmp_path, nodes, output, constants, wanted):
     onnx_file = operator_graph(tmp_path / "in" / "model.onnx", nodes, [("input", *IMAGE)], output, constants)
     sentence = refusal(make, onnx_file, build, tmp_path / "out" / "fp32")
     assert sentence.startswith(f"TensorRT for RTX cannot read {onnx_file}: ")
@@ -449,7 +449,7 @@ def test_an_output_that_is_not_float_is_refused_by_name(make, build, tmp_path):
 
 
 def test_inputs_of_other_types_are_built_beside_images(make, build, tmp_path):
-    """Feature, number and mask of each sample; a step that varies neither with batch nor size."""
+    """Each sample has features, numbers, halves and a mask."""
     onnx_file = operator_graph(
         tmp_path / "in" / "model.onnx",
         [
@@ -542,8 +542,8 @@ def test_a_damaged_plan_is_refused_before_tensorrt_sees_it(
     assert sentence.startswith(f"{plan} is damaged: its hash differs from the one in engine.json. Run `dvc repro`")
 
 
-def test_what_is_asked_of_it_on_a_gpu_exists():
-    """No engine runs here: the calls that only running needs are held against the real module."""
+def test_the_calls_that_only_running_needs_exist():
+    """No engine runs here, so these calls are looked up in the real module."""
     tensorrt_rtx = importlib.import_module("tensorrt_rtx")
     runtime_config = {"cuda_graph_strategy", "dynamic_shapes_kernel_specialization_strategy"}
     assert runtime_config <= set(dir(tensorrt_rtx.IRuntimeConfig))

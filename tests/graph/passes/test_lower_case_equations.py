@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from support.pass_checks import BODIES, all_nodes, applied, in_body, read_text
+from support.pass_checks import BODIES, all_nodes, apply_pass, model_of_text, model_with_body
 
 from enginery.graph.passes.lower_case_equations import LowerCaseEquations
 
@@ -14,15 +14,15 @@ def equations(model):
 @pytest.mark.parametrize("equation", ["bcI,Id->bcd", "bAc,cI->bAI", "aBc,cA->aBA", "bij,jk->bik", "...I,Id->...d"])
 def test_equations_get_small_letters_and_keep_their_meaning(equation):
     graph = f'g (float[batch, 6, 5] input) => (float[] y) {{ y = Einsum <equation = "{equation}"> (input, w) }}'
-    (after,) = equations(applied(LowerCaseEquations(), read_text(graph, WEIGHTS)))
+    (after,) = equations(apply_pass(LowerCaseEquations(), model_of_text(graph, WEIGHTS)))
     assert after == after.lower()
     assert len(set(after)) == len(set(equation))
 
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_equations_in_a_body_get_small_letters(kind):
-    model = in_body(kind, 'r = Einsum <equation = "bAc,cI->bAI"> (x, w)', (6, 5), WEIGHTS)
-    assert set(equations(applied(LowerCaseEquations(), model))) == {"bac,cd->bad"}
+    model = model_with_body(kind, 'r = Einsum <equation = "bAc,cI->bAI"> (x, w)', (6, 5), WEIGHTS)
+    assert set(equations(apply_pass(LowerCaseEquations(), model))) == {"bac,cd->bad"}
 
 
 def test_an_equation_with_more_axes_than_small_letters_stays():
@@ -30,8 +30,8 @@ def test_an_equation_with_more_axes_than_small_letters_stays():
     graph = f"""g (float[{",".join("1" * 27)}] input) => (float[] y) {{
         y = Einsum <equation = "{alphabet}A->A"> (input)
     }}"""
-    model = read_text(graph)
-    assert equations(applied(LowerCaseEquations(), model, batches=())) == [f"{alphabet}A->A"]
+    model = model_of_text(graph)
+    assert equations(apply_pass(LowerCaseEquations(), model, batches=())) == [f"{alphabet}A->A"]
 
 
 def test_an_equation_that_a_function_is_given_stays():
@@ -39,5 +39,5 @@ def test_an_equation_that_a_function_is_given_stays():
         <domain: "local", opset_import: ["": 20]>
         product <equation> (x, v) => (z) { z = Einsum <equation : string = @equation> (x, v) }"""
     graph = 'g (float[batch, 6, 5] input) => (float[] y) { y = local.product <equation = "bcI,Id->bcd"> (input, w) }'
-    model = read_text(graph, WEIGHTS, function)
-    assert equations(applied(LowerCaseEquations(), model)) == [None]
+    model = model_of_text(graph, WEIGHTS, function)
+    assert equations(apply_pass(LowerCaseEquations(), model)) == [None]

@@ -3,7 +3,7 @@ import onnx
 import openvino
 import pytest
 from onnx import numpy_helper
-from support.pass_checks import BODIES, all_nodes, applied, in_body, read_text
+from support.pass_checks import BODIES, all_nodes, apply_pass, model_of_text, model_with_body
 
 from enginery.graph.passes.name_squeezed_axes import NameSqueezedAxes
 
@@ -17,7 +17,7 @@ def axes_of(model):
 
 
 def squeeze_and_view(opset=20):
-    """What the exporter makes of `pooled.squeeze().view(len(images), -1)`."""
+    """Return what the exporter makes of `pooled.squeeze().view(len(images), -1)`."""
     graph = """
         g (float[batch, 6, 4, 4] input) => (float[] y) {
             pooled = GlobalAveragePool (input)
@@ -25,15 +25,15 @@ def squeeze_and_view(opset=20):
             seen = Relu (bare)
             y = Reshape (seen, shape)
         }"""
-    return read_text(graph, {"shape": np.array([-1, 6])}, opset=opset)
+    return model_of_text(graph, {"shape": np.array([-1, 6])}, opset=opset)
 
 
 def test_the_axes_of_a_squeeze_are_named_where_the_batch_varies():
-    assert axes_of(applied(NameSqueezedAxes(), squeeze_and_view())) == [[2, 3]]
+    assert axes_of(apply_pass(NameSqueezedAxes(), squeeze_and_view())) == [[2, 3]]
 
 
 def test_openvino_then_builds_it_for_a_batch_that_may_be_one():
-    after, core = applied(NameSqueezedAxes(), squeeze_and_view()), openvino.Core()
+    after, core = apply_pass(NameSqueezedAxes(), squeeze_and_view()), openvino.Core()
 
     def compiled(model):
         read = core.read_model(model.SerializeToString())
@@ -63,9 +63,9 @@ def test_openvino_then_builds_it_for_a_batch_that_may_be_one():
 def test_a_squeeze_whose_axes_are_named_or_not_known_stays(before, opset):
     constants = {"axes": np.array([1]), "flat": np.array([-1])}
     graph = f"g (float[batch, 1, 4] input) => (float[] y) {{ {before} y = Reshape (bare, flat) }}"
-    model = read_text(graph, constants, opset=opset)
+    model = model_of_text(graph, constants, opset=opset)
     wanted = [[value.name for value in node.inputs] for node in squeezes(model)]
-    after = applied(NameSqueezedAxes(), model)
+    after = apply_pass(NameSqueezedAxes(), model)
     assert [[value.name for value in node.inputs] for node in squeezes(after)] == wanted
 
 
@@ -76,15 +76,15 @@ def test_a_size_that_only_an_old_files_weights_have_is_not_the_batch():
             sum = Add (input, bare)
             y = Reshape (sum, shape)
         }"""
-    model = read_text(graph, {"shape": np.array([-1, 4])})
+    model = model_of_text(graph, {"shape": np.array([-1, 4])})
     model.graph.initializer.append(numpy_helper.from_array(np.ones((1, 1, 4), np.float32), "w"))
     onnx.checker.check_model(model)
-    assert [len(node.inputs) for node in squeezes(applied(NameSqueezedAxes(), model))] == [1]
+    assert [len(node.inputs) for node in squeezes(apply_pass(NameSqueezedAxes(), model))] == [1]
 
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_the_axes_of_a_squeeze_in_a_body_are_named_there(kind):
     nodes = "p = GlobalAveragePool (x) b = Squeeze (p) r = Reshape (b, shape)"
-    model = in_body(kind, nodes, (6, 4, 4), {"shape": np.array([-1, 6])})
-    after = applied(NameSqueezedAxes(), model, batches=(5,))
+    model = model_with_body(kind, nodes, (6, 4, 4), {"shape": np.array([-1, 6])})
+    after = apply_pass(NameSqueezedAxes(), model, batches=(5,))
     assert axes_of(after) == [[2, 3]] * (2 if kind == "If" else 1)

@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import helper
-from support.pass_checks import BODIES, all_nodes, applied, as_read, in_body, read_text, renamed
+from support.pass_checks import BODIES, all_nodes, apply_pass, model_of_text, model_with_body, renamed, round_trip
 
 from enginery.graph.passes.plain_names import GivePlainNames
 
@@ -27,7 +27,7 @@ def chain(inner):
             [relu1] inner = Relu (conv)
             [conv2] y = Conv (inner, w2)
         }"""
-    return renamed(read_text(graph, weights), {"inner": inner})
+    return renamed(model_of_text(graph, weights), {"inner": inner})
 
 
 @pytest.mark.parametrize(
@@ -40,23 +40,23 @@ def chain(inner):
         ("plain", "plain"),
     ],
 )
-def test_names_lose_what_modelopt_stumbles_over(before, after):
-    assert names_of(applied(GivePlainNames(), chain(before))) == {"input", "w1", "conv", after, "w2", "y"}
+def test_names_lose_the_parts_that_modelopt_cannot_read(before, after):
+    assert names_of(apply_pass(GivePlainNames(), chain(before))) == {"input", "w1", "conv", after, "w2", "y"}
 
 
 def test_modelopt_then_quantizes_a_tensor_of_any_name(tmp_path):
     plain = quantized_tensors(chain("relu"), tmp_path)
     for name in INNER:
-        assert quantized_tensors(applied(GivePlainNames(), chain(name)), tmp_path) == plain
+        assert quantized_tensors(apply_pass(GivePlainNames(), chain(name)), tmp_path) == plain
     assert quantized_tensors(chain("act_scale"), tmp_path) < plain  # once this fails, the pass can go
 
 
 def quantized_tensors(model, folder):
-    """How many tensors ModelOpt quantizes with a cache that has a scale for each one."""
+    """Return how many tensors ModelOpt quantizes with a cache that has a scale for each one."""
     from modelopt.onnx import trt_utils
     from modelopt.onnx.quantization import quantize
 
-    trt_utils.TRT_PYTHON_AVAILABLE = False  # else it parses the graph where TensorRT is installed, which takes a GPU
+    trt_utils.TRT_PYTHON_AVAILABLE = False  # with TensorRT installed, ModelOpt would need a GPU to parse the graph
     onnx.save(model, folder / "model.onnx")
     names = ["input", *(node.output[0] for node in model.graph.node)]
     lines = ["TRT-101601-EntropyCalibration2", *(f"{name}: {struct.pack('>f', 0.02).hex()}" for name in names)]
@@ -84,25 +84,25 @@ def quantized_tensors(model, folder):
 )
 def test_two_names_that_would_become_one_stay_two(one, two):
     graph = "g (float[batch, 2] input) => (float[] y) { a = Relu (input) b = Neg (input) y = Add (a, b) }"
-    assert len(names_of(applied(GivePlainNames(), renamed(read_text(graph), {"a": one, "b": two})))) == 4
+    assert len(names_of(apply_pass(GivePlainNames(), renamed(model_of_text(graph), {"a": one, "b": two})))) == 4
 
 
 def test_constants_and_known_shapes_follow_their_names():
-    model = read_text(
+    model = model_of_text(
         "g (float[batch, 2] input) => (float[] y) { a_scale = Mul (input, w_scale) y = Relu (a_scale) }",
         {"w_scale": np.ones(2, np.float32)},
     )
-    after = applied(GivePlainNames(), model)
+    after = apply_pass(GivePlainNames(), model)
     assert [tensor.name for tensor in after.graph.initializer] == ["w.scale"]
     assert {value.name for value in after.graph.value_info} == {"w.scale", "a.scale"}
 
 
 def test_inputs_and_outputs_keep_their_names():
-    model = read_text("g (float[batch, 2] x_scale) => (float[] y_scale) { y_scale = Relu (x_scale) }")
-    assert ir.to_proto(GivePlainNames()(ir.from_proto(model)).model) == as_read(model)
+    model = model_of_text("g (float[batch, 2] x_scale) => (float[] y_scale) { y_scale = Relu (x_scale) }")
+    assert ir.to_proto(GivePlainNames()(ir.from_proto(model)).model) == round_trip(model)
 
 
-def test_tensors_in_an_if_are_named_plainly_though_the_outputs_name_is_theirs_too():
+def test_tensors_in_an_if_get_plain_names_even_if_an_output_has_the_same_name():
     graph = """
         g (float[batch, 2] input) => (float[] y_scale) {
             x_scale = Relu (input)
@@ -111,38 +111,38 @@ def test_tensors_in_an_if_are_named_plainly_though_the_outputs_name_is_theirs_to
                 else_branch = b () => (float[] r_scale) { z_scale = Neg (x_scale) r_scale = Mul (z_scale, x_scale) }
             >
         }"""
-    names = names_of(applied(GivePlainNames(), read_text(graph, {"yes": True})))
+    names = names_of(apply_pass(GivePlainNames(), model_of_text(graph, {"yes": True})))
     assert names == {"input", "yes", "x.scale", "r.scale", "r.scale.", "z.scale", "y_scale"}
 
 
 @pytest.mark.parametrize("kind", BODIES)
-def test_tensors_in_a_body_are_named_plainly(kind):
+def test_tensors_in_a_body_get_plain_names(kind):
     nodes = "a_scale = Relu (x) b_scale = Mul (a_scale, w_scale) r = Neg (b_scale)"
-    model = in_body(kind, nodes, (3, 4), {"w_scale": np.full(4, 2, np.float32)})
-    assert not any("_scale" in name for name in names_of(applied(GivePlainNames(), model)))
+    model = model_with_body(kind, nodes, (3, 4), {"w_scale": np.full(4, 2, np.float32)})
+    assert not any("_scale" in name for name in names_of(apply_pass(GivePlainNames(), model)))
 
 
-def test_a_bodys_own_inputs_and_constants_are_named_plainly():
-    model = in_body("Scan", "a = Relu (x) r = Neg (a)", (3, 4))
+def test_a_bodys_own_inputs_and_constants_get_plain_names():
+    model = model_with_body("Scan", "a = Relu (x) r = Neg (a)", (3, 4))
     body = next(attribute.g for attribute in model.graph.node[-1].attribute if attribute.name == "body")
     body.input[0].name = body.node[0].input[0] = "x_scale"
     body.node[1].op_type, body.node[1].input[:] = "Sub", ["a", "c_scale"]
     body.initializer.append(onnx.numpy_helper.from_array(np.ones(4, np.float32), "c_scale"))
-    assert {"x.scale", "c.scale"} < names_of(applied(GivePlainNames(), model))
+    assert {"x.scale", "c.scale"} < names_of(apply_pass(GivePlainNames(), model))
 
 
-def test_tensors_in_a_function_are_named_plainly():
+def test_tensors_in_a_function_get_plain_names():
     function = '<domain: "local", opset_import: ["": 20]> f (x_scale) => (z_scale) { z_scale = Neg (x_scale) }'
     graph = "g (float[batch, 2] input) => (float[] y_scale) { y_scale = local.f (input) }"
-    names = names_of(applied(GivePlainNames(), read_text(graph, functions=function)))
+    names = names_of(apply_pass(GivePlainNames(), model_of_text(graph, functions=function)))
     assert names == {"input", "y_scale", "x.scale", "z.scale"}
 
 
-def test_the_order_of_names_is_that_of_the_alphabet():
+def test_names_are_given_in_alphabetical_order():
     nodes = [helper.make_node("Neg", ["input"], [name]) for name in ("x_scale", "x:scale")]
-    model = read_text("g (float[batch, 2] input) => (float[] y) { y = Sum (input, input, input) }")
+    model = model_of_text("g (float[batch, 2] input) => (float[] y) { y = Sum (input, input, input) }")
     model.graph.node[0].input[:] = ["input", "x_scale", "x:scale"]
     model.graph.node.extend([*nodes, model.graph.node[0]])
     del model.graph.node[0]
-    after = applied(GivePlainNames(), model)
+    after = apply_pass(GivePlainNames(), model)
     assert [node.output[0] for node in after.graph.node] == ["x.scale.", "x.scale", "y"]

@@ -1,4 +1,4 @@
-"""All passes together, and what becomes of the file around the graph."""
+"""All passes together, and the parts of the file around the graph."""
 
 import hashlib
 import os
@@ -13,12 +13,12 @@ from onnx import helper, numpy_helper
 from support.pass_checks import (
     BODIES,
     all_nodes,
-    as_read,
     count_types,
-    in_body,
-    read_text,
+    model_of_text,
+    model_with_body,
     renamed,
     require_same_results,
+    round_trip,
 )
 
 from enginery.graph.passes import rewrite_graph
@@ -34,7 +34,7 @@ REWRITTEN = {"Add": 1, "HardSigmoid": 1, "Mul": 1, "Pad": 1, "AveragePool": 1, "
 
 
 def flat():
-    return read_text(f"g (float[batch, 3, 9, 8] input) => (float[] r) {{ x = Neg (input) {NODES} }}", WEIGHTS)
+    return model_of_text(f"g (float[batch, 3, 9, 8] input) => (float[] r) {{ x = Neg (input) {NODES} }}", WEIGHTS)
 
 
 def rewritten(model):
@@ -53,7 +53,7 @@ def test_all_passes_run():
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_all_passes_run_in_bodies(kind):
-    counts = count_types(rewritten(in_body(kind, NODES, (3, 9, 8), WEIGHTS)))
+    counts = count_types(rewritten(model_with_body(kind, NODES, (3, 9, 8), WEIGHTS)))
     times = 2 if kind == "If" else 1
     assert {op_type: counts[op_type] for op_type in REWRITTEN} == {
         op_type: count * times for op_type, count in REWRITTEN.items()
@@ -61,7 +61,7 @@ def test_all_passes_run_in_bodies(kind):
 
 
 def test_a_body_in_a_body_is_reached():
-    """With a tensor that the innermost body reads from the outermost graph."""
+    """The innermost body reads a tensor of the outermost graph."""
     inner = "If (yes) <then_branch = c () => (float[] p) { p = HardSwish (x_scale) }, "
     inner += "else_branch = d () => (float[] q) { q = Identity (x_scale) }>"
     graph = f"""
@@ -72,12 +72,12 @@ def test_a_body_in_a_body_is_reached():
                 else_branch = b () => (float[] s) {{ s = Neg (x_scale) }}
             >
         }}"""
-    after = rewritten(read_text(graph, {"yes": True}))
+    after = rewritten(model_of_text(graph, {"yes": True}))
     assert "HardSwish" not in count_types(after)
     assert {"x.scale"} < {value.name for node in all_nodes(after) for value in node.inputs}
 
 
-def test_a_graph_without_any_of_it_stays_as_it_is():
+def test_a_graph_without_any_of_the_patterns_stays_as_it_is():
     graph = """
         g (float[batch, 3, 8, 8] input) => (float[batch, 4] y) {
             [conv] c = Conv <pads = [1, 1, 1, 1]> (input, w)
@@ -85,8 +85,8 @@ def test_a_graph_without_any_of_it_stays_as_it_is():
             [pool] p = GlobalAveragePool (a)
             [flatten] y = Flatten (p)
         }"""
-    model = read_text(graph, {"w": np.ones((4, 3, 3, 3), np.float32)})
-    after, same = rewritten(model), as_read(model)
+    model = model_of_text(graph, {"w": np.ones((4, 3, 3, 3), np.float32)})
+    after, same = rewritten(model), round_trip(model)
     assert list(after.graph.node) == list(same.graph.node)
     assert list(after.graph.initializer) == list(same.graph.initializer)
 
@@ -100,16 +100,16 @@ def test_the_types_and_shapes_of_activations_are_known_and_constants_are_not_amo
     assert [size.dim_param or size.dim_value for size in known["x"].shape.dim] == ["batch", 3, 9, 8]
 
 
-def test_a_sequence_of_tensors_is_no_tensor():
+def test_a_sequence_of_tensors_keeps_its_type():
     """onnx_ir's own shape inference takes it for one, and ONNX Runtime then refuses the graph."""
     graph = "g (float[batch, 4] input) => (float[] y) { s = SplitToSequence <axis = 1> (input) y = SequenceAt (s, at) }"
-    model = read_text(graph, {"at": np.array(1)})
+    model = model_of_text(graph, {"at": np.array(1)})
     del model.graph.value_info[:]
     (known,) = rewritten(model).graph.value_info
     assert known.type.HasField("sequence_type")
 
 
-def test_what_the_file_says_of_itself_stays():
+def test_the_descriptions_in_the_file_stay():
     model = flat()
     model.producer_name, model.model_version, model.doc_string, model.graph.doc_string = "someone", 3, "what", "which"
     helper.set_model_props(model, {"key": "value"})
@@ -141,18 +141,18 @@ def test_a_graph_with_sparse_weights_stays_as_it_is(inside):
     values = numpy_helper.from_array(np.ones(2, np.float32), "w")
     sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([1, 5]), "w_at"), [2, 4])
     if inside:
-        model = in_body("Loop", "w = Neg (x) r = HardSwish (w)", (2, 4))
+        model = model_with_body("Loop", "w = Neg (x) r = HardSwish (w)", (2, 4))
         body = next(attribute.g for attribute in model.graph.node[-1].attribute)
         del body.node[1]
         body.sparse_initializer.append(sparse)
     else:
-        model = read_text("g (float[batch, 2] input) => (float[batch, 2] y) { y = HardSwish (input) }")
+        model = model_of_text("g (float[batch, 2] input) => (float[batch, 2] y) { y = HardSwish (input) }")
         model.graph.sparse_initializer.append(sparse)
     assert rewrite_graph(model) is model
 
 
 def test_the_same_graph_gives_the_same_bytes_in_every_process(tmp_path):
-    model = in_body("If", NODES, (3, 9, 8), WEIGHTS)
+    model = model_with_body("If", NODES, (3, 9, 8), WEIGHTS)
     onnx.save(model, tmp_path / "model.onnx")
     code = """
 import hashlib, sys, onnx

@@ -1,7 +1,7 @@
 import numpy as np
 import onnx_ir as ir
 import pytest
-from support.pass_checks import BODIES, applied, autocast, count_types, in_body, read_text
+from support.pass_checks import BODIES, apply_pass, autocast, count_types, model_of_text, model_with_body
 
 from enginery.graph.passes.remove_unused import RemoveUnused
 from enginery.graph.passes.strided_copies import ReshapeStridedCopies
@@ -33,7 +33,7 @@ def copy_constants(channels=6, width=None, start=0, by=1, offsets=None, behind=(
 
 
 def pooled_copy(channels=6, nodes=None, **constants):
-    """What PyTorch's exporter makes of AdaptiveAvgPool2d(1)."""
+    """Return what PyTorch's exporter makes of AdaptiveAvgPool2d(1)."""
     graph = f"""
         g (float[batch, 6, 6, 4] input) => (float[batch, c, 1, 1] y) {{
             [conv] conv = Conv (input, w)
@@ -42,7 +42,7 @@ def pooled_copy(channels=6, nodes=None, **constants):
             [relu] y = Relu (copied)
         }}"""
     weights = np.random.default_rng(1).normal(0, 0.3, (channels, 6, 1, 1)).astype(np.float32)
-    return read_text(graph, copy_constants(channels, **constants) | {"axes": [-1, -2], "w": weights})
+    return model_of_text(graph, copy_constants(channels, **constants) | {"axes": [-1, -2], "w": weights})
 
 
 def without_unused():
@@ -50,7 +50,7 @@ def without_unused():
 
 
 def test_a_copy_by_strides_becomes_a_reshape():
-    after = applied(without_unused(), pooled_copy())
+    after = apply_pass(without_unused(), pooled_copy())
     assert count_types(after) == {"Conv": 1, "ReduceMean": 1, "Relu": 1, "Reshape": 1}
     assert {tensor.name for tensor in after.graph.initializer} == {"axes", "w", "copied.shape"}
 
@@ -86,7 +86,7 @@ def test_a_gather_along_another_axis_stays():
     assert not ReshapeStridedCopies()(ir.from_proto(model)).modified
 
 
-def test_images_of_which_nobody_knows_how_many_are_not_taken_for_as_many_as_the_inputs():
+def test_a_batch_of_unknown_size_is_not_taken_for_the_inputs():
     model = pooled_copy()
     for value in (*model.graph.input, *model.graph.value_info):
         if value.name in ("input", "mean"):
@@ -97,15 +97,15 @@ def test_images_of_which_nobody_knows_how_many_are_not_taken_for_as_many_as_the_
 @pytest.mark.parametrize("kind", BODIES)
 def test_a_copy_in_a_body_becomes_a_reshape_there(kind):
     nodes = copy_nodes(source="x") + "seen = Relu (copied) r = Reshape (seen, rows)"
-    model = in_body(kind, nodes, (6, 1, 1), copy_constants() | {"rows": [-1, 6]})
-    counts = count_types(applied(without_unused(), model))
+    model = model_with_body(kind, nodes, (6, 1, 1), copy_constants() | {"rows": [-1, 6]})
+    counts = count_types(apply_pass(without_unused(), model))
     assert counts["Reshape"] == (4 if kind == "If" else 2)
     assert not {"Gather", "Range", "Shape"} & set(counts)
 
 
 def test_autocast_then_casts_at_both_ends_only(tmp_path):
-    """AutoCast leaves a Gather in float32 whose indices are large, as it leaves all that holds large numbers."""
+    """AutoCast keeps a Gather with large indices in float32, as every operator on large numbers."""
     model = pooled_copy(channels=600)
-    after = applied(without_unused(), model)
+    after = apply_pass(without_unused(), model)
     assert count_types(autocast(after, "fp16", tmp_path))["Cast"] == 2
     assert count_types(autocast(model, "fp16", tmp_path))["Cast"] > 2

@@ -32,9 +32,9 @@ def test_what_is_written_is_read_back_to_the_last_bit_of_float32(tmp_path):
 
 
 def test_a_cache_that_is_read_and_written_again_does_not_change(tmp_path):
-    original = cache_of(tmp_path, "a: 3c010a14", "b: 3f810204", "c: 00800000", "d: 7f000000", header=HEADER)
-    write_cache(read_cache(original), tmp_path / "copy")
-    assert (tmp_path / "copy").read_text() == original.read_text()
+    cache = cache_of(tmp_path, "a: 3c010a14", "b: 3f810204", "c: 00800000", "d: 7f000000", header=HEADER)
+    write_cache(read_cache(cache), tmp_path / "copy")
+    assert (tmp_path / "copy").read_text() == cache.read_text()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_byte_order_mark_at_the_start_is_passed_over(tmp_path):
 
 
 def test_a_cache_that_tensorrt_wrote_is_read(tmp_path):
-    """Of version 8.5: constants, unnamed layers and a second output among the tensors."""
+    """TensorRT 8.5 wrote these lines of constants, unnamed layers and a second output."""
     cache = cache_of(
         tmp_path,
         "x: 4000890a",
@@ -120,7 +120,7 @@ def test_a_cache_that_tensorrt_wrote_is_read(tmp_path):
 
 
 def test_what_is_written_has_the_exact_form_that_tensorrt_reads(tmp_path):
-    """ASCII header with a kind that it knows, one blank after the colon, eight lower-case digits, newlines."""
+    """TensorRT wants an ASCII header of a known kind, a blank after the colon, eight lower-case digits and newlines."""
     write_cache({"a": 1.0, "(Unnamed Layer* 5) [Fully Connected]_output": 1e-30, "dead": 0.0}, tmp_path / "cache")
     content = (tmp_path / "cache").read_bytes()
     assert re.fullmatch(rb"TRT-\d{4,6}-EntropyCalibration2\n([^\r\n]+: [0-9a-f]{8}\n){3}", content)

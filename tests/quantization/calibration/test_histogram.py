@@ -12,7 +12,7 @@ def filled(*parts, bins=64):
 
 
 def signed_values(seed, size=5000):
-    """Values over several orders of magnitude, of both signs, with zeros."""
+    """Return values over several orders of magnitude, of both signs, with zeros."""
     rng = np.random.default_rng(seed)
     values = rng.normal(0, 1, size) * 10 ** rng.uniform(-3, 3)
     values[rng.random(size) < 0.2] = 0
@@ -101,7 +101,7 @@ def test_an_empty_batch_changes_nothing():
 
 
 @pytest.mark.parametrize("tiny", [1e-45, 1e-38, 1e-36])
-def test_values_too_small_to_be_told_apart_are_still_counted(tiny):
+def test_values_too_small_to_tell_apart_are_still_counted(tiny):
     histogram = filled([tiny, -tiny, 0.0])
     assert histogram.counts.sum() == 3
     assert same(filled([tiny], [1.0]), filled([tiny, 1.0]))

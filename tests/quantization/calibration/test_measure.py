@@ -3,9 +3,9 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from support.quantized import KEEP_NOTHING
 
 from enginery.core.errors import EngineryError
-from enginery.core.params.precisions import Keep
 from enginery.quantization.calibration.measure import measure
 from enginery.quantization.cast import cast
 
@@ -13,7 +13,7 @@ ACTIVATIONS = {"input", "conv", "relu", "conv_2", "relu_2", "pooled", "features"
 
 
 def all_at_once(graph, images):
-    """Every activation of all images, by ONNX Runtime on a graph that outputs them all."""
+    """Return every activation of all images, by ONNX Runtime on a graph that outputs them all."""
     watched = onnx.shape_inference.infer_shapes(graph)
     watched.graph.output.extend(watched.graph.value_info)
     session = onnxruntime.InferenceSession(watched.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -42,7 +42,7 @@ def test_the_batch_size_changes_neither_ranges_nor_memory(tiny_graph, samples, b
 
 
 def test_float16_is_measured_as_well(tiny_onnx, tiny_graph, samples):
-    half = cast(tiny_onnx, "fp16", Keep(op_types=(), nodes=()))
+    half = cast(tiny_onnx, "fp16", KEEP_NOTHING)
     wanted, got = (measure(graph, samples.batches(4), bins=2048) for graph in (tiny_graph, half))
     for name in ACTIVATIONS:
         assert got[name].amax == pytest.approx(wanted[name].amax, rel=5e-3)

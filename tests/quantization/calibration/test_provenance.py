@@ -19,7 +19,7 @@ ALL = ["the model", "the calibration samples", "the preprocessing", "calibration
 
 
 class Calibrated:
-    """A calibration and what it was made from, each piece of which a test can change."""
+    """A calibration and its sources, each of which a test can change."""
 
     def __init__(self, folder, onnx, samples):
         self.cache, self.model, self.samples = folder / "calibration.cache", folder / "model.onnx", samples

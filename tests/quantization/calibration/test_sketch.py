@@ -30,7 +30,7 @@ def test_what_is_clipped_is_the_share_beyond_the_threshold(method):
     params = CalibrationParams(method=method, percentile=99.9, bins=2048, batch=8, file=None)
     amax = choose_amax(histogram, params)
     got = sketch(histogram, amax)
-    assert got.clipped == np.mean(values >= amax) > 0  # a threshold is a bin's upper edge, which the next bin holds
+    assert got.clipped == np.mean(values >= amax) > 0  # a threshold is an edge, which belongs to the bin above
 
 
 def test_what_is_always_zero_can_be_sketched():

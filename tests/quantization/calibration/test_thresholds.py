@@ -30,7 +30,7 @@ def half_normal_with_outliers(size=200_000):
 
 
 def nvidia_entropy_bins(counts):
-    """NVIDIA's algorithm (GTC 2017, 8-bit inference with TensorRT), as its slides write it down."""
+    """Run NVIDIA's algorithm as its slides have it (GTC 2017, 8-bit inference with TensorRT)."""
     bins = [float(count) for count in counts]
     bins[0] = bins[1]
     best, least = None, math.inf
@@ -93,7 +93,7 @@ def test_entropy_does_not_clip_a_uniform_distribution():
 
 
 def test_entropy_clips_a_long_thin_tail():
-    """A bell over the first 512 bins and 20 stray values far out: to keep those would cost most of the levels."""
+    """There is a bell over the first 512 bins, and 20 stray values far out, which would cost most of the levels."""
     counts = np.zeros(2048, np.int64)
     counts[:512] = 10_000 * np.exp(-0.5 * (np.arange(512) / 150) ** 2) + 1
     counts[1500:2048:28] = 1
@@ -101,7 +101,7 @@ def test_entropy_clips_a_long_thin_tail():
 
 
 def test_entropy_differs_from_max_where_there_are_outliers():
-    """With 128 bins for 128 levels, other tools have one candidate only, and their entropy is their max."""
+    """Other tools have 128 bins for 128 levels, so one candidate only, and their entropy equals their max."""
     histogram = histogram_of(half_normal_with_outliers())
     assert choose_amax(histogram, params("max")) == 42
     assert 3 < choose_amax(histogram, params("entropy")) < 8
@@ -138,7 +138,7 @@ def test_percentile_100_is_max():
 
 
 def squared_error(counts, bins):
-    """Of rounding to the nearest of 127 steps up to `bins`, with every value in the middle of its bin."""
+    """Return the error of rounding to the nearest of 127 steps up to `bins`, for values in the middle of their bins."""
     step = bins / LEVELS
     total = 0.0
     for j, count in enumerate(counts):

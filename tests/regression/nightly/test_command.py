@@ -1,4 +1,4 @@
-"""`python -m enginery.regression.nightly` as it is run, on a pipeline that hands out measurements made before."""
+"""`python -m enginery.regression.nightly` as a program, on a pipeline that returns prepared measurements."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from support.project import let_make_run
 from enginery.regression.history import read_history
 from enginery.regression.verdict import Verdict
 
-# In dvc's place: writes down how it is called; each `--force` brings the next measurements; `repro` alone ends as told.
+# A replacement for DVC that records its arguments. `--force` returns the next measurements; `broken` names what fails.
 PIPELINE = """
 import shutil, sys
 from pathlib import Path
@@ -33,7 +33,7 @@ import pkgutil
 __path__ = pkgutil.extend_path(__path__, __name__)
 from dvc.version import __version__, version_tuple
 """
-ENGINE = "0123456789abcdef0123456789abcdef.dir"  # DVC's name of one that is in no cache
+ENGINE = "0123456789abcdef0123456789abcdef.dir"  # a hash that is not in DVC's cache
 
 
 class Project:
@@ -92,7 +92,7 @@ def project(run, machine, tmp_path):
     return Project(tmp_path, run, machine)
 
 
-def test_three_nights_the_last_of_which_is_slower(project, run):
+def test_the_last_of_three_nights_is_slower_and_red(project, run):
     first, second = project.night(run(13.0, 4.4)), project.night(run(13.0, 4.4))
     third = project.night(run(11.0, 3.7), run(11.0, 3.7))
     assert [done.returncode for done in (first, second, third)] == [0, 0, 3], third.stderr
@@ -105,7 +105,7 @@ def test_three_nights_the_last_of_which_is_slower(project, run):
     assert {night.revision for night in project.nights} == {project.git("rev-parse", "--short=12", "HEAD")}
 
 
-def test_everything_is_measured_though_nothing_changed_and_the_report_shows_the_night(project, run):
+def test_a_night_measures_everything_again_and_then_draws_the_report(project, run):
     project.night(run(13.0, 4.4))
     assert project.calls == ["repro report", "repro --force --single-item validate benchmark", "repro report", "repro"]
     project.night(run(11.0, 3.7), run(13.0, 4.4))
@@ -121,7 +121,7 @@ def test_a_red_gate_is_recorded_and_red(project, run):
     assert [night.broken for night in project.nights] == [("cosine 0.9 is below 0.99",)]
 
 
-def test_a_machine_that_stays_slow_has_a_status_of_its_own(project, run):
+def test_a_machine_that_stays_slow_has_its_own_exit_status(project, run):
     assert project.night(run(13.0, 4.4)).returncode == 0
     done = project.night(*[run(13.0, 4.4, pace=7.4)] * 4)
     assert done.returncode == 4, done.stderr
@@ -129,7 +129,7 @@ def test_a_machine_that_stays_slow_has_a_status_of_its_own(project, run):
     assert "int8 is not raced against the good run's engine: " in done.stderr
 
 
-def test_make_passes_on_red_and_takes_a_slow_machine_for_no_failure(project, run):
+def test_make_fails_on_red_and_not_on_a_slow_machine(project, run):
     let_make_run(project.root)
     nightly = ("bash", "-c", "make nightly")
     assert project.night(run(13.0, 4.4), command=nightly).returncode == 0
@@ -141,7 +141,7 @@ def test_make_passes_on_red_and_takes_a_slow_machine_for_no_failure(project, run
 
 
 @pytest.mark.parametrize("stage", ["repro report", "repro --force --single-item validate benchmark"])
-def test_a_stage_that_fails_is_an_error_and_no_night(project, run, stage):
+def test_a_night_with_a_failing_stage_is_an_error_and_not_recorded(project, run, stage):
     project.fail(*stage.split())
     done = project.night(run(13.0, 4.4))
     assert done.returncode == 1
@@ -149,7 +149,7 @@ def test_a_stage_that_fails_is_an_error_and_no_night(project, run, stage):
     assert project.nights == []
 
 
-def test_on_github_the_summary_is_for_the_job(project, run, tmp_path):
+def test_on_github_the_summary_is_on_the_page_of_the_job(project, run, tmp_path):
     page = tmp_path / "summary"
     page.write_text("what an earlier step wrote\n")
     done = project.night(run(13.0, 4.4), GITHUB_STEP_SUMMARY=str(page))
@@ -158,7 +158,7 @@ def test_on_github_the_summary_is_for_the_job(project, run, tmp_path):
     assert page.read_text().startswith("what an earlier step wrote\n# Good: there is no good run to compare with")
 
 
-def test_a_change_that_is_not_committed_is_told_of_the_revision(project, run):
+def test_an_uncommitted_change_marks_the_revision_as_dirty(project, run):
     with (project.root / "params.yaml").open("a") as file:
         file.write("# a thought\n")
     (project.root / "reports" / "summary.md").write_text("# Another report\n")
@@ -166,17 +166,17 @@ def test_a_change_that_is_not_committed_is_told_of_the_revision(project, run):
     assert [night.revision for night in project.nights] == [project.git("rev-parse", "--short=12", "HEAD") + "-dirty"]
 
 
-def test_a_night_of_another_model_is_a_first_night(project, run):
+def test_a_night_with_another_model_is_a_first_night(project, run):
     project.night(run(13.0, 4.4))
     params = project.root / "params.yaml"
     params.write_text(params.read_text().replace("resnet18", "resnet50"))
     assert project.night(run(3.0, 1.4)).returncode == 0
     assert len(read_history(project.root / "history")) == 2
     params.write_text(params.read_text().replace("method: entropy", "method: max"))
-    assert project.night(*[run(2.0, 1.0)] * 2).returncode == 3, "calibration is a means, not another task"
+    assert project.night(*[run(2.0, 1.0)] * 2).returncode == 3, "another calibration is not another setting"
 
 
-def test_the_history_is_plain_data(project, run):
+def test_the_history_is_plain_json(project, run):
     project.night(run(13.0, 4.4))
     (folder,) = (project.root / "history").iterdir()
     assert {file.name for file in folder.iterdir()} == {
@@ -190,7 +190,7 @@ def test_the_history_is_plain_data(project, run):
 
 
 @pytest.mark.parametrize("given", [["--confidence", "99"], ["--confidence", "-1"], ["--attempts", "-1"]])
-def test_what_is_no_confidence_or_count_is_told_before_hours_of_work(given):
+def test_wrong_options_are_refused_before_any_work(given):
     done = subprocess.run(
         [sys.executable, "-m", "enginery.regression.nightly", *given], cwd=ROOT, capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""The page in a real browser, opened from disk: drawn, usable by keyboard, at home on a phone."""
+"""The report page in a real browser, opened from disk: pictures, keyboard, phone, print."""
 
 import os
 import shutil
@@ -31,8 +31,8 @@ def installed(*names):
 def browser():
     chromium, driver = installed("chromium", "chromium-browser", "google-chrome"), installed("chromedriver")
     if not (chromium and driver):
-        lacking = "the page is not tested in a browser: `apt-get install chromium chromium-driver` as root"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(lacking)
+        reason = "the page is not tested in a browser: `apt-get install chromium chromium-driver` as root"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     for flag in FLAGS:
@@ -141,9 +141,9 @@ LONG = "cuda_graph+channels_last+fp16"
 
 
 def with_three_counts_of_requests(entry):
-    """And a baseline of a long name: an H200's, in figures of many digits."""
+    """Return evidence as on an H200: figures of many digits, and a baseline with a long name."""
     benchmark = entry.benchmark
-    flights = [
+    measured = [
         one.model_copy(
             update={
                 "requests": requests,
@@ -164,7 +164,7 @@ def with_three_counts_of_requests(entry):
         for one in benchmark.latencies
     ]
     ratios = tuple(one.model_copy(update={"baseline": LONG}) for one in benchmark.ratios)
-    changes = {"throughput": tuple(flights), "latencies": tuple(latencies), "ratios": ratios}
+    changes = {"throughput": tuple(measured), "latencies": tuple(latencies), "ratios": ratios}
     return replace(entry, benchmark=benchmark.model_copy(update=changes))
 
 

@@ -1,4 +1,4 @@
-"""The page as text: what it says, of all that a pipeline may have found. test_report_browser.py opens it."""
+"""The report page as text: what it says, whatever the pipeline measured. test_browser.py opens it."""
 
 import base64
 import hashlib
@@ -12,7 +12,6 @@ from support.pages import (
     HOSTILE,
     Reader,
     background_of,
-    looked_at,
     nights_of,
     page_of,
     page_of_nights,
@@ -26,18 +25,16 @@ from enginery.engine.tools import Tools
 from enginery.quantization.calibration.sketch import Histograms, Sketch
 from enginery.report.background import Maker, makers_of
 from enginery.report.evidence import Findings
-from enginery.report.page.charts import apart, frontier
-from enginery.report.page.labels import Named, covers, place_labels
 from enginery.report.page.nights import MOST_DRAWN
 from enginery.report.page.render import breakable, with_code
-from enginery.report.page.scales import TIMES, Scale, around, decades, from_zero, short
-from enginery.report.page.svg import wrapped
 
 
 def test_the_first_screen_says_what_to_ship_and_why(usual):
     page = Reader(page_of(usual))
     assert "Ship int8 It is 4.00 times as fast as PyTorch eager at batch 8, its accuracy is 97.53% where" in page.text
-    assert "It is the fastest of the 2 that may be shipped, 4.00 times as fast as fp32, the next." in page.text
+    assert (
+        "It is the fastest of the 2 precisions that may be shipped, 4.00 times as fast as the next, fp32." in page.text
+    )
     assert f"Measured on {usual.machine.device_name}" in page.text
     assert "fp16 ran as fp32: OpenVINO executed none of it in fp16 here." in page.text
 
@@ -85,7 +82,7 @@ def drawn_in(page, key):
     return page.partition(f'id="{key}-title"')[2].partition("</svg>")[0]
 
 
-def test_nights_are_told_the_last_first(usual):
+def test_nights_are_listed_the_last_one_first(usual):
     page = page_of_nights(usual, nights_of([4.4, 3.7], setting=HOSTILE, verdicts=["first", "regression"]))
     text = Reader(page).text
     table = text.index("The latest nights")
@@ -97,7 +94,7 @@ def test_nights_are_told_the_last_first(usual):
 
 
 def test_nights_are_drawn_as_the_other_pictures_are(usual):
-    """In the colours of the page, light or dark."""
+    """They have the colours of the page, light or dark."""
     page = page_of_nights(
         usual,
         nights_of([4.0, 2.0, 3.0, 4.0], verdicts=["first", "regression", "not comparable", "no change"]),
@@ -117,13 +114,13 @@ def test_nights_are_drawn_as_the_other_pictures_are(usual):
     assert "<title>2026-11-21: 2.00, regression</title>" in speed
     assert re.findall(r">(2026-[\d-]+)<", speed) == ["2026-11-20", "2026-11-21", "2026-11-23"]
     assert re.findall(r'class="dot (\w+)"', drawn_in(page, "nights-1-speed")) == ["failed"]
-    assert "The last of each: int8 0.0100, no change; fp32 0, no change." in drawn_in(page, "nights-0-error")
+    assert "The last night of each: int8 0.0100, no change; fp32 0, no change." in drawn_in(page, "nights-0-error")
     assert Reader(page).tags["img"] == 0
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
 
 
-def test_of_a_year_of_nights_the_latest_are_drawn(usual):
+def test_only_the_latest_nights_of_a_year_are_drawn(usual):
     year = [nights_of([4.0] * 365, precision=name) for name in ("fp32", "fp16", "bf16", "int8")]
     page = page_of_nights(usual, *year)
     assert len(page) < 1_000_000
@@ -141,8 +138,8 @@ def test_the_hashes_are_of_the_validation_set_too(usual):
     assert f"validation samples {'e' * 64}" in Reader(page_of(usual)).text
 
 
-def test_it_is_told_what_it_means_that_no_commit_is_found(usual):
-    assert "If the first answers nothing, this page was never committed." in Reader(page_of(usual)).text
+def test_the_page_explains_why_its_commit_may_not_be_found(usual):
+    assert "If the first command prints nothing, this page was never committed" in Reader(page_of(usual)).text
 
 
 def test_without_nights_the_page_has_no_such_section(usual):
@@ -190,23 +187,23 @@ def test_without_labels_accuracy_is_not_measured(findings, evidence):
     assert not [metric for metric, _ in page.figures if "accuracy" in metric]
 
 
-def test_what_failed_is_said_with_its_reason(findings, evidence):
+def test_a_failure_is_named_with_its_reason(findings, evidence):
     found = findings(evidence("fp32", (1.0, 0.98, 1.02)), evidence("int8", broken=("cosine 0.9 is below 0.99",)))
     page = Reader(page_of(found))
     assert "Ship fp32" in page.text
-    assert "It is the only one that stayed within its thresholds and ran as what it is called." in page.text
+    assert "It is the only precision that stayed within its thresholds and did not run as another type." in page.text
     assert page.text.count("int8 failed: cosine 0.9 is below 0.99; the precision is to blame.") == 2
     assert "Nothing: every" not in page.text
 
 
 def test_where_all_failed_none_is_shipped(findings, evidence):
     page = Reader(page_of(findings(evidence("fp32", broken=("a",)), evidence("int8", broken=("b",)))))
-    assert "Ship none of them No precision stayed within its thresholds" in page.text
+    assert "Ship none of them Each precision broke a threshold or ran as another type." in page.text
     assert "Ship none of them · Enginery" in page.text
     assert "int8 failed: b" in page.text
 
 
-def test_what_is_doubted_is_to_be_measured_again(findings, evidence):
+def test_a_doubtful_choice_must_be_measured_again(findings, evidence):
     disturbed = noisy(evidence("int8", (4.0, 3.9, 4.1)), contention={"others": 0.8})
     page = Reader(page_of(findings(evidence("fp32", (3.0, 2.98, 3.02)), disturbed)))
     assert (
@@ -214,12 +211,12 @@ def test_what_is_doubted_is_to_be_measured_again(findings, evidence):
     )
     assert "Ship int8" not in page.text
     assert (
-        "Noisy, int8: 2 of 2 ratios: other programs took 0.8 of 2 cores. An asterisk marks what is noisy." in page.text
+        "Noisy, int8: 2 of 2 ratios: other programs took 0.8 of 2 cores. An asterisk marks a noisy ratio." in page.text
     )
     assert "What is noisy, and why int8 at batch 1: other programs took 0.8 of 2 cores. int8" in page.text
 
 
-def test_the_row_of_what_is_shipped_stands_out_and_what_ran_as_something_else_is_faint(usual, findings, evidence):
+def test_the_row_to_ship_stands_out_and_a_precision_that_ran_as_another_type_is_faint(usual, findings, evidence):
     page = page_of(usual)
     assert re.findall(r'<tr class="strong">\n<th scope="row"><span>(\w+)</span>', page) == ["int8"]
     assert '<td class="faint">ran as fp32</td>' in page
@@ -228,7 +225,7 @@ def test_the_row_of_what_is_shipped_stands_out_and_what_ran_as_something_else_is
     assert '<td class="bad">failed</td>' in none
 
 
-def test_ratios_of_a_slower_machine_are_marked_wherever_they_stand(findings, evidence):
+def test_ratios_of_a_slower_machine_are_marked_everywhere(findings, evidence):
     slow = paced(evidence("fp32", (1.0, 0.98, 1.02)), 7.5)
     page = Reader(page_of(findings(slow, paced(evidence("int8", (4.0, 3.9, 4.1)), 5.0))))
     marked = [text for metric, text in page.figures if metric.endswith("speedup") and text.endswith("*")]
@@ -239,25 +236,26 @@ def test_ratios_of_a_slower_machine_are_marked_wherever_they_stand(findings, evi
 def test_an_asterisk_is_explained_where_one_is_shown(findings, evidence):
     scattered = spread_over(evidence("int8", (4.0, 3.9, 4.1)), 0.3, 1)
     first, rest = (Reader(part).text for part in open_parts(page_of(findings(scattered)), '<section id="tradeoff"'))
-    assert "All reasons for noise stand beside the latencies." in first
+    assert "All reasons for noise are listed with the latencies." in first
     assert "sterisk" not in first
     assert " *" not in first
-    assert rest.count("An asterisk marks what is noisy.") == 1
+    assert rest.count("An asterisk marks a noisy ratio.") == 1
     assert "4.00 (3.90 to 4.10) *" in rest
 
 
 def open_parts(page, at):
-    """A page in two that each can be read, cut at the beginning of a section."""
+    """Cut a page at the beginning of a section into two that a reader can parse."""
     first, _, rest = page.partition(at)
     return first + "</main></body></html>", "<html><body><main>" + at + rest
 
 
-def test_the_figures_say_beside_which_engine_pytorch_ran(usual):
+def test_the_tables_say_beside_which_engine_pytorch_ran(usual):
     text = Reader(page_of(usual)).text
-    told = (
-        "Rows that say “beside fp32” are of turns beside that engine; each ratio is to the turns beside its own engine."
+    explanation = (
+        "Rows that say “beside fp32” were timed in turns with that engine; "
+        "each ratio is to the baseline timed in turns with its own engine."
     )
-    assert f"Latency in figures {told} Latency and how many" in text
+    assert f"Latency in figures {explanation} Latency and how many" in text
     assert "What int8 gained and lost, layer by layer Compute layers" in text
     assert "All of them, the slowest first: Slowest layers of fp32" in text
     assert "The next" not in text
@@ -268,7 +266,7 @@ def test_where_nothing_is_noisy_no_asterisk_is_explained(usual):
     assert "What is noisy" not in page_of(usual)
 
 
-def test_a_choice_that_no_disturbance_explains_stands(findings, evidence):
+def test_a_choice_by_more_than_noise_can_explain_holds(findings, evidence):
     disturbed = noisy(evidence("int8", (4.0, 3.9, 4.1)), contention={"others": 0.8})
     page = Reader(page_of(findings(evidence("fp32", (1.0, 0.98, 1.02)), disturbed)))
     assert "Ship int8 It is 4.00 times as fast" in page.text
@@ -276,18 +274,18 @@ def test_a_choice_that_no_disturbance_explains_stands(findings, evidence):
     assert "The choice does not depend on it." in page.text
 
 
-def test_the_most_accurate_of_those_as_fast_says_so(findings, evidence):
+def test_the_reason_says_that_the_choice_is_as_fast_and_closer_to_pytorch(findings, evidence):
     exact = evidence("bf16", (4.1, 4.0, 4.2), relative=0.004)
     page = Reader(page_of(findings(exact, evidence("int8", (4.2, 4.1, 4.3), relative=0.02))))
     assert "int8 is as fast, and bf16 is closer to PyTorch." in page.text
 
 
-def test_on_a_gpu_its_state_is_told_and_without_one_it_is_not_mentioned(gpu, findings, evidence):
+def test_the_state_of_a_gpu_is_shown_only_if_there_is_one(gpu, findings, evidence):
     there = Reader(page_of(Findings(gpu, (on_gpu(evidence("fp32", (1.0, 0.9, 1.1))), on_gpu(evidence("int8"))))))
     assert "NVIDIA H200 (compute capability 9.0, driver 580.65, CUDA 13.0)" in there.text
     for told in (
-        "The GPU meanwhile",
-        "Compute alone, median ms by the GPU's clock",
+        "The state of the GPU during the race",
+        "Compute without copies, median ms by the GPU's clock",
         "Peak memory of the host + of the GPU",
         "450 + 612 MB",
     ):
@@ -296,12 +294,12 @@ def test_on_a_gpu_its_state_is_told_and_without_one_it_is_not_mentioned(gpu, fin
     assert alone not in there.text
     assert alone in Reader(page_of(Findings(gpu, (by_itself(on_gpu(evidence("int8")), batch1=0.9, batch8=7.9),)))).text
     here = Reader(page_of(findings(evidence("int8"))))
-    for word in ("The GPU meanwhile", "Compute alone", "on the GPU"):
+    for word in ("The state of the GPU during the race", "Compute without copies", "on the GPU"):
         assert word not in here.text
 
 
 def test_one_precision_at_one_batch_size_is_enough(findings, evidence):
-    page = Reader(page_of(findings(looked_at(evidence("fp32", (2.0, 1.98, 2.02), batches=(8,)))), background_of(())))
+    page = Reader(page_of(findings(evidence("fp32", (2.0, 1.98, 2.02), batches=(8,))), background_of(())))
     assert "Ship fp32" in page.text
     assert "What a batch costs" not in page.text
     assert page.tags["select"] == 0
@@ -311,7 +309,7 @@ def test_many_precisions_and_batch_sizes_fit(findings, evidence):
     batches = (1, 2, 4, 8, 16, 32, 64, 128)
     entries = []
     for number, name in enumerate(("fp32", "fp16", "bf16", "int8", "fp8")):
-        entry = looked_at(evidence(name, (1.0 + number, 0.99 + number, 1.01 + number), batches=batches))
+        entry = evidence(name, (1.0 + number, 0.99 + number, 1.01 + number), batches=batches)
         layers = [Layer(name=f"{name} {n}", kind=f"Kind{n % 9}", precision=name, computes=True) for n in range(300)]
         times = [LayerTime(**layer.model_dump(), milliseconds=n + 1) for n, layer in enumerate(layers)]
         engine = entry.engine.model_copy(update={"layers": tuple(layers)})
@@ -332,13 +330,13 @@ def simplified(before, after):
     return replace(base, simplification=base.simplification.model_copy(update=changes))
 
 
-def test_kinds_of_nodes_that_went_are_named(usual):
+def test_kinds_of_removed_nodes_are_named(usual):
     page = Reader(page_of(usual, simplified({"Conv": 20, "Shape": 4, "Cast": 6}, {"Conv": 20, "Pad": 1})))
     assert "30 nodes became 21; gone: 6 Cast, 4 Shape; new: 1 Pad. 45.0 MB became 44.0 MB." in page.text
     assert "Nodes by type of operator Operators" not in page.text
 
 
-def test_where_no_node_went_one_sentence_says_so_and_the_bars_are_folded(usual):
+def test_if_no_node_was_removed_one_sentence_says_so_and_the_bars_are_folded(usual):
     page = Reader(page_of(usual, simplified({"Conv": 20, "Relu": 17}, {"Conv": 20, "Relu": 17})))
     assert "Nothing could be removed: 37 nodes were exported, and all of them stayed. 45.0 MB became" in page.text
     assert "Nodes by type of operator Operators before and after simplifying" in page.text
@@ -348,7 +346,7 @@ def drawn_histograms(page):
     return re.findall(r"<figcaption>(.*, [\d.]+% clipped)</figcaption>.*", page)
 
 
-def test_a_histogram_is_called_after_the_node_that_makes_the_tensor(usual):
+def test_a_histogram_has_the_name_of_the_node_that_makes_the_tensor(usual):
     nodes = [
         helper.make_node("Conv", ["input", "weight"], ["getitem_3"], name="node_Conv_294"),
         helper.make_node("Relu", ["getitem_3"], ["relu"]),
@@ -362,7 +360,7 @@ def test_a_histogram_is_called_after_the_node_that_makes_the_tensor(usual):
     ]
 
 
-def test_a_reshape_of_what_is_drawn_with_the_same_range_is_not_drawn(usual):
+def test_a_reshaped_tensor_with_the_same_range_is_not_drawn_again(usual):
     makers = {
         "mean": Maker("ReduceMean", "node_mean", "relu"),
         "view": Maker("Reshape", "node_view", "mean"),
@@ -376,10 +374,10 @@ def test_a_reshape_of_what_is_drawn_with_the_same_range_is_not_drawn(usual):
         "Flatten node_wider",
     }
     assert "2 of 3 activations shown" in Reader(page).text
-    assert "Not shown: 1 that only reshape" in Reader(page).text
+    assert "Not shown: 1 that only reshape another one and have its range." in Reader(page).text
 
 
-def test_only_what_is_clipped_is_coloured(usual):
+def test_only_clipped_values_are_coloured(usual):
     """The first activation clips nothing, though its threshold is below the last bin."""
     page = page_of(usual, background_of(("a", "b")))
     red = [
@@ -388,23 +386,19 @@ def test_only_what_is_clipped_is_coloured(usual):
     assert red == [1, 0]
 
 
-def test_ranges_that_were_given_have_no_histograms(findings, evidence):
+def test_given_ranges_have_no_histograms(findings, evidence):
     base = background_of(())
     given = replace(base, calibration=base.calibration.model_copy(update={"source": "data/calibration/mine.cache"}))
     page = Reader(page_of(findings(evidence("int8")), given))
-    assert "The ranges were given (data/calibration/mine.cache), so no activation was watched." in page.text
+    assert "The ranges were given (data/calibration/mine.cache), so no activation was observed." in page.text
 
 
-def test_an_answer_that_pytorch_hardly_preferred_takes_no_more_room(findings, evidence):
-    """Its lead was next to nothing, so what is left of it is a huge share."""
-    entry = looked_at(evidence("int8"))
+def test_a_huge_lost_lead_takes_no_more_room(findings, evidence):
+    """PyTorch hardly preferred the answer, so any change is a huge share of its lead."""
+    entry = evidence("int8")
     lost = entry.validation.spread.model_copy(update={"margin_kept": (-1e9, *entry.validation.spread.margin_kept[1:])})
     entry = replace(entry, validation=entry.validation.model_copy(update={"spread": lost}))
     assert "under -100%" in Reader(page_of(findings(entry))).text
-
-
-def test_older_validations_lack_single_images(findings, evidence):
-    assert "from before the errors of single images were recorded" in Reader(page_of(findings(evidence("int8")))).text
 
 
 def test_an_engine_that_could_not_be_inspected_is_drawn_without_its_layers(findings, evidence):
@@ -413,14 +407,14 @@ def test_an_engine_that_could_not_be_inspected_is_drawn_without_its_layers(findi
     assert "Not known: the engines were built where they cannot run." in Reader(page_of(findings(unknown))).text
 
 
-def test_all_that_is_needed_to_reproduce_is_there(usual):
+def test_the_page_has_all_that_is_needed_to_reproduce_it(usual):
     text = Reader(page_of(usual)).text
     for told in ("calibration.method entropy", "samples.preprocessing.mean 0.5, 0.5, 0.5", "onnx 1.23.2", "a" * 64):
         assert told in text
     assert f"capability {usual.machine.capability or '-'}" in text
 
 
-def test_bars_are_as_long_as_what_they_stand_for(usual):
+def test_bars_are_as_long_as_their_figures(usual):
     big = usual.precisions[0]
     small = replace(usual.precisions[2], engine=usual.precisions[2].engine.model_copy(update={"bytes": 3_085_000}))
     page = page_of(Findings(usual.machine, (big, small)))
@@ -451,96 +445,7 @@ def test_the_activations_that_lose_most_come_first():
     background = background_of(
         (), histograms=Histograms(tensors={"full": full, "outlier": outlier, "clipped": clipped})
     )
-    assert background.tensors == ["clipped", "outlier", "full"]
-
-
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (0, "0"),
-        (0.571, "0.571"),
-        (15.04, "15.0"),
-        (12.345, "12.3"),
-        (1234.5, "1,234"),
-        (1.23e-5, f"1.2{TIMES}10⁻⁵"),
-        (2e6, f"2{TIMES}10⁶"),
-    ],
-)
-def test_figures_are_short(value, said):
-    assert short(value) == said
-
-
-def test_scales_hold_what_they_are_made_for():
-    assert from_zero([3.0, 7.0]).place(7.0) == 1
-    assert from_zero([]).place(0) == 0
-    logarithmic = decades([0.0, 3e-3], least=1e-8)
-    assert (logarithmic.low, logarithmic.high) == (1e-9, 1e-2)
-    assert logarithmic.place(10**-5.5) == pytest.approx(0.5)
-    assert 0 < logarithmic.place(1e-8) < logarithmic.place(1e-7)
-    same = around([98.05, 98.05], most=100)
-    assert same.low < 98.05 < same.high
-    assert around([99.8, 100.0], most=100).high == 100
-    for scale in (Scale(0, 13.2), same, logarithmic, decades([1e-3], least=1e-8)):
-        assert 2 <= len(scale.ticks) <= 7
-        assert all(-1e-6 <= scale.place(tick) <= 1 for tick in scale.ticks)
-
-
-def test_ticks_are_told_apart():
-    assert [Scale(99.4, 100).said(tick) for tick in Scale(99.4, 100).ticks] == ["99.4", "99.6", "99.8", "100.0"]
-    assert [Scale(0, 9).said(tick) for tick in Scale(0, 9).ticks] == ["0.0", "2.5", "5.0", "7.5"]
-    assert Scale(0, 5000).said(5000) == "5,000"
-    assert decades([1e-3, 1e-1], least=1e-8).said(0.01) == "10⁻²"
-
-
-def test_labels_that_would_meet_move_apart():
-    first, second, far = apart([(0.1, 50), (0.12, 52), (0.9, 51)])
-    assert (first, far) == (50, 51)
-    assert second >= first + 15
-
-
-def labels_of(*dots):
-    named = [Named(x, y, name) for x, y, name in dots]
-    return named, place_labels(named, bottom=260, right=24)
-
-
-@pytest.mark.parametrize("distance", [0.0, 0.005, 0.02, 0.044, 0.1, 0.2])
-@pytest.mark.parametrize("start", [0.02, 0.13, 0.5, 0.75])
-@pytest.mark.parametrize("down", [0, 4, 12])
-def test_no_label_of_five_near_dots_lies_on_another_dot(start, distance, down):
-    names = ("fp32", "fp16", "bf16", "int8", "fp8")
-    placed = [(min(0.91, start + number * distance), 120 + number * down, name) for number, name in enumerate(names)]
-    dots, labels = labels_of(*placed)
-    assert [label.of.name for label in labels if any(covers(label, dot) for dot in dots if dot is not label.of)] == []
-
-
-def test_two_dots_beside_each_other_have_their_labels_outside():
-    """As fp16 and fp32 lay on an H200: the label of one hid the other."""
-    _, labels = labels_of((0.905, 60, "fp32"), (0.861, 60, "fp16"))
-    assert [(label.of.name, label.at_left, label.moved) for label in labels] == [("fp32", False, 0), ("fp16", True, 0)]
-
-
-def test_a_label_that_finds_no_room_beside_its_dot_is_tied_to_it(findings, evidence):
-    _, labels = labels_of((0.13, 60, "fp32"), (0.12, 60, "fp16"))
-    assert [label.moved for label in labels] == [0, 15]
-    near = [evidence(name, (speed, speed, speed), relative=1e-7) for name, speed in (("fp32", 1.2), ("fp16", 1.1))]
-    page = page_of(findings(*near, evidence("int8", (9.0, 8.9, 9.1))))
-    drawn = page.partition('id="tradeoff-error-title"')[2].partition("</figure>")[0]
-    assert drawn.count('class="leader"') == 1
-    assert drawn.rindex("<text") < drawn.index("<circle")  # dots lie above labels
-
-
-def test_the_frontier_is_of_those_that_none_beats():
-    """Heights count downwards: 10 is the better where less error is better."""
-    places = [(0.9, 2.0), (0.5, 5.0), (0.4, 4.0), (0.1, 10.0)]
-    assert frontier(places, lower_is_better=True) == [(0.9, 2.0), (0.5, 5.0), (0.1, 10.0)]
-    assert frontier(places, lower_is_better=False) == [(0.9, 2.0)]
-
-
-def test_long_labels_are_wrapped_and_cut():
-    assert wrapped("PyTorch eager+channels_last+fp16") == ["PyTorch eager", "+channels_last", "+fp16"]
-    assert wrapped("PyTorch max_autotune+channels_last+bf16") == ["PyTorch", "max_autotune", "+channels_last", "+bf16"]
-    assert all(len(line) <= 18 for line in wrapped("x" * 300))
-    assert wrapped(" ".join(["eleven_letters"] * 9)) == ["eleven_letters"] * 3 + ["eleven_letters…"]
+    assert background.drawn_tensors == ["clipped", "outlier", "full"]
 
 
 def test_dotted_names_break_after_a_dot_and_are_escaped():

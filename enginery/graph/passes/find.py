@@ -1,4 +1,4 @@
-"""Find nodes and values wherever they are: in the main graph, in bodies such as a Loop's, and in functions."""
+"""Find nodes and values in the main graph, in bodies such as a Loop's, and in functions."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 
 def find_nodes(model: ir.Model, op_type: str) -> list[ir.Node]:
-    """Return the nodes of one of ONNX's own operators, which may then be changed or moved."""
+    """Return the nodes of one of ONNX's own operators, as a list, so that the caller may change or move them."""
     nodes = (node for graph in all_graphs(model) for node in graph)
     return [node for node in nodes if node.op_type == op_type and node.domain == ""]
 
@@ -28,12 +28,12 @@ def all_values(model: ir.Model) -> list[ir.Value]:
 
 
 def names_in_use(model: ir.Model) -> set[str]:
-    """Return all names, so that a new one differs from those of every graph that may see it."""
+    """Return the names of all graphs, so that a new name differs from every one that its readers may see."""
     return {value.name for value in all_values(model) if value.name}
 
 
 def unused_name(wanted: str, taken: set[str]) -> str:
-    """Take a name: the wanted one, with dots behind it until no other value has it."""
+    """Return the wanted name, with dots behind it until no other value has it, and count it as taken."""
     while wanted in taken:
         wanted += "."
     taken.add(wanted)

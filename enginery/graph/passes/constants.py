@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike
 
 
 def add_integers(model: ir.Model, reader: ir.Node, name: str, integers: ArrayLike) -> ir.Value:
-    """Add a constant of int64 to the graph of the node that is to read it."""
+    """Add an int64 constant to the graph of the node that is to read it."""
     graph = reader.graph
     assert graph is not None
     tensor = ir.tensor(np.asarray(integers, np.int64), name=name)

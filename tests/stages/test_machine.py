@@ -1,4 +1,4 @@
-"""Files that params.yaml names: one that is not there is refused by the first stage, not by the one that reads it."""
+"""The first stage refuses what later stages would fail at after hours, and finds the files of the user's own model."""
 
 from pathlib import Path
 
@@ -11,9 +11,9 @@ from enginery.pipeline.code import StageCode
 from stages.machine import machine
 
 FOLDERS = ("data/models", "data/weights", "data/calibration")
-RECORDS = ("machine.json", "target.json", "dialect.json", "tools.json", "code.json")
+RECORDS = ("machine.json", "target.json", "dialect.json", "tools.json", "code")
 ONNX = {"weights.source": "given", "benchmark.baselines": ["onnxruntime"]}
-BROUGHT = [
+USER_FILES = [
     ({"weights.source": "data/weights/net.pt"}, "weights.source", "train, pretrained, given"),
     ({"model.source": "data/models/net.onnx", **ONNX}, "model.source", "a torchvision classifier"),
     ({"calibration.file": "data/calibration/cache"}, "calibration.file", "null"),
@@ -22,7 +22,7 @@ BROUGHT = [
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """The stage under changed parameters; returns what it wrote."""
+    """Run the stage under changed parameters."""
     monkeypatch.chdir(tmp_path)
     for folder in FOLDERS:
         Path(folder).mkdir(parents=True)
@@ -34,7 +34,7 @@ def run(tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize(("changes", "setting", "instead"), BROUGHT, ids=[setting for _, setting, _ in BROUGHT])
+@pytest.mark.parametrize(("changes", "setting", "instead"), USER_FILES, ids=[setting for _, setting, _ in USER_FILES])
 def test_a_missing_file_is_refused_before_anything_is_made(run, changes, setting, instead):
     path = changes[setting]
     with pytest.raises(EngineryError) as caught:
@@ -47,17 +47,18 @@ def test_a_missing_file_is_refused_before_anything_is_made(run, changes, setting
     assert all(Path(name).exists() for name in RECORDS)
 
 
-def test_a_file_that_the_factory_is_told_to_read_is_part_of_its_code(run, tmp_path, monkeypatch):
+def test_a_file_that_the_arguments_name_is_part_of_the_models_code(run, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    Path("told_net.py").write_text("def network(config): ...\n")
+    Path("configured_net.py").write_text("def network(config): ...\n")
     Path("net.json").write_text("{}")
-    named = {"model.source": "told_net:network", "model.arguments": {"config": "net.json"}, "weights.source": "given"}
+    arguments = {"config": "net.json"}
+    changes = {"model.source": "configured_net:network", "model.arguments": arguments, "weights.source": "given"}
     found = []
     for text in ("{}", '{"width": 8}'):
         Path("net.json").write_text(text)
-        run(named)
+        run(changes)
         found.append(StageCode.read(Path("code/weights.json")).model)
-    assert [set(files) for files in found] == [{"told_net.py", "net.json"}] * 2
+    assert [set(files) for files in found] == [{"configured_net.py", "net.json"}] * 2
     assert found[0]["net.json"] != found[1]["net.json"] == sha256(Path("net.json"))
 
 

@@ -1,0 +1,132 @@
+"""Check, inspect, use, compare and bundle what `dvc repro` makes."""
+
+import importlib.metadata
+import importlib.util
+import io
+import os
+import sys
+from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from typing import Any, NoReturn, Protocol
+
+from enginery.cli.commands import bundle, compare, doctor, infer, inspect
+from enginery.cli.completion import FUNCTIONS
+from enginery.cli.terminal import painted
+from enginery.core.errors import EngineryError
+from enginery.core.text import suggestion
+
+INTERRUPTED = 130
+FIRST_STEPS = """\
+in the usual order:
+  enginery doctor                                can this machine run it?
+  dvc repro                                      run it
+  enginery inspect artifacts/engines/int8        what was built
+  enginery infer artifacts/engines/int8 cat.jpg  what it sees in a picture
+  enginery compare HEAD~1 reports                is it worse than before?
+  enginery bundle int8                           a folder to deploy
+
+exit codes:
+  0  fine
+  1  an error, one sentence on stderr; doctor: `dvc repro` cannot run here
+  2  the command line is not understood
+  3  compare: a regression
+  4  compare: no regression, but something is not comparable
+  5  infer: an image could not be read, the others are answered
+  130  interrupted, by Ctrl-C
+"""
+
+
+class Command(Protocol):
+    """A command, in the module of its name. It imports packages only when it runs: doctor must start without them."""
+
+    SUMMARY: str
+    EXAMPLES: str
+
+    def add_arguments(self, command: ArgumentParser) -> None: ...
+
+    def run(self, chosen: Namespace) -> int:
+        """Run the command, and return the exit code."""
+        ...
+
+
+COMMANDS: dict[str, Command] = {
+    "doctor": doctor,
+    "inspect": inspect,
+    "infer": infer,
+    "compare": compare,
+    "bundle": bundle,
+}
+
+
+def main() -> None:
+    """Run one command. Any error that a user can cause ends in one sentence on stderr."""
+    prepare_streams()
+    parser, given = build_parser(), sys.argv[1:]
+    if given and not given[0].startswith("-") and given[0] not in COMMANDS:
+        parser.error(f"'{given[0]}' is no command{suggestion(given[0], COMMANDS)}")
+    try:
+        chosen = parser.parse_args(given or ["--help"])
+        status = chosen.run(chosen)
+        sys.stdout.flush()  # now, so that a closed pipe is noticed here
+        sys.exit(status)
+    except EngineryError as error:
+        fail(str(error))
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        fail(f"{error.filename or 'the operating system'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        fail("interrupted; nothing half-written was kept", INTERRUPTED)
+
+
+def prepare_streams() -> None:
+    """Prepare stdout and stderr: both may be closed, as in `>&-`, and a locale may not be able to write some names."""
+    sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def fail(sentence: str, status: int = 1) -> NoReturn:
+    print(f"{painted('enginery:', 'red', sys.stderr)} {sentence}", file=sys.stderr)
+    sys.exit(status)
+
+
+def build_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="enginery", description=__doc__, epilog=FIRST_STEPS, formatter_class=RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    if importlib.util.find_spec("shtab"):
+        _add_completion(parser)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    for name, command in COMMANDS.items():
+        its_parser = commands.add_parser(
+            name,
+            help=command.SUMMARY,
+            description=f"{command.SUMMARY[0].upper()}{command.SUMMARY[1:]}.",
+            epilog=command.EXAMPLES,
+            formatter_class=RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(its_parser)
+        its_parser.set_defaults(run=command.run)
+    return parser
+
+
+class _Version(Action):
+    """Look up the version only when it is asked for: doctor must start where Enginery was never installed."""
+
+    def __call__(self, parser: ArgumentParser, *_: Any) -> NoReturn:
+        try:
+            version = importlib.metadata.version("enginery")
+        except importlib.metadata.PackageNotFoundError:
+            fail("this copy was never installed: `pip install -e .` does it")
+        print(f"{parser.prog} {version}")
+        sys.exit(0)
+
+
+def _add_completion(parser: ArgumentParser) -> None:
+    import shtab
+
+    about = "print the script that completes commands in your shell"
+    shtab.add_argument_to(parser, "--print-completion", help=about, preamble=FUNCTIONS)

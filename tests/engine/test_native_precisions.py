@@ -1,0 +1,31 @@
+import pytest
+
+from enginery.engine.native_precisions import UNKNOWN, executed_as
+
+
+@pytest.mark.parametrize(
+    ("capability", "native"),
+    [
+        ("7.5", {"fp32", "fp16", "int8"}),
+        ("8.6", {"fp32", "fp16", "int8", "bf16"}),
+        ("8.9", {"fp32", "fp16", "int8", "bf16", "fp8"}),
+        ("12.0", {"fp32", "fp16", "int8", "bf16", "fp8"}),
+    ],
+)
+def test_the_generation_of_a_gpu_decides_what_tensorrt_executes_on_it(machine, build, capability, native):
+    gpu = machine.model_copy(update={"runtime": "tensorrt", "device": "cuda", "capability": capability})
+    assert {name for name, kind in executed_as(gpu, build).items() if kind == name} == native
+
+
+def test_what_tensorrt_executes_is_not_known_without_a_gpu(machine, build):
+    builder = machine.model_copy(update={"runtime": "tensorrt_rtx", "device": "cuda", "capability": ""})
+    assert set(executed_as(builder, build).values()) == {UNKNOWN}
+
+
+def test_a_cpu_executes_what_its_engines_report(machine, build):
+    """The instruction set of this machine's processor decides bf16; the others do not depend on it."""
+    executed = executed_as(machine, build)
+    assert executed["fp32"] == "fp32"
+    assert executed["int8"] == "int8"
+    assert executed["bf16"] in ("bf16", "fp32")
+    assert (executed["bf16"] == "bf16") >= ("avx512_bf16" in machine.capability)

@@ -1,0 +1,10 @@
+import numpy as np
+
+from enginery.graph.as_written import open_as_written, run_graph
+
+
+def test_a_graph_runs_from_memory_as_from_disk(tiny_graph, tiny_onnx, samples):
+    feeds = samples.cycled(3)
+    from_memory, from_disk = run_graph(open_as_written(tiny_graph), feeds), run_graph(open_as_written(tiny_onnx), feeds)
+    assert from_memory.keys() == from_disk.keys() == {"logits"}
+    assert np.array_equal(from_memory["logits"], from_disk["logits"])

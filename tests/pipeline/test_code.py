@@ -1,0 +1,160 @@
+"""Which stages run again when a file of the code changes, tried on a copy of the code."""
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+
+from enginery.pipeline.code import PACKAGES, code_of_stages
+
+OPENVINO, TENSORRT = ("openvino",), ("tensorrt",)
+MODEL = {"net.py": "a hash"}
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    root = tmp_path_factory.mktemp("code")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+@pytest.fixture
+def rerun(copy):
+    """Return the stages whose code is another one when files are changed: by a function of their text."""
+
+    def stages(*changes, runtimes=OPENVINO):
+        before = code_of_stages(runtimes, MODEL, copy)
+        texts = {copy / path: (copy / path).read_text() for path, _ in changes}
+        for path, change in changes:
+            changed = change((copy / path).read_text())
+            assert changed != (copy / path).read_text()
+            (copy / path).write_text(changed)
+        try:
+            after = code_of_stages(runtimes, MODEL, copy)
+        finally:
+            for path, text in texts.items():
+                path.write_text(text)
+        assert before.keys() == after.keys()
+        return {stage for stage in before if before[stage] != after[stage]}
+
+    return stages
+
+
+def add(text):
+    return lambda before: f"{before}\n{text}\n"
+
+
+def replace_first(one, other):
+    return lambda before: before.replace(one, other, 1)
+
+
+CODE = add("print('changed')")
+ALL = {path.stem for path in (ROOT / "stages").glob("*.py") if path.stem != "__init__"}
+OPEN_ENGINES = {"build", "validate", "benchmark", "trace", "machine", "report"}
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "stages"),
+    [
+        ("enginery/core/files.py", CODE, ALL),
+        ("enginery/core/files.py", add("# why"), set()),
+        ("enginery/core/files.py", replace_first('"""', '"""In other words: '), set()),
+        ("enginery/core/files.py", replace_first("\n\n\ndef ", "\n\n\n\n\n\ndef "), set()),
+        ("enginery/core/files.py", add("if TYPE_CHECKING:\n    from enginery.cli import terminal"), set()),
+        ("stages/__init__.py", CODE, set()),
+        ("enginery/__init__.py", CODE, set()),
+        ("enginery/cli/terminal.py", add("COLOUR = 33"), set()),
+        ("enginery/bundle/write.py", CODE, set()),
+        ("enginery/report/page/charts.py", CODE, {"report"}),
+        ("enginery/report/page/page.css", add("p { color: red }"), {"report"}),
+        ("enginery/report/page/page.html", add("<p>more</p>"), {"report"}),
+        ("enginery/quantization/calibration/thresholds.py", CODE, {"calibrate", "convert"}),
+        ("enginery/quantization/calibration/sketch.py", CODE, {"calibrate", "report"}),
+        ("enginery/quantization/quantize.py", CODE, {"convert"}),
+        ("enginery/core/params/weights.py", CODE, {"weights", "machine", "report"}),
+        ("enginery/core/params/benchmark.py", CODE, {"benchmark", "machine", "report"}),
+        ("enginery/engine/runtimes/openvino.py", CODE, OPEN_ENGINES),
+        ("enginery/engine/runtimes/tensorrt.py", CODE, set()),
+        ("stages/gate.py", CODE, {"gate"}),
+    ],
+)
+def test_a_change_runs_the_stages_that_import_the_file(rerun, path, change, stages):
+    assert rerun((path, change)) == stages
+
+
+def test_a_runtime_counts_where_it_is_in_use(rerun):
+    assert rerun(("enginery/engine/runtimes/tensorrt.py", CODE), runtimes=TENSORRT) == OPEN_ENGINES
+    assert rerun(("enginery/engine/runtimes/openvino.py", CODE), runtimes=TENSORRT) == set()
+
+
+def test_a_module_that_is_imported_for_its_types_alone_does_not_count(rerun):
+    only_types = add("if TYPE_CHECKING:\n    import enginery.cli.terminal")
+    really = add("def later():\n    import enginery.cli.terminal")
+    assert rerun(("stages/gate.py", only_types), ("enginery/cli/terminal.py", CODE)) == set()
+    assert rerun(("stages/gate.py", really), ("enginery/cli/terminal.py", CODE)) == {"gate"}
+
+
+def test_the_users_model_counts_where_it_is_run(copy):
+    before, after = (code_of_stages(OPENVINO, model, copy) for model in (MODEL, {"net.py": "another hash"}))
+    assert {stage for stage in ALL if before[stage] != after[stage]} == {"weights", "export", "reference", "benchmark"}
+
+
+@pytest.mark.parametrize("damaged", ["no json", '{"format": 1, "files": 3}'])
+def test_kept_results_that_cannot_be_read_are_made_again(copy, damaged):
+    kept = copy / "enginery/__pycache__/sources.json"
+    first, text = code_of_stages(OPENVINO, MODEL, copy), kept.read_text()
+    kept.write_text(damaged)
+    assert code_of_stages(OPENVINO, MODEL, copy) == first
+    assert json.loads(kept.read_text()) == json.loads(text)
+
+
+# What reading the files finds is what Python does.
+
+LOADED = """
+import importlib, json, sys
+for stage in sys.argv[1:]:
+    importlib.import_module(f"stages.{stage}")
+    ours = [name for name in sys.modules if name.partition(".")[0] in ("enginery", "stages")]
+    print(json.dumps([stage, [sys.modules.pop(name).__file__ for name in ours if "." in name]]))
+"""
+
+
+def test_every_module_that_importing_a_stage_loads_is_found():
+    child = subprocess.run([sys.executable, "-c", LOADED, *sorted(ALL)], cwd=ROOT, capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr
+    for stage, files in map(json.loads, child.stdout.splitlines()):
+        loaded = {Path(file).relative_to(ROOT).as_posix() for file in files}
+        assert f"stages/{stage}.py" in loaded
+        assert loaded <= code_of_stages(OPENVINO, {})[stage].modules.keys()
+
+
+def test_no_file_imports_in_a_way_that_reading_it_does_not_find():
+    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    found = {path.relative_to(ROOT).as_posix(): set(unfindable_imports(ast.parse(path.read_text()))) for path in paths}
+    assert {name: ways for name, ways in found.items() if ways} == {
+        "enginery/bundle/licences.py": {"the root package"},  # no stage imports these two
+        "enginery/cli/inference.py": {"the root package"},
+        "enginery/engine/runtimes/tensorrt.py": {"import_module"},  # NVIDIA's library: there are two
+        "enginery/model/factory.py": {"import_module"},  # the user's model, whose files StageCode.model lists
+    }
+
+
+def unfindable_imports(tree):
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(level=level) if level > 0:
+                yield "relative"
+            case ast.ImportFrom(module=module) if module in PACKAGES:
+                yield "the root package"
+            case ast.Import(names=names) if {alias.name for alias in names} & {*PACKAGES}:
+                yield "the root package"
+            case ast.Call(ast.Attribute(attr=("import_module" | "run_module" | "run_path") as function)):
+                yield function
+            case ast.Call(ast.Name(id=("__import__" | "import_module" | "exec" | "eval") as function)):
+                yield function

@@ -1,0 +1,93 @@
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from support.quantized import KEEP_NOTHING, KEEPS_CONVOLUTIONS
+
+from enginery.core.errors import EngineryError
+from enginery.graph.as_written import open_as_written, run_graph
+from enginery.graph.bf16_twin import float32_twin
+from enginery.quantization.cast import cast
+
+
+def kept_in_float32(model):
+    """Return the operators that compute on float32 weights."""
+    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    return [
+        node.name for node in model.graph.node if any(types.get(name) == TensorProto.FLOAT for name in node.input[1:])
+    ]
+
+
+@pytest.mark.parametrize("kept", KEEPS_CONVOLUTIONS)
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_kept_nodes_stay_in_float32(tiny_onnx, precision, kept):
+    assert kept_in_float32(cast(tiny_onnx, precision, KEEPS_CONVOLUTIONS[kept])) == ["conv1", "conv2"]
+
+
+@pytest.mark.parametrize(("precision", "low"), [("fp16", TensorProto.FLOAT16), ("bf16", TensorProto.BFLOAT16)])
+def test_half_precision_is_inside_and_inputs_and_outputs_stay_float32(tiny_onnx, precision, low):
+    model = cast(tiny_onnx, precision, KEEP_NOTHING)
+    onnx.checker.check_model(model, full_check=True)
+    assert {tensor.data_type for tensor in model.graph.initializer} == {low}
+    ends = [*model.graph.input, *model.graph.output]
+    assert [(end.name, end.type.tensor_type.elem_type) for end in ends] == [
+        ("input", TensorProto.FLOAT),
+        ("logits", TensorProto.FLOAT),
+    ]
+    assert [node.op_type for node in model.graph.node].count("Cast") == 2
+
+
+def test_fp16_computes_what_the_graph_computes_up_to_rounding(tiny_onnx, samples):
+    graphs = (tiny_onnx, cast(tiny_onnx, "fp16", KEEP_NOTHING))
+    wanted, got = (run_graph(open_as_written(graph), samples.cycled(8))["logits"] for graph in graphs)
+    assert 0 < np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < 2e-3
+
+
+def test_a_graph_that_modelopt_cannot_convert_is_refused(tiny_graph, tmp_path):
+    """A user's own file may have an output of float64, for example."""
+    model = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    model.graph.node.append(helper.make_node("Cast", ["logits"], ["exact"], "widen", to=TensorProto.DOUBLE))
+    model.graph.output[0].name = "exact"
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(EngineryError, match=r"^ModelOpt cannot make fp16 of the graph: .*exact.*; keep what it names"):
+        cast(tmp_path / "model.onnx", "fp16", KEEP_NOTHING)
+
+
+@pytest.fixture(scope="module")
+def unet_onnx(tmp_path_factory):
+    """Save a network for images of any even size, which halves and doubles them and joins both."""
+    rng = np.random.default_rng(7)
+    shapes = {"w1": (8, 3, 3, 3), "w2": (8, 8, 3, 3), "up": (8, 8, 2, 2), "w3": (2, 16, 1, 1)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["image", "w1"], ["wide"], "conv1", pads=[1, 1, 1, 1]),
+            helper.make_node("MaxPool", ["wide"], ["half"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+            helper.make_node("Conv", ["half", "w2"], ["deep"], "conv2", pads=[1, 1, 1, 1]),
+            helper.make_node("ConvTranspose", ["deep", "up"], ["whole"], "double", strides=[2, 2]),
+            helper.make_node("Concat", ["whole", "wide"], ["both"], "concat", axis=1),
+            helper.make_node("Conv", ["both", "w3"], ["mask"], "conv3"),
+        ],
+        "unet",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 3, "height", "width"])],
+        [helper.make_tensor_value_info("mask", TensorProto.FLOAT, ["batch", 2, "height", "width"])],
+        [numpy_helper.from_array(rng.normal(0, 0.3, s).astype(np.float32), name) for name, s in shapes.items()],
+    )
+    path = tmp_path_factory.mktemp("unet") / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    return path
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("fp16", 2e-3), ("bf16", 2e-2)])
+def test_a_network_that_refuses_images_of_one_pixel_is_cast(unet_onnx, precision, limit):
+    converted = cast(unet_onnx, precision, KEEP_NOTHING, {"height": 32, "width": 32})
+    assert kept_in_float32(converted) == []
+    given, made = (
+        open_as_written(unet_onnx),
+        open_as_written(float32_twin(converted) if precision == "bf16" else converted),
+    )
+    for size in (16, 32, 64):
+        feeds = {"image": np.random.default_rng(size).normal(size=(2, 3, size, size)).astype(np.float32)}
+        wanted, got = run_graph(given, feeds)["mask"], run_graph(made, feeds)["mask"]
+        assert got.shape == (2, 2, size, size)
+        assert 0 < np.linalg.norm(got - wanted) < limit * np.linalg.norm(wanted)

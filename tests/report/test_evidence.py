@@ -1,0 +1,62 @@
+"""Evidence, as it is read from the files of the stages."""
+
+import shutil
+
+import pytest
+
+from enginery.core.errors import EngineryError
+from enginery.report.evidence import gather_findings
+
+
+@pytest.fixture
+def written(tmp_path, machine):
+    """Write evidence as the stages do, and return a function that reads it."""
+
+    def write(*entries):
+        machine.write(tmp_path / "machine.json")
+        for entry in entries:
+            entry.engine.write(tmp_path / "engines" / entry.precision / "engine.json")
+            entry.validation.write(tmp_path / "validation" / f"{entry.precision}.json")
+            entry.benchmark.write(tmp_path / "benchmark" / entry.precision / "summary.json")
+            entry.trace.write(tmp_path / "trace" / f"{entry.precision}.json")
+        folders = [tmp_path / name for name in ("engines", "validation", "benchmark", "trace", "machine.json")]
+        return lambda *precisions: gather_findings(precisions, *folders)
+
+    return write
+
+
+def test_evidence_is_read_as_it_was_written(written, evidence, findings):
+    fp32, int8 = evidence("fp32"), evidence("int8")
+    assert written(fp32, int8)("fp32", "int8") == findings(fp32, int8)
+
+
+def test_only_listed_precisions_are_read(written, evidence, findings, tmp_path):
+    """A precision that was dropped leaves its files behind, and they may be broken."""
+    fp32, dropped = evidence("fp32"), evidence("int8")
+    read = written(fp32, dropped)
+    (tmp_path / "validation" / "int8.json").write_text("broken")
+    assert read("fp32") == findings(fp32)
+
+
+def test_a_listed_precision_without_evidence_is_named(written, evidence, tmp_path):
+    read = written(evidence("fp32"), evidence("int8"))
+    shutil.rmtree(tmp_path / "engines" / "int8")
+    with pytest.raises(EngineryError, match=r"engines/int8/engine\.json is missing: run `dvc repro`"):
+        read("fp32", "int8")
+
+
+def test_precisions_that_were_raced_differently_are_not_compared(written, evidence):
+    read = written(evidence("fp32"), evidence("int8", batches=(1, 8, 16)))
+    with pytest.raises(EngineryError, match="int8 was raced against other baselines or at other batch sizes than fp32"):
+        read("fp32", "int8")
+
+
+@pytest.mark.parametrize(("precision", "tf32", "as_asked"), [("fp32", True, 1), ("fp32", False, 0), ("fp16", True, 0)])
+def test_fp32_may_run_in_tf32_if_the_build_allows_it(evidence, precision, tf32, as_asked):
+    entry = evidence(precision, executed="tf32")
+    engine = entry.engine.model_copy(
+        update={"layers": entry.engine.layers[:2], "build": entry.engine.build.model_copy(update={"tf32": tf32})}
+    )
+    assert engine.executed == {"tf32": 2}
+    assert engine.share_as_asked == as_asked
+    assert engine.runs_its_precision == bool(as_asked)

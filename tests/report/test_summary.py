@@ -1,0 +1,91 @@
+"""The report as Markdown."""
+
+from dataclasses import replace
+
+import pytest
+from support.findings import noisy, on_gpu, paced, summary_of, unlabelled
+
+from enginery.report import tables
+from enginery.report.evidence import Findings
+from enginery.report.figures import draw_figures
+from enginery.report.metrics import metrics
+from enginery.report.verdict import recommend, sentence
+
+
+def test_without_labels_accuracy_is_left_out_and_not_zero(findings, evidence, tmp_path):
+    found = findings(unlabelled(evidence("fp32", (1.0, 0.9, 1.1))), unlabelled(evidence("int8", (4.0, 3.9, 4.1))))
+    assert "accuracy not measured (no labels or no scores), and the same answer as PyTorch for 96.88%" in sentence(
+        found
+    )
+    got = metrics(found)
+    assert "pytorch" not in got
+    assert not [name for name in got["int8"] if name.startswith("accuracy")]
+    assert tables.accuracy_table(found).loc["int8", ["accuracy", "drop"]].tolist() == ["-", "-"]
+    assert tables.spot_table(found).loc["int8"].tolist() == ["-, 1.5e-07"]
+    assert "0.00%" not in summary_of(found)
+    draw_figures(found, {}, tmp_path)
+    assert (tmp_path / "tradeoff.png").stat().st_size > 10_000
+
+
+def test_the_summary_holds_a_table_for_every_question(findings, evidence):
+    page = summary_of(findings(evidence("fp32", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.8, 4.2))))
+    for heading in ("Accuracy", "Executed precision", "Latency", "Throughput", "Memory and size"):
+        assert f"\n## {heading}\n" in page
+    # The engine's latency, its ratio, accuracy, cosine and executed layers.
+    for figure in ("2.00 / 2.20 / 3.00", "4.00 (3.80 to 4.20)", "97.53%", "0.998765", "2 int8, 1 fp32"):
+        assert figure in page
+
+
+def test_the_summary_warns_of_a_precision_that_ran_as_another_type(findings, evidence):
+    page = summary_of(findings(evidence("fp16", executed="fp32")))
+    assert "- **fp16 ran as fp32:** OpenVINO executed none of it in fp16 here." in page
+
+
+def test_the_summary_says_what_failed(findings, evidence):
+    page = summary_of(findings(evidence("int8", broken=("cosine 0.9 is below 0.99", "at batch 1: too slow"))))
+    assert "- **int8 failed:** cosine 0.9 is below 0.99; the precision is to blame." in page
+    assert "- **int8 failed:** at batch 1: too slow; the precision is to blame." in page
+    assert "FAILED" in page
+
+
+def test_the_summary_gives_the_reason_for_a_choice_unless_it_must_be_measured_again(findings, evidence):
+    found = findings(evidence("fp32", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.9, 4.1)))
+    why = "It is the fastest of the 2 precisions that may be shipped, 4.00 times as fast as the next, fp32."
+    assert f"The engine takes 12.3 MB. {why}\n" in summary_of(found)
+    assert "may be shipped" not in summary_of(findings(noisy(evidence("int8"), {"engine": {"spread": 0.31}})))
+
+
+@pytest.mark.parametrize(("executed", "told"), [("tf32", True), ("fp32", False)])
+def test_tf32_is_explained_where_it_ran(findings, evidence, executed, told):
+    assert ("tf32 is how a GPU multiplies float32" in summary_of(findings(evidence("fp32", executed=executed)))) == told
+
+
+def test_rounds_that_were_set_aside_are_counted(findings, evidence):
+    page = summary_of(findings(paced(evidence("fp32"), 5.0, set_aside=7), paced(evidence("int8"), 5.0)))
+    assert "7 of 80 rounds were set aside, because the machine ran at another pace." in page
+
+
+def test_on_a_gpu_the_summary_says_what_was_timed_and_how_kernels_were_launched(gpu, evidence):
+    page = summary_of(Findings(gpu, (on_gpu(evidence("fp32", (1.0, 0.9, 1.1))), on_gpu(evidence("int8")))))
+    assert "NVIDIA H200 (compute capability 9.0, driver 580.65, CUDA 13.0), TensorRT 11.4.0.106" in page
+    assert "p50 / p90 / p99, the last from 100 calls or more, copies to the GPU and back included." in page
+    assert "the kernels of fp32, int8 were replayed as one CUDA graph." in page
+    plain = summary_of(Findings(gpu, (on_gpu(evidence("fp32"), cuda_graph=False),)))
+    assert "the kernels were launched one by one." in plain
+
+
+def test_on_a_cpu_the_summary_does_not_mention_a_gpu(findings, evidence):
+    page = summary_of(findings(evidence("int8")))
+    for word in ("GPU", "CUDA", "clock"):
+        assert word not in page
+
+
+def test_an_engine_with_unknown_layers_is_noted_and_may_be_recommended(findings, evidence):
+    """An engine for RTX that was built without a GPU: nothing is known against it."""
+    entry = evidence("int8")
+    unknown = replace(entry, engine=entry.engine.model_copy(update={"layers": ()}))
+    page = summary_of(findings(unknown))
+    assert "- **What int8 executes is not known:** the engine was built where it cannot run." in page
+    assert "int8 ran as" not in page
+    assert tables.executed_table(findings(unknown)).loc["int8"].tolist() == ["not known", "-", "-"]
+    assert recommend(findings(unknown)) is unknown
