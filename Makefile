@@ -21,8 +21,8 @@ repro: $(READY)  ## run the pipeline; RECIPE=recipes/NAME.yaml changes params.ya
 nightly: $(READY)  ## one nightly run: measure anew, compare with the last good run, record it in history/
 	python -m enginery.regression.nightly || [ $$? -eq 4 ]
 
-test: $(READY) $(BINDINGS)  ## run the tests
-	pytest
+test: $(READY) $(BINDINGS)  ## run the tests, two files at a time
+	pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 verify-gpu: $(READY)  ## on a machine with an NVIDIA GPU: check what only a GPU can show
 	pytest -x -s tests/verify_gpu.py

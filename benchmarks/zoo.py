@@ -212,8 +212,8 @@ def nvidia_verdict(precision: str) -> str:
     """Parse and build the graph that TensorRT gets, and return `ok`; an error is raised."""
     from enginery.core.params.all import Params
     from enginery.engine.runtimes import load_runtime
-    from enginery.graph.interface import read_blueprint
     from enginery.graph.onnx_file import save_graph
+    from enginery.graph.read_interface import read_blueprint
     from enginery.quantization.calibration.cache import read_cache
     from enginery.quantization.quantize import quantize
 

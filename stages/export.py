@@ -9,8 +9,8 @@ from enginery.core.params.model import ModelParams
 from enginery.data.sample_set import SampleSet, checked_feeds
 from enginery.graph.as_written import run_graph
 from enginery.graph.check import check_at_each_size
-from enginery.graph.interface import interface_of
 from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
+from enginery.graph.read_interface import interface_of
 from enginery.model.adopt import adopt_graph
 from enginery.model.checkpoint import WEIGHTS_RECORD, load_model
 from enginery.model.export import EXPORT_LIMIT, export_model, open_exported, require_names

@@ -23,11 +23,17 @@ from enginery.engine.this_machine import describe_machine
 
 CLASSES = 16
 SIZE = 8
+SLOWEST = ("test_pipeline.py", "test_several_models.py", "test_user_models.py", "test_simulation.py", "test_bundle.py")
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the files that take minutes: else one worker is left with them at the end."""
+    items.sort(key=lambda item: SLOWEST.index(item.path.name) if item.path.name in SLOWEST else len(SLOWEST))
 
 
 @pytest.fixture(scope="session")
 def tiny_graph():
-    """Conv, Relu, GlobalAveragePool, Flatten, Gemm; wide enough for ModelOpt to find it worth quantizing."""
+    """A graph of Conv, Relu, GlobalAveragePool, Flatten and Gemm, wide enough for ModelOpt to quantize it."""
     rng = np.random.default_rng(7)
 
     def weights(name, *shape):
@@ -69,7 +75,7 @@ def tiny_onnx(tiny_graph, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pair_onnx(tmp_path_factory):
-    """An image of any size and two numbers of six; class scores, and a map as large as the image."""
+    """A graph from an image of any size and two numbers below six to scores and a map of the size of the image."""
     rng = np.random.default_rng(5)
     weights = {"w1": (32, 3, 3, 3), "table": (6, 3), "w2": (CLASSES, 38), "b2": (CLASSES,)}
     graph = helper.make_graph(
@@ -79,8 +85,8 @@ def pair_onnx(tmp_path_factory):
             helper.make_node("GlobalAveragePool", ["map"], ["pooled"], "pool"),
             helper.make_node("Flatten", ["pooled"], ["seen"], "flatten_seen"),
             helper.make_node("Gather", ["table", "numbers"], ["rows"], "look_up"),
-            helper.make_node("Flatten", ["rows"], ["told"], "flatten_told"),
-            helper.make_node("Concat", ["seen", "told"], ["both"], "concat", axis=1),
+            helper.make_node("Flatten", ["rows"], ["looked_up"], "flatten_rows"),
+            helper.make_node("Concat", ["seen", "looked_up"], ["both"], "concat", axis=1),
             helper.make_node("Gemm", ["both", "w2", "b2"], ["scores"], "classifier", transB=1),
         ],
         "pair",
@@ -104,7 +110,7 @@ def pair_onnx(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def coarse_onnx(tmp_path_factory):
-    """An image of any size; a map of half of it, of whose width the graph does not say how it follows."""
+    """A graph from an image of any size to a map of half its size. It does not say how the width follows."""
     kernel = numpy_helper.from_array(np.random.default_rng(6).normal(0, 0.5, (8, 3, 3, 3)).astype(np.float32), "w")
     graph = helper.make_graph(
         [helper.make_node("Conv", ["image", "w"], ["map"], "conv", strides=[2, 2], pads=[1, 1, 1, 1])],
@@ -177,7 +183,7 @@ def manifest(preprocessing):
 
 @pytest.fixture(scope="session")
 def samples(manifest, tmp_path_factory):
-    """21 images of noise: no batch size but 1, 3, 7 and 21 divides them."""
+    """A set of 21 images of noise, which only the batch sizes 1, 3, 7 and 21 divide."""
     folder = tmp_path_factory.mktemp("samples")
     shape = (len(manifest.samples), 3, SIZE, SIZE)
     np.save(folder / input_file(0), np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8))
@@ -215,7 +221,7 @@ def inference():
 
 @pytest.fixture(scope="module")
 def built(tiny_onnx, machine, build, manifest, tmp_path_factory):
-    """The tiny classifier as an engine of the machine, which a module may choose."""
+    """The tiny classifier as an engine for the machine, for which a module may define its own fixture."""
     folder = tmp_path_factory.mktemp("engines") / "fp32"
     build_engine("fp32", tiny_onnx, target_of(machine, build.tensorrt), build, manifest, folder)
     return folder
@@ -223,7 +229,7 @@ def built(tiny_onnx, machine, build, manifest, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def validated(photos, preprocessing, tmp_path_factory):
-    """A module's own photos, as the pipeline reads them for validation."""
+    """The photos that a module provides, as the pipeline reads them for validation."""
     source, folder = open_folder(photos, photos.parent, None), tmp_path_factory.mktemp("validated") / "validation"
     params = SamplesParams(
         source=str(photos), seed=0, validation=len(source), training=0, calibration=1, preprocessing=preprocessing

@@ -13,7 +13,7 @@ from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import load_runtime
 from enginery.engine.target import Target
 from enginery.engine.trtexec import reproduce_script
-from enginery.graph.interface import read_blueprint
+from enginery.graph.read_interface import read_blueprint
 
 
 def build_engine(

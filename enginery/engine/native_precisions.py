@@ -18,7 +18,7 @@ from enginery.core.precisions import PRECISIONS
 from enginery.core.runtimes import RUNTIMES
 from enginery.engine.machine import Machine
 from enginery.engine.runtimes import load_runtime
-from enginery.graph.interface import read_blueprint
+from enginery.graph.read_interface import read_blueprint
 
 CHANNELS, SIZE = 16, 8
 NOT_AT_ALL, UNKNOWN = "not at all", "not known without a GPU"

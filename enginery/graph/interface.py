@@ -2,15 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-import onnx
-
-from enginery.core.errors import EngineryError
-from enginery.core.params.build import BuildParams, Profile, Range
+from enginery.core.params.build import BuildParams
 from enginery.core.record import Record
-from enginery.data.feeds import BATCH
-from enginery.graph.onnx_file import graph_inputs, load_graph
 
 
 class TensorSpec(Record):
@@ -57,84 +51,3 @@ class Blueprint:
 
     interface: Interface
     build: BuildParams
-
-
-FLOATS = ("float32", "float16", "float64")
-UNNAMED = "?"  # stands for an output's size that varies and has no name in the graph
-INFERRED_NAME = "unk__"  # the beginning of each name that ONNX's shape inference makes up for such a size
-
-
-def read_blueprint(path: Path, build: BuildParams) -> Blueprint:
-    return Blueprint(read_interface(path, build.profile), build)
-
-
-def read_interface(path: Path, profile: Profile) -> Interface:
-    return interface_of(load_graph(path), profile, str(path))
-
-
-def interface_of(model: onnx.ModelProto, profile: Profile, what: str) -> Interface:
-    """Return the graph's inputs and outputs, and refuse a graph that cannot be built for `profile`.
-
-    Each runtime would refuse it in its own words, or not at all.
-    """
-    graph = onnx.shape_inference.infer_shapes(model).graph
-    inputs = tuple(_spec(tensor, profile, f"{what}: input") for tensor in graph_inputs(graph))
-    outputs = tuple(
-        _spec(tensor, profile, f"{what}: output", has_other_sizes=profile.resizes) for tensor in graph.output
-    )
-    for spec in inputs:
-        if spec.dtype == "object":
-            raise EngineryError(f"{what}: input {spec.name} holds no numbers")
-        _require_batch(spec, profile.batch, f"{what}: the batch of input {spec.name}")
-    _require_usable_outputs(outputs, any(spec.shape[0] == BATCH for spec in inputs), what)
-    return Interface(inputs=inputs, outputs=outputs)
-
-
-def _require_usable_outputs(outputs: tuple[TensorSpec, ...], batch_varies: bool, what: str) -> None:
-    for spec in outputs:
-        if spec.dtype not in FLOATS:
-            raise EngineryError(
-                f"{what}: output {spec.name} is {spec.dtype} and must be one of {', '.join(FLOATS)}, "
-                "to be held against PyTorch"
-            )
-        if batch_varies and (not spec.shape or spec.shape[0] != BATCH):
-            raise EngineryError(
-                f"{what}: the batch of output {spec.name} is fixed and that of the input is not: "
-                "a batch size is frozen into the graph"
-            )
-
-
-def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, has_other_sizes: bool = False) -> TensorSpec:
-    """Describe a tensor, some of whose sizes may follow from the profile's where it `has_other_sizes`."""
-    if not tensor.type.HasField("tensor_type"):
-        found = tensor.type.WhichOneof("value").removesuffix("_type")
-        raise EngineryError(f"{what} {tensor.name} is a {found} and no tensor")
-    kind = tensor.type.tensor_type
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
-    shape = [size.dim_value if size.HasField("dim_value") else _name_of(size) for size in kind.shape.dim]
-    if shape and isinstance(shape[0], str):
-        shape[0] = BATCH
-    for axis, size in enumerate(shape):
-        if isinstance(size, str) and size not in profile.ranges:
-            if not has_other_sizes:
-                raise EngineryError(
-                    f"{what} {tensor.name} has a dynamic size '{size or 'without a name'}' at axis {axis}: "
-                    f"only {', '.join(profile.ranges)} may vary, as build.profile has it"
-                )
-            shape[axis] = size or UNNAMED
-    return TensorSpec(name=tensor.name, dtype=dtype, shape=tuple(shape))
-
-
-def _name_of(size: onnx.TensorShapeProto.Dimension) -> str:
-    return "" if size.dim_param.startswith(INFERRED_NAME) else str(size.dim_param)
-
-
-def _require_batch(spec: TensorSpec, sizes: Range, what: str) -> None:
-    if not spec.shape:
-        raise EngineryError(f"{what}: it is a single number, and has none")
-    batch = spec.shape[0]
-    if batch != BATCH and not (sizes.fixed and sizes.max == batch):
-        raise EngineryError(
-            f"{what} is fixed at {batch}, and build.profile.batch asks for {sizes}: "
-            f"export with a dynamic batch, or set all three to {batch}"
-        )

@@ -115,9 +115,7 @@ def _limit_weights(model: onnx.ModelProto, largest: int) -> None:
     """Write larger scales, with which no quantized weight is larger than that."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     back = {node.input[0]: node.input[1] for node in model.graph.node if node.op_type == "DequantizeLinear"}
-    quantizing = [
-        node for node in model.graph.node if node.op_type == "QuantizeLinear" and node.input[0] in constants
-    ]
+    quantizing = [node for node in model.graph.node if node.op_type == "QuantizeLinear" and node.input[0] in constants]
     for name in {scale for node in quantizing for scale in (node.input[1], back[node.output[0]])}:
         scale = numpy_helper.to_array(constants[name])
         wider = scale * scale.dtype.type(PRECISIONS["int8"].largest / largest)

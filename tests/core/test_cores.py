@@ -1,4 +1,4 @@
-"""Containers' CPU quotas, in the files that both versions of control groups keep them in."""
+"""The CPU quotas of containers, in the files of both versions of control groups."""
 
 import pytest
 
@@ -10,7 +10,7 @@ AVAILABLE = 8
 
 @pytest.fixture
 def grouped(tmp_path, monkeypatch):
-    """Says that this process is in `place`, of the lines that /proc gives."""
+    """Put this process into the control groups that these lines of /proc name."""
 
     def at(*lines):
         own = tmp_path / "own"
@@ -54,7 +54,7 @@ def test_the_tightest_of_the_groups_around_it_counts(grouped):
     assert (usable_cores(), throttled_seconds()) == (3, 1.5)
 
 
-def test_a_container_that_is_told_its_place_outside_sees_its_own_group_as_the_root(grouped):
+def test_a_container_sees_its_own_group_as_the_root_even_if_its_name_is_the_one_outside(grouped):
     second(grouped("0::/docker/0123"), 400000)
     assert usable_cores() == 4
 
@@ -67,7 +67,7 @@ def test_the_first_version_of_control_groups(grouped, mounted):
     assert (usable_cores(), throttled_seconds()) == (2, 0.25)
 
 
-@pytest.mark.parametrize("hidden", [False, True], ids=["none", "not told"])
+@pytest.mark.parametrize("hidden", [False, True], ids=["none", "hidden"])
 def test_no_control_groups_at_all(grouped, hidden):
     grouped()
     if hidden:

@@ -11,7 +11,7 @@ MAKERS = [new_file, new_folder]
 
 
 def write(maker, unfinished, text):
-    """Content as a stage writes it: the file itself, or a file in the folder."""
+    """Write as a stage does: the file itself, or a file in the folder."""
     (unfinished if maker is new_file else unfinished / "inside").write_text(text)
 
 

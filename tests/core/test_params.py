@@ -87,7 +87,7 @@ def test_the_repositorys_own_parameters_load():
             "precisions.int8.must_pay.over: int8 is not another precision that is made",
         ),
         ({"precisions.int8.from": "exported"}, "precisions.int8.from: input should be 'simplified' or 'calibrated'"),
-        # What the runtimes are told.
+        # Options of the runtimes.
         (
             {"precisions.fp16.keep.rest": "auto"},
             "precisions.fp16.keep.rest: only int8 and fp8 have a choice; fp16 keeps fp32",
@@ -215,7 +215,7 @@ def test_a_wrong_parameter_is_one_readable_line_that_names_it(tmp_path, changes,
     ],
     ids=str,
 )
-def test_a_mistake_is_told_once(tmp_path, changes):
+def test_a_mistake_is_reported_once(tmp_path, changes):
     (place,) = changes
     message = error_of(written(tmp_path, changes))
     assert message.count(place) == 1
@@ -223,7 +223,7 @@ def test_a_mistake_is_told_once(tmp_path, changes):
 
 
 @pytest.mark.parametrize("opset", [18, 24])
-def test_the_opsets_that_are_told_can_be_had(tmp_path, opset):
+def test_the_first_and_the_last_opset_are_taken(tmp_path, opset):
     assert Params.read(written(tmp_path, {"export.opset": opset})).export.opset == opset
 
 
@@ -288,13 +288,13 @@ def test_the_commented_out_precision_is_ready_to_use(tmp_path):
         [1, {"deep": float("inf")}],
         {0: "cat", 1: "dog"},
         datetime.date(2024, 1, 1),
-        {"a", "b"},
+        {"a"},
         b"bytes",
     ],
     ids=repr,
 )
-def test_arguments_that_later_stages_would_get_otherwise_are_refused(value):
-    """Each later stage makes the model anew, of what was recorded in JSON."""
+def test_arguments_that_json_would_change_are_refused(value):
+    """Each later stage makes the model anew, from arguments that were recorded in JSON."""
     with pytest.raises(ValidationError, match=r"cap is .*, which no record keeps: write text, finite numbers"):
         ModelParams(source="net:make", arguments={"width": 4, "cap": value})
 

@@ -1,4 +1,4 @@
-"""Lines of progress in a log: they say what is counted, and never more than there is."""
+"""Lines of progress in a log say what is counted, and never count more than there is."""
 
 import sys
 from types import SimpleNamespace
@@ -18,8 +18,8 @@ def clock(monkeypatch):
 
 def test_a_line_says_what_is_counted(clock, capsys):
     assert list(progress("abc", "training", 3, "batches")) == ["a", "b", "c"]
-    told = [f"training: {done} of 3 batches, {6 * done:.1f} s" for done in (1, 2, 3)]
-    assert capsys.readouterr().out.splitlines() == told
+    lines = [f"training: {done} of 3 batches, {6 * done:.1f} s" for done in (1, 2, 3)]
+    assert capsys.readouterr().out.splitlines() == lines
 
 
 def test_quick_work_is_one_line_at_its_end(capsys):
@@ -31,8 +31,8 @@ def test_quick_work_is_one_line_at_its_end(capsys):
 def test_work_that_grows_is_never_more_than_all(clock, capsys):
     left = [2, 1, 2, 1, 0]
     list(progress(range(5), "race", lambda: left.pop(0), "rounds"))
-    told = [line.partition(",")[0] for line in capsys.readouterr().out.splitlines()]
-    assert told == [f"race: {count} rounds" for count in ("1 of 3", "2 of 3", "3 of 5", "4 of 5", "5 of 5")]
+    counts = [line.partition(",")[0] for line in capsys.readouterr().out.splitlines()]
+    assert counts == [f"race: {count} rounds" for count in ("1 of 3", "2 of 3", "3 of 5", "4 of 5", "5 of 5")]
 
 
 def test_a_bar_grows_with_its_work(monkeypatch, capsys):

@@ -14,7 +14,7 @@ def test_images_are_cut_or_repeated_to_another_size():
     assert np.array_equal(got[:, :, 4], images[:, :, 0, :2])
 
 
-def test_only_what_has_a_size_changes():
+def test_only_an_axis_with_a_given_size_changes():
     images = np.zeros((2, 3, 4, 4))
     assert resized({"input": images}, IMAGES, {"batch": 2, "width": 6})["input"].shape == (2, 3, 4, 6)
     assert resized({"input": images}, {0: "batch"}, {"batch": 2, "width": 6})["input"] is images
@@ -31,7 +31,7 @@ def test_channels_last_are_resized_where_their_height_and_width_are():
     [
         ({"logits": (2, 10)}, 0, None, "logits"),
         ({"features": (2, 64), "scores": (2, 10)}, 10, None, "scores"),
-        ({"centre": (2, 2), "scores": (2, 2)}, 2, None, None),  # of as many columns by chance
+        ({"centre": (2, 2), "scores": (2, 2)}, 2, None, None),  # as many columns as classes by chance
         ({"centre": (2, 2), "scores": (2, 2)}, 2, "scores", "scores"),
         ({"features": (2, 64), "scores": (2, 10)}, 0, None, None),  # boxes and scores look alike
         ({"features": (2, 64), "scores": (2, 10)}, 0, "scores", "scores"),
@@ -46,5 +46,5 @@ def test_channels_last_are_resized_where_their_height_and_width_are():
         ({}, 10, None, None),
     ],
 )
-def test_scores_are_the_output_that_is_named_or_sure_by_its_shape(shapes, classes, asked, found):
+def test_the_scores_are_the_output_that_is_asked_for_or_the_only_one_of_their_shape(shapes, classes, asked, found):
     assert scores_among(shapes, classes, asked) == found

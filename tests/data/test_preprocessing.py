@@ -19,7 +19,7 @@ def how(size=4, crop=4, interpolation="nearest", mean=(0, 0, 0), std=(1, 1, 1), 
 
 
 def striped(colors, width=1, height=4):
-    """One vertical stripe per colour."""
+    """Return an image with a vertical stripe for each colour."""
     row = np.repeat(np.array(colors, np.uint8), width, axis=0)
     return Image.fromarray(np.tile(row, (height, 1, 1)))
 
@@ -59,7 +59,7 @@ def test_a_small_image_is_enlarged():
 @pytest.mark.parametrize("size", [(7, 5), (5, 7), (1, 100), (100, 1), (333, 334), (3, 3)])
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
 def test_every_shape_comes_out_square_and_opaque(size, interpolation):
-    """An image that is all grey stays all grey: nothing outside it is ever seen."""
+    """An image that is all grey stays all grey, as nothing outside the image is read."""
     pixels = pixels_of(Image.new("RGB", size, GREY), how(6, 5, interpolation))
     assert pixels.shape == (3, 5, 5)
     assert pixels.dtype == np.uint8
@@ -90,7 +90,7 @@ def test_normalizing_agrees_with_torchvision():
 @pytest.mark.parametrize("size", [(40, 30), (30, 40), (64, 48), (50, 50), (37, 61), (61, 40), (12, 9)])
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
 def test_resizing_agrees_with_torchvision_to_the_pixel(size, interpolation):
-    """Models are trained with it."""
+    """Models are trained with torchvision's resizing."""
     from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Resize
 
     image = picture(np.random.default_rng(0).integers(0, 256, (*size, 3)))
@@ -105,7 +105,7 @@ def ramp(width, height):
 
 
 def test_stretching_ignores_the_proportions():
-    """As torchvision's Resize with a height and a width; then the middle."""
+    """Do as torchvision's Resize with a height and a width, then crop the middle."""
     from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Resize
 
     image = ramp(40, 30)
@@ -130,7 +130,7 @@ def test_padding_shows_the_whole_image_in_the_middle(width, height, rows, column
     assert (pixels[outside] == 114).all()
 
 
-def test_padding_to_a_rectangle_keeps_a_hair_visible():
+def test_padding_to_a_rectangle_keeps_a_very_thin_image_visible():
     pixels = pixels_of(Image.new("RGB", (1, 500), GREEN), how([10, 30], [10, 30], resize_mode="pad"))
     assert pixels.shape == (3, 10, 30)
     assert (pixels[1] == 255).sum() == 10  # one column
@@ -197,7 +197,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.get("resize_mode", str(len(settings))))
-def test_inference_reads_a_file_to_the_bit_as_validation_did(pets, samples_params, settings):
+def test_inference_and_validation_read_a_file_to_the_same_bits(pets, samples_params, settings):
     chosen = {
         "size": 20,
         "crop": 16,

@@ -28,11 +28,11 @@ def test_reading_normalizes_the_stored_bytes(samples, preprocessing):
     assert np.array_equal(samples.read_at(np.array([4, 3]))["input"], normalize(stored[[4, 3]], preprocessing))
 
 
-def test_more_samples_than_there_are_go_round(samples):
+def test_the_set_repeats_if_more_samples_are_asked_for_than_there_are(samples):
     assert np.array_equal(samples.cycled(23)["input"][21:], samples.cycled(2)["input"])
 
 
-def test_a_batch_that_was_read_takes_no_memory_any_more(samples):
+def test_no_map_of_a_batch_stays_open(samples):
     assert next(samples.batches(5))["input"].shape == (5, 3, 8, 8)
     assert str(samples.folder / input_file(0)) not in Path("/proc/self/maps").read_text()
 
@@ -78,7 +78,7 @@ def test_outputs_whose_size_depends_on_values_are_refused(samples):
     )
 
 
-def test_of_an_empty_set_there_are_zeros_of_the_right_shape(tmp_path, manifest):
+def test_an_empty_set_gives_zeros_of_the_right_shape(tmp_path, manifest):
     np.save(tmp_path / input_file(0), np.zeros((0, 3, 8, 8), np.uint8))
     empty = SampleSet(tmp_path, manifest.model_copy(update={"samples": ()}))
     assert empty.cycled(2)["input"].shape == (2, 3, 8, 8)
@@ -86,7 +86,7 @@ def test_of_an_empty_set_there_are_zeros_of_the_right_shape(tmp_path, manifest):
 
 
 @pytest.mark.parametrize(("layout", "axes"), [("nchw", {2: "height", 3: "width"}), ("nhwc", {1: "height", 2: "width"})])
-def test_where_height_and_width_are_follows_the_layout(samples, manifest, preprocessing, layout, axes):
+def test_the_axes_of_height_and_width_follow_the_layout(samples, manifest, preprocessing, layout, axes):
     changed = manifest.model_copy(update={"preprocessing": preprocessing.model_copy(update={"layout": layout})})
     assert SampleSet(samples.folder, changed).axes == {0: "batch"} | axes
 

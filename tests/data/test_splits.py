@@ -1,4 +1,3 @@
-import os
 import shutil
 from pathlib import Path
 
@@ -8,7 +7,6 @@ from support.paths import ROOT
 
 from enginery.cli.recipes import apply_recipe
 from enginery.core.errors import EngineryError
-from enginery.core.parallel import AHEAD, in_parallel
 from enginery.data.sample_set import SampleSet, input_file
 from enginery.data.sources import open_source
 from enginery.data.splits import shared_images, split, write_split
@@ -65,7 +63,7 @@ def test_a_split_is_written_in_order_and_read_back(pets, samples_params):
 
 
 def test_a_split_may_be_empty(pets, samples_params):
-    """Training is, where the weights are given."""
+    """The training split is empty if the weights are given."""
     write_split(open_source(samples_params(), Path("data")), [], samples_params(), Path("empty"))
     samples = SampleSet.open(Path("empty"))
     assert (len(samples), samples.labels.tolist(), list(samples.batches(4))) == (0, [], [])
@@ -79,41 +77,17 @@ def test_a_broken_image_is_named_and_leaves_no_half_split(pets, samples_params):
     assert list(Path("out").iterdir()) == []
 
 
-def test_results_come_in_order_and_only_a_few_ahead():
-    """The one who takes them may be slower than the workers."""
-    begun = []
-
-    def work(item):
-        begun.append(item)
-        return item * 10
-
-    taken = in_parallel(work, range(1000))
-    assert [next(taken) for _ in range(3)] == [0, 10, 20]
-    assert len(begun) < 3 + 2 * AHEAD * len(os.sched_getaffinity(0))
-    assert list(taken) == [item * 10 for item in range(3, 1000)]
-
-
-def test_an_error_in_a_worker_is_raised_and_stops_the_rest():
-    begun = []
-
-    def work(item):
-        begun.append(item)
-        raise EngineryError("broken")
-
-    with pytest.raises(EngineryError, match="broken"):
-        list(in_parallel(work, range(1000)))
-    assert len(begun) < 500
-
-
 def test_the_same_bytes_in_several_splits_are_reported(manifest):
-    def of(*samples):
+    def having(*samples):
         return manifest.model_copy(update={"samples": samples})
 
     first, second, third = manifest.samples[:3]
     copy = first.model_copy(update={"name": "a copy"})
-    assert shared_images({"validation": of(first, second), "calibration": of(third), "training": of()}) is None
-    assert shared_images({"validation": of(first, copy), "calibration": of(third)}) is None
-    assert shared_images({"validation": of(first, second), "calibration": of(third, copy)}) == (
+    assert (
+        shared_images({"validation": having(first, second), "calibration": having(third), "training": having()}) is None
+    )
+    assert shared_images({"validation": having(first, copy), "calibration": having(third)}) is None
+    assert shared_images({"validation": having(first, second), "calibration": having(third, copy)}) == (
         "1 images are in several splits under different names, byte for byte the same: "
         "image 0 (validation) and a copy (calibration)"
     )
@@ -127,7 +101,7 @@ def test_unlabeled_images_leave_no_labels(pets, samples_params):
 
 
 def test_the_stage_writes_all_splits_and_names_copies(pets, capsys):
-    """Of four images, two are the same."""
+    """Two of the four images are the same."""
     shutil.copyfile(pets / "dog/1.png", pets / "dog/2.png")
     shutil.copyfile(ROOT / "params.yaml", "params.yaml")
     recipe = Path("recipe.yaml")
@@ -145,4 +119,4 @@ def test_the_stage_writes_all_splits_and_names_copies(pets, capsys):
     assert len(set(hashes)) == 3
     apart = len({sample.sha256 for sample in splits["validation"].manifest.samples}) == 2
     assert ("MIND: 1 images are in several splits" in said) == apart
-    assert apart  # as seed 0 draws them
+    assert apart  # seed 0 puts them into different splits

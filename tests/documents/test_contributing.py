@@ -17,12 +17,12 @@ import numpy as np
 from enginery.engine.engine import open_engine
 from enginery.quantization.calibration.histogram import Histogram
 from enginery.quantization.calibration.thresholds import choose_amax
-from enginery.core.params import CalibrationParams, load_params
+from enginery.core.params.calibration import CalibrationParams
 values = np.random.default_rng(0).normal(size=100_000).astype(np.float32)
 values[0] = 50  # an outlier
 histogram = Histogram(2048)
 histogram.add(values)
-params = Params.read().calibration.model_copy(update={"method": "sigma"})
+params = CalibrationParams.read().model_copy(update={"method": "sigma"})
 CalibrationParams.model_validate(params.model_dump())
 assert 3.8 < choose_amax(histogram, params) < 4.4, choose_amax(histogram, params)
 """,
@@ -30,10 +30,10 @@ assert 3.8 < choose_amax(histogram, params) < 4.4, choose_amax(histogram, params
 import numpy as np, onnx, sys
 from pathlib import Path
 from onnx import numpy_helper
-from enginery.core.params import load_params, precision_params
-from enginery.graph.onnx_file import arbiter, run_graph
-from enginery.weight_only import quantize_weights
-keep = precision_params(Params.read(), "w8").keep
+from enginery.core.params.precisions import PrecisionParams
+from enginery.graph.as_written import open_as_written, run_graph
+from enginery.quantization.weight_only import quantize_weights
+keep = PrecisionParams.read_for("w8").keep
 before = onnx.load(sys.argv[1])
 onnx.save(quantize_weights(onnx.load(sys.argv[1]), keep), "w8.onnx")
 after = onnx.load("w8.onnx")
@@ -41,28 +41,30 @@ onnx.checker.check_model(after)
 size = lambda graph: sum(numpy_helper.to_array(tensor).nbytes for tensor in graph.graph.initializer)
 assert size(after) < 0.3 * size(before), (size(after), size(before))
 feeds = {"input": np.random.default_rng(0).normal(size=(4, 3, 8, 8)).astype(np.float32)}
-wanted, got = (run_graph(arbiter(Path(path)), feeds)["logits"] for path in (sys.argv[1], "w8.onnx"))
+wanted, got = (run_graph(open_as_written(Path(path)), feeds)["logits"] for path in (sys.argv[1], "w8.onnx"))
 error = np.linalg.norm(wanted - got) / np.linalg.norm(wanted)
 assert 1e-5 < error < 0.02, error
 """,
     "runtime": """
 import numpy as np, sys
 from pathlib import Path
-from enginery.core.params import InferenceParams, load_params
-from enginery.core.record import Manifest
-from enginery.engine.engine import Engine, build_engine
-from enginery.graph.onnx_file import arbiter, run_graph
+from enginery.core.params.build import BuildParams
+from enginery.core.params.inference import InferenceParams
+from enginery.data.manifest import Manifest
+from enginery.engine.build import build_engine
+from enginery.engine.engine import open_engine
+from enginery.graph.as_written import open_as_written, run_graph
 from enginery.engine.this_machine import describe_machine
 from enginery.engine.target import target_of
 onnx, machine = Path(sys.argv[1]), describe_machine("onnx_reference")
-params = Params.read()
+build = BuildParams.read()
 manifest = Manifest(source="x", inputs=("input",), preprocessing=None, class_names=(), samples=())
 inference = InferenceParams(threads=0, cuda_graph=False)
 folder = Path("engine")
-record = build_engine("fp32", onnx, target_of(machine, params.build.tensorrt), params.build, manifest, folder)
+record = build_engine("fp32", onnx, target_of(machine, build.tensorrt), build, manifest, folder)
 assert record.share_as_asked == 1
 feeds = {"input": np.random.default_rng(0).normal(size=(4, 3, 8, 8)).astype(np.float32)}
-wanted = run_graph(arbiter(onnx), feeds)["logits"]
+wanted = run_graph(open_as_written(onnx), feeds)["logits"]
 with open_engine(folder, machine, inference) as engine:
     got = engine.run(feeds)["logits"]
     engine.bind(feeds)()

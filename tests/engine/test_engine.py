@@ -19,7 +19,7 @@ from enginery.engine.runtimes import onnxruntime as onnxruntime_module
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
 from enginery.graph.as_written import open_as_written
-from enginery.graph.interface import read_blueprint
+from enginery.graph.read_interface import read_blueprint
 
 BLOBS = {"openvino": "engine.blob", "onnxruntime": "engine.onnx"}
 

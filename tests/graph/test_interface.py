@@ -7,8 +7,8 @@ from support.errors import error_of
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import Profile, Range
 from enginery.engine.gpu.cuda import POISON
-from enginery.graph.interface import FLOATS, interface_of, read_interface
 from enginery.graph.onnx_file import fixed_batch, load_graph
+from enginery.graph.read_interface import FLOATS, interface_of, read_interface
 
 PROFILE = Profile(batch=Range(min=1, opt=2, max=4))
 SIZED = Profile(batch=Range(min=1, opt=2, max=4), height=Range(min=8, opt=8, max=16))

@@ -6,7 +6,7 @@ from support.errors import error_of
 from support.tensors import noise, sizes_of
 
 from enginery.core.params.build import Profile, Range
-from enginery.graph.interface import interface_of
+from enginery.graph.read_interface import interface_of
 from enginery.model.adopt import adopt_graph
 
 BATCH = Profile(batch=Range(min=1, opt=2, max=8))

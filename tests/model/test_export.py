@@ -7,8 +7,8 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import Profile, Range
 from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.interface import interface_of, read_interface
 from enginery.graph.onnx_file import save_graph
+from enginery.graph.read_interface import interface_of, read_interface
 from enginery.model.export import export_model, require_names
 from enginery.model.source_model import run_model
 

@@ -198,7 +198,7 @@ def single(place):
     return {each for name in content for each in single(f"{place}.{name}")} if isinstance(content, dict) else {place}
 
 
-@pytest.mark.parametrize("name", BY_FILE.keys() - {"machine"})
+@pytest.mark.parametrize("name", sorted(BY_FILE.keys() - {"machine"}))
 def test_a_stage_lists_exactly_the_parameters_that_it_reads(name):
     read = {part for place in parameters_read(tree_of(name)) for part in USED_PARTS.get((name, place), {place})}
     if name == "convert":

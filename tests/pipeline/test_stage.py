@@ -1,4 +1,4 @@
-"""How stages end: one line and exit code 1 for what a user can cause."""
+"""A stage ends with one line and exit code 1 for what a user can cause."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def test_arguments_reach_the_stage_with_their_types(arguments):
         (KeyboardInterrupt(), "stage: interrupted; nothing half-written was kept. Run `dvc repro` again to go on."),
     ],
 )
-def test_what_a_user_can_cause_is_one_line(arguments, error, line):
+def test_an_error_that_a_user_can_cause_is_one_line(arguments, error, line):
     def stage() -> None:
         """Fail."""
         raise error

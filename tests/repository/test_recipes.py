@@ -1,4 +1,4 @@
-"""The recipes for images that the user brings, on small files of the same shape."""
+"""The recipes for the user's own images, on small files of the same layout."""
 
 import shutil
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_cats_and_dogs_as_soon_as_the_files_are_there(project, monkeypatch):
 
 
 def test_cats_and_dogs_to_the_gate(tmp_path, monkeypatch):
-    """All stages, in the precision with the longest chain; of images of 32 pixels, where the recipe's are of 224."""
+    """Run all stages for the precision with the longest chain, on images of 32 pixels instead of the recipe's 224."""
     small_project(tmp_path, monkeypatch, "int8")
     photos("data/images/cats-and-dogs/cat", 20)
     photos("data/images/cats-and-dogs/dog", 20)

@@ -1,4 +1,4 @@
-"""What is installed is what was tried: every version is pinned, and the lock agrees with pyproject.toml."""
+"""Each version is pinned, and the lock agrees with pyproject.toml, so that what is installed was tested."""
 
 import re
 import tomllib
@@ -16,7 +16,7 @@ LOCK = (ROOT / "requirements.lock").read_text()
 
 
 def locked():
-    """The locked versions by name: one, or one per platform."""
+    """Return the locked versions by name: one, or one for each platform."""
     versions = {}
     for name, version in re.findall(r"(?m)^([A-Za-z0-9._-]+)(?:\[[^]]*])?==([^ ;\\]+)", LOCK):
         versions.setdefault(canonicalize_name(name), set()).add(version)
@@ -46,8 +46,7 @@ def test_every_locked_package_has_its_version_and_hashes():
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "requirements.lock"])
-def test_nothing_comes_from_an_address_of_its_own(name):
-    """Everything comes from the index that pip is set up with."""
+def test_each_package_comes_from_the_index_that_pip_is_set_up_with(name):
     text = (ROOT / name).read_text()
     assert "://" not in text
     assert not re.search(r"(?m)^\s*(-i|-f|--index-url|--extra-index-url|--find-links)\b", text)

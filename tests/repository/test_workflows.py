@@ -1,4 +1,4 @@
-"""The workflows against GitHub's schema, and what they do beside calling make."""
+"""Check the workflows by GitHub's schema, and what they do besides calling make."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ def steps_of(path):
     return {name: job["steps"] for name, job in jobs.items()}
 
 
-def test_github_would_take_them():
+def test_the_workflows_follow_githubs_schema():
     program = "from check_jsonschema import main; main()"
     command = [sys.executable, "-c", program, "--builtin-schema", "vendor.github-workflows", *map(str, WORKFLOWS)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -25,7 +25,7 @@ def test_github_would_take_them():
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_jobs_end_and_actions_are_pinned(path):
+def test_jobs_have_a_time_limit_and_actions_are_pinned(path):
     jobs = YAML(typ="safe").load(path.read_text())["jobs"]
     assert all(job["timeout-minutes"] <= 180 for job in jobs.values())
     actions = re.findall(r"uses: (\S+)", path.read_text())
@@ -33,7 +33,7 @@ def test_jobs_end_and_actions_are_pinned(path):
     assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", action) for action in actions)
 
 
-def test_ci_runs_what_anybody_runs():
+def test_ci_runs_the_commands_that_anybody_can_run():
     jobs = steps_of(ROOT / ".github/workflows/ci.yml")
     last = {name: steps[-1] for name, steps in jobs.items()}
     assert last == {"test": {"run": "bash .ci/run"}, "documents": {"run": "make verify-documents"}}
@@ -63,7 +63,7 @@ def git(folder, *arguments):
 
 @pytest.fixture
 def runners(tmp_path, monkeypatch):
-    """Two clones of one repository, on machines on which git does not know who works there."""
+    """Two clones of one repository, on machines whose git has no name of a user."""
     for name, value in {"HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}.items():
         monkeypatch.setenv(name, value)
     origin, seed = tmp_path / "origin", tmp_path / "seed"
@@ -76,7 +76,7 @@ def runners(tmp_path, monkeypatch):
     git(seed, "add", ".")
     git(seed, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "a project")
     git(seed, "push", "-q", str(origin), "main")
-    for name in ("one", "other"):  # as shallow as a workflow's checkout
+    for name in ("one", "other"):  # as a workflow's checkout
         git(tmp_path, "clone", "-q", "--depth=1", origin.as_uri(), str(tmp_path / name))
     return tmp_path / "one", tmp_path / "other"
 
@@ -95,7 +95,7 @@ def keep(runner):
 
 
 def test_two_runners_that_end_at_once_keep_both_nights(runners):
-    """Of one kind of machine, in their first night and in their second: the worst there can be."""
+    """Both are the same kind of machine, in their first night and in their second: the hardest case."""
     one, other = runners
     for night in ("first", "second"):
         record(one, f"{night}, one", f"{night}, one's")
@@ -111,7 +111,7 @@ def test_two_runners_that_end_at_once_keep_both_nights(runners):
     assert git(other, "log", "-1", "--format=%an %s").startswith("nightly The night of 20")
 
 
-def test_two_kinds_of_machine_do_not_meet(runners):
+def test_two_kinds_of_machine_do_not_conflict(runners):
     one, other = runners
     record(one, "a night", "one's", "cpu")
     record(other, "a night", "other's", "gpu")
@@ -119,7 +119,7 @@ def test_two_kinds_of_machine_do_not_meet(runners):
     assert (other / "history/cpu/good.json").read_text() == "one's\n"
 
 
-def test_only_the_history_is_committed_and_the_rest_stays_as_it_lies(runners):
+def test_only_the_history_is_committed_and_other_files_stay_as_they_are(runners):
     one, _ = runners
     record(one, "a night", "one's")
     assert keep(one).returncode == 0
@@ -130,7 +130,7 @@ def test_only_the_history_is_committed_and_the_rest_stays_as_it_lies(runners):
     assert keep(one).stdout == "no night to keep\n"
 
 
-def test_a_history_that_cannot_be_pushed_is_said_and_stays_committed(runners):
+def test_a_history_that_cannot_be_pushed_is_an_error_and_stays_committed(runners):
     one, _ = runners
     record(one, "a night", "one's")
     git(one, "remote", "set-url", "origin", "/nowhere")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from enginery.core.errors import EngineryError
-from enginery.graph.interface import read_blueprint
+from enginery.graph.read_interface import read_blueprint
 from enginery.speed.contenders import _captured, onnxruntime_session, pytorch_contender, require_possible
 
 IMAGES = {"input": np.random.default_rng(0).normal(0, 1, (2, 3, 8, 8)).astype(np.float32)}

@@ -10,7 +10,7 @@ PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 
 
 def run_gate(folder, **failures):
-    """A project whose precisions failed like this."""
+    """Run the gate of a project whose precisions failed like this."""
     verdict = Verdict(recommended="fp32", failures={name: failures.get(name, ()) for name in PRECISIONS})
     verdict.write(folder / "verdict.json")
     gate(folder / "verdict.json", Path("summary.md"))

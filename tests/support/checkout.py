@@ -38,6 +38,15 @@ class Project:
     def repro(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self.run("dvc", "repro", *arguments)
 
+    def copy(self, root: Path) -> "Project":
+        """Return a copy that has its own files. Large ones are linked: nothing writes into a file that is there."""
+
+        def link_or_copy(source: str, target: str) -> None:
+            (os.link if Path(source).stat().st_size > 1_000_000 else shutil.copy2)(source, target)
+
+        shutil.copytree(self.root, root, symlinks=True, copy_function=link_or_copy)
+        return Project(root)
+
     def set(self, **changes: object) -> None:
         """Set dotted parameters; None removes."""
         yaml = YAML()

@@ -1,4 +1,4 @@
-"""The command `enginery` as a user runs it: in a process of its own."""
+"""Run the command `enginery` as a user does, in a process of its own."""
 
 import fcntl
 import os
@@ -12,7 +12,7 @@ from support.paths import ROOT
 
 
 def enginery(*arguments, cwd=ROOT, **more):
-    """What it prints, and its exit code; `more` is added to the environment."""
+    """Return what it prints, and its exit code. `more` is added to the environment."""
     return subprocess.run(
         [sys.executable, "-m", "enginery.cli", *map(str, arguments)],
         cwd=cwd,
@@ -24,7 +24,7 @@ def enginery(*arguments, cwd=ROOT, **more):
 
 
 def on_a_terminal(*arguments, cwd=ROOT, both=True, **more):
-    """What a person sees: standard output, or if not both only what goes to standard error."""
+    """Return what a terminal shows: both outputs, or only standard error if not `both`."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     child = subprocess.Popen(

@@ -11,7 +11,7 @@ REMOVED = object()
 
 
 def written(folder, changes):
-    """The repository's own parameters with some changed, by dotted path."""
+    """Write the project's own parameters with some changed, by dotted path."""
     content = copy.deepcopy(VALID)
     for place, value in changes.items():
         *sections, name = place.split(".")

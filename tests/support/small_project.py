@@ -13,7 +13,7 @@ from enginery.engine.record import EngineRecord
 from enginery.regression.verdict import Verdict
 from support.checkout import checkout
 
-PRECISION = "int8"  # its chain is the longest; the others' is the same without calibration
+PRECISION = "int8"  # its chain is the longest: other precisions have the same chain without calibration
 STAGES = ("machine", "samples", "weights", "export", "simplify", "reference", "calibrate")
 PER_PRECISION = ("convert", "build", "validate", "benchmark", "trace")
 TINY = """
@@ -43,7 +43,7 @@ def lay_over(*recipes):
 
 
 def run_stages(monkeypatch, *stages, only=PRECISION):
-    """As dvc.yaml calls them, but in one process: importing PyTorch for each would take longer than the rest."""
+    """Run stages as dvc.yaml calls them, but in one process, as importing PyTorch for each would take longest."""
     written = YAML(typ="safe").load(Path("dvc.yaml"))["stages"]
     precision = YAML(typ="safe").load(Path("params.yaml"))["precisions"][only]
     for stage in stages:

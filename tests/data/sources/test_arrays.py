@@ -57,7 +57,7 @@ def test_pixels_are_mapped_and_not_loaded(opened):
     np.savez(NPZ, images=COLORS)
     source = opened(NPZ)
     assert isinstance(source._images, np.memmap)
-    assert np.array_equal(source.prepare(4, AS_IS).pixels, COLORS[4])  # though its unpacked file has no name any more
+    assert np.array_equal(source.prepare(4, AS_IS).pixels, COLORS[4])  # although the unpacked file has lost its name
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from enginery.core.errors import EngineryError
 from enginery.data.preprocessing import decode
 
 RED, BLUE, WHITE = (255, 0, 0), (0, 0, 255), (255, 255, 255)
-ORIENTATION, OFFSET = 0x0112, 0x0201  # the second where a thumbnail begins
+ORIENTATION, THUMBNAIL = 0x0112, 0x0201  # tags of EXIF
 ASCII, LONG = 2, 4  # types of tags
 DEEP = np.array([[[0, 257, 25700], [65535, 511, 255]]], np.uint16)  # their upper bytes: 0, 1, 100; 255, 1, 0
 SHALLOW = [[0, 1, 100], [255, 1, 0]]
@@ -20,7 +20,7 @@ GREY, GREY_ALPHA, RGB, RGB_ALPHA = 0, 4, 2, 6  # PNG's colour types
 
 
 def striped(colors, width=1, height=4):
-    """One vertical stripe per colour."""
+    """Return an image with a vertical stripe for each colour."""
     row = np.repeat(np.array(colors, np.uint8), width, axis=0)
     return Image.fromarray(np.tile(row, (height, 1, 1)))
 
@@ -30,7 +30,7 @@ def picture(array, mode="RGB"):
 
 
 def png(path, values, color_type, transparency=b""):
-    """A PNG of 16 bits, most of which Pillow cannot write."""
+    """Write a PNG of 16 bits. Pillow cannot write most kinds of these."""
 
     def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -43,7 +43,7 @@ def png(path, values, color_type, transparency=b""):
 
 
 def tiff(path, values, photometric, sample_format=1):
-    """An uncompressed TIFF of one strip: directory, bits per sample, pixels."""
+    """Write an uncompressed TIFF of one strip: directory, bits per sample, pixels."""
     height, width, samples = values.shape
     place = 8 + 2 + 11 * 12 + 4
     bits = struct.pack(f"<{samples}H", *[values.dtype.itemsize * 8] * samples)
@@ -76,7 +76,7 @@ def decoded(path):
     ("orientation", "undo"),
     [
         (3, Image.Transpose.ROTATE_180),
-        (6, Image.Transpose.ROTATE_90),  # the camera was turned right: stored lying, to be seen standing
+        (6, Image.Transpose.ROTATE_90),  # the camera was turned right: stored as a landscape, shown as a portrait
         (8, Image.Transpose.ROTATE_270),
         (2, Image.Transpose.FLIP_LEFT_RIGHT),
     ],
@@ -92,7 +92,7 @@ def test_a_photo_is_turned_as_its_exif_says(tmp_path, orientation, undo):
 @pytest.mark.parametrize("mode", ["L", "I;16", "P", "RGBA", "CMYK", "RGB"])
 @pytest.mark.parametrize("orientation", [1, 3, 5, 6, 7, 8])
 def test_an_uncompressed_tiff_is_turned_pixel_by_pixel(tmp_path, orientation, mode):
-    """Of another height than width: by their names, Pillow reads the rows of those as long as they become."""
+    """The image is not square: Pillow would read rows of their later length if it opened the file by its name."""
     grey = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
     image = Image.fromarray(grey.astype(np.uint16) << 8) if mode == "I;16" else Image.fromarray(grey).convert(mode)
     exif = Image.Exif()
@@ -111,10 +111,10 @@ def test_a_photo_whose_exif_makes_no_sense_stays_as_it_is(tmp_path, name, block)
     assert np.abs(decoded(tmp_path / name)[8, 8].astype(int) - RED).max() < 5
 
 
-def test_a_photo_of_which_only_another_tag_makes_no_sense_is_turned(tmp_path):
+def test_a_photo_is_turned_although_another_tag_makes_no_sense(tmp_path):
     exif = turned()
-    exif[OFFSET] = 8
-    block = exif.tobytes().replace(struct.pack(">HHI", OFFSET, LONG, 1), struct.pack(">HHI", OFFSET, ASCII, 1))
+    exif[THUMBNAIL] = 8
+    block = exif.tobytes().replace(struct.pack(">HHI", THUMBNAIL, LONG, 1), struct.pack(">HHI", THUMBNAIL, ASCII, 1))
     striped([RED, BLUE]).save(tmp_path / "photo.png", exif=block)
     with Image.open(tmp_path / "photo.png") as opened, pytest.raises(struct.error):
         ImageOps.exif_transpose(opened)
@@ -174,7 +174,7 @@ def test_sixteen_bits_with_transparency(tmp_path):
 
 
 def test_a_transparent_grey_of_sixteen_bits_shows_white_paper(tmp_path):
-    """Of two that are alike in eight bits, the one."""
+    """Only one of two shades is transparent that are alike in eight bits."""
     png(tmp_path / "grey.png", np.array([[[25700], [25701], [0]]]), GREY, struct.pack(">H", 25700))
     assert decoded(tmp_path / "grey.png")[0, :, 0].tolist() == [255, 100, 0]
 
@@ -197,7 +197,7 @@ SHADOW = Image.fromarray(np.array([[[0, 0, 0, 0], [0, 0, 0, 51], [0, 0, 0, 255]]
 
 @pytest.mark.parametrize("image", [SHADOW, SHADOW.convert("LA"), SHADOW.quantize(3)], ids=["RGBA", "LA", "palette"])
 def test_what_is_transparent_shows_white_paper(tmp_path, image):
-    """And not the colour that happens to be stored beneath it."""
+    """The colour that is stored beneath does not show."""
     image.save(tmp_path / "image.png")
     assert decoded(tmp_path / "image.png")[0].tolist() == [[255] * 3, [204] * 3, [0] * 3]
 
@@ -214,7 +214,7 @@ def test_a_transparent_color_shows_white_paper(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["moving.gif", "moving.webp", "pages.tif", "moving.png"])
-def test_of_several_frames_the_first_counts(tmp_path, name):
+def test_only_the_first_of_several_frames_counts(tmp_path, name):
     lossless = {"lossless": True} if name.endswith("webp") else {}
     frames = [Image.new("RGB", (4, 4), color) for color in (RED, BLUE)]
     frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:], **lossless)
@@ -222,7 +222,7 @@ def test_of_several_frames_the_first_counts(tmp_path, name):
 
 
 def test_a_ycck_jpeg_has_the_right_colors(tmp_path):
-    """What Photoshop writes: inverted CMYK whose first three are stored as luma and chroma."""
+    """Photoshop writes inverted CMYK whose first three channels are stored as luma and chroma."""
     inks = Image.merge("CMYK", [Image.new("L", (16, 16), ink) for ink in (30, 220, 140, 0)])
     cyan, magenta, yellow, black = inks.split()
     luma_chroma = Image.merge("RGB", (cyan, magenta, yellow)).convert("YCbCr").split()

@@ -43,7 +43,7 @@ def test_a_folder_without_images_is_refused(pets, samples_params):
         open_source(samples_params("data/empty"), Path("data"))
 
 
-def test_files_that_are_no_images_by_their_names_are_told_and_left_out(pets, samples_params, capsys):
+def test_files_that_are_no_images_by_their_names_are_left_out_and_counted(pets, samples_params, capsys):
     (pets / "cat" / "phone.HEIC").write_bytes(b"a photo of another kind")
     (pets / "cat" / "deeper" / "readme").touch()
     open_source(samples_params(), Path("data"))
@@ -52,7 +52,7 @@ def test_files_that_are_no_images_by_their_names_are_told_and_left_out(pets, sam
     )
 
 
-def test_links_that_are_not_followed_are_told_and_left_out(pets, samples_params, capsys):
+def test_links_that_are_not_followed_are_left_out_and_counted(pets, samples_params, capsys):
     (pets / "cat/notes.txt").unlink()
     (pets / "cat" / "lost.jpg").symlink_to("nowhere.jpg")
     (pets / "cat" / "more").symlink_to(Path("../dog"))
@@ -77,7 +77,7 @@ def test_the_digits_are_scaled_to_the_full_range(preprocessing):
     first = digits.prepare(0, preprocessing)
     assert first.sample.label == 0
     assert first.pixels.shape == (3, 8, 8)
-    assert first.pixels.max() == round(15 * 255 / 16)  # of 16 shades, this zero uses all but the last
+    assert first.pixels.max() == round(15 * 255 / 16)  # this digit uses all of the 16 shades but the last
     assert np.array_equal(first.pixels[0], first.pixels[2])
 
 
@@ -100,7 +100,7 @@ def test_images_beside_class_folders_are_refused(pets, samples_params):
 
 
 def test_a_list_of_classes_gives_their_order(pets, samples_params, preprocessing):
-    """The classes of the model that have no folder here are still classes."""
+    """A class of the model is one even if it has no folder here."""
     source = open_source(samples_params(class_names=("dog", "bird", "cat")), Path("data"))
     assert [sample.label for sample in prepared(source, preprocessing)] == [2, 2, 0]
     assert source.class_names == ("dog", "bird", "cat")

@@ -45,7 +45,7 @@ def test_names_and_numbers_mean_places_in_the_list(labels, written):
 
 @pytest.mark.parametrize("places", [("0.0", "11.0"), ("0.", "11.00"), ("0", "11.0")], ids=str)
 def test_whole_numbers_may_be_written_with_a_fraction(labels, places):
-    """As pandas does where a column had gaps: as names they would count as 0.0, 1.0, 10.0, 11.0, 2.0."""
+    """pandas writes them so if a column had gaps. Sorted as names they would be 0.0, 1.0, 10.0, 11.0, 2.0."""
     table = "path,label\npets/dog/1.png,{}\npets/cat/b.JPG,{}\n".format(*places)
     assert labels(table) == ([0, 11], tuple(map(str, range(12))))
     assert labels(table, class_names=tuple("abcdefghijkl"))[0] == [0, 11]

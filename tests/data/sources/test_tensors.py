@@ -48,7 +48,7 @@ def test_a_split_is_read_back_as_it_came(params):
     assert samples.manifest.preprocessing is None
 
 
-def test_without_labels_there_are_no_classes_but_those_that_are_listed(params):
+def test_arrays_without_labels_have_only_the_classes_that_are_listed(params):
     np.savez(NPZ, ids=IDS)
     assert opened(params()).class_names == ()
     assert opened(params(class_names=("cat", "dog"))).class_names == ("cat", "dog")
@@ -73,7 +73,7 @@ def test_another_machines_byte_order_is_read(params):
     assert (read.tolist(), read.dtype.isnative) == ([[3, 4], [1.5, 2]], True)
 
 
-def test_samples_are_told_apart_by_all_their_inputs(params):
+def test_the_hash_of_a_sample_covers_all_its_inputs(params):
     np.savez(NPZ, ids=np.zeros((3, 2), np.int64), mask=np.array([[True], [False], [True]]))
     write_split(opened(params()), [0, 1, 2], params(), Path("split"))
     first, second, third = (sample.sha256 for sample in SampleSet.open(Path("split")).manifest.samples)
@@ -118,7 +118,7 @@ def test_a_sample_that_is_no_number_is_named(params, value):
 
 
 def test_a_set_is_not_loaded_to_be_split(params):
-    """Memory by tracemalloc, which sees what NumPy allocates and no maps."""
+    """Measured by tracemalloc, which counts what NumPy allocates, but no maps."""
     np.savez(NPZ, x=np.ones((2000, 4096), np.float32))  # 33 MB
     tracemalloc.start()
     write_split(opened(params()), range(1500), params(), Path("split"))

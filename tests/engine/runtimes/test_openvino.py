@@ -9,7 +9,7 @@ from enginery.core.params.build import Profile, Range
 from enginery.engine.runtimes import load_runtime
 from enginery.engine.this_machine import find_cpu
 from enginery.graph.as_written import open_as_written
-from enginery.graph.interface import read_blueprint
+from enginery.graph.read_interface import read_blueprint
 
 INSTRUCTIONS = find_cpu().capability
 # Without VNNI, an x86 CPU adds two products of eight bits in 16 bits: larger weights would saturate there.

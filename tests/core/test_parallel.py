@@ -1,0 +1,31 @@
+import os
+
+import pytest
+
+from enginery.core.errors import EngineryError
+from enginery.core.parallel import AHEAD, in_parallel
+
+
+def test_results_come_in_order_and_only_a_few_ahead():
+    started = []
+
+    def work(item):
+        started.append(item)
+        return item * 10
+
+    taken = in_parallel(work, range(1000))
+    assert [next(taken) for _ in range(3)] == [0, 10, 20]
+    assert len(started) < 3 + 2 * AHEAD * len(os.sched_getaffinity(0))
+    assert list(taken) == [item * 10 for item in range(3, 1000)]
+
+
+def test_an_error_in_a_worker_is_raised_and_stops_the_rest():
+    started = []
+
+    def work(item):
+        started.append(item)
+        raise EngineryError("broken")
+
+    with pytest.raises(EngineryError, match="broken"):
+        list(in_parallel(work, range(1000)))
+    assert len(started) < 500
