@@ -1,4 +1,4 @@
-"""What depends on a parameter, or on a file that `machine` writes: the stages that list it, and all that follow them.
+"""List what depends on a parameter, or on a file that `machine` writes: the stages that read it, and their followers.
 
 The content of files decides whether a follower really runs, which test_pipeline.py shows on the running pipeline.
 """

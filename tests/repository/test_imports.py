@@ -1,4 +1,4 @@
-"""What importing costs and needs, each in a fresh interpreter; and which room may import which."""
+"""Check what importing costs and needs, each in a fresh interpreter, and which room imports which."""
 
 import ast
 import graphlib
