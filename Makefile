@@ -28,7 +28,7 @@ verify-gpu: $(READY)  ## on a machine with an NVIDIA GPU: check what only a GPU 
 	pytest -x -s tests/verify_gpu.py
 
 verify-documents: $(READY)  ## run the commands of README and docs, the recipes and the benchmarks, shortened to minutes
-	pytest tests/documents_at_length.py
+	pytest tests/documents/at_length.py
 
 check: $(READY)  ## lint, format and types
 	ruff check .

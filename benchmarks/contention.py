@@ -18,8 +18,7 @@ from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
 from enginery.report.evidence import Evidence, Findings
 from enginery.report.noise import reasons
-from enginery.speed.layer_times import Trace
-from enginery.speed.records import Benchmark
+from enginery.speed.records import Benchmark, Trace
 
 PRECISION = "int8"
 ENGINE = Path("artifacts/engines") / PRECISION

@@ -8,7 +8,7 @@ from enginery.core.user_files import WEIGHTS_WITHOUT_FILE, user_calibration, use
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
 from enginery.engine.tools import describe_tools
-from enginery.model.user_code import files_of_model
+from enginery.model.user_code import files_named_in, fingerprint
 from enginery.pipeline.code import code_of_stages
 from enginery.pipeline.stage import run_stage
 from enginery.quantization.dialect import dialect_of
@@ -26,7 +26,8 @@ def machine(
     dialect_of(described.runtime, described.device, described.capability).write_if_new(dialect)
     describe_tools().write_if_new(tools)
     runtimes = {described.runtime, *({ONNXRUNTIME} & set(params.benchmark.baselines))}
-    model = files_of_model(params.model.source, params.model.arguments) if params.model.is_factory else {}
+    users = params.model
+    model = fingerprint(users.source) | files_named_in(users.arguments) if users.is_factory else {}
     for stage, its_code in code_of_stages(runtimes, model).items():
         its_code.write_if_new(code / f"{stage}.json")
     print(f"{described.runtime} {described.runtime_version} on {described.device_name}, {described.cores} cores")

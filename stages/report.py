@@ -59,9 +59,8 @@ def report(
         temporary.write_text(render_page(findings, background, failures, trend_rows(nights)), encoding="utf-8")
     with new_file(summary) as temporary:
         temporary.write_text(write_summary(findings, failures) + trend_section(nights))
-    Measurements(machine=findings.machine, precisions=tuple(entry.measured for entry in findings.precisions)).write(
-        measurements
-    )
+    measured = tuple(entry.measured for entry in findings.precisions)
+    Measurements(machine=findings.machine, precisions=measured).write(measurements)
     chosen = recommend(findings)
     Verdict(recommended=chosen.precision if chosen else None, failures=failures).write(verdict)
     print(f"{sentence(findings).replace('*', '')}\nMore in {page}")

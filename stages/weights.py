@@ -37,11 +37,7 @@ def weights(data: Path, models: Path, training: Path, weights: Path) -> None:
             torch.save(model.state_dict(), file)
             parameters = sum(parameter.numel() for parameter in model.parameters())
         record = Weights(
-            model=params.source,
-            arguments=params.arguments,
-            source=source.source,
-            classes=classes,
-            sha256=sha256(file),
+            model=params.source, arguments=params.arguments, source=source.source, classes=classes, sha256=sha256(file)
         )
         record.write(unfinished / WEIGHTS_RECORD)
     print(f"{record.model}: {parameters:,} parameters, weights from {record.source}")

@@ -37,9 +37,8 @@ from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.quantization.cast import cast
 from enginery.quantization.quantize import quantize
 from enginery.speed.isolated import measure_engine_isolated
-from enginery.speed.layer_times import Trace
 from enginery.speed.machine_pace import pace_meter
-from enginery.speed.records import SAME_PACE
+from enginery.speed.records import SAME_PACE, Trace
 
 PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
 KEEP = Keep(op_types=(), nodes=())
@@ -261,9 +260,13 @@ def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact,
     batch, engine = 2048, tmp_path / "engine"
     large = exact.model_copy(update={"profile": Profile(batch=Range(min=1, opt=batch, max=batch))})
     build_engine("fp32", graphs["fp32"], target_of(machine, large.tensorrt), large, manifest, engine)
-    with open_engine(engine, machine, PLAIN) as opened:
-        call = opened.bind(samples.cycled(batch))
-        compute = statistics.median([call() for _ in range(30)][10:]) * 1000
+
+    def milliseconds_of_compute():
+        with open_engine(engine, machine, PLAIN) as opened:
+            call = opened.bind(samples.cycled(batch))
+            return statistics.median([call() for _ in range(30)][10:]) * 1000
+
+    before = milliseconds_of_compute()
     machine.write(tmp_path / "machine.json")
     arguments = {
         "precision": "fp32",
@@ -276,6 +279,7 @@ def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact,
     # In a process of its own: CUDA must not have started before the stage changes its settings.
     subprocess.run([sys.executable, "-m", "stages.trace", *options], check=True)
     trace = Trace.read(tmp_path / "trace.json")
+    compute = min(before, milliseconds_of_compute())  # what else runs on the machine slows one of the two
     print(f"{trace.milliseconds:.3f} ms of layers, {compute:.3f} ms of compute")
     assert 0.7 < trace.milliseconds / compute < 3
     assert {layer.name for layer in EngineRecord.read(engine / "engine.json").layers if layer.computes} <= {

@@ -21,11 +21,9 @@ def accuracy_of(outputs: Outputs, labels: NDArray[np.int64] | None, scores: str 
 
 
 def compare(wanted: Outputs, got: Outputs, scores: str | None = None) -> Errors:
-    """Return the errors of `got`: for each figure the worst value among the outputs.
-
-    `scores` names the output with a number for each class, if there is one. Here and in `spread`, samples are read in
-    blocks, because the outputs may be mapped files that are larger than memory.
-    """
+    """Return the errors of `got`: for each figure the worst value among the outputs. `scores` names the output with a
+    number for each class, if there is one. Here and in `spread`, samples are read in blocks, because the outputs may be
+    mapped files that are larger than memory."""
     all_errors = [_errors(wanted[name], got[name]) for name in wanted]
     agreement = np.mean(_top_classes(wanted[scores]) == _top_classes(got[scores])) if scores else None
     return Errors(
@@ -43,8 +41,7 @@ def _errors(wanted: Values, got: Values) -> Errors:
     """Return the errors of one output, in double precision. NaN and infinity are counted, and then taken as zero."""
     blocks = [_errors_of_block(wanted[block], got[block]) for block in _blocks(wanted)]
     largest, means, differences, sizes, cosines, nonfinite = (list(column) for column in zip(*blocks, strict=True))
-    shares = [len(each) / len(wanted) for each in cosines]
-    angles = np.concatenate(cosines)
+    shares, angles = [len(each) / len(wanted) for each in cosines], np.concatenate(cosines)
     return Errors(
         max_abs=max(largest),
         mean_abs=float(np.dot(means, shares)),
@@ -92,22 +89,14 @@ def spread(wanted: Outputs, got: Outputs, scores: str | None = None) -> Spread:
 
 def _norms(values: Values, minus: Values | None = None) -> NDArray[np.float64]:
     """Return the norm of each sample, or of its difference to the same sample of `minus`."""
-
-    def norms_of(block: slice) -> NDArray[np.float64]:
-        found = _finite(values[block]) if minus is None else _finite(values[block]) - _finite(minus[block])
-        norms: NDArray[np.float64] = np.linalg.norm(found.reshape(len(found), -1), axis=1)
-        return norms
-
-    return np.concatenate([norms_of(block) for block in _blocks(values)])
+    parts = (_finite(values[part]) - (0 if minus is None else _finite(minus[part])) for part in _blocks(values))
+    return np.concatenate([np.linalg.norm(part.reshape(len(part), -1), axis=1) for part in parts])
 
 
 def broken_thresholds(
     errors: Errors, accuracy_drop: float | None, limits: Thresholds, guessed_scores: str | None = None
 ) -> tuple[str, ...]:
-    """Return a sentence for each broken threshold. A figure that was not measured breaks none.
-
-    `guessed_scores` names the output that was used as scores only because of its shape.
-    """
+    """Return a sentence for each broken threshold. `guessed_scores` names an output that only looks like scores."""
     broken = []
     if errors.nonfinite:
         broken.append(f"{errors.nonfinite} outputs are NaN or infinite")
@@ -132,30 +121,26 @@ def origin_of_loss(graph_against_pytorch: Errors, engine_against_graph: Errors) 
 
 def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the cosine of each sample. Two zero vectors agree, a zero and a non-zero one do not."""
-    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    both_zero = (np.linalg.norm(a, axis=1) < TINY) & (np.linalg.norm(b, axis=1) < TINY)
-    cosines: NDArray[np.float64] = np.where(both_zero, 1.0, (a * b).sum(axis=1) / np.maximum(norms, TINY))
-    return cosines
+    norms = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
+    cosines = (a * b).sum(axis=1) / np.maximum(norms[0] * norms[1], TINY)
+    return np.where(np.maximum(*norms) < TINY, 1.0, cosines)
 
 
 def _margins_kept(wanted: Values, got: Values) -> NDArray[np.float64]:
     """Return for each sample the margin of PyTorch's answer in `got`, as a share of its margin in `wanted`."""
-
-    def shares_of(block: slice) -> NDArray[np.float64]:
+    shares = []
+    for block in _blocks(wanted):
         exact, found = _finite(wanted[block]), _finite(got[block])
         answers = exact.argmax(axis=1)
-        return _margins(found, answers) / np.maximum(_margins(exact, answers), TINY)
-
-    return np.concatenate([shares_of(block) for block in _blocks(wanted)])
+        shares.append(_margins(found, answers) / np.maximum(_margins(exact, answers), TINY))
+    return np.concatenate(shares)
 
 
 def _margins(scores: NDArray[np.float64], answers: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return by how much the score of each answer is above the best score of the other classes."""
-    answers = answers[:, None]
-    others = scores.copy()
-    np.put_along_axis(others, answers, -np.inf, axis=1)
-    margins: NDArray[np.float64] = np.take_along_axis(scores, answers, axis=1)[:, 0] - others.max(axis=1)
-    return margins
+    others, rows = scores.copy(), np.arange(len(scores))
+    others[rows, answers] = -np.inf
+    return np.asarray(scores[rows, answers] - others.max(axis=1))
 
 
 def _quantiles(values: NDArray[np.float64]) -> tuple[float, ...]:

@@ -5,9 +5,7 @@ from enginery.core.record import Record
 
 class Errors(Record):
     """The errors of one set of outputs against another, over all samples; the worst output counts for each figure.
-
-    `top1_agreement` is None if no output holds a score for each class.
-    """
+    `top1_agreement` is None if no output holds a score for each class."""
 
     max_abs: float
     mean_abs: float
@@ -37,10 +35,8 @@ class Resized(Record):
 
 class Spread(Record):
     """The distribution of errors over single images, as quantiles at `shares`: most images differ little, a few more.
-
     `margin_kept` compares margins, the lead of PyTorch's answer over the next best class: the engine's margin divided
-    by PyTorch's. 1 is unchanged, below 0 is another answer. It is empty if there is only one class.
-    """
+    by PyTorch's. 1 is unchanged, below 0 is another answer. It is empty if there is only one class."""
 
     shares: tuple[float, ...]
     relative_error: tuple[float, ...]

@@ -1,10 +1,8 @@
-"""Compare the outputs of PyTorch, of the typed graph and of the engine for the same samples.
+"""Compare the outputs of PyTorch, of the typed graph and of the engine for the same samples. Errors of the quantization
+and of the compiler look alike from outside. The graph, run without an optimizer, tells them apart: its error against
+PyTorch comes from the precision, the engine's error against the graph from the compiler."""
 
-An error of the quantization and an error of the compiler look alike from outside. The graph, run without an optimizer,
-tells them apart: the error between PyTorch and the graph comes from the precision, the error between the graph and the
-engine from the compiler.
-"""
-
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from enginery.accuracy.records import Resized, Spot, Validation
 from enginery.core.params.build import ENDS, Range
 from enginery.core.params.precisions import Thresholds
 from enginery.core.progress import progress
-from enginery.data.feeds import Feeds, Outputs, Run, resized, scores_among
+from enginery.data.feeds import Outputs, Run, resized, scores_among
 from enginery.data.sample_set import SampleSet, run_all
 from enginery.engine.engine import Engine
 from enginery.graph.as_written import open_as_written, run_graph
@@ -36,25 +34,20 @@ def validate_engine(
     """Validate an engine against `reference`, the outputs that `made_by` returned for the same samples."""
     precision, sizes, named = engine.record.precision, engine.record.profile.batch, engine.record.scores
     scores = scores_among({name: values.shape for name, values in reference.items()}, samples.classes, named)
-    as_written, whole = run_as_written(onnx), sizes.min > 1
+    model, whole = load_graph(onnx), sizes.min > 1
+    as_written = partial(run_graph, open_as_written(float32_twin(model) if uses_bf16(model) else model))
     graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph")
     compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine")
-    wanted_accuracy, graph_accuracy, got_accuracy = (
-        accuracy_of(outputs, samples.labels, scores) for outputs in (reference, graph, compiled)
-    )
-    engine_errors = compare(reference, compiled, scores)
-    graph_errors = compare(reference, graph, scores)
+    accuracies = [accuracy_of(outputs, samples.labels, scores) for outputs in (reference, graph, compiled)]
+    wanted_accuracy, graph_accuracy, got_accuracy = accuracies
+    engine_errors, graph_errors = compare(reference, compiled, scores), compare(reference, graph, scores)
     compiler_errors = compare(graph, compiled, scores)
-    spots = tuple(
-        check_spot(engine, samples, reference, compiled, size, spot_samples, scores) for size in spot_batches(sizes)
-    )
+    batches = spot_batches(sizes)
+    spots = tuple(check_spot(engine, samples, reference, compiled, size, spot_samples, scores) for size in batches)
     other_sizes = check_sizes(engine, as_written, samples)
     drop = None if wanted_accuracy is None or got_accuracy is None else wanted_accuracy - got_accuracy
     broken = broken_thresholds(engine_errors, drop, limits, None if samples.classes or named else scores)
-    for spot in spots:
-        broken += broken_at_batch(spot, limits)
-    for other in other_sizes:
-        broken += broken_at_size(other, limits)
+    broken += broken_at_batches(spots, limits) + broken_at_sizes(other_sizes, limits)
     return Validation(
         precision=precision,
         reference=made_by,
@@ -73,12 +66,6 @@ def validate_engine(
         broken=broken,
         spread=spread(reference, compiled, scores),
     )
-
-
-def run_as_written(onnx: Path) -> Run:
-    """Return a function that runs the graph without an optimizer; bf16 runs as its float32 twin."""
-    model = load_graph(onnx)
-    return partial(run_graph, open_as_written(float32_twin(model) if uses_bf16(model) else model))
 
 
 def spot_batches(sizes: Range) -> list[int]:
@@ -102,51 +89,47 @@ def check_spot(
     parts = progress(np.split(chosen, batches), f"at batch {batch}", batches, "calls")
     results = [engine.run(samples.read_at(part)) for part in parts]
     found = {name: np.concatenate([result[name] for result in results]) for name in results[0]}
-    labels = samples.labels
     return Spot(
         batch=batch,
         samples=len(chosen),
         errors=compare(_select(reference, chosen), found, scores),
-        accuracy=accuracy_of(found, None if labels is None else labels[chosen], scores),
+        accuracy=accuracy_of(found, None if samples.labels is None else samples.labels[chosen], scores),
         drift=compare(_select(compiled, chosen), found).relative,
     )
 
 
 def check_sizes(engine: Engine, as_written: Run, samples: SampleSet) -> tuple[Resized, ...]:
-    """Compare the engine with its graph at the smallest and the largest image size of its profile.
-
-    PyTorch is not needed: the export compared the graph with PyTorch at these sizes.
-    """
-    profile = engine.record.profile
-    if not profile.resizes:
-        return ()
-    feeds = samples.cycled(profile.batch.opt)
-    checks = []
-    for bound in ENDS:
-        other: Feeds = resized(feeds, samples.axes, profile.at(bound))
-        errors = compare(as_written(other), engine.run(other))
+    """Compare the engine with its graph at the smallest and the largest image size of its profile. PyTorch is not
+    needed: the export compared the graph with PyTorch at these sizes."""
+    checks, profile = [], engine.record.profile
+    for bound in ENDS if profile.resizes else ():
+        feeds = resized(samples.cycled(profile.batch.opt), samples.axes, profile.at(bound))
         sizes = {axis: size for axis, size in profile.at(bound).items() if axis != "batch"}
-        checks.append(Resized(sizes=sizes, errors=errors))
+        checks.append(Resized(sizes=sizes, errors=compare(as_written(feeds), engine.run(feeds))))
     return tuple(checks)
 
 
-def broken_at_batch(spot: Spot, limits: Thresholds) -> tuple[str, ...]:
-    """Return a sentence if the batch size changes the outputs. Accuracy has no limit here: the images are too few."""
-    if spot.errors.nonfinite:
-        return (f"at batch {spot.batch} {spot.errors.nonfinite} outputs are NaN or infinite",)
-    if not spot.drift <= limits.relative_error:
-        return (f"at batch {spot.batch} the outputs differ by {spot.drift:.2e} from those of the full set",)
-    return ()
+def broken_at_batches(spots: Iterable[Spot], limits: Thresholds) -> tuple[str, ...]:
+    """Return a sentence for each batch size that changes the outputs. Accuracy has no limit: the images are too few."""
+    broken = []
+    for spot in spots:
+        if spot.errors.nonfinite:
+            broken.append(f"at batch {spot.batch} {spot.errors.nonfinite} outputs are NaN or infinite")
+        elif not spot.drift <= limits.relative_error:
+            broken.append(f"at batch {spot.batch} the outputs differ by {spot.drift:.2e} from those of the full set")
+    return tuple(broken)
 
 
-def broken_at_size(check: Resized, limits: Thresholds) -> tuple[str, ...]:
-    """Return a sentence if the engine and its graph differ at this image size."""
-    where = ", ".join(f"{axis} {size}" for axis, size in check.sizes.items())
-    if check.errors.nonfinite:
-        return (f"at {where} {check.errors.nonfinite} outputs are NaN or infinite",)
-    if not check.errors.relative <= limits.relative_error:
-        return (f"at {where} the engine differs by {check.errors.relative:.2e} from the graph it was made of",)
-    return ()
+def broken_at_sizes(checks: Iterable[Resized], limits: Thresholds) -> tuple[str, ...]:
+    """Return a sentence for each image size at which the engine and its graph differ."""
+    broken = []
+    for check in checks:
+        where = ", ".join(f"{axis} {size}" for axis, size in check.sizes.items())
+        if check.errors.nonfinite:
+            broken.append(f"at {where} {check.errors.nonfinite} outputs are NaN or infinite")
+        elif not check.errors.relative <= limits.relative_error:
+            broken.append(f"at {where} the engine differs by {check.errors.relative:.2e} from the graph it was made of")
+    return tuple(broken)
 
 
 def _select(outputs: Outputs, indices: np.ndarray) -> Outputs:

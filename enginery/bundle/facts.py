@@ -4,7 +4,7 @@ import importlib.metadata
 from collections.abc import Mapping
 
 from enginery.bundle.gate import Passed
-from enginery.bundle.licences import LICENCE, about_data, about_model, about_weights, licence_of, runtime_licence
+from enginery.bundle.licences import LICENCE, about_data, about_model, about_weights, licence_of
 from enginery.bundle.triton import BACKENDS
 from enginery.core.params.all import Params
 from enginery.core.params.model import NO_SCORES
@@ -25,42 +25,40 @@ CPP_LIBRARIES = {"tensorrt": "nvinfer", "tensorrt_rtx": "tensorrt_rtx"}
 
 def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
     record, measured = passed.record, passed.measured
-    target, sizes, benchmark = record.target, record.profile.batch, measured.benchmark
+    target, benchmark = record.target, measured.benchmark
     ranges = {axis: f"{one.min}..{one.max}" for axis, one in record.profile.ranges.items()}
     return {
         "model": model,
-        "precision": record.precision,
+        "record": record,
+        "target": target,
+        "batch": record.profile.batch,
+        "benchmark": benchmark,
         "title": RUNTIMES[target.runtime].title,
-        "library": target.runtime,
-        "version": target.runtime_version,
-        "or_newer": target.or_newer,
-        "device": target.device,
         "runs_on": where(target),
-        "fewest": sizes.min,
-        "tuned": sizes.opt,
-        "most": sizes.max,
-        "bytes": record.bytes,
         "executed": ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "not known",
-        "ran_as": record.ran_as,
         "validation": measured.validation,
         "runs_for_p99": RUNS_FOR_P99,
         "latencies": [latency for latency in benchmark.latencies if latency.contender == ENGINE],
-        "ratios": benchmark.ratios,
         "measured_on": f"{passed.machine.device_name}, {benchmark.threads} threads on {passed.machine.cores} cores",
-        "labeled": record.names_classes,
         "example": has_example(record),
         "cpp": has_example(record) and RUNTIMES[target.runtime].is_tensorrt,
         "cpp_library": CPP_LIBRARIES.get(target.runtime),
         "served": target.runtime in BACKENDS,
         "reproduce": f"{'engine/' if RUNTIMES[target.runtime].is_tensorrt else ''}{REPRODUCE}",
         "measured_by": MEASURED_BY[target.runtime],
-        "threads": benchmark.threads,
         "sizes": record.profile.at("opt"),
         "shape_ranges": _shapes(record, ranges),
         "shape": _shapes(record, record.profile.at("opt") | {BATCH: "$batch"}),
         "requirements": requirements(record),
         **(example_facts(record) if has_example(record) else {}),
-        **licences(record, params),
+        "about_model": about_model(params),
+        "about_weights": about_weights(params),
+        "about_data": about_data(params),
+        "runtime_licence": licence_of(*RUNTIMES[target.runtime].distributions),
+        "cuda_licence": licence_of("cuda-bindings"),
+        "numpy_licence": licence_of("numpy"),
+        "pillow_licence": licence_of("pillow"),
+        "enginery_licence": LICENCE,
     }
 
 
@@ -74,14 +72,9 @@ def has_example(record: EngineRecord) -> bool:
 
 
 def example_facts(record: EngineRecord) -> dict[str, object]:
-    (source,), (target,) = record.interface.inputs, record.interface.outputs
-    assert record.preprocessing is not None, "has_example looked"
-    return {
-        "input": source.name,
-        "output": target.name,
-        "image": record.preprocessing.shape,
-        "classes": target.shape[1],
-    }
+    (source,), (target,), how = record.interface.inputs, record.interface.outputs, record.preprocessing
+    assert how is not None, "has_example looked"
+    return {"input": source.name, "output": target.name, "image": how.shape, "classes": target.shape[1]}
 
 
 def _shapes(record: EngineRecord, sizes: Mapping[str, object]) -> str:
@@ -98,19 +91,6 @@ def requirements(record: EngineRecord) -> list[str]:
     others = ["numpy", "pillow", *(["cuda-bindings"] if RUNTIMES[target.runtime].is_tensorrt else [])]
     tried = [f"{other}=={_version(other)}" if _version(other) else other for other in others]
     return [f"{name}=={target.runtime_version}", *tried]
-
-
-def licences(record: EngineRecord, params: Params) -> dict[str, object]:
-    return {
-        "about_model": about_model(params),
-        "about_weights": about_weights(params),
-        "about_data": about_data(params),
-        "runtime_licence": runtime_licence(record.target.runtime),
-        "cuda_licence": licence_of("cuda-bindings"),
-        "numpy_licence": licence_of("numpy"),
-        "pillow_licence": licence_of("pillow"),
-        "enginery_licence": LICENCE,
-    }
 
 
 def _version(distribution: str) -> str | None:

@@ -27,9 +27,8 @@ def require_passed(precision: str, artifacts: Path, reports: Path) -> Passed:
     """Return the engine of a precision, or refuse it and say why."""
     verdict = Verdict.read(reports / "verdict.json")
     if precision not in verdict.failures:
-        raise EngineryError(
-            f"{reports / 'verdict.json'} judges no precision '{precision}', only {', '.join(verdict.failures)}"
-        )
+        judged = ", ".join(verdict.failures)
+        raise EngineryError(f"{reports / 'verdict.json'} judges no precision '{precision}', only {judged}")
     if why := verdict.failures[precision]:
         raise EngineryError(f"{precision} did not pass the gate and is not bundled: {', '.join(why)}")
     folder, onnx = artifacts / "engines" / precision, artifacts / "converted" / precision / "model.onnx"
@@ -38,21 +37,12 @@ def require_passed(precision: str, artifacts: Path, reports: Path) -> Passed:
         raise EngineryError(f"{onnx} is missing: run `dvc repro` to make it, or `dvc checkout` to restore it")
     require_made_of(record, precision, onnx)
     measurements = Measurements.read(reports / "measurements.json")
-    measured = _measured(precision, measurements, reports)
-    require_judged(record, measured, folder)
-    return Passed(folder, onnx, record, measured, measurements.machine)
-
-
-def _measured(precision: str, measurements: Measurements, reports: Path) -> Measured:
-    for measured in measurements.precisions:
-        if measured.precision == precision:
-            return measured
-    raise EngineryError(f"{reports / 'measurements.json'} knows no {precision}: {AGAIN}")
-
-
-def require_judged(record: EngineRecord, measured: Measured, folder: Path) -> None:
-    """Refuse an engine that is not the one that the report judged: a report of yesterday says nothing about it."""
+    measured = next((each for each in measurements.precisions if each.precision == precision), None)
+    if measured is None:
+        raise EngineryError(f"{reports / 'measurements.json'} knows no {precision}: {AGAIN}")
+    # A report of yesterday says nothing about another engine.
     if measured.validation.engine != record.identity:
         raise EngineryError(f"{folder} is not the engine that the report judges: {AGAIN}")
     if measured.validation.broken:  # verdict.json can be of another run than measurements.json
         raise EngineryError(f"{record.precision} broke its thresholds: {', '.join(measured.validation.broken)}")
+    return Passed(folder, onnx, record, measured, measurements.machine)

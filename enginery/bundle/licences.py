@@ -7,7 +7,6 @@ from pathlib import Path
 import enginery
 from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
-from enginery.core.runtimes import RUNTIMES
 
 LICENCE = "Apache-2.0"  # of Enginery itself
 NOT_NAMED = "none is named in its distribution: ask its authors"
@@ -32,22 +31,17 @@ def licence_of(*distributions: str) -> str:
     """Return the licence that the first installed of these distributions declares."""
     for name in distributions:
         try:
-            return _declared(name) or NOT_NAMED
+            found = importlib.metadata.metadata(name).json
         except importlib.metadata.PackageNotFoundError:
             continue
+        return str(found.get("license_expression") or found.get("license") or "").partition("\n")[0] or NOT_NAMED
     return NOT_INSTALLED
-
-
-def _declared(distribution: str) -> str:
-    found = importlib.metadata.metadata(distribution).json
-    return str(found.get("license_expression") or found.get("license") or "").partition("\n")[0]
 
 
 def licence_text() -> str:
     """Return the text of Enginery's own licence."""
-    for path in _licence_files():
-        if path.is_file():
-            return path.read_text()
+    if found := next((path for path in _licence_files() if path.is_file()), None):
+        return found.read_text()
     raise EngineryError(
         "this installation of Enginery lacks its LICENSE, which belongs into a bundle: install it again"
     )
@@ -63,10 +57,6 @@ def _licence_files() -> Iterator[Path]:
     checkout = Path(enginery.__file__).parents[1]
     if (checkout / "pyproject.toml").is_file():
         yield checkout / "LICENSE"
-
-
-def runtime_licence(runtime: str) -> str:
-    return licence_of(*RUNTIMES[runtime].distributions)
 
 
 def about_model(params: Params) -> str:

@@ -1,14 +1,24 @@
-"""Write the files of a bundle that are made from the templates beside this module."""
+"""Write the files of a bundle that are made from templates, and preprocessing that needs only NumPy and Pillow."""
 
+import inspect
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import jinja2
 
+from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.text import file_size
+from enginery.data import preprocessing
 from enginery.speed.records import baseline_title
 
 TEMPLATES = Path(__file__).parent / "templates"
+REPLACED = {  # to make the preprocessing from Enginery's own source: a second copy would drift from the first
+    "from enginery.core.errors import EngineryError\n": "",
+    "from enginery.core.params.preprocessing import Preprocessing\n": "",
+    "from pathlib import Path\n": "from pathlib import Path\nfrom types import SimpleNamespace as Preprocessing\n",
+    "EngineryError": "ValueError",
+}
 
 
 def render(template: str, facts: Mapping[str, object]) -> str:
@@ -26,3 +36,17 @@ def render(template: str, facts: Mapping[str, object]) -> str:
 
 def _percent(share: float | None) -> str:
     return "not known" if share is None else f"{share:.2%}"
+
+
+def preprocessing_for_bundle(how: Preprocessing) -> str:
+    """Return the parameters with what follows from them, because a bundle has no class that could compute it."""
+    return json.dumps(how.model_dump(mode="json") | {"channels": how.channels, "shape": how.shape}, indent=2) + "\n"
+
+
+def standalone_preprocessing() -> str:
+    text = inspect.getsource(preprocessing)
+    for ours, plain in REPLACED.items():
+        if ours not in text:
+            raise AssertionError(f"enginery/data/preprocessing.py has no {ours.strip()!r} to replace")
+        text = text.replace(ours, plain)
+    return text

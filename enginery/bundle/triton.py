@@ -24,7 +24,9 @@ def write_repository(passed: Passed, model: str, labels: str, folder: Path) -> N
     version.mkdir(parents=True)
     runtime = passed.record.target.runtime
     if runtime == "openvino":
-        _write_ir(passed.onnx, version)
+        if missing := load_runtime("openvino").missing():
+            raise EngineryError(f"Triton gets the model in OpenVINO's own form, but {missing}")
+        write_ir(passed.onnx, version)
     else:
         for name in passed.record.files:
             shutil.copyfile(passed.folder / name, version / DEFAULT_NAMES.get(name, name))
@@ -34,23 +36,17 @@ def write_repository(passed: Passed, model: str, labels: str, folder: Path) -> N
 
 def configuration(passed: Passed, model: str) -> str:
     record = passed.record
-    runtime, sizes = record.target.runtime, record.profile.batch
-    largest = sizes.opt if runtime == "openvino" else sizes.max
+    sizes = record.profile.batch
+    largest = sizes.opt if record.target.runtime == "openvino" else sizes.max
     return render(
         "config.pbtxt.j2",
         {
             "model": model,
-            "backend": runtime,
-            "version": record.target.runtime_version,
-            "or_newer": record.target.or_newer,
-            "device": record.target.device,
-            "fewest": sizes.min,
-            "most": sizes.max,
+            "record": record,
+            "target": record.target,
+            "batch": sizes,
             "max_batch": largest,
             "preferred": sorted({sizes.opt, largest}),
-            "inputs": record.interface.inputs,
-            "outputs": record.interface.outputs,
-            "labeled": record.names_classes,
             "types": TYPES,
             "dims": _dims,
         },
@@ -60,9 +56,3 @@ def configuration(passed: Passed, model: str) -> str:
 def _dims(spec: TensorSpec) -> list[int]:
     """Return the shape as Triton writes it: without the batch, and with -1 for a size that varies."""
     return [size if isinstance(size, int) else -1 for size in spec.shape[1:]]
-
-
-def _write_ir(onnx: Path, folder: Path) -> None:
-    if missing := load_runtime("openvino").missing():
-        raise EngineryError(f"Triton gets the model in OpenVINO's own form, but {missing}")
-    write_ir(onnx, folder)

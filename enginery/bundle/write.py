@@ -8,8 +8,7 @@ from pathlib import Path
 from enginery.bundle.facts import facts_of, has_example
 from enginery.bundle.gate import Passed, require_passed
 from enginery.bundle.licences import licence_text
-from enginery.bundle.pages import render
-from enginery.bundle.standalone import preprocessing_for_bundle, standalone_preprocessing
+from enginery.bundle.pages import preprocessing_for_bundle, render, standalone_preprocessing
 from enginery.bundle.triton import BACKENDS, write_repository
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_folder, sha256
@@ -87,11 +86,9 @@ def write_example(record: EngineRecord, facts: Mapping[str, object], folder: Pat
 
 def require_replaceable(folder: Path) -> None:
     """Refuse to replace anything but a bundle, or a bundle in which somebody added or changed a file."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
+    if folder.exists() and not folder.is_dir():
         raise EngineryError(f"{folder} is a file: give a folder with --out")
-    if not any(folder.iterdir()):
+    if not folder.exists() or not any(folder.iterdir()):
         return
     if not (folder / MANIFEST).is_file():
         raise EngineryError(f"{folder} is no bundle and stays as it is: give another folder with --out")
@@ -105,5 +102,4 @@ def require_replaceable(folder: Path) -> None:
 
 def files_in(folder: Path) -> list[Path]:
     """Return all files but those that Python caches when the example runs."""
-    found = (path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
-    return sorted(found)
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__")

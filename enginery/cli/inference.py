@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginery import open_engine
+from enginery.core.cores import in_parallel
 from enginery.core.errors import EngineryError
-from enginery.core.parallel import in_parallel
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.progress import progress
 from enginery.data.feeds import scores_among
@@ -158,7 +158,8 @@ def best(scores: NDArray[np.float32], names: Sequence[str], top: int) -> tuple[G
     """Return the best classes. Of equal scores the first one wins, as in validation."""
     probabilities = probabilities_of(scores.astype(np.float64))
     order = np.argsort(-scores, kind="stable")[:top]
-    return tuple(Guess(_name(names, int(index)), int(index), float(probabilities[index])) for index in order)
+    known = dict(enumerate(names))  # a model may know more classes than the samples have names for
+    return tuple(Guess(known.get(i, f"class {i}"), i, float(probabilities[i])) for i in map(int, order))
 
 
 def probabilities_of(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -167,11 +168,6 @@ def probabilities_of(scores: NDArray[np.float64]) -> NDArray[np.float64]:
         return scores
     exponents = np.exp(scores - scores.max())
     return exponents / exponents.sum()  # type: ignore[no-any-return]
-
-
-def _name(names: Sequence[str], index: int) -> str:
-    """Return the name of a class. A model may know more classes than the samples have names for."""
-    return names[index] if index < len(names) else f"class {index}"
 
 
 def print_answer(answer: Answer, width: int, as_line: bool) -> None:
@@ -187,8 +183,5 @@ def print_answer(answer: Answer, width: int, as_line: bool) -> None:
 def as_json(answer: Answer) -> str:
     if answer.error:
         return json.dumps({"image": str(answer.image), "error": answer.error})
-    guesses = [
-        {"class": guess.name, "index": guess.number, "probability": round(guess.probability, 6)}
-        for guess in answer.guesses
-    ]
-    return json.dumps({"image": str(answer.image), "top": guesses})
+    top = [{"class": one.name, "index": one.number, "probability": round(one.probability, 6)} for one in answer.guesses]
+    return json.dumps({"image": str(answer.image), "top": top})

@@ -98,7 +98,10 @@ def build_parser() -> ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     if importlib.util.find_spec("shtab"):
-        _add_completion(parser)
+        import shtab
+
+        about = "print the script that completes commands in your shell"
+        shtab.add_argument_to(parser, "--print-completion", help=about, preamble=FUNCTIONS)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
     for name, command in COMMANDS.items():
         its_parser = commands.add_parser(
@@ -123,10 +126,3 @@ class _Version(Action):
             fail("this copy was never installed: `pip install -e .` does it")
         print(f"{parser.prog} {version}")
         sys.exit(0)
-
-
-def _add_completion(parser: ArgumentParser) -> None:
-    import shtab
-
-    about = "print the script that completes commands in your shell"
-    shtab.add_argument_to(parser, "--print-completion", help=about, preamble=FUNCTIONS)

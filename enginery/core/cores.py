@@ -1,11 +1,17 @@
-"""Count the cores that this process may use: its affinity or the quota of its container may leave fewer than exist."""
+"""Count the cores that this process may use, of which affinity or a container's quota may leave few, and use them."""
 
 import math
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+AHEAD = 4  # items for each core that may be in work, or done and not yet taken
 GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 TICKS_PER_SECOND = {"throttled_usec": 1e6, "throttled_time": 1e9}  # by the name in control groups of version 2 and 1
 
@@ -19,6 +25,19 @@ def usable_cores() -> int:
 def throttled_seconds() -> float:
     """Return how long quotas have stopped this process and its neighbours in the container, summed over cores."""
     return sum(map(_throttled, _groups()))
+
+
+def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Yield the results in order, and work only a few items ahead: Executor.map would keep all results in memory."""
+    cores = usable_cores()
+    with ThreadPoolExecutor(cores) as pool:
+        waiting: deque[Future[Result]] = deque()
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > AHEAD * cores:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _groups() -> Iterator[Path]:

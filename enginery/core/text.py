@@ -26,8 +26,7 @@ def file_size(count: int) -> str:
 
 def suggestion(given: str, known: Collection[str]) -> str:
     """Return the end of a sentence that calls `given` unknown: the nearest known name, or all of them."""
-    nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
-    if nearest:
+    if nearest := difflib.get_close_matches(given, known, n=1, cutoff=0.5):
         return f"; did you mean '{nearest[0]}'?"
     return f"; known here: {', '.join(known)}" if known else ""
 

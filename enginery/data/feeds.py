@@ -19,9 +19,7 @@ def scores_among(shapes: Mapping[str, Sequence[object]], classes: int, asked: st
 
     Return None if several outputs have such a shape, since boxes of four numbers or centres of two look like scores.
     """
-    candidates = shaped_as_scores(shapes, classes)
-    if asked:
-        return asked if asked in candidates else None
+    candidates = [name for name in shaped_as_scores(shapes, classes) if not asked or name == asked]
     return candidates[0] if len(candidates) == 1 else None
 
 

@@ -1,8 +1,6 @@
-"""Turn an image into the tensor that a model takes, in the same way everywhere.
+"""Turn an image into the tensor that a model takes, in the same way everywhere: `Preprocessing` describes it.
 
-There are two steps. Decoding and resizing happen once and give bytes, which take a quarter of the space of floats. The
-arithmetic happens whenever a batch is read. `Preprocessing` describes both, and is stored with samples and engines.
-"""
+Images become bytes once, which take a quarter of the space of floats, and floats whenever a batch is read."""
 
 import contextlib
 import struct
@@ -42,10 +40,8 @@ def read_pixels(path: Path, how: Preprocessing) -> Pixels:
 def decode(path: Path) -> Image.Image:
     """Read an image as a person sees it: upright, in RGB, on white where transparent, and only its first frame."""
     try:
-        with (
-            path.open("rb") as file,
-            Image.open(file) as opened,
-        ):  # by its name, Pillow would map a rotated TIFF and scramble it
+        # Pillow would map a rotated TIFF that it opens by its name, and scramble it.
+        with path.open("rb") as file, Image.open(file) as opened:
             return _in_rgb(_in_eight_bits(opened))
     except FileNotFoundError:
         raise EngineryError(f"{path} does not exist") from None

@@ -40,7 +40,6 @@ class SampleSet:
 
     @property
     def labels(self) -> NDArray[np.int64] | None:
-        """Return the labels, or None if the samples have none."""
         labels = [sample.label for sample in self.manifest.samples if sample.label is not None]
         return np.array(labels, np.int64) if self.manifest.is_labeled else None
 

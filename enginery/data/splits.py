@@ -1,27 +1,27 @@
 """Divide the images among training, calibration and validation, and write each split to disk."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
+from enginery.core.cores import in_parallel
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_folder
-from enginery.core.parallel import in_parallel
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.params.samples import SamplesParams
 from enginery.core.progress import progress
 from enginery.data.manifest import Manifest, Sample
 from enginery.data.sample_set import MANIFEST, input_file, start_npy_file
-from enginery.data.sources.source import Source
+from enginery.data.sources import Source
+from enginery.data.sources.arrays import ImageArray
+from enginery.data.sources.files import ImageFiles
 from enginery.data.sources.tensors import Tensors
 
 
 def split(total: int, params: SamplesParams) -> dict[str, list[int]]:
-    """Divide the samples at random into disjoint splits.
-
-    The calibration comes last, so that its size changes nothing in the other two.
-    """
+    """Divide the samples at random. The calibration comes last: its size changes nothing in the other two."""
     asked = {"validation": params.validation, "training": params.training, "calibration": params.calibration}
     if sum(asked.values()) > total:
         wanted = ", ".join(f"{name} {count}" for name, count in asked.items())
@@ -29,16 +29,11 @@ def split(total: int, params: SamplesParams) -> dict[str, list[int]]:
             f"samples.source: {params.source} has {total} images, "
             f"but params.yaml asks for {sum(asked.values())} ({wanted})"
         )
-    order = np.random.default_rng(params.seed).permutation(total).tolist()
-    splits: dict[str, list[int]] = {}
-    start = 0
-    for name, count in asked.items():
-        splits[name] = order[start : start + count]
-        start += count
-    return splits
+    order = iter(np.random.default_rng(params.seed).permutation(total).tolist())
+    return {name: list(islice(order, count)) for name, count in asked.items()}
 
 
-def write_split(source: Source | Tensors, indices: Sequence[int], params: SamplesParams, folder: Path) -> Manifest:
+def write_split(source: Source, indices: Sequence[int], params: SamplesParams, folder: Path) -> Manifest:
     """Write a split to disk while it is decoded, so that memory does not grow with the number of images."""
     with new_folder(folder) as unfinished:
         if isinstance(source, Tensors):
@@ -58,13 +53,15 @@ def write_split(source: Source | Tensors, indices: Sequence[int], params: Sample
     return manifest
 
 
-def _write_pixels(source: Source, indices: Sequence[int], how: Preprocessing, folder: Path) -> list[Sample]:
+def _write_pixels(
+    source: ImageFiles | ImageArray, indices: Sequence[int], how: Preprocessing, folder: Path
+) -> list[Sample]:
     samples: list[Sample] = []
     with start_npy_file(folder / input_file(0), np.dtype(np.uint8), (len(indices), *how.shape)) as file:
         prepared = in_parallel(lambda index: source.prepare(index, how), indices)
-        for item in progress(prepared, "samples", len(indices), "images"):
-            samples.append(item.sample)
-            file.write(item.pixels.data)
+        for sample, pixels in progress(prepared, "samples", len(indices), "images"):
+            samples.append(sample)
+            file.write(pixels.data)
     return samples
 
 
@@ -74,8 +71,7 @@ def shared_images(manifests: Mapping[str, Manifest]) -> str | None:
     for split_name, manifest in manifests.items():
         for sample in manifest.samples:
             places.setdefault(sample.sha256, {})[split_name] = sample.name
-    shared = [found for found in places.values() if len(found) > 1]
-    if not shared:
+    if not (shared := [found for found in places.values() if len(found) > 1]):
         return None
     example = " and ".join(f"{name} ({split_name})" for split_name, name in shared[0].items())
     return f"{len(shared)} images are in several splits under different names, byte for byte the same: {example}"

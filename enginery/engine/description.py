@@ -33,7 +33,11 @@ def describe_engine(folder: Path) -> str:
     }
     width = max(map(len, facts))
     lines = [f"{name:<{width}}  {value}" for name, value in facts.items()]
-    return "\n".join([*lines, "", _layers(record)] if record.layers else lines)
+    if record.layers:  # each under the name of its main node: engine.json names all fused nodes
+        rows = [{"precision": one.precision, "layer": short_kind(one), "of": short_name(one)} for one in record.layers]
+        table = pd.DataFrame(rows).to_markdown(index=False, tablefmt="plain", disable_numparse=True)
+        lines += ["", str(table)]
+    return "\n".join(lines)
 
 
 def engine_as_json(folder: Path) -> str:
@@ -54,11 +58,3 @@ def where(target: Target) -> str:
 def _tensor(spec: TensorSpec, record: EngineRecord) -> str:
     sizes = (record.profile.ranges.get(str(size), size) for size in spec.shape)
     return f"{spec.dtype}, {' x '.join(map(str, sizes))}"
-
-
-def _layers(record: EngineRecord) -> str:
-    """Return the table of layers, each under the name of its main node. engine.json names all fused nodes."""
-    rows = [
-        {"precision": layer.precision, "layer": short_kind(layer), "of": short_name(layer)} for layer in record.layers
-    ]
-    return str(pd.DataFrame(rows).to_markdown(index=False, tablefmt="plain", disable_numparse=True))

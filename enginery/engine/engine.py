@@ -1,8 +1,8 @@
 """Open an engine and run it. Its files and its target are checked before anything is loaded."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,7 @@ from enginery.core.params.inference import InferenceParams
 from enginery.engine.folder import read_engine
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
-from enginery.engine.runtimes import load_runtime
-from enginery.engine.runtimes.protocol import Arrays, Session
+from enginery.engine.runtimes import Arrays, Session, load_runtime
 from enginery.engine.target import require_fits
 from enginery.engine.this_machine import describe_machine
 from enginery.graph.interface import TensorSpec
@@ -27,22 +26,18 @@ def open_engine(folder: Path, machine: Machine | None, inference: InferenceParam
 def open_engines(folder: Path, machine: Machine | None, inference: InferenceParams, requests: int) -> list["Engine"]:
     """Open one engine for several requests side by side. They share its weights where the runtime allows it."""
     record = read_engine(folder)
-    machine = machine or _this_machine(folder, record)
+    if machine is None:
+        name = record.target.runtime
+        if missing := load_runtime(name).missing():
+            raise EngineryError(f"{folder} runs on {name}, but {missing}")
+        machine = describe_machine(name)
     require_fits(record.target, machine, folder)
     runtime = load_runtime(machine.runtime)
     sessions = runtime.load(folder, record.blueprint, inference.on(machine.cores), requests)
     return [Engine(record, session) for session in sessions]
 
 
-def _this_machine(folder: Path, record: EngineRecord) -> Machine:
-    """Describe this machine with the runtime that the engine was compiled by."""
-    name = record.target.runtime
-    if missing := load_runtime(name).missing():
-        raise EngineryError(f"{folder} runs on {name}, but {missing}")
-    return describe_machine(name)
-
-
-class Engine:
+class Engine(AbstractContextManager["Engine"]):
     """An open engine. It checks each input first, so that an error names the tensor and the limit."""
 
     def __init__(self, record: EngineRecord, session: Session) -> None:
@@ -75,14 +70,11 @@ class Engine:
     def close(self) -> None:
         self._session.close()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def _require_fitting(self, feeds: Arrays) -> None:
-        specs = {spec.name: spec for spec in self.record.interface.inputs}
+        specs, ranges = {spec.name: spec for spec in self.inputs}, self.record.profile.ranges
         if feeds.keys() != specs.keys():
             raise EngineryError(f"the engine takes {', '.join(specs)}, but was given {', '.join(feeds) or 'nothing'}")
         given: dict[str, tuple[str, int]] = {}  # by axis: the first input that has the axis, and the size there
@@ -91,10 +83,8 @@ class Engine:
             if array.dtype != spec.dtype:
                 raise EngineryError(f"input {name} is {array.dtype} and must be {spec.dtype}")
             if len(array.shape) != len(spec.shape) or not all(map(self._fits, array.shape, spec.shape)):
-                wanted = tuple(self.record.profile.ranges.get(str(size), size) for size in spec.shape)
-                raise EngineryError(
-                    f"input {name} has shape {array.shape}, and the engine takes ({', '.join(map(str, wanted))})"
-                )
+                wanted = ", ".join(str(ranges.get(str(size), size)) for size in spec.shape)
+                raise EngineryError(f"input {name} has shape {array.shape}, and the engine takes ({wanted})")
             for axis, size in zip(spec.shape, array.shape, strict=True):
                 first, first_size = given.setdefault(axis, (name, size)) if isinstance(axis, str) else (name, size)
                 if size != first_size:

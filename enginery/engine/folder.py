@@ -13,29 +13,20 @@ BUNDLED = "engine"  # the folder of the engine inside a bundle
 
 
 def read_engine(folder: Path) -> EngineRecord:
-    """Return the record of the engine, and refuse it if a file is damaged or missing.
-
-    An engine is executable code, and a runtime's own checks miss damage: the hashes are checked before anything else.
-    """
+    """Return the record of the engine, and refuse it if a file is damaged or missing. An engine is executable code, and
+    a runtime's own checks miss damage: the hashes are checked before anything else."""
     require_engine(folder)
     record = EngineRecord.read(folder / RECORD)
-    require_whole(record, folder)
-    return record
-
-
-def require_whole(record: EngineRecord, folder: Path) -> None:
     for name, expected in record.files.items():
         file = folder / name
         if not file.exists() or sha256(file) != expected:
             state = "is damaged: its hash differs from the one in engine.json" if file.exists() else "is missing"
             raise EngineryError(f"{file} {state}. Run `dvc repro` to build it again, or `dvc checkout` to restore it")
+    return record
 
 
 def require_made_of(record: EngineRecord, precision: str, onnx: Path) -> None:
-    """Refuse an engine that was built from another graph or as another precision.
-
-    It might agree with PyTorch and would prove nothing.
-    """
+    """Refuse an engine of another graph or precision: it might agree with PyTorch and would prove nothing."""
     if record.precision != precision or record.onnx_sha256 != sha256(onnx):
         raise EngineryError(f"the engine was not built as {precision} of {onnx}: run `dvc repro` to build it again")
 
@@ -45,15 +36,10 @@ def require_engine(folder: Path) -> None:
         return
     if (inner := folder / BUNDLED / RECORD).is_file():
         raise EngineryError(f"{folder} is a bundle, whose engine is {inner.parent}: give that folder")
-    near = _engines_near(folder)
+    # Those beside the folder, and the pipeline's, which a user may mean by a bare name.
+    found = [record.parent for place in (ENGINES, folder.parent) for record in sorted(place.glob(f"*/{RECORD}"))]
+    near = {engine.name: engine for engine in found}
     nearest = difflib.get_close_matches(folder.name, near, n=1, cutoff=0.4)
     cure = f"; did you mean {near[nearest[0]]}?" if nearest else f": `dvc repro` makes one per precision, in {ENGINES}"
-    if folder.exists():
-        raise EngineryError(f"{folder} is not an engine's folder{cure}")
-    raise EngineryError(f"there is no engine {folder}{cure}")
-
-
-def _engines_near(folder: Path) -> dict[str, Path]:
-    """Return engines by name: the ones beside the folder, and the pipeline's, which a user may mean by a bare name."""
-    found = [record.parent for place in (ENGINES, folder.parent) for record in sorted(place.glob(f"*/{RECORD}"))]
-    return {engine.name: engine for engine in found}
+    what = f"{folder} is not an engine's folder" if folder.exists() else f"there is no engine {folder}"
+    raise EngineryError(f"{what}{cure}")

@@ -1,9 +1,6 @@
-"""Find out which precisions a machine executes natively.
-
-On TensorRT, which takes long to build, the GPU's generation answers. Elsewhere a convolution in each precision is
-compiled, and the compiler says what it made of it: neither a processor's flags nor a runtime's list of capabilities
-can be trusted. OpenVINO lists FP16 everywhere.
-"""
+"""Find out which precisions a machine executes natively. The generation of a GPU answers for TensorRT, which takes long
+to build. Elsewhere a convolution in each precision is compiled: neither a processor's flags nor a runtime's list of
+capabilities can be trusted. OpenVINO lists FP16 everywhere."""
 
 import tempfile
 from pathlib import Path
@@ -52,26 +49,20 @@ def convolution(precision: str) -> onnx.ModelProto:
     """Return a graph of one convolution: in a float precision as AutoCast writes it, quantized as ModelOpt does."""
     weights = np.random.default_rng(0).normal(0, 0.1, (CHANNELS, CHANNELS, 3, 3)).astype(np.float32)
     facts, element = PRECISIONS[precision], int(TensorProto.DataType.Value(PRECISIONS[precision].onnx_type))
-    if not facts.is_quantized:
-        nodes = [_cast("input", "x", element), _cast("weights", "w", element)]
-    else:
-        nodes = [*_quantized("input", "x"), *_quantized("weights", "w")]
-    nodes.append(helper.make_node("Conv", ["x", "w"], ["y"], "convolution", pads=[1, 1, 1, 1]))
-    nodes += [_cast("y", "logits", TensorProto.FLOAT)] if not facts.is_quantized else _quantized("y", "logits")
+    multiplied = helper.make_node("Conv", ["x", "w"], ["y"], "convolution", pads=[1, 1, 1, 1])
     initializers = [numpy_helper.from_array(weights, "weights")]
     if facts.is_quantized:
-        initializers += [
-            numpy_helper.from_array(np.array(0.05, np.float32), "scale"),
-            helper.make_tensor("zero", element, [], [0]),
-        ]
+        nodes = [*_quantized("input", "x"), *_quantized("weights", "w"), multiplied, *_quantized("y", "logits")]
+        scale = numpy_helper.from_array(np.array(0.05, np.float32), "scale")
+        initializers += [scale, helper.make_tensor("zero", element, [], [0])]
+    else:
+        casts = (("input", "x", element), ("weights", "w", element), ("y", "logits", TensorProto.FLOAT))
+        cast_input, cast_weights, cast_output = (helper.make_node("Cast", [a], [b], to=to) for a, b, to in casts)
+        nodes = [cast_input, cast_weights, multiplied, cast_output]
     shape: list[str | int | None] = ["batch", CHANNELS, SIZE, SIZE]
     tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("input", "logits")]
     graph = helper.make_graph(nodes, "probe", tensors[:1], tensors[1:], initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
-
-
-def _cast(name: str, result: str, element: int) -> onnx.NodeProto:
-    return helper.make_node("Cast", [name], [result], to=element)
 
 
 def _quantized(name: str, result: str) -> list[onnx.NodeProto]:

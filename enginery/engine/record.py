@@ -1,4 +1,4 @@
-"""engine.json: everything that is known of an engine, and what its layers really run in."""
+"""engine.json: all that is known of an engine, and what its layers really run in."""
 
 from collections import Counter
 
@@ -59,7 +59,6 @@ class EngineRecord(Record):
 
     @property
     def compute_layers(self) -> list[Layer]:
-        """Return the layers that carry the arithmetic."""
         return [layer for layer in self.layers if layer.computes]
 
     @property

@@ -33,11 +33,7 @@ ANY_GPU: dict[str, object] = {"device_name": None, "driver": None, "cuda": None,
 
 def target_of(machine: Machine, options: TensorRTParams) -> Target:
     """Return what an engine that this machine builds fits: this machine alone, or more if TensorRT builds it so."""
-    exact = Target(
-        **machine.model_dump(include=set(MUST_AGREE)),
-        capabilities=(machine.capability,),
-        or_newer=False,
-    )
+    exact = Target(**machine.model_dump(include=set(MUST_AGREE)), capabilities=(machine.capability,), or_newer=False)
     facts = RUNTIMES[machine.runtime]
     if not facts.is_tensorrt:
         return exact
@@ -56,8 +52,7 @@ def require_fits(target: Target, machine: Machine, what: object) -> None:
             f"{what} needs a GPU of compute capability {alternatives(target)}, and this machine shows none. "
             "It stays as it is: run `dvc repro` on a machine with one"
         )
-    differing = differences(target, machine)
-    if differing:
+    if differing := differences(target, machine):
         changes = ", ".join(f"{name} {there} there and {here} here" for name, (there, here) in differing.items())
         raise EngineryError(f"{what} was built for another machine: {changes}. Run `dvc repro` to build it here")
 
@@ -65,22 +60,15 @@ def require_fits(target: Target, machine: Machine, what: object) -> None:
 def differences(target: Target, machine: Machine) -> Mapping[str, tuple[str, str]]:
     """Return what differs, by name: the value that the target asks for, and the machine's."""
     found = {name: (getattr(target, name), getattr(machine, name)) for name in MUST_AGREE}
-    differing = {
-        name: (repr(there), repr(here)) for name, (there, here) in found.items() if there is not None and there != here
-    }
-    if target.or_newer and _is_later_of_same_major(machine.runtime_version, target.runtime_version):
-        differing.pop("runtime_version", None)
-    if target.device == machine.device and not any(
-        _covers(listed, machine.capability) for listed in target.capabilities
-    ):
+    differing = {name: (repr(want), repr(have)) for name, (want, have) in found.items() if want not in (None, have)}
+    here, there = machine.runtime_version, target.runtime_version
+    if target.or_newer and here.partition(".")[0] == there.partition(".")[0] and _number(here) >= _number(there):
+        differing.pop("runtime_version", None)  # such an engine runs with later versions of its major version
+    fits = any(_covers(listed, machine.capability) for listed in target.capabilities)
+    if target.device == machine.device and not fits:
         what = "compute capability" if target.device == "cuda" else "instruction sets"
         differing[what] = (alternatives(target), machine.capability)
     return differing
-
-
-def _is_later_of_same_major(version: str, than: str) -> bool:
-    """Tell whether a version-compatible engine of version `than` runs with `version`."""
-    return version.partition(".")[0] == than.partition(".")[0] and _number(version) >= _number(than)
 
 
 def _covers(listed: str, capability: str) -> bool:
@@ -95,8 +83,5 @@ def _number(version: str) -> tuple[int, ...]:
 
 def alternatives(target: Target) -> str:
     """List the compute capabilities that fit."""
-    *others, last = [
-        f"{listed.removesuffix(OR_NEWER)} or newer" if listed.endswith(OR_NEWER) else listed
-        for listed in target.capabilities
-    ]
+    *others, last = (listed.replace(OR_NEWER, " or newer") for listed in target.capabilities)
     return f"{', '.join(others)} or {last}" if others else last

@@ -23,8 +23,7 @@ def describe_machine(wanted: str) -> Machine:
     """Return all that an engine and a timing depend on here. If the runtime is `auto`, this is where it is chosen."""
     name = wanted if wanted != "auto" else _preferred()
     runtime = load_runtime(name)
-    missing = runtime.missing()
-    if missing:
+    if missing := runtime.missing():
         raise EngineryError(f"runtime: {name} is asked for in params.yaml, but {missing}")
     device = runtime.device()
     hardware = find_cpu() if device == "cpu" else _gpu_for(name)
@@ -42,8 +41,7 @@ def describe_machine(wanted: str) -> Machine:
 
 
 def _gpu_for(runtime: str) -> Hardware:
-    gpu = find_gpu()
-    if gpu:
+    if gpu := find_gpu():
         return gpu
     facts = RUNTIMES[runtime]
     if facts.builds_without_gpu:
@@ -55,8 +53,7 @@ def _gpu_for(runtime: str) -> Hardware:
 
 def _say_why_gpu_is_not_used(consequence: str) -> None:
     """Print the reason, unless there is simply no GPU."""
-    reason = why_no_gpu()
-    if reason != NO_GPU:
+    if (reason := why_no_gpu()) != NO_GPU:
         print(f"{consequence}: {reason}", file=sys.stderr)
 
 

@@ -1,6 +1,7 @@
 """The versions of the libraries that shape a graph."""
 
 import importlib.metadata
+from contextlib import suppress
 
 from enginery.core.record import Record
 
@@ -18,12 +19,8 @@ TOOLS = (
 
 
 def describe_tools() -> Tools:
-    installed = {tool: _version(tool) for tool in TOOLS}
-    return Tools(versions={tool: version for tool, version in installed.items() if version})
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    versions = {}
+    for tool in TOOLS:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[tool] = importlib.metadata.version(tool)
+    return Tools(versions=versions)

@@ -1,8 +1,9 @@
 """Write a script that repeats a build and times its engine with NVIDIA's own command, as an independent check."""
 
 import shlex
+from typing import get_args
 
-from enginery.core.params.build import Bound, BuildParams
+from enginery.core.params.build import Bound
 from enginery.core.runtimes import RUNTIMES
 from enginery.engine.record import EngineRecord
 
@@ -30,8 +31,8 @@ def reproduce_script(record: EngineRecord, onnx: str) -> str:
         runtime=record.target.runtime,
         version=record.target.runtime_version,
         batch=record.build.profile.batch.opt,
-        build=_lines(build_options(record, onnx)),
-        run=_lines(run_options(record)),
+        build=" \\\n    ".join(build_options(record, onnx)),
+        run=" \\\n    ".join(run_options(record)),
     )
 
 
@@ -40,9 +41,7 @@ def build_options(record: EngineRecord, onnx: str) -> list[str]:
     flags = [
         f"--onnx={shlex.quote(onnx)}",
         '--saveEngine="$scratch"/reproduced.plan',
-        f"--minShapes={_shapes(record, 'min')}",
-        f"--optShapes={_shapes(record, 'opt')}",
-        f"--maxShapes={_shapes(record, 'max')}",
+        *(f"--{bound}Shapes={_shapes(record, bound)}" for bound in get_args(Bound)),
         f"--builderOptimizationLevel={options.optimization_level}",
         "--profilingVerbosity=detailed",
         "--skipInference",
@@ -51,39 +50,30 @@ def build_options(record: EngineRecord, onnx: str) -> list[str]:
         flags.append(f"--memPoolSize=workspace:{options.workspace_mb}M")
     if not build.tf32:
         flags.append("--noTF32")
-    if record.target.runtime == "tensorrt":
-        return flags + _tensorrt_options(record, build)
-    listed = ",".join(capability.replace(".", "") for capability in record.target.capabilities)
-    return [*flags, f"--computeCapabilities={listed}"]
+    if record.target.runtime == "tensorrt_rtx":
+        listed = ",".join(capability.replace(".", "") for capability in record.target.capabilities)
+        return [*flags, f"--computeCapabilities={listed}"]
+    if _major(record) < 11:  # from 11 on, every network is strongly typed
+        flags.append("--stronglyTyped")
+    if options.hardware_compatibility != "none":
+        flags.append(f"--hardwareCompatibilityLevel={COMPATIBILITY[options.hardware_compatibility]}")
+    return [*flags, "--versionCompatible"] if options.version_compatible else flags
 
 
 def run_options(record: EngineRecord) -> list[str]:
-    """Return the options for timing the engine.
-
-    They include the copies, as Enginery's own end-to-end times do. From 11 on, trtexec leaves copies out by default.
-    """
+    """Return the options for timing the engine with its copies, which trtexec leaves out by default from 11 on."""
+    is_rtx = record.target.runtime == "tensorrt_rtx"
+    is_old = not is_rtx and _major(record) < 11
     flags = [
         "--loadEngine=engine.plan",
         f"--shapes={_shapes(record, 'opt', '${batch}')}",
         "--warmUp=200",
         "--duration=3",
     ]
-    if record.target.runtime == "tensorrt" and _major(record) < 11:
-        flags += ["--useCudaGraph", "--useSpinWait"]
-    else:
-        flags.append("--includeDataTransfers")
-    if record.target.runtime == "tensorrt_rtx":
+    flags += ["--useCudaGraph", "--useSpinWait"] if is_old else ["--includeDataTransfers"]
+    if is_rtx:
         flags.append("--specializeStrategyDS=eager")
-    if record.target.runtime == "tensorrt" and record.build.tensorrt.version_compatible:
-        flags.append("--versionCompatible")
-    return flags
-
-
-def _tensorrt_options(record: EngineRecord, build: BuildParams) -> list[str]:
-    flags = ["--stronglyTyped"] if _major(record) < 11 else []  # from 11 on, every network is
-    if build.tensorrt.hardware_compatibility != "none":
-        flags.append(f"--hardwareCompatibilityLevel={COMPATIBILITY[build.tensorrt.hardware_compatibility]}")
-    if build.tensorrt.version_compatible:
+    elif record.build.tensorrt.version_compatible:
         flags.append("--versionCompatible")
     return flags
 
@@ -94,12 +84,5 @@ def _major(record: EngineRecord) -> int:
 
 def _shapes(record: EngineRecord, bound: Bound, batch: str | None = None) -> str:
     """Return the shapes of all inputs. `batch`, if given, is the variable of the script that takes its place."""
-    sizes = record.profile.at(bound)
-    shapes = {spec.name: spec.at(sizes) for spec in record.interface.inputs}
-    return ",".join(
-        f"{shlex.quote(name)}:{'x'.join(map(str, (batch or shape[0], *shape[1:])))}" for name, shape in shapes.items()
-    )
-
-
-def _lines(flags: list[str]) -> str:
-    return " \\\n    ".join(flags)
+    shapes = [(spec.name, spec.at(record.profile.at(bound))) for spec in record.interface.inputs]
+    return ",".join(f"{shlex.quote(name)}:{'x'.join(map(str, (batch or n, *rest)))}" for name, (n, *rest) in shapes)

@@ -1,15 +1,12 @@
-"""Make a float32 graph that computes what a bfloat16 graph means, for a runtime without bfloat16 kernels.
+"""Make a float32 graph that computes what a bfloat16 graph means: ONNX Runtime's CPU provider has no Conv in bfloat16.
 
-ONNX Runtime's CPU provider cannot execute Conv in bfloat16. This graph computes in float32 and rounds each result to
-bfloat16, as arithmetic units do: they take bfloat16 operands, accumulate in float32 and round once.
-
-The module uses onnx alone, since stages that only run graphs import it, and onnx_ir takes longer to import.
+Each result is rounded as arithmetic units do it: they take bfloat16 operands, accumulate in float32 and round once.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
-import onnx
+import onnx  # alone, since stages that only run graphs import this module, and onnx_ir takes longer to import
 from onnx import TensorProto, helper, numpy_helper
 
 BF16, FP32 = TensorProto.BFLOAT16, TensorProto.FLOAT
@@ -32,10 +29,11 @@ def float32_twin(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _compute_in_float32(graph: onnx.GraphProto) -> None:
-    rounded = {value.name for value in (*graph.value_info, *graph.output) if _is_bf16(value)}
+    typed = (*graph.value_info, *graph.output)
+    rounded = {value.name for value in typed if value.type.tensor_type.elem_type == BF16}
     del graph.value_info[:]
     for value in (*graph.input, *graph.output):
-        if _is_bf16(value):
+        if value.type.tensor_type.elem_type == BF16:
             value.type.tensor_type.elem_type = FP32
     for tensor in graph.initializer:
         if tensor.data_type == BF16:
@@ -71,11 +69,5 @@ def _with_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from _with_bodies(body)
 
 
-def _is_bf16(value: onnx.ValueInfoProto) -> bool:
-    return bool(value.type.tensor_type.elem_type == BF16)
-
-
 def _casts_to_bf16(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Cast" and any(
-        attribute.name == "to" and attribute.i == BF16 for attribute in node.attribute
-    )
+    return node.op_type == "Cast" and any(each.name == "to" and each.i == BF16 for each in node.attribute)

@@ -1,6 +1,5 @@
 """Check that a graph computes what it must reproduce."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,12 +28,10 @@ def check_graph(wanted: Outputs, got: Outputs, limit: float, what: str) -> Graph
     for name, values in wanted.items():
         if got[name].shape != values.shape:
             raise EngineryError(f"{what}: {name} has shape {got[name].shape} and should have {values.shape}")
-    errors = {name: np.abs(wanted[name].astype(np.float64) - got[name]) for name in wanted}
-    relative = {
-        name: float(np.linalg.norm(error) / max(float(np.linalg.norm(wanted[name])), 1e-12))
-        for name, error in errors.items()
-    }
-    worst = max(relative, key=lambda name: math.inf if math.isnan(relative[name]) else relative[name])
+    errors = {name: np.abs(values.astype(np.float64) - got[name]) for name, values in wanted.items()}
+    norms = {name: max(float(np.linalg.norm(values)), 1e-12) for name, values in wanted.items()}
+    relative = {name: float(np.linalg.norm(error)) / norms[name] for name, error in errors.items()}
+    worst = max(relative, key=lambda name: np.inf if np.isnan(relative[name]) else relative[name])
     if not relative[worst] <= limit:  # also true for NaN
         raise EngineryError(
             f"{what}: the relative error of {worst} is {relative[worst]:.2e} and may be {limit:.0e} at most"

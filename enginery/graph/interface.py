@@ -1,4 +1,4 @@
-"""The inputs and outputs of a graph: names, types, and which axes vary."""
+"""The inputs and outputs of a graph and its engine: names, types, and which axes vary."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from enginery.core.record import Record
 class TensorSpec(Record):
     """A tensor of a graph and its engine. A size that varies is a name: batch, height or width.
 
-    A size of an output may follow from these. It then has the graph's own name, such as height//8, or ? where the
-    graph has none, and only a run tells how large it is.
+    A size of an output that follows from these has the graph's own name, such as height//8, or ? where the graph has
+    none: only a run tells how large it is.
     """
 
     name: str
@@ -30,19 +30,13 @@ class TensorSpec(Record):
 
 
 class Interface(Record):
-    """The inputs and outputs of a graph, which are also those of its engine."""
-
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
     def sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
         """Return the size of each axis that varies, from the shapes of the inputs."""
-        return {
-            axis: size
-            for spec in self.inputs
-            for axis, size in zip(spec.shape, shapes[spec.name], strict=True)
-            if isinstance(axis, str)
-        }
+        axes = (pair for spec in self.inputs for pair in zip(spec.shape, shapes[spec.name], strict=True))
+        return {axis: size for axis, size in axes if isinstance(axis, str)}
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,14 @@ def load_graph(path: Path) -> onnx.ModelProto:
     try:
         model = onnx.load(path)
         onnx.checker.check_model(model)
+        return model
     except FileNotFoundError:
         raise EngineryError(f"{path} is missing: run `dvc repro` to make it") from None
     except (DecodeError, ValueError, onnx.checker.ValidationError) as error:  # ValueError: bad weights beside the file
-        if is_plan(path):
-            raise EngineryError(f"{path} is a TensorRT engine, and an ONNX file is expected") from None
+        with path.open("rb") as file:
+            if file.read(4)[1:] == b"trt":  # engines begin with ftrt, or vtrt for RTX
+                raise EngineryError(f"{path} is a TensorRT engine, and an ONNX file is expected") from None
         raise EngineryError(f"{path} is not a valid ONNX file, it may be truncated: {error}") from None
-    return model
-
-
-def is_plan(path: Path) -> bool:
-    """Tell whether the file is a TensorRT engine, which begins with ftrt, or vtrt for RTX."""
-    with path.open("rb") as file:
-        return file.read(4)[1:] == b"trt"
 
 
 def graph_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:

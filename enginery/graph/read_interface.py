@@ -5,7 +5,7 @@ from pathlib import Path
 import onnx
 
 from enginery.core.errors import EngineryError
-from enginery.core.params.build import BuildParams, Profile, Range
+from enginery.core.params.build import BuildParams, Profile
 from enginery.data.feeds import BATCH
 from enginery.graph.interface import Blueprint, Interface, TensorSpec
 from enginery.graph.onnx_file import graph_inputs, load_graph
@@ -24,24 +24,22 @@ def read_interface(path: Path, profile: Profile) -> Interface:
 
 
 def interface_of(model: onnx.ModelProto, profile: Profile, what: str) -> Interface:
-    """Return the graph's inputs and outputs, and refuse a graph that cannot be built for `profile`.
-
-    Each runtime would refuse it in its own words, or not at all.
-    """
+    """Return the inputs and outputs; refuse what each runtime would refuse in its own words, or not at all."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     inputs = tuple(_spec(tensor, profile, f"{what}: input") for tensor in graph_inputs(graph))
-    outputs = tuple(
-        _spec(tensor, profile, f"{what}: output", has_other_sizes=profile.resizes) for tensor in graph.output
-    )
+    outputs = tuple(_spec(tensor, profile, f"{what}: output", profile.resizes) for tensor in graph.output)
     for spec in inputs:
         if spec.dtype == "object":
             raise EngineryError(f"{what}: input {spec.name} holds no numbers")
-        _require_batch(spec, profile.batch, f"{what}: the batch of input {spec.name}")
-    _require_usable_outputs(outputs, any(spec.shape[0] == BATCH for spec in inputs), what)
-    return Interface(inputs=inputs, outputs=outputs)
-
-
-def _require_usable_outputs(outputs: tuple[TensorSpec, ...], batch_varies: bool, what: str) -> None:
+        if not spec.shape:
+            raise EngineryError(f"{what}: the batch of input {spec.name}: it is a single number, and has none")
+        batch, sizes = spec.shape[0], profile.batch
+        if batch != BATCH and not (sizes.fixed and sizes.max == batch):
+            raise EngineryError(
+                f"{what}: the batch of input {spec.name} is fixed at {batch}, and build.profile.batch asks for "
+                f"{sizes}: export with a dynamic batch, or set all three to {batch}"
+            )
+    batch_varies = any(spec.shape[0] == BATCH for spec in inputs)
     for spec in outputs:
         if spec.dtype not in FLOATS:
             raise EngineryError(
@@ -53,6 +51,7 @@ def _require_usable_outputs(outputs: tuple[TensorSpec, ...], batch_varies: bool,
                 f"{what}: the batch of output {spec.name} is fixed and that of the input is not: "
                 "a batch size is frozen into the graph"
             )
+    return Interface(inputs=inputs, outputs=outputs)
 
 
 def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, has_other_sizes: bool = False) -> TensorSpec:
@@ -78,14 +77,3 @@ def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, has_other_si
 
 def _name_of(size: onnx.TensorShapeProto.Dimension) -> str:
     return "" if size.dim_param.startswith(INFERRED_NAME) else str(size.dim_param)
-
-
-def _require_batch(spec: TensorSpec, sizes: Range, what: str) -> None:
-    if not spec.shape:
-        raise EngineryError(f"{what}: it is a single number, and has none")
-    batch = spec.shape[0]
-    if batch != BATCH and not (sizes.fixed and sizes.max == batch):
-        raise EngineryError(
-            f"{what} is fixed at {batch}, and build.profile.batch asks for {sizes}: "
-            f"export with a dynamic batch, or set all three to {batch}"
-        )

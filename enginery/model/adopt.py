@@ -23,10 +23,9 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -
             f"{what} takes {', '.join(names)}, and the samples give {', '.join(example)}: "
             "use the same names, for images by samples.input"
         )
-    for tensor in inputs:
-        _require_fitting(tensor, example[tensor.name], what)
     ours_of: defaultdict[str, set[str | int]] = defaultdict(set)  # our names or sizes for each name in the file
     for tensor in inputs:
+        _require_fitting(tensor, example[tensor.name], what)
         for number, size in enumerate(tensor.type.tensor_type.shape.dim):
             if not size.HasField("dim_value"):
                 ours = axes.get(number, example[tensor.name].shape[number])
@@ -35,7 +34,11 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -
     for tensor in (*model.graph.output, *model.graph.value_info):
         for size in tensor.type.tensor_type.shape.dim:
             if size.dim_param:
-                _rename(size, ours_of[size.dim_param], set(axes.values()))
+                meanings = ours_of[size.dim_param]
+                if len(meanings) == 1:
+                    _set_size(size, *meanings)
+                elif meanings or size.dim_param in axes.values():  # it has several, or is ours for something else
+                    size.ClearField("dim_param")
     return model
 
 
@@ -63,11 +66,3 @@ def _set_size(size: onnx.TensorShapeProto.Dimension, ours: str | int) -> None:
         size.dim_param = ours
     else:
         size.dim_value = ours
-
-
-def _rename(size: onnx.TensorShapeProto.Dimension, meanings: set[str | int], axes: set[str]) -> None:
-    """Set a size to its only meaning, and remove a name that has several, or that is ours for something else."""
-    if len(meanings) == 1:
-        _set_size(size, *meanings)
-    elif meanings or size.dim_param in axes:
-        size.ClearField("dim_param")

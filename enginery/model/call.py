@@ -15,8 +15,7 @@ OUTPUT = "logits"  # the name of an output that the model gives no name
 
 def call_model(model: nn.Module, feeds: Mapping[str, torch.Tensor]) -> Tensors:
     """Call the model with one input by position, or several by name, and return its outputs by name."""
-    result = model(*feeds.values()) if len(feeds) == 1 else model(**feeds)
-    return name_outputs(result)
+    return name_outputs(model(*feeds.values()) if len(feeds) == 1 else model(**feeds))
 
 
 def name_outputs(result: Any) -> Tensors:

@@ -50,8 +50,11 @@ def _load(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
+        _, found, name = str(error).partition("GLOBAL ")  # PyTorch may name the function that the file would have run
+        ran = f": loading it would run {name.split(' ')[0]}, so it is refused"
         raise EngineryError(
-            f"{path} {_why_refused(error)}; save it again with torch.save(model.state_dict(), path)"
+            f"{path} holds more than tensors{ran if found else ', or is not a PyTorch checkpoint'}; "
+            "save it again with torch.save(model.state_dict(), path)"
         ) from None
     except (FileNotFoundError, IsADirectoryError):
         raise
@@ -71,41 +74,30 @@ def _state(tensors: State, versions: Mapping[str, Any]) -> State:
     return state
 
 
-def _why_refused(error: Exception) -> str:
-    """Name the function that the file would have run, if PyTorch's error names it."""
-    _, found, name = str(error).partition("GLOBAL ")
-    if not found:
-        return "holds more than tensors, or is not a PyTorch checkpoint"
-    return f"holds more than tensors: loading it would run {name.split(' ')[0]}, so it is refused"
-
-
 def apply_weights(model: nn.Module, state: State, path: Path, classes: int = 0) -> None:
     """Load the state into the model; `classes` are those of the samples, if the model was made for so many."""
     wanted = model.state_dict()
     if wanted.keys() != state.keys():
         state = _without_prefix(state)
-    missing, unknown = sorted(wanted.keys() - state.keys()), sorted(state.keys() - wanted.keys())
-    if missing or unknown:
-        parts = [f"{len(missing)} missing ({first_few(missing, most=3)})"] if missing else []
-        parts += [f"{len(unknown)} unknown ({first_few(unknown, most=3)})"] if unknown else []
+    keys = {"missing": sorted(wanted.keys() - state.keys()), "unknown": sorted(state.keys() - wanted.keys())}
+    if parts := [f"{len(names)} {what} ({first_few(names, most=3)})" for what, names in keys.items() if names]:
         raise EngineryError(f"{path} does not fit model.source: its keys differ: {', '.join(parts)}")
-    misshapen = [
+    if misshapen := [
         f"{name} is {tuple(state[name].shape)} and should be {tuple(value.shape)}"
         for name, value in wanted.items()
         if state[name].shape != value.shape
-    ]
-    if misshapen and classes:
+    ]:
+        where, which = f"{path} does not fit model.source", first_few(misshapen, most=3)
+        if classes:
+            raise EngineryError(f"{where} and the classes of samples.source: {which}")
         raise EngineryError(
-            f"{path} does not fit model.source and the classes of samples.source: {first_few(misshapen, most=3)}"
+            f"{where} and model.arguments, which say how many classes there are, such as {{num_classes: 10}}: {which}"
         )
-    if misshapen:
-        raise EngineryError(
-            f"{path} does not fit model.source and model.arguments, which say how many classes there are, such as "
-            f"{{num_classes: 10}}: {first_few(misshapen, most=3)}"
-        )
-    other = [name for name, value in wanted.items() if _kind(state[name]) != _kind(value)]
-    if other:
-        differing = [f"{name} is {_dtype(state[name])} and should be {_dtype(wanted[name])}" for name in other]
+    if differing := [
+        f"{name} " + f"is {state[name].dtype} and should be {value.dtype}".replace("torch.", "")
+        for name, value in wanted.items()
+        if _kind(state[name]) != _kind(value)
+    ]:
         raise EngineryError(f"{path} does not fit model.source: {first_few(differing, most=3)}")
     require_finite(state, path, not_finite(wanted))
     model.load_state_dict(state)
@@ -114,10 +106,6 @@ def apply_weights(model: nn.Module, state: State, path: Path, classes: int = 0) 
 def _kind(value: torch.Tensor) -> str:
     """Return the kind of numbers, since PyTorch silently copies one kind into another, such as int8 into float."""
     return "float" if value.is_floating_point() else "complex" if value.is_complex() else "whole"
-
-
-def _dtype(value: torch.Tensor) -> str:
-    return str(value.dtype).removeprefix("torch.")
 
 
 def _without_prefix(state: State) -> State:
@@ -137,7 +125,5 @@ def not_finite(state: State) -> set[str]:
 
 def require_finite(state: State, path: Path, by_design: Collection[str]) -> None:
     """Refuse NaN and infinity, except `by_design` where a new model has them too, such as in a mask."""
-    if broken := sorted(not_finite(state) - set(by_design)):
-        raise EngineryError(
-            f"{path} has NaN or infinite values in {first_few(broken, most=3)}: its training went wrong"
-        )
+    if broken := first_few(sorted(not_finite(state) - set(by_design)), most=3):
+        raise EngineryError(f"{path} has NaN or infinite values in {broken}: its training went wrong")

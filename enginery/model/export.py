@@ -1,11 +1,11 @@
 """Export a PyTorch model to ONNX."""
 
-import contextlib
 import io
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from torch import nn
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import Profile
+from enginery.core.text import first_line
 from enginery.data.feeds import BATCH, Axes, Feeds
 from enginery.graph.as_written import open_as_written
 from enginery.model.call import call_model
@@ -28,10 +29,7 @@ PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
 class _WithTupleOutput(nn.Module):
-    """The model with a plain tuple as its result, so that the exporter finds as many outputs as there are names.
-
-    It returns float32 for float64, as `run_model` does, since no engine returns more.
-    """
+    """The model with a plain tuple as its result, so that the exporter finds as many outputs as there are names."""
 
     def __init__(self, model: nn.Module, names: list[str]) -> None:
         super().__init__()
@@ -39,6 +37,7 @@ class _WithTupleOutput(nn.Module):
 
     def forward(self, **feeds: torch.Tensor) -> tuple[torch.Tensor, ...]:
         outputs = call_model(self.model, {name: feeds[name] for name in self.names}).values()
+        # as run_model does, since no engine returns more than float32
         return tuple(output.float() if output.dtype == torch.float64 else output for output in outputs)
 
 
@@ -54,12 +53,16 @@ def require_names(inputs: Iterable[str]) -> None:
 
 def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile, opset: int) -> onnx.ModelProto:
     """Export the model; axes with a range in `profile` stay dynamic."""
-    _require_size_of_an_onnx_file(model)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
+    if size > MOST_BYTES:  # would otherwise fail late and with a traceback
+        raise EngineryError(
+            f"model.source: its weights take {size / 1e9:.1f} GB, and an ONNX file holds {MOST_BYTES / 1e9:.1f} at most"
+        )
     given = {name: torch.tensor(array) for name, array in example.items()}
     outputs = list(run_model(model, example))
-    if twice := [name for name in outputs if name in given]:
+    if twice := next((name for name in outputs if name in given), None):
         raise EngineryError(
-            f"model.source: output {twice[0]} has the name of an input, and names in a graph are unique: "
+            f"model.source: output {twice} has the name of an input, and names in a graph are unique: "
             "return it under another"
         )
     dynamic = {
@@ -68,25 +71,22 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
         if (sizes := profile.ranges.get(axis)) and not sizes.fixed
     }
     wrapped, shapes = _WithTupleOutput(model, list(given)).eval(), {"feeds": dict.fromkeys(given, dynamic)}
+    settings: dict[str, Any] = {"opset_version": opset, "dynamic_shapes": shapes, "dynamo": True, "verbose": False}
     try:
         with _quiet_exporter():
             program = torch.onnx.export(
-                wrapped,
-                (),
-                kwargs=given,
-                dynamo=True,
-                opset_version=opset,
-                input_names=list(given),
-                output_names=outputs,
-                dynamic_shapes=shapes,
-                verbose=False,
+                wrapped, (), kwargs=given, input_names=list(given), output_names=outputs, **settings
             )
     except torch.onnx.errors.OnnxExporterError as error:
         # The error does not tell which input is unused, nor the user's line: the traced program does.
-        with _quiet_exporter():
-            traced = _trace(lambda: torch.export.export(wrapped, (), given, dynamic_shapes=shapes, strict=False))
-            trace = _stack_trace(error, traced) if traced else ""
-        if unused := _unused_inputs(traced, list(given)) if traced else []:
+        unused, trace = [], ""
+        with _quiet_exporter(), suppress(Exception):  # the exporter's own error is then all that is known
+            traced = torch.export.export(wrapped, (), given, dynamic_shapes=shapes, strict=False)
+            read = {node.name for node in traced.graph.nodes if node.users}
+            inputs = zip(given, traced.graph_signature.user_inputs, strict=True)
+            unused = [name for name, node in inputs if node not in read]
+            trace = _stack_trace(error, traced)
+        if unused:
             raise EngineryError(
                 f"the model does not use its input {', '.join(unused)}, and PyTorch cannot export an unused input: "
                 "leave it out of samples.source, and give it a default in forward"
@@ -97,29 +97,18 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
     return _without_traces(program.model_proto)
 
 
-def _require_size_of_an_onnx_file(model: nn.Module) -> None:
-    """Refuse more weights than a Protobuf file holds, which would otherwise fail late and with a traceback."""
-    size = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
-    if size > MOST_BYTES:
-        raise EngineryError(
-            f"model.source: its weights take {size / 1e9:.1f} GB, and an ONNX file holds {MOST_BYTES / 1e9:.1f} at most"
-        )
-
-
 def open_exported(path: Path, name: str) -> Any:
     try:
         return open_as_written(path)
     except Exception as error:  # ONNX Runtime's own exceptions share no base class
-        why = str(error).strip().partition("\n")[0]
-        raise EngineryError(f"the ONNX graph of {name} cannot be run by ONNX Runtime: {why}") from None
+        raise EngineryError(f"the ONNX graph of {name} cannot be run by ONNX Runtime: {first_line(error)}") from None
 
 
-@contextlib.contextmanager
+@contextmanager
 def _quiet_exporter() -> Iterator[None]:
     """Silence the exporter, which prints its progress, and on failure everything that it has traced."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    nowhere = io.StringIO()
-    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "# The axis name")  # several inputs share one batch on purpose
         yield
 
@@ -130,33 +119,17 @@ def _cause(error: BaseException, stack_trace: str) -> str:
     while chain[-1].__cause__:
         chain.append(chain[-1].__cause__)
     reason = next((line for line in str(chain[-1]).splitlines() if line.strip()), type(chain[-1]).__name__)
-    places = PLACE.findall("\n".join([*map(str, chain), stack_trace]))
-    places = [place for place in places if "site-packages" not in place[0]]
+    texts = "\n".join([*map(str, chain), stack_trace])
+    places = [place for place in PLACE.findall(texts) if "site-packages" not in place[0]]
     places = places or [(frame.filename, str(frame.lineno), frame.name) for frame in user_frames(chain[-1])]
     return reason.strip() + ("" if not places else " ({}, line {}, in {})".format(*places[-1]))
-
-
-def _trace(trace: Callable[[], torch.export.ExportedProgram]) -> torch.export.ExportedProgram | None:
-    with contextlib.suppress(Exception):  # the exporter's own error is then all that is known
-        return trace()
-    return None
-
-
-def _unused_inputs(program: torch.export.ExportedProgram, inputs: list[str]) -> list[str]:
-    read = {node.name for node in program.graph.nodes if node.users}
-    return [name for name, node in zip(inputs, program.graph_signature.user_inputs, strict=True) if node not in read]
 
 
 def _stack_trace(error: BaseException, program: torch.export.ExportedProgram) -> str:
     """Return the stack trace of an operator without a translation, whose node the error names."""
     named = re.search(r"translating node %(\w+)", str(error))
-    if not named:
-        return ""
-    with contextlib.suppress(Exception):
-        for node in program.run_decompositions().graph.nodes:
-            if node.name == named[1]:
-                return str(node.meta.get("stack_trace", ""))
-    return ""
+    nodes = program.run_decompositions().graph.nodes if named else ()
+    return next((str(node.meta.get("stack_trace", "")) for node in nodes if named and node.name == named[1]), "")
 
 
 def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -3,7 +3,6 @@
 import difflib
 import importlib
 from collections.abc import Callable
-from typing import cast
 
 import torch
 import torchvision
@@ -14,8 +13,6 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.model import ModelParams
 from enginery.core.text import first_few, first_line
 from enginery.model.user_code import USER_ERRORS, describe_user_error
-
-Factory = Callable[..., object]
 
 
 def make_model(params: ModelParams, classes: int | None) -> nn.Module:
@@ -52,18 +49,18 @@ def _from_factory(params: ModelParams) -> nn.Module:
     return _require_usable(model, params.source)
 
 
-def _import_factory(source: str) -> Factory:
+def _import_factory(source: str) -> Callable[..., object]:
     module_name, _, name = source.partition(":")
     try:
         module = importlib.import_module(module_name)
     except USER_ERRORS as error:
         raise EngineryError(f"model.source: {module_name} cannot be imported: {describe_user_error(error)}") from None
-    factory = getattr(module, name, None)
+    factory: Callable[..., object] | None = getattr(module, name, None)
     if not callable(factory):
         near = difflib.get_close_matches(name, dir(module), n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise EngineryError(f"model.source: {module_name} has no function or class '{name}'{hint}")
-    return cast(Factory, factory)
+    return factory
 
 
 def _require_usable(model: object, source: str) -> nn.Module:

@@ -24,7 +24,6 @@ GIVEN_GRAPH = "model.onnx"  # in the weights' folder, if the model came as an ON
 
 
 def open_source_model(weights: Path) -> Run:
-    """Open the PyTorch model, or the user's ONNX file as it is written."""
     given = weights / GIVEN_GRAPH
     if not given.exists():
         return partial(_run_or_explain, partial(run_model, load_model(weights)), describe_user_error)
@@ -36,20 +35,14 @@ def open_source_model(weights: Path) -> Run:
 
 
 def made_by(weights: Path) -> str:
-    """Return the name of what runs the source model."""
     return "ONNX Runtime" if (weights / GIVEN_GRAPH).exists() else PYTORCH
 
 
 def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
-    """Run the model, and return floats of any size as float32; other types stay, and are refused later.
-
-    The model gets copies of the samples, since its forward may write into its inputs.
-    """
-    with torch.inference_mode():
+    """Run the model, and return floats of any size as float32; other types stay, and are refused later."""
+    with torch.inference_mode():  # on copies of the samples, since a model's forward may write into its inputs
         outputs = call_model(model, {name: torch.tensor(array) for name, array in feeds.items()})
-        return {
-            name: (output.float() if output.is_floating_point() else output).numpy() for name, output in outputs.items()
-        }
+        return {name: (each.float() if each.is_floating_point() else each).numpy() for name, each in outputs.items()}
 
 
 def require_runs(run: Run, feeds: Feeds, classes: int, scores: str | None = None) -> Outputs:
@@ -60,9 +53,8 @@ def require_runs(run: Run, feeds: Feeds, classes: int, scores: str | None = None
     except EngineryError as error:
         if _accepts(run, feeds, 2) or not _accepts(run, feeds, 1):
             raise
-        raise EngineryError(
-            f"{error}\nIt takes a single sample: set min, opt and max of build.profile.batch to 1"
-        ) from None
+        hint = "It takes a single sample: set min, opt and max of build.profile.batch to 1"
+        raise EngineryError(f"{error}\n{hint}") from None
     for name, output in outputs.items():
         if output.ndim == 0 or len(output) != samples or not np.issubdtype(output.dtype, np.floating):
             raise EngineryError(
@@ -80,19 +72,17 @@ def require_runs(run: Run, feeds: Feeds, classes: int, scores: str | None = None
 
 def _require_scores(outputs: Outputs, classes: int, scores: str | None) -> None:
     """Refuse outputs without a score for each class, unless `scores`, which is model.scores, expects none."""
-    shapes = {name: output.shape for name, output in outputs.items()}
     if scores == NO_SCORES:
         return
+    shapes, returned = {name: output.shape for name, output in outputs.items()}, _shapes(outputs)
     if scores and not scores_among(shapes, classes, scores):
         wanted = f"a score for each of the {classes} classes" if classes else "a score per class"
-        raise EngineryError(
-            f"model.scores: '{scores}' is no output with {wanted}: the model returns {_shapes(outputs)}"
-        )
+        raise EngineryError(f"model.scores: '{scores}' is no output with {wanted}: the model returns {returned}")
     if classes and not any(shape[1:] == (classes,) for shape in shapes.values()):
         raise EngineryError(
-            f"samples.source has {classes} classes, and no output of the model has as many: it returns "
-            f"{_shapes(outputs)}. Are these the images that the model was trained on? If its outputs are no scores of "
-            f"classes, set model.scores: {NO_SCORES}"
+            f"samples.source has {classes} classes, and no output of the model has as many: it returns {returned}. "
+            "Are these the images that the model was trained on? If its outputs are no scores of classes, set "
+            f"model.scores: {NO_SCORES}"
         )
     if classes and not scores and len(several := shaped_as_scores(shapes, classes)) > 1:
         raise EngineryError(

@@ -8,6 +8,7 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.params.weights import TrainingParams
 from enginery.core.progress import progress
+from enginery.core.text import first_line
 from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
 
@@ -36,13 +37,13 @@ def train_all_layers(model: nn.Module, samples: SampleSet, params: TrainingParam
     if batches == 0:
         raise EngineryError(f"weights.training.batch is {params.batch}, but there are {len(samples)} training samples")
     model.to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=params.learning_rate, weight_decay=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=params.learning_rate, total_steps=params.epochs * batches
-    )
-    _set_training_mode(model)
+    total, rate = params.epochs * batches, params.learning_rate
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=rate, total_steps=total)
+    for module in model.modules():  # not model.train(): GoogLeNet and Inception would add auxiliary outputs
+        module.training = not any(module.children())
     steps = _shuffled_batches(len(samples), params.batch, params.epochs)
-    for indices in progress(steps, "training", params.epochs * batches, "batches"):
+    for indices in progress(steps, "training", total, "batches"):
         images = _resized(_images(samples.read_at(indices.numpy())).to(device), params.size)
         logits = model(images)
         if not isinstance(logits, torch.Tensor):
@@ -60,14 +61,7 @@ def usable_device(name: str) -> torch.device:
     try:
         return torch.ones(1, device=name).add(1).device
     except (RuntimeError, AssertionError) as error:  # a PyTorch without CUDA raises AssertionError
-        why = str(error).strip().partition("\n")[0]
-        raise EngineryError(f"weights.training.device: PyTorch cannot use {name} here: {why}") from None
-
-
-def _set_training_mode(model: nn.Module) -> None:
-    """Let Dropout and BatchNorm train, but not the whole model: GoogLeNet and Inception would add auxiliary outputs."""
-    for module in model.modules():
-        module.training = not any(module.children())
+        raise EngineryError(f"weights.training.device: PyTorch cannot use {name} here: {first_line(error)}") from None
 
 
 def fit_statistics_and_last_layer(model: nn.Module, samples: SampleSet) -> None:
@@ -105,8 +99,7 @@ def last_layer(model: nn.Module) -> nn.Linear | nn.Conv2d:
 
 
 def known_labels(samples: SampleSet) -> torch.Tensor:
-    labels = samples.labels
-    if labels is None:
+    if (labels := samples.labels) is None:
         raise EngineryError("weights.source: train needs images with labels, and samples.source has none; give weights")
     return torch.from_numpy(labels)
 
@@ -118,11 +111,9 @@ def _images(feeds: Feeds) -> torch.Tensor:
 
 def _resized(images: torch.Tensor, size: int) -> torch.Tensor:
     height, width = images.shape[2:]
-    shorter = min(height, width)
-    if size != shorter:
-        images = nn.functional.interpolate(
-            images, size=(height * size // shorter, width * size // shorter), mode="area"
-        )
+    if size != (shorter := min(height, width)):
+        smaller = (height * size // shorter, width * size // shorter)
+        images = nn.functional.interpolate(images, size=smaller, mode="area")
     return images.contiguous(memory_format=torch.channels_last)
 
 

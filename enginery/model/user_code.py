@@ -26,15 +26,9 @@ MOST_CHARACTERS = 400  # of a message: some list each weight of a network
 USER_ERRORS = (Exception, SystemExit)  # the user's code may also leave by sys.exit
 
 
-def files_of_model(source: str, arguments: object) -> dict[str, str]:
-    """Return the hashes of the files that the user's model is made of, and of those that its arguments name."""
-    return fingerprint(source) | files_named_in(arguments)
-
-
 def fingerprint(source: str) -> dict[str, str]:
     """Return the hashes of all Python files that `package.module:factory` may use, so that new code means a new run."""
-    files = watched_files(source)
-    return {name: sha256(files[name]) for name in sorted(files)}
+    return {name: sha256(file) for name, file in sorted(watched_files(source).items())}
 
 
 def files_named_in(arguments: object) -> dict[str, str]:
@@ -58,15 +52,13 @@ def watched_files(source: str) -> dict[str, Path]:
         raise EngineryError(
             f"model.source: there is no module '{package}' in {Path.cwd()} nor among the installed packages"
         )
-    known, waiting = {package}, [files]
+    known, waiting = {package, *sys.stdlib_module_names}, [files]
     while waiting:
         for name in {name for file in waiting.pop().values() for name in _imported_packages(file)} - known:
             known.add(name)
-            if name in sys.stdlib_module_names:
-                continue
             imported = _files_of_package(name)
             if imported and not any(map(_is_installed, imported.values())):
-                files = files | imported
+                files |= imported
                 waiting.append(imported)
     return files
 
@@ -110,10 +102,8 @@ def _is_installed(file: Path) -> bool:
 
 def _imported_packages(file: Path) -> set[str]:
     """Return the packages that a file of the user's imports anywhere in its code, but not by relative imports."""
-    if _is_installed(file):
-        return set()
     try:
-        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+        nodes = [] if _is_installed(file) else list(ast.walk(ast.parse(file.read_bytes())))
     except (SyntaxError, ValueError):  # importing the file will report it
         return set()
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
@@ -125,34 +115,24 @@ def describe_user_error(error: BaseException) -> str:
     """Return the error and the lines of the user's own files that led to it, without ours and those of libraries."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
-    cause = _first_cause(error)
+    cause = error  # becomes the first one, from which or during whose handling the others were raised
+    while earlier := cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__):
+        cause = earlier
     message = _message_of(error) + (f", because of {_message_of(cause)}" if cause is not error else "")
     frames = user_frames(error)[-MOST_LINES:]
-    return message + "".join(
-        f"\n  {frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}" for frame in frames
-    )
+    lines = [f"\n  {frame.filename}, line {frame.lineno}, in {frame.name}: {frame.line}" for frame in frames]
+    return message + "".join(lines)
 
 
 def _message_of(error: BaseException) -> str:
     """Return the error's type and its first lines, since some errors of PyTorch give the reason in the second."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    message = " ".join(lines[:MOST_LINES])
+    message = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:MOST_LINES])
     message = message if len(message) <= MOST_CHARACTERS else f"{message[:MOST_CHARACTERS]}…"
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def _first_cause(error: BaseException) -> BaseException:
-    """Follow an error back to the first one, from which or during whose handling the others were raised."""
-    while earlier := error.__cause__ or (None if error.__suppress_context__ else error.__context__):
-        error = earlier
-    return error
-
-
 def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    return [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if ENGINERY not in Path(frame.filename).parents
-        and not frame.filename.startswith("<")
-        and not _is_installed(Path(frame.filename))
-    ]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    files = {frame.filename: Path(frame.filename) for frame in frames}
+    ours = {name for name, file in files.items() if ENGINERY in file.parents or _is_installed(file)}
+    return [frame for frame in frames if frame.filename not in ours]

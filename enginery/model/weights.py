@@ -1,13 +1,11 @@
 """Obtain the weights: train them, or take torchvision's, the user's checkpoint, or those that the model brings."""
 
-import contextlib
 import inspect
 import pickle
 import urllib.error
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torchvision
@@ -17,6 +15,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.params.model import NO_SCORES, ModelParams
 from enginery.core.params.weights import TrainingParams, WeightsParams
+from enginery.core.text import first_line
 from enginery.core.user_files import user_checkpoint
 from enginery.data.sample_set import SampleSet
 from enginery.model.call import State
@@ -71,9 +70,9 @@ def _pretrained(params: ModelParams, classes: int | None) -> nn.Module:
             f"weights.source: torchvision's {params.source} knows {known} classes and samples.source has {classes}; "
             "give a checkpoint of your own, or weights.source: train"
         )
+    published.get_state_dict = lambda **_: _published_state(published)
     try:
-        with _read_safely(published):
-            model: nn.Module = torchvision.models.get_model(params.source, weights=published, **params.arguments)
+        model: nn.Module = torchvision.models.get_model(params.source, weights=published, **params.arguments)
     except ValueError as error:
         raise EngineryError(
             f"model.arguments: torchvision's {params.source} refuses them with its published weights: {error}"
@@ -83,6 +82,8 @@ def _pretrained(params: ModelParams, classes: int | None) -> nn.Module:
             f"weights.source: torchvision's weights for {params.source} could not be downloaded ({error.reason}); "
             "put a checkpoint into data/weights/ and name it instead"
         ) from None
+    finally:
+        del published.get_state_dict
     if implied := _implied_arguments(plain, model):
         arguments = ", ".join(f"{name}: {str(value).lower()}" for name, value in implied.items())
         raise EngineryError(
@@ -92,41 +93,24 @@ def _pretrained(params: ModelParams, classes: int | None) -> nn.Module:
     return model.eval()
 
 
-@contextlib.contextmanager
-def _read_safely(published: Any) -> Iterator[None]:
-    """Check the file's hash and load tensors only; torchvision itself does neither with a file that is there."""
-    published.get_state_dict = lambda **_: _published_state(published)
-    try:
-        yield
-    finally:
-        del published.get_state_dict
-
-
 def _published_state(published: Any) -> State:
-    """Return the published tensors, and refuse a file whose hash does not begin as the end of its name says.
-
-    PyTorch checks the hash of a download, but not that of a file which is already there.
-    """
+    """Check the file's hash and load tensors only; torchvision itself does neither with a file that is there."""
     file = Path(torch.hub.get_dir()) / "checkpoints" / published.url.rpartition("/")[2]
-    beginning = file.stem.rpartition("-")[2]
-    if file.exists() and not sha256(file).startswith(beginning):
-        raise EngineryError(
-            f"weights.source: {file} is not what torchvision published: delete it, and it is downloaded again"
-        )
+    if file.exists() and not sha256(file).startswith(file.stem.rpartition("-")[2]):
+        why = f"{file} is not what torchvision published: delete it, and it is downloaded again"
+        raise EngineryError(f"weights.source: {why}")
     try:
-        state: State = type(published).get_state_dict(published, check_hash=True, weights_only=True)
+        return cast(State, type(published).get_state_dict(published, check_hash=True, weights_only=True))
     except (RuntimeError, pickle.UnpicklingError) as error:
-        why = str(error).partition("\n")[0]
         raise EngineryError(
-            f"weights.source: {published.url} did not bring what torchvision published: {why}"
+            f"weights.source: {published.url} did not bring what torchvision published: {first_line(error)}"
         ) from None
-    return state
 
 
 def _implied_arguments(plain: nn.Module, published: nn.Module) -> dict[str, object]:
-    """Return the arguments that torchvision sets along with the weights, such as Inception's transform_input.
+    """Return arguments that torchvision sets for the weights, without which they compute something else.
 
-    The state does not hold them, and a model made without them computes something else from the same weights.
+    Inception's transform_input is an example.
     """
     arguments = inspect.signature(type(plain).__init__).parameters
     simple = {name: getattr(published, name) for name in arguments if isinstance(getattr(published, name, None), int)}

@@ -4,7 +4,8 @@ The code of a stage is each module of the project that it imports, at any place 
 beside such a module, such as a template. Comments, docstrings and formatting of a module make no difference.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from itertools import accumulate
 from pathlib import Path
 
 from enginery.core.files import sha256
@@ -30,22 +31,21 @@ def code_of_stages(runtimes: Collection[str], model: Mapping[str, str], root: Pa
     unused = {_module_of_runtime(name) for name in RUNTIMES} - {_module_of_runtime(name) for name in runtimes}
     with KeptSources(root / "enginery" / "__pycache__" / "sources.json") as sources:
         modules = Modules(root, unused, sources)
-        return {stage: _code_of(stage, modules, model) for stage in modules.stages()}
+        imported = {stage: modules.imported_by(f"stages.{stage}") for stage in modules.stages()}
+        return {
+            stage: StageCode(
+                modules=dict(sorted(item for name in names for item in modules.digests(name).items())),
+                model=dict(model) if MODEL_FACTORY in names else {},
+            )
+            for stage, names in imported.items()
+        }
 
 
 def _module_of_runtime(name: str) -> str:
     return f"{RUNTIMES_PACKAGE}.{'tensorrt' if RUNTIMES[name].is_tensorrt else name}"  # NVIDIA's two share a module
 
 
-def _code_of(stage: str, modules: "Modules", model: Mapping[str, str]) -> StageCode:
-    imported = modules.imported_by(f"stages.{stage}")
-    digests = {file: digest for name in imported for file, digest in modules.digests(name).items()}
-    return StageCode(modules=dict(sorted(digests.items())), model=dict(model) if MODEL_FACTORY in imported else {})
-
-
 class Modules:
-    """The modules of the project, which it knows by their names."""
-
     def __init__(self, root: Path, unused: Collection[str], sources: KeptSources) -> None:
         self._root, self._sources = root, sources
         files = (file for package in PACKAGES for file in sorted((root / package).rglob("*.py")))
@@ -76,21 +76,17 @@ class Modules:
     def _imports_of(self, module: str) -> set[str]:
         if module not in self._imports:
             imports = self._sources.read(self._files[module]).imports
-            named = {name for each in (module, *imports) for name in _with_packages(each)}
+            # Importing a.b.c runs a and a.b, too.
+            named = {name for each in (module, *imports) for name in accumulate(each.split("."), "{}.{}".format)}
             self._imports[module] = named & self._files.keys()  # `from a import b` may name a function of a
         return self._imports[module]
 
     def _templates_in(self, folder: Path) -> dict[str, str]:
         if folder not in self._templates:
-            others = (file for file in folder.iterdir() if file.is_file() and file.suffix not in (".py", ".pyc"))
+            named = (file for file in folder.iterdir() if file.is_file() and file.suffix not in (".py", ".pyc"))
+            others = (file for file in named if not file.name.startswith(".") and not file.name.endswith("~"))
             self._templates[folder] = {self._path(file): sha256(file) for file in others}
         return self._templates[folder]
 
     def _path(self, file: Path) -> str:
         return file.relative_to(self._root).as_posix()
-
-
-def _with_packages(name: str) -> Iterator[str]:
-    """Yield `name` and the packages that it is in, as importing a.b.c runs a.b and a, too."""
-    parts = name.split(".")
-    return (".".join(parts[:count]) for count in range(1, len(parts) + 1))

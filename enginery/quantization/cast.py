@@ -11,25 +11,19 @@ from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, 
 
 
 def cast(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | None = None) -> onnx.ModelProto:
-    """Return the graph in fp16 or bf16, with inputs and outputs in float32.
+    """Return the graph in fp16 or bf16, but in float32 at its ends and where an operator needs the range or precision.
 
-    Operators that need float32's range or precision keep it. `sizes` are those of `batch_of_zeros`: without them,
-    AutoCast would try images of one pixel, which few networks accept.
+    `sizes` are those of `batch_of_zeros`: without them, AutoCast tries images of one pixel, which few networks accept.
     """
     random = np.random.default_rng(0)
-    noise = {
-        name: random.uniform(-1, 1, zeros.shape).astype(zeros.dtype)  # AutoCast's own range; integers become 0
-        for name, zeros in batch_of_zeros(source, sizes or {}, batch=1).items()
-    }
+    zeros = batch_of_zeros(source, sizes or {}, batch=1).items()
+    # AutoCast's own range; integers become 0
+    noise = {name: random.uniform(-1, 1, array.shape).astype(array.dtype) for name, array in zeros}
+    kept = {"nodes_to_exclude": list(keep.nodes), "op_types_to_exclude": list(keep.op_types)}
     with quiet_modelopt(), errors_as_sentences(precision):
         from modelopt.onnx.autocast import convert_to_mixed_precision
 
         converted: onnx.ModelProto = convert_to_mixed_precision(
-            str(source),
-            low_precision_type=precision,
-            keep_io_types=True,
-            nodes_to_exclude=list(keep.nodes),
-            op_types_to_exclude=list(keep.op_types),
-            calibration_data=noise,
+            str(source), low_precision_type=precision, keep_io_types=True, calibration_data=noise, **kept
         )
     return converted

@@ -8,26 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
+from enginery.data.feeds import Feeds
 from enginery.graph.onnx_file import graph_inputs
 
 LARGE_IMAGE = 224  # large enough for most networks
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
 
 
-def batch_of_zeros(
-    source: Path, sizes: Mapping[str, int], batch: int = CALIBRATION_BATCH
-) -> dict[str, NDArray[np.generic]]:
+def batch_of_zeros(source: Path, sizes: Mapping[str, int], batch: int = CALIBRATION_BATCH) -> Feeds:
     """Return zeros for each input. `sizes` are those of the samples, for axes that vary beside the batch."""
     zeros = {}
     for tensor in graph_inputs(onnx.load(source, load_external_data=False).graph):
         kind = tensor.type.tensor_type
-        shape = [
-            size.dim_value or (sizes.get(size.dim_param, LARGE_IMAGE) if axis else batch)
-            for axis, size in enumerate(kind.shape.dim)
-        ]
+        axes = enumerate(kind.shape.dim)
+        shape = [size.dim_value or (sizes.get(size.dim_param, LARGE_IMAGE) if axis else batch) for axis, size in axes]
         zeros[tensor.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
     return zeros
 

@@ -20,15 +20,15 @@ from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, 
 LARGEST_FLOAT16 = float(np.finfo(np.float16).max)  # ModelOpt writes it for each larger scale
 SMALLEST_FLOAT16_SCALE = 2.0**-20  # below it, float16 has fewer than five bits left
 
+Constants = dict[str, TensorProto]
+
 
 def nodes_with_tiny_inputs(source: Path, precision: str, amax: Mapping[str, float], rest: Rest) -> list[str]:
-    """Return the nodes that must stay in float16, because it cannot hold the scale of a tensor that they read.
-
-    ConvNeXt's branches are an example: before training they are multiplied by 1e-6.
-    """
+    """Return the nodes that must stay in float16, because it cannot hold the scale of a tensor that they read."""
     if rest != "fp16":
         return []
     largest = PRECISIONS[precision].largest
+    # An example are ConvNeXt's branches, which are multiplied by 1e-6 before training.
     tiny = {name for name, value in amax.items() if value / largest <= SMALLEST_FLOAT16_SCALE}
     return [node.name for node in load_graph(source).graph.node if tiny.intersection(node.input)]
 
@@ -70,38 +70,37 @@ def quantize(
                 output_path=str(target),
                 log_level="ERROR",
             )
-        graph = load_graph(target)
+        model = load_graph(target)
+        constants = {tensor.name: tensor for tensor in model.graph.initializer}
         if rest == "fp32":
-            _set_float16_scales(graph, source)
+            _set_float16_scales(model.graph, constants, source)
         if precision == "fp8":
-            _set_fp8_scales(graph, read_cache(cache))
+            _set_fp8_scales(model.graph, constants, read_cache(cache))
         if precision == "int8":
-            _limit_weights(graph, largest_weight)
-        _require_usable_scales(graph)
-        return graph
+            _limit_weights(model.graph, constants, largest_weight)
+        _require_usable_scales(model.graph, constants)
+        return model
 
 
-def _set_float16_scales(model: onnx.ModelProto, source: Path) -> None:
+def _set_float16_scales(graph: onnx.GraphProto, constants: Constants, source: Path) -> None:
     """Write float16 scales for float16 tensors of the source, whose scales ModelOpt writes in float32 from a cache."""
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
     if all(tensor.data_type != TensorProto.FLOAT16 for tensor in constants.values()):
         return
-    graph = onnx.shape_inference.infer_shapes(load_graph(source)).graph
-    types = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
-    for node in model.graph.node:
+    given = onnx.shape_inference.infer_shapes(load_graph(source)).graph
+    types = {value.name: value.type.tensor_type.elem_type for value in (*given.input, *given.value_info)}
+    for node in graph.node:
         if node.op_type == "QuantizeLinear" and types.get(node.input[0]) == TensorProto.FLOAT16:
             scale = numpy_helper.to_array(constants[node.input[1]])
             constants[node.input[1]].CopyFrom(numpy_helper.from_array(scale.astype(np.float16), node.input[1]))
 
 
-def _set_fp8_scales(model: onnx.ModelProto, amax: Mapping[str, float]) -> None:
+def _set_fp8_scales(graph: onnx.GraphProto, constants: Constants, amax: Mapping[str, float]) -> None:
     """Write the calibrated scales, since ModelOpt's fp8 mode ignores the cache and takes those of its zeros."""
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
     # A float16 graph casts its input, and the ranges are those of the tensor before the cast.
-    casts = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Cast"}
-    back = {node.input[0]: node.input[1] for node in model.graph.node if node.op_type == "DequantizeLinear"}
+    casts = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Cast"}
+    back = {node.input[0]: node.input[1] for node in graph.node if node.op_type == "DequantizeLinear"}
     ranges: dict[str, float] = {}  # by scale, since the inputs of a Concat share one
-    for node in model.graph.node:
+    for node in graph.node:
         if node.op_type != "QuantizeLinear" or (name := casts.get(node.input[0], node.input[0])) not in amax:
             continue
         for scale in (node.input[1], back[node.output[0]]):  # two constants in a float16 graph, otherwise one
@@ -111,21 +110,19 @@ def _set_fp8_scales(model: onnx.ModelProto, amax: Mapping[str, float]) -> None:
         constants[name].CopyFrom(numpy_helper.from_array(np.array(value / PRECISIONS["fp8"].largest, dtype), name))
 
 
-def _limit_weights(model: onnx.ModelProto, largest: int) -> None:
+def _limit_weights(graph: onnx.GraphProto, constants: Constants, largest: int) -> None:
     """Write larger scales, with which no quantized weight is larger than that."""
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    back = {node.input[0]: node.input[1] for node in model.graph.node if node.op_type == "DequantizeLinear"}
-    quantizing = [node for node in model.graph.node if node.op_type == "QuantizeLinear" and node.input[0] in constants]
+    back = {node.input[0]: node.input[1] for node in graph.node if node.op_type == "DequantizeLinear"}
+    quantizing = [node for node in graph.node if node.op_type == "QuantizeLinear" and node.input[0] in constants]
     for name in {scale for node in quantizing for scale in (node.input[1], back[node.output[0]])}:
         scale = numpy_helper.to_array(constants[name])
         wider = scale * scale.dtype.type(PRECISIONS["int8"].largest / largest)
         constants[name].CopyFrom(numpy_helper.from_array(wider, name))
 
 
-def _require_usable_scales(model: onnx.ModelProto) -> None:
+def _require_usable_scales(graph: onnx.GraphProto, constants: Constants) -> None:
     """Refuse scales beyond float16, for which ModelOpt writes zero, the smallest or the largest number instead."""
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    for node in model.graph.node:
+    for node in graph.node:
         if node.op_type == "QuantizeLinear" and node.input[1] in constants:
             scales = numpy_helper.to_array(constants[node.input[1]])
             # Weights may have tiny scales, of channels that are always zero.
@@ -140,10 +137,8 @@ def _require_usable_scales(model: onnx.ModelProto) -> None:
 
 def tensors_to_quantize(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | None = None) -> list[str]:
     """Return the activations that need a range, since ModelOpt silently leaves out those that a cache lacks."""
-    activations = [
-        *batch_of_zeros(source, sizes or {}),
-        *(name for node in load_graph(source).graph.node for name in node.output),
-    ]
+    produced = [name for node in load_graph(source).graph.node for name in node.output]
+    activations = [*batch_of_zeros(source, sizes or {}), *produced]
     graph = quantize(source, precision, dict.fromkeys(activations, 1.0), keep, "fp32", sizes).graph
     quantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
     return [name for name in activations if name in quantized]

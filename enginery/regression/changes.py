@@ -18,30 +18,27 @@ class Outcome(StrEnum):
     NOT_COMPARABLE = "not comparable"
 
 
-CHANGED = (Outcome.REGRESSION, Outcome.IMPROVEMENT)
-
-
 class Change(Record):
-    """The change of one figure of one precision between two runs.
-
-    `change` is a share, above 0 if the later run is better; up to `slack` it may be chance. `again` is true if the
-    figure is not comparable, and measuring the later run once more may help.
-    """
+    """The change of one figure of one precision between two runs."""
 
     precision: str
     figure: str
     outcome: Outcome
     before: float | None = None
     after: float | None = None
-    change: float | None = None
-    slack: float | None = None
+    change: float | None = None  # a share, above 0 if the later run is better
+    slack: float | None = None  # the share up to which a change may be chance
     why: str | None = None
-    again: bool = False
+    again: bool = False  # not comparable, and measuring the later run once more may help
 
     @property
     def subject(self) -> str:
         """Return what was measured, whether by ratios or by a race: `batch 1`, `all together`, `accuracy`."""
         return self.figure.rpartition(", ")[2]
+
+    @property
+    def is_better_or_worse(self) -> bool:
+        return self.outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT)
 
     @property
     def is_speed(self) -> bool:
@@ -83,7 +80,8 @@ def describe(changes: Sequence[Change], confidence: float) -> str:
     """Write a row for each figure that could be compared, then the others with their reasons, then the conclusion."""
     compared = [change for change in changes if change.change is not None]
     others = [change for change in changes if change.change is None]
-    tables = [[HEADER, *map(_row, compared)], ["not comparable:", *map(_reason, others)]]
+    reasons = [f"{change.precision:5} {change.figure:23} {change.why}" for change in others]
+    tables = [[HEADER, *map(_row, compared)], ["not comparable:", *reasons]]
     parts = ["\n".join(lines) for lines in tables if len(lines) > 1]
     counted = f", but {len(others)} of {len(changes)} figures are not comparable" if others and compared else ""
     verdict = conclusion(changes)
@@ -95,7 +93,3 @@ def _row(change: Change) -> str:
     values = f"{'':22}" if change.before is None else f"{change.before:>9.4g} -> {change.after:<9.4g}"
     name = f"{change.precision:5} {change.figure:23}"
     return f"{name} {values} {change.change:>+7.1%} {change.slack:>6.1%}  {change.outcome}".rstrip()
-
-
-def _reason(change: Change) -> str:
-    return f"{change.precision:5} {change.figure:23} {change.why}"

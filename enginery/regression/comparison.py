@@ -1,31 +1,12 @@
-"""Compare two runs of the pipeline: tell whether the later one is slower beside PyTorch, or less accurate.
-
-Speed is judged by ratios to PyTorch, or by a race of both runs' engines if there was one: see engine_race.py.
-"""
+"""Compare two runs of the pipeline: tell whether the later one is slower beside PyTorch, or less accurate."""
 
 import math
 from collections.abc import Mapping
 
 from enginery.accuracy.records import Validation
 from enginery.core.errors import EngineryError
-from enginery.regression.changes import (
-    CHANGED,
-    TOGETHER,
-    Change,
-    Outcome,
-    judge_difference,
-    judge_factor,
-    not_comparable,
-)
-from enginery.regression.conditions import (
-    best_pace,
-    other_machine,
-    other_settings,
-    ratio_pairs,
-    runs_the_same,
-    same_versions,
-    slower_machine,
-)
+from enginery.regression import conditions
+from enginery.regression.changes import TOGETHER, Change, Outcome, judge_difference, judge_factor, not_comparable
 from enginery.regression.measurements import Measured, Measurements
 from enginery.regression.speed_change import (
     SpeedChange,
@@ -53,17 +34,19 @@ def compare_runs(
     pairs = common_precisions(before, after)
     if not pairs:
         raise EngineryError("the two runs have no precision in common")
-    speeds = [raced.get(new.precision) or ratio_pairs(old.benchmark, new.benchmark) for old, new in pairs]
+    speeds = [raced.get(new.precision) or conditions.ratio_pairs(old.benchmark, new.benchmark) for old, new in pairs]
     deviations = deviations_allowed(confidence, figures=sum(len(each) + 2 for each in speeds))
-    elsewhere, best = other_machine(before.machine, after.machine), best_pace(before, after)
-    versions_alike = same_versions(before.machine, after.machine)
+    elsewhere = conditions.other_machine(before.machine, after.machine)
+    best = conditions.best_pace(before, after)
+    versions_alike = conditions.same_versions(before.machine, after.machine)
     changes: list[Change] = []
     for old, new in pairs:
         if new.precision in raced:
             speed = judge_race(new.precision, raced[new.precision], deviations)
         else:
             speed = _compare_speed(old, new, deviations, elsewhere, best)
-        changes += map(_without_engine_change, speed) if versions_alike and runs_the_same(old, new) else speed
+        same_engine = versions_alike and conditions.runs_the_same(old, new)
+        changes += map(_without_engine_change, speed) if same_engine else speed
         changes += _compare_results(old, new, deviations)
     return changes
 
@@ -85,23 +68,20 @@ def judge_race(precision: str, speed_changes: SpeedChanges, deviations: float) -
 
 def _compare_speed(old: Measured, new: Measured, deviations: float, elsewhere: str | None, best: float) -> list[Change]:
     """Compare ratios to PyTorch, if both were measured under the same conditions."""
-    if problem := elsewhere or other_settings(old.benchmark, new.benchmark):
+    if problem := elsewhere or conditions.other_settings(old.benchmark, new.benchmark):
         return [not_comparable(new.precision, "speed", problem)]
-    if problem := slower_machine(new.benchmark, best):
-        return [_compare_on_slow_machine(problem, old, new, again=True)]
-    if problem := slower_machine(old.benchmark, best):
-        return [_compare_on_slow_machine(problem, old, new, again=False)]
+    for timed in (new, old):
+        if problem := conditions.slower_machine(timed.benchmark, best):
+            return [_compare_on_slow_machine(problem, old, new, again=timed is new)]
     return _compare_ratios(old, new, deviations)
 
 
 def _compare_ratios(old: Measured, new: Measured, deviations: float) -> list[Change]:
-    """Compare ratios at each batch size, and all together, where a smaller change can be told from chance.
-
-    A ratio that is noisy in either run is not comparable: its interval is narrower than the truth.
-    """
+    """Compare ratios at each batch size, and all together, where a smaller change can be told from chance."""
+    # A ratio that is noisy in either run is not comparable: its interval is narrower than the truth.
     speed_changes: dict[str, SpeedChange] = {}
     noisy = []
-    for before, after in ratio_pairs(old.benchmark, new.benchmark):
+    for before, after in conditions.ratio_pairs(old.benchmark, new.benchmark):
         figure = f"times {after.baseline}, batch {after.batch}"
         if broken_limits(after, new.benchmark):
             why = "timings scattered in the later run: measure again"
@@ -116,7 +96,7 @@ def _compare_ratios(old: Measured, new: Measured, deviations: float) -> list[Cha
 
 def _compare_on_slow_machine(problem: str, old: Measured, new: Measured, again: bool) -> Change:
     """Report a loss that is too large for a slow machine to cause; anything smaller is not comparable."""
-    pairs = ratio_pairs(old.benchmark, new.benchmark)
+    pairs = conditions.ratio_pairs(old.benchmark, new.benchmark)
     change = combine([speed_change_between(a, old.benchmark, b, new.benchmark) for a, b in pairs])
     limit = math.log(LARGEST_MACHINE_EFFECT)
     if change.log < -limit and not change.is_mostly_the_baseline:
@@ -127,9 +107,7 @@ def _compare_on_slow_machine(problem: str, old: Measured, new: Measured, again: 
 def _judge_speed_changes(precision: str, speed_changes: SpeedChanges, deviations: float) -> list[Change]:
     """Judge the comparable speed changes all together, and then each of them."""
     judged = {figure: _judge_speed(precision, figure, each, deviations) for figure, each in speed_changes.items()}
-    comparable = [
-        speed_changes[figure] for figure, change in judged.items() if change.outcome is not Outcome.NOT_COMPARABLE
-    ]
+    comparable = [speed_changes[name] for name, one in judged.items() if one.outcome is not Outcome.NOT_COMPARABLE]
     everything = [_judge_speed(precision, TOGETHER, combine(comparable), deviations)] if comparable else []
     return [*everything, *judged.values()]
 
@@ -145,7 +123,7 @@ def _judge_speed(precision: str, figure: str, speed: SpeedChange, deviations: fl
 
 def _without_engine_change(change: Change) -> Change:
     """Blame the machine for a change if the engine is the same file: it cannot be slower than itself."""
-    if change.outcome not in CHANGED:
+    if not change.is_better_or_worse:
         return change
     why = f"{change.change:+.1%}, but the engine is the same file to the byte, so it is the machine: measure again"
     return not_comparable(change.precision, change.figure, why, again=True)
@@ -169,20 +147,13 @@ def _compare_results(old: Measured, new: Measured, deviations: float) -> list[Ch
 def _compare_accuracy(was: Validation, now: Validation, deviations: float) -> list[Change]:
     """Compare accuracies; without labels there are none."""
     before, after, precision = was.engine_accuracy, now.engine_accuracy, now.precision
-    if before is None and after is None:
-        return []
     if before is None or after is None:
+        if before is after:
+            return []
         why = f"the {'earlier' if before is None else 'later'} run had no labels or no scores to measure it with"
         return [not_comparable(precision, "accuracy", why)]
-    slack = deviations * _accuracy_deviation(was, now)
-    return [judge_difference(precision, "accuracy", after - before, slack, before, after)]
-
-
-def _accuracy_deviation(was: Validation, now: Validation) -> float:
-    """Return the standard deviation of a difference of accuracies that is chance.
-
-    Only the images whose class differed from PyTorch's in one of the runs can be right in one and wrong in the other.
-    """
+    # Only the images whose class differed from PyTorch's in one of the runs can be right in one and wrong in the other.
     agreements = [(each.samples, each.engine_against_pytorch.top1_agreement) for each in (was, now)]
     undecided = sum(samples * (1 - share) for samples, share in agreements if share is not None)
-    return math.sqrt(undecided) / now.samples
+    slack = deviations * (math.sqrt(undecided) / now.samples)
+    return [judge_difference(precision, "accuracy", after - before, slack, before, after)]

@@ -11,11 +11,8 @@ VERSIONS = ("runtime_version", "driver", "cuda", "operating_system")
 
 def other_machine(before: Machine, after: Machine) -> str | None:
     """Return how the machines of two runs differ, or None if they are the same."""
-    for name in MACHINE_IDENTITY:
-        was, now = getattr(before, name), getattr(after, name)
-        if was != now:
-            return f"another {name.replace('_', ' ')}: {was} and {now}"
-    return None
+    pairs = ((name, getattr(before, name), getattr(after, name)) for name in MACHINE_IDENTITY)
+    return next((f"another {name.replace('_', ' ')}: {was} and {now}" for name, was, now in pairs if was != now), None)
 
 
 def same_versions(before: Machine, after: Machine) -> bool:
@@ -28,19 +25,13 @@ def other_settings(before: Benchmark, after: Benchmark) -> str | None:
         return f"{before.threads} threads and {after.threads}"
     if before.pytorch != after.pytorch:
         return f"another PyTorch: {before.pytorch} and {after.pytorch}"
-    if not ratio_pairs(before, after):
-        return "no baseline and batch size in common"
-    return None
+    return None if ratio_pairs(before, after) else "no baseline and batch size in common"
 
 
 def ratio_pairs(before: Benchmark, after: Benchmark) -> list[tuple[Ratio, Ratio]]:
     """Pair the ratios of two benchmarks that have the same baseline and batch size."""
-    return [
-        (old, new)
-        for old in before.ratios
-        for new in after.ratios
-        if (old.baseline, old.batch) == (new.baseline, new.batch)
-    ]
+    later = {(ratio.baseline, ratio.batch): ratio for ratio in after.ratios}
+    return [(old, later[key]) for old in before.ratios if (key := (old.baseline, old.batch)) in later]
 
 
 def best_pace(*runs: Measurements) -> float:
@@ -50,10 +41,8 @@ def best_pace(*runs: Measurements) -> float:
 
 
 def slower_machine(timed: Benchmark, best: float) -> str | None:
-    """Return why the machine was slower than it can be, or None.
-
-    Two runs on a slow machine cannot be compared with each other either: ratios scatter several times as much there.
-    """
+    """Return why the machine was slower than it can be, or None."""
+    # Two runs on a slow machine cannot be compared with each other either: ratios scatter several times as much there.
     if problems := machine_problems(timed):
         return f"{problems[0]} while one was timed: measure again"
     if timed.pace.microseconds is None:

@@ -1,7 +1,6 @@
 """Find the engines of an earlier run: in the folder of a project, or in DVC's cache by their hashes."""
 
 import json
-import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,15 +23,10 @@ from enginery.engine.record import EngineRecord
 from enginery.regression.history import GOOD_ENGINES
 from enginery.regression.measurements import read_measurements
 
-BUILT = re.compile(r"build@(.+)")
-
 
 @contextmanager
 def engines_of(place: str) -> Iterator[Callable[[str], Path]]:
-    """Open the engines that go with a reports folder, a history's good run or a git revision.
-
-    Gives a function that returns an engine's folder by precision. Links to files in the cache are removed afterwards.
-    """
+    """Open the engines of a reports folder, a history's good run or a git revision: give their folders by precision."""
     measured = {entry.precision: entry.validation.engine for entry in read_measurements(place).precisions}
     with TemporaryDirectory(prefix="enginery-") as scratch:
         path = Path(place)
@@ -65,7 +59,8 @@ def parse_hashes(lock: str, origin: str) -> dict[str, str]:
     """Read DVC's hash of each engine's folder from the text of a dvc.lock, by precision."""
     try:
         stages = YAML(typ="safe").load(lock)["stages"]
-        return {match[1]: stage["outs"][0]["md5"] for name, stage in stages.items() if (match := BUILT.fullmatch(name))}
+        built = {name.removeprefix("build@"): stage for name, stage in stages.items() if name.startswith("build@")}
+        return {precision: stage["outs"][0]["md5"] for precision, stage in built.items()}
     except (YAMLError, AttributeError, KeyError, TypeError, IndexError):
         raise EngineryError(f"{origin} is not a lock file of DVC. Take it back from git") from None
 

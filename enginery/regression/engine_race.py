@@ -1,8 +1,6 @@
-"""Race the engines of two runs against each other: what happens to the machine meanwhile happens to both.
+"""Race the engines of two runs in laps, if both still exist: what happens to the machine meanwhile happens to both.
 
-A ratio to PyTorch needs no engine of the earlier run. But on a shared machine PyTorch may take half as long again for
-minutes while the engine does not, so ratios of different days say little. A race is the better comparison if both
-engines still exist. It goes in laps: a lap opens each engine twice, times them in rounds, and closes them.
+On a shared machine PyTorch may take half as long again for minutes while an engine does not, so ratios say less.
 """
 
 import math
@@ -70,10 +68,7 @@ def race_engines(before: Path, after: Path, samples: SampleSet, params: Params) 
 
 
 def race_sides(sides: Mapping[str, Open], samples: SampleSet, params: BenchmarkParams, label: str) -> SpeedChanges:
-    """Run laps in pairs until the standard error is small, or MOST_LAPS.
-
-    In FEWEST_LAPS together each side gets `benchmark.seconds` at each batch size.
-    """
+    """Run laps in pairs until the standard error is small, or MOST_LAPS."""
     rng = np.random.default_rng(params.seed)
     rounds: dict[int, list[Round]] = {batch: [] for batch in params.batches}
     for lap in range(MOST_LAPS):
@@ -100,6 +95,7 @@ def _run_lap(
     label: str,
 ) -> list[Sequence[Round]]:
     """Return the rounds of one lap for each batch size. The machine pace is ignored: it is the same for both sides."""
+    # In FEWEST_LAPS together each side gets `benchmark.seconds` at each batch size.
     seconds = params.seconds * len(sides) / len(order) / FEWEST_LAPS
     with ExitStack() as opened:
         binds = {f"{side} {number}": opened.enter_context(sides[side]()) for number, side in enumerate(order)}

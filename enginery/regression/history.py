@@ -23,11 +23,7 @@ GATE, FIRST = "gate", "first"  # verdicts besides outcomes: a threshold broke; t
 
 
 class Night(Record):
-    """The result of one night for one precision: a line of nights.jsonl. A field that is added later needs a default.
-
-    `outcome` is None if there was no good run to compare with. `good` and `kept` are about the whole night:
-    `kept` means that its measurements became the good run.
-    """
+    """One night's result for one precision: a line of nights.jsonl. A field that is added later needs a default."""
 
     date: datetime
     revision: str
@@ -38,10 +34,10 @@ class Night(Record):
     accuracy: float | None
     relative_error: float
     engine_bytes: int
-    outcome: Outcome | None
+    outcome: Outcome | None  # None if there was no good run to compare with
     broken: tuple[str, ...]
-    good: bool
-    kept: bool
+    good: bool  # about the whole night, as is `kept`
+    kept: bool  # its measurements became the good run
 
     @property
     def baseline(self) -> str:
@@ -57,11 +53,9 @@ class Night(Record):
 
 
 class Setting(Record):
-    """The machine, model and samples that nights must share to be compared with each other.
+    """The machine, model and samples that nights must share to be compared with each other."""
 
-    How engines are made is not part of it: a nightly run must find a change there that makes an engine slower.
-    """
-
+    # How engines are made is not part of it: a nightly run must find a change there that makes an engine slower.
     machine: dict[str, Any]
     model: dict[str, Any]
     weights: dict[str, Any]
@@ -127,7 +121,6 @@ class History:
 
 
 def read_history(root: Path) -> list[History]:
-    """Read the histories of all settings, in the order of their names."""
     return [History(path.parent, Setting.read(path)) for path in sorted(root.glob(f"*/{SETTING}"))]
 
 

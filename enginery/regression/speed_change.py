@@ -17,18 +17,13 @@ BASELINE_DRIFT = 0.03  # a baseline whose time moved by less is taken as unchang
 
 
 class SpeedChange(NamedTuple):
-    """A change of speed between two runs, in logarithms.
-
-    `log` is the logarithm of the change, above 0 if the later engine is faster. `error` is its standard error at this
-    batch size, and `shared` the one that all batch sizes have in common, so that their mean has it too. `baseline_log`
-    is the logarithm of how many times as long the baseline took by the clock, or 0 if there is no baseline.
-    """
+    """A change of speed between two runs, in logarithms."""
 
     batch: int | None  # None for several batch sizes together
-    log: float
-    error: float
-    shared: float = 0.0
-    baseline_log: float = 0.0
+    log: float  # above 0 if the later engine is faster
+    error: float  # the standard error of `log` at this batch size
+    shared: float = 0.0  # the standard error that all batch sizes have in common, so that their mean has it too
+    baseline_log: float = 0.0  # of how many times as long the baseline took by the clock; 0 if there is none
     before: float | None = None
     after: float | None = None
 
@@ -39,10 +34,7 @@ class SpeedChange(NamedTuple):
 
     @property
     def is_mostly_the_baseline(self) -> bool:
-        """Tell whether most of the change is the baseline's, whose code is the same in both runs.
-
-        Then the machine or another PyTorch caused it, and not the engine.
-        """
+        """Tell whether most of the change is the baseline's, so that the machine or another PyTorch caused it."""
         return abs(self.baseline_log) > BASELINE_DRIFT and self.baseline_log / self.log > MOST_OF_A_CHANGE
 
 
@@ -67,10 +59,8 @@ def speed_change_between(before: Ratio, old: Benchmark, after: Ratio, new: Bench
 
 
 def combine(speed_changes: Sequence[SpeedChange]) -> SpeedChange:
-    """Return the mean of some speed changes.
-
-    Errors at different batch sizes are independent. Several baselines at one batch size share the engine's timings.
-    """
+    """Return the mean of some speed changes."""
+    # Errors at different batch sizes are independent. Several baselines at one batch size share the engine's timings.
     batches = {each.batch for each in speed_changes}
     errors = [mean(each.error for each in speed_changes if each.batch == batch) for batch in batches]
     return SpeedChange(
@@ -94,7 +84,6 @@ def _error(ratio: Ratio, benchmark: Benchmark) -> float:
 def _baseline_p50(ratio: Ratio, benchmark: Benchmark) -> float:
     p50s = {(each.contender, each.batch): each.p50 for each in benchmark.latencies}
     if (ratio.baseline, ratio.batch) not in p50s:
-        raise EngineryError(
-            f"{benchmark.precision}: no latency of {ratio.baseline} at batch {ratio.batch} was recorded"
-        )
+        timed = f"{ratio.baseline} at batch {ratio.batch}"
+        raise EngineryError(f"{benchmark.precision}: no latency of {timed} was recorded")
     return p50s[ratio.baseline, ratio.batch]

@@ -42,10 +42,8 @@ class Background:
 
     @property
     def drawn_tensors(self) -> list[str]:
-        """The tensors whose histograms are drawn, those that lose most to quantization first.
-
-        A tensor loses more the more of it is clipped, then the less of its range the bulk of its values fills.
-        """
+        """The tensors whose histograms are drawn, those that lose most to quantization first."""
+        # A tensor loses more the more of it is clipped, then the less of its range the bulk of its values fills.
         sketches = self.histograms.tensors
         drawn = [name for name in sketches if not self._repeats_another(name)]
         return sorted(drawn, key=lambda name: (-sketches[name].clipped, _filled_share(sketches[name])))
@@ -71,11 +69,8 @@ def gather_background(params: Params, simplified: Path, calibrated: Path, tools:
 
 
 def makers_of(graph: onnx.GraphProto) -> dict[str, Maker]:
-    return {
-        name: Maker(node.op_type, node.name, node.input[0] if node.input else None)
-        for node in graph.node
-        for name in node.output
-    }
+    reads = ((node, node.input[0] if node.input else None) for node in graph.node)
+    return {name: Maker(node.op_type, node.name, first) for node, first in reads for name in node.output}
 
 
 def _filled_share(sketch: Sketch) -> float:

@@ -9,8 +9,7 @@ from enginery.core.errors import EngineryError
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
 from enginery.regression.measurements import Measured
-from enginery.speed.layer_times import Trace
-from enginery.speed.records import ENGINE, Benchmark, Latency, Ratio, Throughput
+from enginery.speed.records import ENGINE, Benchmark, Latency, Ratio, Throughput, Trace
 
 MOST_DEVIATION = 1.1  # how many times one rate may be the other if the race and the throughput pass agree
 
@@ -38,11 +37,6 @@ class Evidence:
             validation=self.validation,
             benchmark=self.benchmark,
         )
-
-    @property
-    def raced_against(self) -> list[tuple[str, int]]:
-        """The baselines and batch sizes of the race."""
-        return [(entry.baseline, entry.batch) for entry in self.benchmark.ratios]
 
     def latency(self, batch: int, contender: str = ENGINE) -> Latency:
         return next(entry for entry in self.benchmark.latencies if (entry.batch, entry.contender) == (batch, contender))
@@ -106,8 +100,9 @@ def gather_findings(
         )
         for name in precisions
     )
-    for entry in found:
-        if entry.raced_against != found[0].raced_against:
+    races = [[(ratio.baseline, ratio.batch) for ratio in entry.benchmark.ratios] for entry in found]
+    for entry, race in zip(found, races, strict=True):
+        if race != races[0]:
             raise EngineryError(
                 f"{benchmark}: {entry.precision} was raced against other baselines or at other batch sizes than "
                 f"{found[0].precision}; run `dvc repro` to measure again"

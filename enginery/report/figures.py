@@ -30,10 +30,8 @@ LINE = 100  # letters fit side by side into a legend
 def draw_figures(findings: Findings, failures: Mapping[str, tuple[str, ...]], folder: Path) -> None:
     with plt.style.context(STYLE):
         _save(folder / "latency.png", lambda axes: _bars(axes, findings, "p50", "milliseconds per batch, p50"))
-        _save(
-            folder / "throughput.png",
-            lambda axes: _bars(axes, findings, "images_per_second", "images per second, one at a time"),
-        )
+        rate = "images per second, one at a time"
+        _save(folder / "throughput.png", lambda axes: _bars(axes, findings, "images_per_second", rate))
         _save(folder / "tradeoff.png", lambda axes: _tradeoff(axes, findings, failures))
 
 
@@ -45,15 +43,9 @@ def _bars(axes: Axes, findings: Findings, figure: str, label: str) -> None:
         (baseline_title(name), str(grey), True, [getattr(first.latency(batch, name), figure) for batch in batches])
         for name, grey in zip(findings.baselines, greys, strict=True)
     ]
-    series += [
-        (
-            entry.precision,
-            COLORS[entry.precision],
-            entry.engine.runs_its_precision,
-            [getattr(entry.latency(batch), figure) for batch in batches],
-        )
-        for entry in findings.precisions
-    ]
+    for entry in findings.precisions:
+        heights = [getattr(entry.latency(batch), figure) for batch in batches]
+        series.append((entry.precision, COLORS[entry.precision], entry.engine.runs_its_precision, heights))
     width = 0.8 / len(series)
     for position, (name, color, filled, values) in enumerate(series):
         places = [group + (position - (len(series) - 1) / 2) * width for group in range(len(batches))]
@@ -72,10 +64,7 @@ def _short(value: float) -> str:
 
 
 def _tradeoff(axes: Axes, findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> None:
-    """Draw error against speed. As on the page, a staircase joins the precisions that no other beats in both.
-
-    A hollow dot is not to be shipped.
-    """
+    """Draw error against speed, with the staircase that the page has. A hollow dot is not to be shipped."""
     rows, chosen = tables.tradeoff_rows(findings, failures), recommend(findings)
     sound = [one.precision for one in shippable(findings) if one is chosen or not failures.get(one.precision)]
     filled = rows[rows.precision.isin(sound)]
@@ -94,9 +83,8 @@ def _tradeoff(axes: Axes, findings: Findings, failures: Mapping[str, tuple[str, 
     axes.set_xlabel(f"times as fast as {baseline_title(findings.baselines[0])}, batch {findings.tuned_batch}")
     axes.set_ylabel("relative error of the logits (lower is better)")
     hollow = "; hollow: ran as another type, or failed" if len(filled) < len(rows) else ""
-    axes.set_title(
-        f"Right and down is better; the label shows accuracy, if it is known{hollow}", fontsize=10, loc="left"
-    )
+    title = f"Right and down is better; the label shows accuracy, if it is known{hollow}"
+    axes.set_title(title, fontsize=10, loc="left")
     axes.grid(alpha=0.25)
 
 

@@ -27,17 +27,11 @@ class Comparison(NamedTuple):
     only_theirs: list[LayerTime]
     unmatched: list[LayerTime]  # our layers that compute: the other engine does their work under other names
 
-    @property
-    def computing(self) -> list[Pair]:
-        return [pair for pair in self.pairs if pair.ours.computes]
-
 
 def compare(ours: Sequence[LayerTime], theirs: Sequence[LayerTime]) -> Comparison:
-    """Pair two layers if each is the first that has a name of the other.
-
-    A fused layer has the names of all its nodes, the main one first. An addition that one compiler fuses into one
-    convolution and the other into another one therefore does not pair the two convolutions.
-    """
+    """Pair two layers if each is the first that has a name of the other."""
+    # A fused layer has the names of all its nodes, the main one first. An addition that one compiler fuses into one
+    # convolution and the other into another one therefore does not pair the two convolutions.
     by_our_names, by_their_names = _by_name(ours), _by_name(theirs)
     pairs = []
     for layer in ours:

@@ -23,14 +23,11 @@ class Line(NamedTuple):
 
 
 def fit_line(sizes: Sequence[float], costs: Sequence[float]) -> Line:
-    """Return the line with the least relative errors, so that small sizes count as much as large ones.
-
-    Neither part is below zero, because nothing costs less than nothing.
-    """
+    """Return the line with the least relative errors, so that small sizes count as much as large ones."""
     size, cost = np.asarray(sizes, np.float64), np.asarray(costs, np.float64)
     shares = np.stack([1 / cost, size / cost], axis=1)  # the shares of both parts in each cost should add up to 1
     fixed, each = (float(part) for part in np.linalg.lstsq(shares, np.ones(len(cost)))[0])
-    if fixed < 0:
+    if fixed < 0:  # nothing costs less than nothing
         fixed, each = 0.0, _only_part(shares[:, 1])
     elif each < 0:
         fixed, each = _only_part(shares[:, 0]), 0.0

@@ -10,7 +10,7 @@ from enginery.report.evidence import Evidence, Findings
 from enginery.report.noise import Noise, machine_reasons, noise_at, noise_of, reasons, slowdowns
 from enginery.report.tables import OWN_PROCESS
 from enginery.report.verdict import AS_FAST, recommend
-from enginery.speed.records import Ratio, baseline_title
+from enginery.speed.records import baseline_title
 
 
 class Note(NamedTuple):
@@ -23,7 +23,10 @@ def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> lis
     runtime = RUNTIMES[findings.machine.runtime].title
     notes = _on_the_reference(findings.precisions[0].validation.reference)
     for entry in findings.precisions:
-        notes += _on_execution(entry, runtime) + _on_failures(entry, failures.get(entry.precision, ()))
+        notes += _on_execution(entry, runtime)
+        for line in failures.get(entry.precision, ()):
+            blamed = f"; the {entry.validation.loss_comes_from} is to blame" if line in entry.validation.broken else ""
+            notes.append(Note(f"{entry.precision} failed", f"{line}{blamed}.", "failed"))
     return notes + _on_faster_baselines(findings) + _on_isolated_speed(findings) + _on_noise(findings)
 
 
@@ -43,13 +46,8 @@ def noisy_as_quoted(findings: Findings, entry: Evidence) -> bool:
 
 
 def _on_the_reference(made_by: str) -> list[Note]:
-    if made_by == PYTORCH:
-        return []
-    text = (
-        "the model came as an ONNX file. "
-        f"Where this report says PyTorch, it means {made_by}, which runs that file as written."
-    )
-    return [Note("No PyTorch", text)]
+    meant = f"Where this report says PyTorch, it means {made_by}, which runs that file as written."
+    return [] if made_by == PYTORCH else [Note("No PyTorch", f"the model came as an ONNX file. {meant}")]
 
 
 def _on_execution(entry: Evidence, runtime: str) -> list[Note]:
@@ -69,14 +67,6 @@ def _on_execution(entry: Evidence, runtime: str) -> list[Note]:
     return notes
 
 
-def _on_failures(entry: Evidence, failures: tuple[str, ...]) -> list[Note]:
-    blamed = f"; the {entry.validation.loss_comes_from} is to blame"
-    return [
-        Note(f"{entry.precision} failed", f"{line}{blamed if line in entry.validation.broken else ''}.", "failed")
-        for line in failures
-    ]
-
-
 def _on_faster_baselines(findings: Findings) -> list[Note]:
     """Name the baselines that beat the best engine: compiled or in half precision, PyTorch itself can win."""
     chosen, notes = recommend(findings), []
@@ -84,7 +74,8 @@ def _on_faster_baselines(findings: Findings) -> list[Note]:
         return []
     for baseline in findings.baselines:
         ratios = [chosen.ratio(batch, baseline) for batch in findings.batches]
-        if ahead := [f"{1 / ratio.median:.2f} times at batch {ratio.batch}" for ratio in ratios if _is_slower(ratio)]:
+        slower = [ratio for ratio in ratios if AS_FAST * ratio.high < 1]
+        if ahead := [f"{1 / ratio.median:.2f} times at batch {ratio.batch}" for ratio in slower]:
             in_other_numbers = set(baseline.split("+")) & set(NUMBER_FORMATS)
             accuracy = " Its accuracy was not measured." if in_other_numbers else ""
             title = f"{baseline_title(baseline)} is faster than {chosen.precision}"
@@ -92,26 +83,16 @@ def _on_faster_baselines(findings: Findings) -> list[Note]:
     return notes
 
 
-def _is_slower(ratio: Ratio) -> bool:
-    return AS_FAST * ratio.high < 1
-
-
 def _on_isolated_speed(findings: Findings) -> list[Note]:
-    """Say where the engine is faster in a process of its own, as it is deployed, than beside other contenders.
-
-    Replaying a CUDA graph takes longer where other contenders use the same GPU.
-    """
+    """Say where the engine is faster in a process of its own, as it is deployed, than beside other contenders."""
+    # Replaying a CUDA graph takes longer where other contenders use the same GPU.
     chosen = recommend(findings)
     if chosen is None or not chosen.benchmark.cuda_graph or machine_reasons(findings, chosen):
         return []
-    times = {
-        batch: (chosen.latency(batch).compute, isolated)
-        for batch, isolated in chosen.benchmark.isolated_compute.items()
-    }
     faster = [
         f"{isolated:.3f} ms at batch {batch} ({in_race:.3f} in the race)"
-        for batch, (in_race, isolated) in times.items()
-        if in_race and in_race > AS_FAST * isolated
+        for batch, isolated in chosen.benchmark.isolated_compute.items()
+        if (in_race := chosen.latency(batch).compute) and in_race > AS_FAST * isolated
     ]
     text = f"its compute takes {', '.join(faster)} there. The speed-ups in this report are those of the race."
     return [Note(f"{chosen.precision} is faster {OWN_PROCESS}", text)] if faster else []
@@ -133,17 +114,15 @@ def _noisy_elsewhere(findings: Findings, entries: Sequence[Evidence]) -> Note:
     quoted, names = findings.tuned_batch, ", ".join(entry.precision for entry in entries)
     noisy = [batch for batch in findings.batches if any(noise_at(findings, entry, batch).noisy for entry in entries)]
     places = [f"{batch}" + (" (against other baselines)" if batch == quoted else "") for batch in noisy]
-    verdict = (
-        f"The verdict does not depend on it: it is at batch {quoted} against {baseline_title(findings.baselines[0])}"
-    )
-    return Note(f"Noisy at batch {', '.join(places)}", f"{names}. {verdict}.")
+    verdict = f"The verdict does not depend on it: it is at batch {quoted} against"
+    text = f"{names}. {verdict} {baseline_title(findings.baselines[0])}."
+    return Note(f"Noisy at batch {', '.join(places)}", text)
 
 
 def _how_to_repeat(findings: Findings, precision: str) -> str:
-    if precision not in slowdowns(findings):
-        return ""
     again = f"`dvc repro --force --single-item benchmark@{precision}` measures again"
-    return f" Its milliseconds come from that slower machine, too; {again}."
+    slow = f" Its milliseconds come from that slower machine, too; {again}."
+    return slow if precision in slowdowns(findings) else ""
 
 
 def _count_and_reasons(noise: Noise) -> str:

@@ -10,10 +10,7 @@ from enginery.report.noise import reasons
 
 
 def too_slow(findings: Findings, wanted: Mapping[str, MustPay | None]) -> dict[str, str]:
-    """Return a sentence for each precision that is not as fast as must_pay asks.
-
-    Ratios to PyTorch are compared, not milliseconds, because engine and PyTorch were timed in turns.
-    """
+    """Return a sentence for each precision that is not as fast as must_pay asks."""
     entries = {entry.precision: entry for entry in findings.precisions}
     sentences = {
         name: _why_not(entries[name], entries[rule.over], rule, findings) for name, rule in wanted.items() if rule
@@ -25,6 +22,7 @@ def _why_not(entry: Evidence, named: Evidence, rule: MustPay, findings: Findings
     if not entry.engine.runs_its_precision:
         return f"none of it was executed in {entry.precision}, so it cannot be as fast as must_pay asks"
     rival = _rival(named, findings)
+    # Ratios to PyTorch are compared, not milliseconds, because engine and PyTorch were timed in turns.
     gain = _speed(entry, findings) / _speed(rival, findings)
     if gain >= rule.times:
         return None
@@ -40,15 +38,11 @@ def _speed(entry: Evidence, findings: Findings) -> float:
 
 
 def _rival(named: Evidence, findings: Findings) -> Evidence:
-    """Return the precision to beat: the named one, or the fastest real one if the named one ran as another type.
-
-    To beat only a slow stand-in would be no gain over the engines that there are.
-    """
+    """Return the precision to beat: the named one, or the fastest real one if the named one ran as another type."""
     if named.engine.runs_its_precision:
         return named
-    real = [
-        entry for entry in findings.precisions if entry.precision not in QUANTIZED and entry.engine.runs_its_precision
-    ]
+    # To beat only a slow stand-in would be no gain over the engines that there are.
+    real = [one for one in findings.precisions if one.precision not in QUANTIZED and one.engine.runs_its_precision]
     return max([named, *real], key=lambda entry: _speed(entry, findings))
 
 

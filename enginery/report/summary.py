@@ -6,7 +6,7 @@ import pandas as pd
 
 from enginery.core.runtimes import RUNTIMES
 from enginery.report import tables
-from enginery.report.evidence import Evidence, Findings
+from enginery.report.evidence import Findings
 from enginery.report.notes import Note, noise_by_batch, notes_on
 from enginery.report.verdict import is_certain, recommend, sentence, why
 from enginery.report.where_time_goes import layer_sections
@@ -14,18 +14,23 @@ from enginery.report.wording import device
 from enginery.speed.records import ENGINE
 
 NOISE = "What is noisy and why"
+AT_NOISE = f"#{NOISE.lower().replace(' ', '-')}"
 
 
 def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> str:
     machine, first = findings.machine, findings.precisions[0]
     on_gpu, noise = machine.device == "cuda", noise_by_batch(findings)
+    chosen, verdict = recommend(findings), sentence(findings)
+    if chosen and is_certain(findings, chosen):
+        verdict = f"{verdict} {why(findings, chosen)}"
+    below = f" (see the [reasons at the end]({AT_NOISE}))" if noise else ""
     parts = [
         "# Which precision to ship",
-        _verdict(findings),
+        verdict,
         f"Measured on {device(machine)}, {RUNTIMES[machine.runtime].title} {machine.runtime_version}, "
         f"{first.benchmark.threads} threads, {first.validation.samples} validation images.",
         *_listed(notes_on(findings, failures)),
-        *([f"All [reasons](#{_anchor(NOISE)}) for noise are listed at the end."] if noise else []),
+        *([f"All [reasons]({AT_NOISE}) for noise are listed at the end."] if noise else []),
         "![Accuracy and speed](figures/tradeoff.png)",
         "## Accuracy",
         "Each engine against PyTorch on the full validation set.",
@@ -48,7 +53,7 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
         "How many times as fast as the baseline an engine is. The baseline was timed anew beside each engine: the "
         "median is over rounds in which both took a turn, and its interval "
         f"({first.benchmark.confidence:.0%}) is that within this run. Another run can differ by more. "
-        f"An asterisk marks a noisy ratio{_reasons_below(noise)}. {_set_aside(findings)}".rstrip(),
+        f"An asterisk marks a noisy ratio{below}. {_set_aside(findings)}".rstrip(),
         _markdown(tables.ratio_table(findings)),
         "## Throughput",
         "Images per second. One at a time: the next batch is requested when the last one has been answered, as in the "
@@ -64,18 +69,13 @@ def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
         "Peak memory is that of a process that only loads the engine and runs the largest batch."
         + (
             " The driver does not show how much of the GPU's memory it takes."
-            if on_gpu and not _shows_gpu_memory(first)
+            if on_gpu and first.benchmark.peak_memory[ENGINE].device is None
             else ""
         ),
         _markdown(tables.memory_table(findings)),
         *([f"## {NOISE}", *_listed(noise)] if noise else []),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _verdict(findings: Findings) -> str:
-    chosen, verdict = recommend(findings), sentence(findings)
-    return f"{verdict} {why(findings, chosen)}" if chosen and is_certain(findings, chosen) else verdict
 
 
 def _set_aside(findings: Findings) -> str:
@@ -85,12 +85,8 @@ def _set_aside(findings: Findings) -> str:
 
 
 def _cost_section(findings: Findings) -> list[str]:
-    if not len(costs := tables.cost_table(findings)):
-        return []
-    return [
-        "What a batch costs: p50 = fixed + images x per image, and how far the worst batch size is off that line.",
-        _markdown(costs),
-    ]
+    about = "What a batch costs: p50 = fixed + images x per image, and how far the worst batch size is off that line."
+    return [about, _markdown(costs)] if len(costs := tables.cost_table(findings)) else []
 
 
 def _gpu_sections(findings: Findings) -> list[str]:
@@ -105,20 +101,8 @@ def _gpu_sections(findings: Findings) -> list[str]:
     ]
 
 
-def _shows_gpu_memory(entry: Evidence) -> bool:
-    return entry.benchmark.peak_memory[ENGINE].device is not None
-
-
 def _listed(notes: Sequence[Note]) -> list[str]:
     return ["\n".join(f"- **{note.title}:** {note.text}" for note in notes)] if notes else []
-
-
-def _reasons_below(noise: Sequence[Note]) -> str:
-    return f" (see the [reasons at the end](#{_anchor(NOISE)}))" if noise else ""
-
-
-def _anchor(heading: str) -> str:
-    return heading.lower().replace(" ", "-")
 
 
 def _markdown(table: pd.DataFrame) -> str:

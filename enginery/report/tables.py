@@ -60,7 +60,8 @@ def spot_table(findings: Findings) -> pd.DataFrame:
     """Compare each engine at single batch sizes with itself: accuracy, and how far its logits differ."""
     rows = {
         entry.precision: {
-            f"batch {spot.batch}": f"{percent(spot.accuracy)}, {_error(spot.drift)}" for spot in entry.validation.spots
+            f"batch {spot.batch}": f"{percent(spot.accuracy)}, {f'{spot.drift:.1e}' if spot.drift else '0'}"
+            for spot in entry.validation.spots
         }
         for entry in findings.precisions
     }
@@ -78,7 +79,8 @@ def explain_spots(findings: Findings) -> str:
 def executed_table(findings: Findings) -> pd.DataFrame:
     rows = {
         entry.precision: {
-            "compute layers executed as": _listed(entry.engine.executed) or "not known",
+            "compute layers executed as": ", ".join(f"{count} {name}" for name, count in entry.engine.executed.items())
+            or "not known",
             "as asked": f"{entry.engine.share_as_asked:.0%}" if entry.engine.layers_are_known else "-",
             "not as asked": _some_layers(entry),
         }
@@ -149,7 +151,8 @@ def gpu_table(findings: Findings) -> pd.DataFrame:
             "memory clock, MHz": gpu.memory_clock,
             "power, W: median / high": f"{gpu.power_median:.0f} / {gpu.power_high:.0f}",
             "hottest, °C": gpu.temperature_high,
-            "throttled": _shares(gpu.throttled) or "never",
+            "throttled": ", ".join(f"{name} {share:.0%} of the time" for name, share in gpu.throttled.items())
+            or "never",
         }
         for entry in findings.precisions
         if (gpu := entry.benchmark.gpu)
@@ -215,18 +218,17 @@ def memory_table(findings: Findings) -> pd.DataFrame:
 
 def latency_rows(findings: Findings) -> pd.DataFrame:
     """Return a row for each engine and batch size, for plots."""
-    rows = [
+    return pd.DataFrame(
         {"precision": entry.precision, **entry.latency(batch).model_dump(exclude={"contender"})}
         for entry in findings.precisions
         for batch in findings.batches
-    ]
-    return pd.DataFrame(rows)
+    )
 
 
 def tradeoff_rows(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> pd.DataFrame:
     """Return a row for each precision, for plots: its error and its speed."""
     batch, baseline = findings.tuned_batch, findings.baselines[0]
-    rows = [
+    return pd.DataFrame(
         {
             "precision": entry.precision,
             "accuracy": entry.validation.engine_accuracy,
@@ -237,8 +239,7 @@ def tradeoff_rows(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
             "verdict": verdict_on(entry, failures),
         }
         for entry in findings.precisions
-    ]
-    return pd.DataFrame(rows)
+    )
 
 
 def _by_batch(findings: Findings, cell: Callable[[Evidence, int, str], str]) -> pd.DataFrame:
@@ -261,18 +262,6 @@ def _by_contender(findings: Findings, row: Callable[[Evidence, str], dict[str, s
 
 def _memory(peak: PeakMemory) -> str:
     return f"{peak.host:.0f}" + (f" + {peak.device:.0f} on the GPU" if peak.device else "")
-
-
-def _error(value: float) -> str:
-    return f"{value:.1e}" if value else "0"
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
-
-
-def _shares(shares: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {share:.0%} of the time" for name, share in shares.items())
 
 
 def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -> pd.DataFrame:

@@ -22,7 +22,7 @@ TREND = "trend.png"
 
 def trend_rows(histories: Sequence[History]) -> pd.DataFrame:
     """Return a row for each night and precision, from which the pictures are drawn."""
-    rows = [
+    return pd.DataFrame(
         {
             "setting": history.setting.title,
             "date": night.date,
@@ -39,8 +39,7 @@ def trend_rows(histories: Sequence[History]) -> pd.DataFrame:
         }
         for history in histories
         for night in sorted(history.nights(), key=lambda night: night.date)
-    ]
-    return pd.DataFrame(rows)
+    )
 
 
 def trend_section(histories: Sequence[History]) -> str:
@@ -58,9 +57,8 @@ def draw_trend(histories: Sequence[History], path: Path) -> None:
     rows = trend_rows(histories)
     settings = list(dict.fromkeys(rows["setting"]))
     with plt.style.context(STYLE):
-        figure, grid = plt.subplots(
-            len(settings), 2, figsize=(9, 3.2 * len(settings)), layout="constrained", squeeze=False
-        )
+        size = (9, 3.2 * len(settings))
+        figure, grid = plt.subplots(len(settings), 2, figsize=size, layout="constrained", squeeze=False)
         for (speed, error), setting in zip(grid, settings, strict=True):
             _draw_setting(speed, error, rows[rows["setting"] == setting])
             speed.set_title(setting, fontsize=10, loc="left")

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from enginery.accuracy.records import Validation
 from enginery.core.params.precisions import MustPay
 from enginery.core.text import file_size
 from enginery.report.evidence import Evidence, Findings
@@ -19,8 +18,7 @@ MEASURE_AGAIN = "dvc repro --force --single-item benchmark && dvc repro"
 
 def recommend(findings: Findings) -> Evidence | None:
     """Return the fastest engine that may be shipped; if several are as fast, the one closest to PyTorch."""
-    passed = shippable(findings)
-    if not passed:
+    if not (passed := shippable(findings)):
         return None
     fastest = min(entry.latency(findings.tuned_batch).p50 for entry in passed)
     as_fast = [entry for entry in passed if entry.latency(findings.tuned_batch).p50 <= AS_FAST * fastest]
@@ -60,12 +58,10 @@ def is_certain(findings: Findings, chosen: Evidence) -> bool:
 def why(findings: Findings, chosen: Evidence) -> str:
     """Say what sets the choice apart from the other precisions that may be shipped."""
     batch, baseline = findings.tuned_batch, findings.baselines[0]
-    others = sorted(
-        (entry for entry in shippable(findings) if entry is not chosen), key=lambda entry: entry.latency(batch).p50
-    )
+    others = [entry for entry in shippable(findings) if entry is not chosen]
     if not others:
         return "It is the only precision that stayed within its thresholds and did not run as another type."
-    nearest = others[0]
+    nearest = min(others, key=lambda entry: entry.latency(batch).p50)
     if nearest.latency(batch).p50 <= chosen.latency(batch).p50:
         return f"{nearest.precision} is as fast, and {chosen.precision} is closer to PyTorch."
     gain = chosen.ratio(batch, baseline).median / nearest.ratio(batch, baseline).median
@@ -83,8 +79,7 @@ def failures_of(findings: Findings, must_pay: Mapping[str, MustPay | None]) -> d
 
 
 def sentence(findings: Findings) -> str:
-    chosen = recommend(findings)
-    if chosen is None:
+    if not (chosen := recommend(findings)):
         return "**Ship none of them:** no precision stayed within its thresholds."
     baseline, batch = findings.baselines[0], findings.tuned_batch
     ratio, validation, engine = chosen.ratio(batch, baseline), chosen.validation, chosen.engine
@@ -96,16 +91,13 @@ def sentence(findings: Findings) -> str:
         )
     elif found:
         closing = f" **Measure again:** {found}. The choice does not depend on it; `{MEASURE_AGAIN}`."
+    agreed, agreement = validation.engine_against_pytorch.top1_agreement, ""
+    if agreed is not None:
+        same = f", and the same answer as {validation.reference} for"
+        agreement = f"{same} {agreed:.2%} of {validation.samples} images"
     return (
         f"{opening} {ratio.median:.2f} times as fast as {baseline_title(baseline)} at batch {batch} "
         f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
-        f"{accuracy_beside(validation)}{_agreement(validation)}. "
+        f"{accuracy_beside(validation)}{agreement}. "
         f"The engine takes {file_size(engine.bytes)}.{closing}"
     )
-
-
-def _agreement(validation: Validation) -> str:
-    agreed = validation.engine_against_pytorch.top1_agreement
-    if agreed is None:
-        return ""
-    return f", and the same answer as {validation.reference} for {agreed:.2%} of {validation.samples} images"

@@ -11,7 +11,7 @@ from enginery.core.text import first_few
 from enginery.engine.layer_names import short_kind, short_name
 from enginery.engine.record import LayerTime
 from enginery.report.evidence import Evidence, Findings
-from enginery.report.layer_pairs import Comparison, Pair, compare, losses
+from enginery.report.layer_pairs import Comparison, compare, losses
 
 OVERSTATED = "Timing adds about the same time to each layer, so small layers are overstated."
 MOST_LAYERS = 10
@@ -34,12 +34,6 @@ def layer_sections(findings: Findings) -> Parts:
     return parts
 
 
-def fastest_unquantized(findings: Findings) -> Evidence | None:
-    """Return the fastest precision by latency. Sums of layers cannot tell: engines were timed one after the other."""
-    others = [entry for entry in findings.precisions if entry.precision not in QUANTIZED and entry.trace.layers]
-    return min(others, key=lambda entry: entry.latency(findings.tuned_batch).p50, default=None)
-
-
 def gained_and_lost(entry: Evidence) -> str:
     return f"What {entry.precision} gained and lost, layer by layer"
 
@@ -60,11 +54,13 @@ def next_slowest_layers(entry: Evidence, most: int) -> pd.DataFrame | None:
 
 
 def _by_time(entry: Evidence) -> list[LayerTime]:
-    return sorted((layer for layer in entry.trace.layers if layer.milliseconds), key=_milliseconds, reverse=True)
+    return sorted(
+        (one for one in entry.trace.layers if one.milliseconds), key=lambda one: one.milliseconds, reverse=True
+    )
 
 
 def _time_table(entry: Evidence, layers: Sequence[LayerTime]) -> pd.DataFrame:
-    return _table([_row(one, {"share": f"{one.milliseconds / entry.trace.milliseconds:.1%}"}) for one in layers])
+    return _table([(one, {"share": f"{one.milliseconds / entry.trace.milliseconds:.1%}"}) for one in layers])
 
 
 def _beside_latency(entry: Evidence) -> str:
@@ -78,7 +74,9 @@ def _beside_latency(entry: Evidence) -> str:
 
 
 def cost_of_quantizing(entry: Evidence, findings: Findings) -> Parts:
-    other = fastest_unquantized(findings)
+    # The fastest is that by latency. Sums of layers cannot tell: engines were timed one after the other.
+    others = [each for each in findings.precisions if each.precision not in QUANTIZED and each.trace.layers]
+    other = min(others, key=lambda each: each.latency(findings.tuned_batch).p50, default=None)
     if other is None or not entry.trace.layers:
         return ["There are no layer times to compare."]
     found = compare(entry.trace.layers, other.trace.layers)
@@ -91,12 +89,18 @@ def cost_of_quantizing(entry: Evidence, findings: Findings) -> Parts:
     lost = f"{sum(pair.lost for pair in slower):.2f} ms"
     most = f"; the {MOST_LAYERS} that lost most:" if len(slower) > MOST_LAYERS else ":"
     total = f"{_shared(found, other)} Clearly slower here: {len(slower)}, by {lost} in total{most}"
-    return [total, _loss_table(slower, other.precision), *rest]
+    there = f"ms in {other.precision}"
+    rows = [
+        (pair.ours, {there: f"{pair.theirs.milliseconds:.3f}", "lost, ms": f"{pair.lost:.3f}"})
+        for pair in slower[:MOST_LAYERS]
+    ]
+    return [total, _table(rows), *rest]
 
 
 def _shared(found: Comparison, other: Evidence) -> str:
     """Sum up the pairs that compute, or all pairs if it is not known which layers compute."""
-    pairs, what = (found.computing, "Compute layers") if found.computing else (found.pairs, "Layers")
+    computing = [pair for pair in found.pairs if pair.ours.computes]
+    pairs, what = (computing, "Compute layers") if computing else (found.pairs, "Layers")
     ours, theirs = (sum(pair[side].milliseconds for pair in pairs) for side in (0, 1))
     return (
         f"{what} shared with {other.precision}, the fastest precision that is not quantized: {len(pairs)}. They take "
@@ -108,7 +112,7 @@ def _without_counterpart(found: Comparison, entry: Evidence, other: Evidence) ->
     """Describe the layers that only one of the two has, and those that could not be compared."""
     sentences = []
     if found.only_ours:
-        took, there = (sum(map(_milliseconds, layers)) for layers in (found.only_ours, found.only_theirs))
+        took, there = (sum(one.milliseconds for one in layers) for layers in (found.only_ours, found.only_theirs))
         kinds = Counter(short_kind(layer) for layer in found.only_ours).most_common()
         counted = first_few([f"{count} {kind}" for kind, count in kinds])
         sentences.append(
@@ -121,29 +125,10 @@ def _without_counterpart(found: Comparison, entry: Evidence, other: Evidence) ->
     return sentences
 
 
-def _loss_table(slower: Sequence[Pair], other: str) -> pd.DataFrame:
-    return _table(
-        [
-            _row(pair.ours, {f"ms in {other}": f"{pair.theirs.milliseconds:.3f}", "lost, ms": f"{pair.lost:.3f}"})
-            for pair in slower[:MOST_LAYERS]
-        ]
-    )
-
-
-def _row(layer: LayerTime, figures: Mapping[str, str]) -> dict[str, str]:
-    """Return the cells of a layer, its figures first, because a phone shows the leftmost columns."""
-    return {
-        "layer": short_name(layer),
-        "ms": f"{layer.milliseconds:.3f}",
-        **figures,
-        "kind": short_kind(layer),
-        "executed as": layer.precision,
-    }
-
-
-def _table(rows: Sequence[dict[str, str]]) -> pd.DataFrame:
-    return pd.DataFrame(rows).set_index("layer")
-
-
-def _milliseconds(layer: LayerTime) -> float:
-    return layer.milliseconds
+def _table(rows: Sequence[tuple[LayerTime, Mapping[str, str]]]) -> pd.DataFrame:
+    """Make a table of layers, their figures first, because a phone shows the leftmost columns."""
+    return pd.DataFrame(
+        {"layer": short_name(one), "ms": f"{one.milliseconds:.3f}", **figures, "kind": short_kind(one)}
+        | {"executed as": one.precision}
+        for one, figures in rows
+    ).set_index("layer")

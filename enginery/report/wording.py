@@ -3,8 +3,6 @@
 from enginery.accuracy.records import Validation
 from enginery.engine.machine import Machine
 
-NO_ACCURACY = "not measured (no labels or no scores)"
-
 
 def percent(share: float | None) -> str:
     """Write a share. Without labels or scores accuracy is not known, which is not zero."""
@@ -13,7 +11,7 @@ def percent(share: float | None) -> str:
 
 def accuracy_beside(found: Validation) -> str:
     if found.engine_accuracy is None or found.reference_accuracy is None:
-        return f"accuracy {NO_ACCURACY}"
+        return "accuracy not measured (no labels or no scores)"
     return f"accuracy {found.engine_accuracy:.2%} where {found.reference} has {found.reference_accuracy:.2%}"
 
 

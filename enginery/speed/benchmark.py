@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
 from enginery.core.params.benchmark import BenchmarkParams
 from enginery.data.feeds import Feeds
@@ -43,27 +42,20 @@ def race_contenders(
     best = best_common_pace(list(timings.values()))
     counted = {batch: each if best is None else each.at_pace(best) for batch, each in timings.items()}
     rounds = sum(len(each.rounds) for each in timings.values())
+    set_aside = rounds - sum(len(each.rounds) for each in counted.values())
+    pairs = [(batch, each, baseline) for batch, each in counted.items() for baseline in params.baselines]
     return Race(
         latencies=tuple(summarize(name, batch, each) for batch, each in counted.items() for name in contenders),
-        ratios=tuple(
-            ratio_to(each, baseline, batch, params.confidence, rng)
-            for batch, each in counted.items()
-            for baseline in params.baselines
-        ),
-        pace=MachinePace(
-            microseconds=None if best is None else 1e6 * best,
-            rounds=rounds,
-            set_aside=rounds - sum(len(each.rounds) for each in counted.values()),
-        ),
+        ratios=tuple(ratio_to(each, baseline, batch, params.confidence, rng) for batch, each, baseline in pairs),
+        pace=MachinePace(microseconds=None if best is None else 1e6 * best, rounds=rounds, set_aside=set_aside),
         timings=timings,
         counted=counted,
     )
 
 
 def summarize(contender: str, batch: int, timings: Timings) -> Latency:
-    calls = timings.calls_of(contender)
-    milliseconds: NDArray[np.float64] = np.array([call.seconds for call in calls]) * 1000
-    compute = [call.compute * 1000 for call in calls if call.compute is not None]
+    milliseconds = np.array([call.seconds for call in timings.calls_of(contender)]) * 1000
+    compute = [call.compute * 1000 for call in timings.calls_of(contender) if call.compute is not None]
     p25, p50, p75, p90, p99 = (float(value) for value in np.percentile(milliseconds, [25, 50, 75, 90, 99]))
     return Latency(
         contender=contender,
@@ -83,22 +75,14 @@ def summarize(contender: str, batch: int, timings: Timings) -> Latency:
 def ratio_to(timings: Timings, baseline: str, batch: int, confidence: float, rng: np.random.Generator) -> Ratio:
     ratios = timings.ratios(baseline, ENGINE)
     low, high = median_interval(ratios, confidence, rng)
-    return Ratio(
-        baseline=baseline, batch=batch, rounds=len(ratios), median=float(np.median(ratios)), low=low, high=high
-    )
+    middle = float(np.median(ratios))
+    return Ratio(baseline=baseline, batch=batch, rounds=len(ratios), median=middle, low=low, high=high)
 
 
 def raw_rows(timings: Mapping[int, Timings]) -> list[tuple[str, int, int, float, float, float | None]]:
     """Return a row for each timed call, with the machine pace of its round."""
     return [
-        (
-            contender,
-            batch,
-            number,
-            1e6 * each.pace,
-            1000 * call.seconds,
-            None if call.compute is None else 1000 * call.compute,
-        )
+        (contender, batch, number, 1e6 * each.pace, 1000 * call.seconds, call.compute and 1000 * call.compute)
         for batch, rounds in timings.items()
         for number, each in enumerate(rounds.rounds)
         for contender, calls in each.turns.items()

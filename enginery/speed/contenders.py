@@ -13,8 +13,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.benchmark import ONNXRUNTIME, Baseline
 from enginery.core.params.inference import InferenceParams
 from enginery.data.feeds import Feeds
-from enginery.engine.runtimes import load_runtime
-from enginery.engine.runtimes.protocol import Session
+from enginery.engine.runtimes import Session, load_runtime
 from enginery.graph.interface import Blueprint
 from enginery.model.call import Tensors, call_model
 from enginery.model.user_code import USER_ERRORS, describe_user_error
@@ -26,9 +25,9 @@ WARM_UP_CALLS = 3
 
 def require_possible(baselines: Sequence[Baseline], device: str) -> None:
     """Refuse a baseline that cannot run here, or not on the engine's device."""
-    impossible = [baseline for baseline in baselines if "cuda_graph" in baseline.split("+")]
-    if impossible and device != "cuda":
-        raise EngineryError(f"benchmark.baselines: {impossible[0]} needs a GPU, and the runtime chosen here uses none")
+    captured = next((baseline for baseline in baselines if "cuda_graph" in baseline.split("+")), None)
+    if captured and device != "cuda":
+        raise EngineryError(f"benchmark.baselines: {captured} needs a GPU, and the runtime chosen here uses none")
     if ONNXRUNTIME in baselines:
         runtime = load_runtime(ONNXRUNTIME)
         if problem := runtime.missing():
@@ -54,17 +53,20 @@ def onnxruntime_session(onnx: Path, blueprint: Blueprint, inference: InferencePa
 def pytorch_contender(
     model: nn.Module, baseline: Baseline, device: str, tf32: bool, feeds: Feeds
 ) -> Callable[[], object]:
-    """Return a call that runs the model on `feeds` in the way that the baseline's name says.
-
-    On a GPU it has the same copies, pinned memory, clock and arithmetic as the engine that it races.
-    """
+    """Return a call that runs the model on `feeds` in the way that the baseline's name says. On a GPU it has the same
+    copies, pinned memory, clock and arithmetic as the engine that it races."""
     words = baseline.split("+")
     dtype = next((DTYPES[word] for word in words if word in DTYPES), torch.float32)
     layout = torch.channels_last if "channels_last" in words else torch.contiguous_format
     own = copy.deepcopy(model).to(device, dtype).to(memory_format=layout)
-    inputs = {name: _in_layout(torch.tensor(array), layout) for name, array in feeds.items()}
-    run = _compiled(lambda given: call_model(own, {name: _cast(one, dtype) for name, one in given.items()}), words)
-    run = _with_baseline_in_errors(run, baseline)
+    inputs = {name: torch.tensor(array) for name, array in feeds.items()}
+    inputs = {name: one.contiguous(memory_format=layout) if one.ndim == 4 else one for name, one in inputs.items()}
+
+    def cast_and_run(given: Tensors) -> Tensors:
+        typed = {name: one.to(dtype) if one.is_floating_point() else one for name, one in given.items()}
+        return call_model(own, typed)
+
+    run = _with_baseline_in_errors(_compiled(cast_and_run, words), baseline)
     if device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         return _on_gpu(run, {name: one.pin_memory() for name, one in inputs.items()}, replay="cuda_graph" in words)
@@ -76,20 +78,9 @@ def pytorch_contender(
     return call
 
 
-def _in_layout(tensor: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
-    return tensor.contiguous(memory_format=layout) if tensor.ndim == 4 else tensor
-
-
-def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-
 def _with_baseline_in_errors(run: Model, baseline: Baseline) -> Model:
-    """Name the baseline in an error of the model.
-
-    A model that runs in float32 may fail in another type, compiled, or on a GPU, for example because of a constant that
-    its forward makes.
-    """
+    """Name the baseline in an error of the model. One that runs in float32 may fail in another type, compiled, or on a
+    GPU, for example because of a constant that its forward makes."""
 
     def checked(given: Tensors) -> Tensors:
         try:
@@ -108,11 +99,8 @@ def _with_baseline_in_errors(run: Model, baseline: Baseline) -> Model:
 
 def _compiled(run: Model, words: Sequence[str]) -> Model:
     """Compile the model for one fixed shape, because an engine is tuned for one too."""
-    if "compile" in words:
-        return torch.compile(run, dynamic=False)
-    if "max_autotune" in words:
-        return torch.compile(run, dynamic=False, mode="max-autotune")
-    return run
+    mode = "max-autotune" if "max_autotune" in words else None
+    return torch.compile(run, dynamic=False, mode=mode) if mode or "compile" in words else run
 
 
 def _on_gpu(run: Model, pinned: Tensors, replay: bool) -> Callable[[], float]:

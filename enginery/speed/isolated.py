@@ -1,8 +1,6 @@
-"""Measure a contender in a process that holds nothing else: its peak memory and, on a GPU, an engine's compute time.
-
-A process that holds more counts the memory of all of it, and replays CUDA graphs more slowly: see docs/measurements.md.
-This module is also the program of that process.
-"""
+"""Measure a contender in a process of its own: its peak memory and, on a GPU, an engine's compute time. A process that
+holds more counts the memory of all of it, and replays CUDA graphs more slowly: see docs/measurements.md. This module is
+also the program of that process."""
 
 import subprocess
 import sys
@@ -46,9 +44,8 @@ def _run_process(*arguments: object) -> str:
     child = subprocess.run(command, capture_output=True, text=True)
     if child.returncode:
         last_line = (child.stderr.strip() or "no message").splitlines()[-1]
-        raise EngineryError(
-            f"a contender in a process of its own failed with exit code {child.returncode}: {last_line}"
-        )
+        code = child.returncode
+        raise EngineryError(f"a contender in a process of its own failed with exit code {code}: {last_line}")
     return child.stdout.splitlines()[-1]
 
 
@@ -90,13 +87,10 @@ def _peak_of(call: Callable[[], object], device: str) -> PeakMemory:
     """Return the peak memory after a few calls. A contender keeps its GPU memory, so the use at the end is the peak."""
     for _ in range(CALLS):
         call()
-    return PeakMemory(host=_high_water_mark(), device=process_megabytes() if device == "cuda" else None)
-
-
-def _high_water_mark() -> float:
-    """Return the peak memory of this process in MB. `ru_maxrss` would include the parent's, from before the exec."""
+    # `ru_maxrss` would include the parent's memory, from before the exec.
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(status["VmHWM"].split()[0]) / 1000
+    host = int(status["VmHWM"].split()[0]) / 1000
+    return PeakMemory(host=host, device=process_megabytes() if device == "cuda" else None)
 
 
 if __name__ == "__main__":

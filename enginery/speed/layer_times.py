@@ -3,28 +3,14 @@
 from pathlib import Path
 
 from enginery.core.params.inference import InferenceParams
-from enginery.core.record import Record
 from enginery.data.sample_set import SampleSet
 from enginery.engine.folder import read_engine
 from enginery.engine.machine import Machine
-from enginery.engine.record import LayerTime
 from enginery.engine.runtimes import load_runtime
 from enginery.engine.target import require_fits
+from enginery.speed.records import Trace
 
 CALLS = 48
-
-
-class Trace(Record):
-    """The times of the layers of one engine. Their sum is no latency, because timing layers slows an engine."""
-
-    precision: str
-    batch: int
-    calls: int
-    layers: tuple[LayerTime, ...]
-
-    @property
-    def milliseconds(self) -> float:
-        return sum(layer.milliseconds for layer in self.layers)
 
 
 def trace_engine(folder: Path, machine: Machine, inference: InferenceParams, samples: SampleSet) -> Trace:

@@ -1,8 +1,6 @@
-"""Measure the machine pace: the time that a fixed piece of work takes before and after each round of a race.
-
-A host may move a virtual machine's cores nearer to each other or further apart, or share them with others; a clock may
-drop. That slows some contenders by a quarter and others hardly, so only rounds at the same pace are comparable.
-"""
+"""Measure the machine pace: the time that a fixed piece of work takes before and after each round of a race. A host may
+move a virtual machine's cores nearer to each other or further apart, or share them with others; a clock may drop. That
+slows some contenders by a quarter and others hardly, so only rounds at the same pace are comparable."""
 
 import math
 import time
@@ -17,23 +15,14 @@ MATRIX, PRODUCTS = 2048, 20  # a product of smaller matrices takes as long as it
 
 
 def pace_meter(device: str, threads: int) -> Callable[[], float]:
-    """Return a function that reads the machine pace: the seconds of one unit of the work, less on a faster machine."""
-    return _gpu_pace() if device == "cuda" else _cpu_pace(threads)
-
-
-def _cpu_pace(threads: int) -> Callable[[], float]:
-    """Time the handover of small jobs to all threads, which is what small layers spend their time on."""
+    """Return a function that reads the machine pace: the seconds of one unit of the work, less on a faster machine. On
+    a CPU, that is the handover of small jobs to all threads, which is what small layers spend their time on. On a GPU,
+    a geometric mean shows a change of the host or of the GPU by the same share, whichever is the faster."""
+    if device == "cuda":
+        host, gpu = launch_timer(), product_timer()
+        return lambda: math.sqrt(fastest(host) * fastest(gpu))
     numbers = torch.zeros(ELEMENTS_PER_THREAD * threads)
     return lambda: fastest(lambda: _seconds(lambda: numbers.add_(1.0), HANDOVERS))
-
-
-def _gpu_pace() -> Callable[[], float]:
-    """Join the pace of the host, which launches operations, and that of the GPU, which multiplies matrices.
-
-    The geometric mean shows a change of either by the same share, whichever of the two is the faster.
-    """
-    host, gpu = launch_timer(), product_timer()
-    return lambda: math.sqrt(fastest(host) * fastest(gpu))
 
 
 def launch_timer() -> Callable[[], float]:

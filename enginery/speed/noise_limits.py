@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from enginery.speed.contention import contention_problems
-from enginery.speed.records import ENGINE, WARM_UP_AGREEMENT, Benchmark, Latency, Ratio, baseline_title
+from enginery.speed.records import ENGINE, WARM_UP_AGREEMENT, Benchmark, Ratio, baseline_title
 
 # A virtual machine with two cores that nothing else used stayed within these limits.
 WIDEST_INTERVAL, WIDEST_SPREAD, MOST_OUTLIERS, STEADY_CLOCK = 0.1, 0.15, 0.05, 0.95
@@ -36,20 +36,12 @@ def broken_limits(ratio: Ratio, benchmark: Benchmark) -> list[BrokenLimit]:
     interval = (ratio.high - ratio.low) / ratio.median
     found = [BrokenLimit(f"the interval of the ratio to {title} is {interval:.0%} of it", interval / WIDEST_INTERVAL)]
     owners = {ENGINE: "the engine's", ratio.baseline: f"{title}'s"}
-    for latency in benchmark.latencies:
-        if latency.batch == ratio.batch and latency.contender in owners:
-            found += _against_limits(latency, owners[latency.contender])
+    for side in (each for each in benchmark.latencies if each.batch == ratio.batch and each.contender in owners):
+        owner, spread, outliers, drift = owners[side.contender], side.spread, side.outliers, side.warm_up_drift
+        unsettled = f"{owner} warm-up had not settled: its last two windows differed by {drift:.0%}"
+        found += [
+            BrokenLimit(f"the middle half of {owner} calls spreads over {spread:.0%}", spread / WIDEST_SPREAD),
+            BrokenLimit(f"{outliers:.0%} of {owner} calls took over twice as long as most", outliers / MOST_OUTLIERS),
+            BrokenLimit(unsettled, drift / WARM_UP_AGREEMENT),
+        ]
     return [limit for limit in found if limit.factor > 1]
-
-
-def _against_limits(latency: Latency, owner: str) -> list[BrokenLimit]:
-    """Set each figure of one side against its limit, broken or not."""
-    spread, outliers, drift = latency.spread, latency.outliers, latency.warm_up_drift
-    return [
-        BrokenLimit(f"the middle half of {owner} calls spreads over {spread:.0%}", spread / WIDEST_SPREAD),
-        BrokenLimit(f"{outliers:.0%} of {owner} calls took over twice as long as most", outliers / MOST_OUTLIERS),
-        BrokenLimit(
-            f"{owner} warm-up had not settled: its last two windows differed by {drift:.0%}",
-            drift / WARM_UP_AGREEMENT,
-        ),
-    ]

@@ -1,8 +1,9 @@
-"""The records in the JSON document of the stage benchmark."""
+"""The records in the JSON documents of the stages benchmark and trace."""
 
 from enginery.core.params.benchmark import ONNXRUNTIME
 from enginery.core.record import Record
 from enginery.engine.gpu.conditions import GpuConditions
+from enginery.engine.record import LayerTime
 
 ENGINE = "engine"  # the contender that all baselines are compared with
 LAUNCHED = "engine_launched"  # the same engine without its CUDA graph: kernels are launched one by one
@@ -12,12 +13,10 @@ SAME_PACE = 1.15  # two readings are the same machine pace if the slower one tak
 
 class Latency(Record):
     """The times of one contender at one batch size, in milliseconds per batch, including copies to and from a device.
-
     Only rounds at one machine pace count. `compute` is the median without the copies, by the device's own clock, or
     None if nothing is copied. `spread` is the range of the middle half of the calls, as a share of the median;
     `outliers` is the share of calls that took over twice the median. `warm_up_drift` is how much the last two windows
-    of the warm-up differed: more than WARM_UP_AGREEMENT if the time was up before they agreed.
-    """
+    of the warm-up differed: more than WARM_UP_AGREEMENT if the time was up before they agreed."""
 
     contender: str
     batch: int
@@ -44,11 +43,9 @@ class Ratio(Record):
 
 
 class MachinePace(Record):
-    """How fast the machine was during a race: the time of a fixed piece of work before and after each round.
-
-    Only rounds at the best common pace count, and the others are set aside. `microseconds` is None if the machine never
-    kept to one pace; then all rounds count.
-    """
+    """How fast the machine was during a race: the time of a fixed piece of work before and after each round. Only
+    rounds at the best common pace count, and the others are set aside. `microseconds` is None if the machine never kept
+    to one pace; then all rounds count."""
 
     microseconds: float | None
     rounds: int
@@ -84,10 +81,8 @@ class PeakMemory(Record):
 
 
 class Isolated(Record):
-    """The memory and compute times of an engine in a process that holds nothing else.
-
-    `compute` is in milliseconds by batch size; it is empty without a GPU.
-    """
+    """The memory and compute times of an engine in a process that holds nothing else. `compute` is in milliseconds by
+    batch size; it is empty without a GPU."""
 
     memory: PeakMemory
     compute: dict[int, float]
@@ -109,6 +104,19 @@ class Benchmark(Record):
     isolated_compute: dict[int, float]  # milliseconds by batch size, of the engine in a process that holds nothing else
     gpu: GpuConditions | None
     pytorch: str  # the version that the baselines ran on
+
+
+class Trace(Record):
+    """The times of the layers of one engine. Their sum is no latency, because timing layers slows an engine."""
+
+    precision: str
+    batch: int
+    calls: int
+    layers: tuple[LayerTime, ...]
+
+    @property
+    def milliseconds(self) -> float:
+        return sum(layer.milliseconds for layer in self.layers)
 
 
 def baseline_title(baseline: str) -> str:

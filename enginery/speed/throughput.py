@@ -63,12 +63,12 @@ def measure_throughput(clients: Mapping[int, Sequence[Client]], batch: int, seco
         Throughput(
             batch=batch,
             requests=requests,
-            runs=len(latencies[requests]),
+            runs=len(times),
             images_per_second=batch * median(rates[requests]),
-            p50=1000 * float(np.percentile(latencies[requests], 50)),
-            p99=1000 * float(np.percentile(latencies[requests], 99)),
+            p50=1000 * float(np.percentile(times, 50)),
+            p99=1000 * float(np.percentile(times, 99)),
         )
-        for requests in clients
+        for requests, times in latencies.items()
     ]
 
 

@@ -29,10 +29,8 @@ class Call(NamedTuple):
 
 
 class Round(NamedTuple):
-    """The turns of all contenders in one round, and the machine pace meanwhile: the seconds of a fixed piece of work.
-
-    A smaller pace means a faster machine: see machine_pace.py.
-    """
+    """The turns of all contenders in one round, and the machine pace meanwhile: the seconds of a fixed piece of work. A
+    smaller pace means a faster machine: see machine_pace.py."""
 
     turns: Mapping[str, list[Call]]
     pace: float
@@ -57,9 +55,8 @@ class Timings:
 
     def ratios(self, baseline: str, contender: str) -> NDArray[np.float64]:
         """Return for each round how many times faster the contender is. Drift between rounds cancels within one."""
-        return np.array(
-            [median_seconds(each.turns[baseline]) / median_seconds(each.turns[contender]) for each in self.rounds]
-        )
+        turns = [(each.turns[baseline], each.turns[contender]) for each in self.rounds]
+        return np.array([median_seconds(one) / median_seconds(other) for one, other in turns])
 
     def at_pace(self, pace: float) -> "Timings":
         """Return the rounds at this machine pace only."""
@@ -74,13 +71,13 @@ def race(
     label: str,
     watches: Iterable[AbstractContextManager[object]] = (),
 ) -> list[Timings]:
-    """Run rounds of all points in turns, so that each point sees the machine over the whole race.
-
-    Each contender gets about `seconds` per point, and up to twice that while the machine is slower than at its best.
-    `watches` are open during the rounds only: what compiles before them must not count as a disturbance.
-    """
+    """Run rounds of all points in turns, so that each point sees the machine over the whole race. Each contender gets
+    about `seconds` per point, and up to twice that while the machine is slower than at its best. `watches` are open
+    during the rounds only: what compiles before them must not count as a disturbance."""
     warm_ups = [{name: warm_up(contender, seconds / 2) for name, contender in point.items()} for point in points]
-    wanted = [rounds_wanted(each, seconds) for each in warm_ups]
+    slowest = [max(each.seconds for each in point.values()) for point in warm_ups]
+    # A turn has at least two calls, of which the first is not counted.
+    wanted = [int(np.clip(seconds / (2 * call), FEWEST_ROUNDS, MOST_ROUNDS)) for call in slowest]
     done: list[list[Round]] = [[] for _ in points]
 
     def unfinished() -> list[int]:
@@ -98,16 +95,11 @@ def race(
 
 
 def rounds_missing(done: Sequence[Sequence[Round]], wanted: Sequence[int]) -> list[int]:
-    """Return how many rounds each point still lacks at the best pace so far.
-
-    A round on a slower machine is made up for by another one, up to twice the wanted number.
-    """
+    """Return how many rounds each point still lacks at the best pace so far. A round on a slower machine is made up for
+    by another one, up to twice the wanted number."""
     best = min((each.pace for rounds in done for each in rounds), default=0.0)
-    at_best = [len(Timings(rounds).at_pace(best).rounds) for rounds in done]
-    return [
-        max(0, min(want - good, 2 * want - len(rounds)))
-        for want, good, rounds in zip(wanted, at_best, done, strict=True)
-    ]
+    counts = [(len(Timings(rounds).at_pace(best).rounds), len(rounds)) for rounds in done]
+    return [max(0, min(want - good, 2 * want - ran)) for want, (good, ran) in zip(wanted, counts, strict=True)]
 
 
 @contextmanager
@@ -119,12 +111,6 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def rounds_wanted(warm_ups: Mapping[str, WarmUp], seconds: float) -> int:
-    """Return how many rounds fit into the seconds. A turn has at least two calls, of which the first is not counted."""
-    slowest = max(each.seconds for each in warm_ups.values())
-    return int(np.clip(seconds / (2 * slowest), FEWEST_ROUNDS, MOST_ROUNDS))
 
 
 def warm_up(contender: Contender, most_seconds: float) -> WarmUp:
@@ -150,18 +136,15 @@ def time_window(contender: Contender, seconds: float) -> list[Call]:
 
 def take_round(point: Point, seconds: float, read_pace: Callable[[], float], rng: np.random.Generator) -> Round:
     """Give each contender a turn, in a new random order. The pace is the slower one of before and after."""
-    names = list(point)
-    before = read_pace()
+    names, before = list(point), read_pace()
     turns = {names[number]: take_turn(point[names[number]], seconds) for number in rng.permutation(len(names))}
     return Round(turns, max(before, read_pace()))
 
 
 def take_turn(contender: Contender, seconds: float) -> list[Call]:
-    """Time calls for the seconds of a turn, after one that is not counted.
-
-    The first call pays for the caches and threads that the contender before left. If it also prepares a new shape, it
-    can take the whole turn; so the counted calls get at least half a turn.
-    """
+    """Time calls for the seconds of a turn, after one that is not counted. The first call pays for the caches and
+    threads that the contender before left. If it also prepares a new shape, it can take the whole turn; so the counted
+    calls get at least half a turn."""
     started = time.perf_counter()
     contender()
     deadline = max(started + seconds, time.perf_counter() + seconds / 2)
@@ -181,9 +164,8 @@ def time_call(contender: Contender) -> Call:
 def best_common_pace(timings: Sequence[Timings]) -> float | None:
     """Return the best machine pace that every point saw in enough rounds, or None if there is no such pace."""
     paces = sorted(each.pace for point in timings for each in point.rounds)
-    return next(
-        (pace for pace in paces if all(len(point.at_pace(pace).rounds) >= FEWEST_ROUNDS for point in timings)), None
-    )
+    fewest = ((pace, min(len(point.at_pace(pace).rounds) for point in timings)) for pace in paces)
+    return next((pace for pace, rounds in fewest if rounds >= FEWEST_ROUNDS), None)
 
 
 def median_seconds(calls: Sequence[Call]) -> float:

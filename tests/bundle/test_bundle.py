@@ -22,7 +22,7 @@ from support.command import ROOT, enginery
 from support.project import build_project, judge, make_project
 
 from enginery.bundle import licences, pages
-from enginery.bundle.standalone import REPLACED, preprocessing_for_bundle, standalone_preprocessing
+from enginery.bundle.pages import REPLACED, preprocessing_for_bundle, standalone_preprocessing
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.params.preprocessing import Preprocessing

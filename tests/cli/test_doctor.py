@@ -12,7 +12,7 @@ from support.command import ROOT, enginery
 
 from enginery.cli.doctor import environment as doctor
 from enginery.cli.doctor import machine as diagnosis
-from enginery.cli.doctor.check import Check, State
+from enginery.cli.doctor.environment import Check, State
 from enginery.core.params.all import Params
 from enginery.engine.runtimes import load_runtime
 

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
+from enginery.core.cores import AHEAD, in_parallel
 from enginery.core.errors import EngineryError
-from enginery.core.parallel import AHEAD, in_parallel
 
 
 def test_results_come_in_order_and_only_a_few_ahead():

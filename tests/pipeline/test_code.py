@@ -56,7 +56,7 @@ def replace_first(one, other):
 
 CODE = add("print('changed')")
 ALL = {path.stem for path in (ROOT / "stages").glob("*.py") if path.stem != "__init__"}
-OPEN_ENGINES = {"build", "validate", "benchmark", "trace", "machine", "report"}
+OPEN_ENGINES = {"build", "validate", "benchmark", "trace", "machine"}
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ OPEN_ENGINES = {"build", "validate", "benchmark", "trace", "machine", "report"}
         ("enginery/report/page/charts.py", CODE, {"report"}),
         ("enginery/report/page/page.css", add("p { color: red }"), {"report"}),
         ("enginery/report/page/page.html", add("<p>more</p>"), {"report"}),
-        ("enginery/quantization/calibration/thresholds.py", CODE, {"calibrate", "convert"}),
+        ("enginery/quantization/calibration/thresholds.py", CODE, {"calibrate"}),
         ("enginery/quantization/calibration/sketch.py", CODE, {"calibrate", "report"}),
         ("enginery/quantization/quantize.py", CODE, {"convert"}),
         ("enginery/core/params/weights.py", CODE, {"weights", "machine", "report"}),
-        ("enginery/core/params/benchmark.py", CODE, {"benchmark", "machine", "report"}),
+        ("enginery/core/params/benchmark.py", CODE, {"benchmark", "trace", "machine", "report"}),
         ("enginery/engine/runtimes/openvino.py", CODE, OPEN_ENGINES),
         ("enginery/engine/runtimes/tensorrt.py", CODE, set()),
         ("stages/gate.py", CODE, {"gate"}),

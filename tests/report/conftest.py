@@ -11,8 +11,7 @@ from enginery.engine.target import target_of
 from enginery.graph.interface import Interface, TensorSpec
 from enginery.model.records import PYTORCH
 from enginery.report.evidence import Evidence, Findings
-from enginery.speed.layer_times import Trace
-from enginery.speed.records import Benchmark, Contention, Latency, MachinePace, PeakMemory, Ratio, Throughput
+from enginery.speed.records import Benchmark, Contention, Latency, MachinePace, PeakMemory, Ratio, Throughput, Trace
 
 BATCHES = (1, 8)
 

@@ -2,14 +2,13 @@
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from enginery.cli.completion import RUN, add_path
 from enginery.core.text import confidence
 
 if TYPE_CHECKING:
-    from enginery.regression.changes import Change
     from enginery.regression.speed_change import SpeedChanges
 
 REGRESSION, NOT_COMPARABLE = 3, 4
@@ -32,17 +31,15 @@ on an error."""
 def add_arguments(command: ArgumentParser) -> None:
     for name in ("before", "after"):
         add_path(command, name, RUN, type=str, help="a reports folder, a measurements.json, or a git revision")
-    command.add_argument(
-        "--confidence", type=confidence, default=0.99, metavar="C", help="confidence of the verdict, 0.99 if not given"
-    )
-    command.add_argument(
-        "--race", action="store_true", help="compare speed by racing the engines of both runs here and now"
-    )
+    sure = "confidence of the verdict, 0.99 if not given"
+    command.add_argument("--confidence", type=confidence, default=0.99, metavar="C", help=sure)
+    race = "compare speed by racing the engines of both runs here and now"
+    command.add_argument("--race", action="store_true", help=race)
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(chosen: Namespace) -> int:
-    from enginery.regression.changes import Outcome, conclusion, describe
+    from enginery.regression.changes import TOGETHER, Outcome, conclusion, describe
     from enginery.regression.comparison import common_precisions, compare_runs
     from enginery.regression.measurements import read_measurements
 
@@ -50,21 +47,13 @@ def run(chosen: Namespace) -> int:
     precisions = [new.precision for _, new in common_precisions(before, after)]
     raced = _race(chosen.before, chosen.after, precisions) if chosen.race else {}
     changes = compare_runs(before, after, chosen.confidence, raced)
-    print(
-        json.dumps([change.model_dump() for change in changes], indent=2)
-        if chosen.json
-        else describe(changes, chosen.confidence)
-    )
+    rows = [change.model_dump() for change in changes]
+    print(json.dumps(rows, indent=2) if chosen.json else describe(changes, chosen.confidence))
     if not (chosen.race or chosen.json):
-        print(f"\n{_explained_by_chance(changes)}To tell 3 %, race both runs' engines: --race")
+        slacks = [change.slack for change in changes if change.figure == TOGETHER and change.slack is not None]
+        chance = f"Ratios leave changes of up to {max(slacks):.0%} to chance here.\n" if slacks else ""
+        print(f"\n{chance}To tell 3 %, race both runs' engines: --race")
     return {Outcome.REGRESSION: REGRESSION, Outcome.NOT_COMPARABLE: NOT_COMPARABLE}.get(conclusion(changes), 0)
-
-
-def _explained_by_chance(changes: "Sequence[Change]") -> str:
-    from enginery.regression.changes import TOGETHER
-
-    slacks = [change.slack for change in changes if change.figure == TOGETHER and change.slack is not None]
-    return f"Ratios leave changes of up to {max(slacks):.0%} to chance here.\n" if slacks else ""
 
 
 def _race(before: str, after: str, precisions: Collection[str]) -> "Mapping[str, SpeedChanges]":

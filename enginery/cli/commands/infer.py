@@ -22,12 +22,11 @@ engine cannot be used."""
 def add_arguments(command: ArgumentParser) -> None:
     add_engine(command)
     add_path(command, "images", FILE, nargs="+", metavar="IMAGE", help="image files, and folders of them")
+    at_a_time = "images at a time; the engine's largest if not given"
     command.add_argument(
         "--top", type=_positive, default=3, metavar="K", help="how many classes to name, 3 if not given"
     )
-    command.add_argument(
-        "--batch", type=_positive, metavar="N", help="images at a time; the engine's largest if not given"
-    )
+    command.add_argument("--batch", type=_positive, metavar="N", help=at_a_time)
     command.add_argument("--threads", type=_positive, metavar="N", help="CPU threads; one per usable core if not given")
     command.add_argument("--json", action="store_true", help="a line of JSON for each image")
 

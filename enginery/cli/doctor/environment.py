@@ -10,11 +10,11 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
-from enginery.cli.doctor.check import Check, State
 from enginery.cli.terminal import painted
 from enginery.core.text import first_few
 
@@ -22,6 +22,21 @@ PYTHONS = ((3, 11), (3, 13))  # the first version, and the first that is too new
 ROOT_FILES = ("dvc.yaml", "params.yaml", ".dvc")
 NEEDED_GB = 2.0  # the default pipeline leaves half as much in artifacts and in DVC's cache
 INSTALL = "make repro, or: pip install --require-hashes -r requirements.lock && pip install --no-deps -e ."
+
+
+class State(StrEnum):
+    FINE = "fine"
+    NOTE = "note"
+    WRONG = "wrong"  # `dvc repro` cannot run
+
+
+class Check(NamedTuple):
+    topic: str
+    state: State
+    found: str
+    remedy: str | None = None
+
+
 COLOURS = {State.FINE: "green", State.NOTE: "yellow", State.WRONG: "red"}
 
 
@@ -81,9 +96,8 @@ def _against(pinned: Sequence[str]) -> tuple[list[str], list[str], int]:
 def examine_project() -> Check:
     here, absent = Path.cwd(), [name for name in ROOT_FILES if not Path(name).exists()]
     if absent:
-        return Check(
-            "project", State.WRONG, f"{here} has no {', '.join(absent)}", "go to the root of the project, a git clone"
-        )
+        remedy = "go to the root of the project, a git clone"
+        return Check("project", State.WRONG, f"{here} has no {', '.join(absent)}", remedy)
     version = importlib.metadata.version("dvc") if find_spec("dvc") else "not installed"
     return Check("project", State.FINE, f"{here}, DVC {version}")
 
@@ -106,11 +120,8 @@ def _git(*arguments: str) -> str | None:
 
 def examine_disk() -> Check:
     free = shutil.disk_usage(".").free / 1e9
-    if free < NEEDED_GB:
-        return Check(
-            "disk", State.WRONG, f"{free:.1f} GB free", f"free {NEEDED_GB:.0f} GB; dvc gc -w drops old results"
-        )
-    return Check("disk", State.FINE, f"{free:.1f} GB free")
+    found, remedy = f"{free:.1f} GB free", f"free {NEEDED_GB:.0f} GB; dvc gc -w drops old results"
+    return Check("disk", State.WRONG, found, remedy) if free < NEEDED_GB else Check("disk", State.FINE, found)
 
 
 def as_text(checks: Sequence[Check], stream: TextIO) -> str:
@@ -125,14 +136,9 @@ def as_text(checks: Sequence[Check], stream: TextIO) -> str:
         lines += [f"{'':{width + 9}}{line}" for line in rest]
         if check.remedy:
             lines.append(f"{'':{width + 9}}-> {check.remedy}")
-    return "\n".join([*lines, "", painted(verdict(checks), "bold", stream)])
-
-
-def verdict(checks: Sequence[Check]) -> str:
-    if can_run(checks):
-        return "`dvc repro` can run here."
     wrong = ", ".join(check.topic for check in checks if check.state is State.WRONG)
-    return f"`dvc repro` cannot run here: first fix {wrong}."
+    verdict = f"`dvc repro` cannot run here: first fix {wrong}." if wrong else "`dvc repro` can run here."
+    return "\n".join([*lines, "", painted(verdict, "bold", stream)])
 
 
 def as_json(checks: Sequence[Check]) -> str:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from enginery.cli.doctor.check import Check, State
+from enginery.cli.doctor.environment import Check, State
 from enginery.core.cores import usable_cores
 from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
@@ -19,32 +19,20 @@ LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.
 
 
 def examine_machine() -> list[Check]:
-    params = _params()
     found = [examine_cpu(), examine_gpu(), examine_memory()]
     found += [examine_runtime(name) for name in RUNTIMES]
-    if isinstance(params, Check):
-        return [*found, params]
-    chosen = _chosen(params)
-    if isinstance(chosen, Check):
-        return [*found, chosen]
+    try:
+        params = Params.read()
+    except EngineryError as error:
+        remedy = "fix that line" if Path("params.yaml").exists() else "go to the root of the project"
+        return [*found, Check("params.yaml", State.WRONG, str(error), remedy)]
+    try:
+        chosen = describe_machine(params.runtime)
+    except EngineryError as error:
+        return [*found, Check("params.yaml", State.WRONG, str(error), "install it, or set runtime: auto")]
     place = "GPU" if chosen.device == "cuda" else "CPU"
     taken = f"runtime: {params.runtime} takes {chosen.runtime}, on the {place}"
     return [*found, Check("params.yaml", State.FINE, taken), examine_precisions(params, chosen)]
-
-
-def _params() -> Params | Check:
-    try:
-        return Params.read()
-    except EngineryError as error:
-        remedy = "fix that line" if Path("params.yaml").exists() else "go to the root of the project"
-        return Check("params.yaml", State.WRONG, str(error), remedy)
-
-
-def _chosen(params: Params) -> Machine | Check:
-    try:
-        return describe_machine(params.runtime)
-    except EngineryError as error:
-        return Check("params.yaml", State.WRONG, str(error), "install it, or set runtime: auto")
 
 
 def examine_cpu() -> Check:
@@ -54,13 +42,9 @@ def examine_cpu() -> Check:
 
 
 def examine_gpu() -> Check:
-    gpu = find_gpu()
-    if gpu:
-        return Check(
-            "GPU",
-            State.FINE,
-            f"{gpu.name}, compute capability {gpu.capability}, driver {gpu.driver} for CUDA up to {gpu.cuda}",
-        )
+    if gpu := find_gpu():
+        able = f"compute capability {gpu.capability}, driver {gpu.driver} for CUDA up to {gpu.cuda}"
+        return Check("GPU", State.FINE, f"{gpu.name}, {able}")
     reason = why_no_gpu() or NO_GPU
     return Check("GPU", State.FINE if reason == NO_GPU else State.NOTE, reason)
 
@@ -93,18 +77,11 @@ def examine_precisions(params: Params, machine: Machine) -> Check:
     """Report which precisions run as another type: no mistake, but their speed is no reason to ship them."""
     executed = executed_as(machine, params.build)
     natively = [name for name, kind in executed.items() if kind in accepted_as(name, params.build.tf32)]
-    others = [f"{name} {_instead(kind)}" for name, kind in executed.items() if name not in natively]
+    instead = {name: kind for name, kind in executed.items() if name not in natively}
+    others = [f"{name} {'' if kind in (NOT_AT_ALL, UNKNOWN) else 'as '}{kind}" for name, kind in instead.items()]
     text = f"{machine.runtime} executes {'; '.join([', '.join(natively) + ' natively'] * bool(natively) + others)}"
     asked = [name for name in params.precisions if name not in natively]
     if not asked:
         return Check("precisions", State.FINE, text)
-    return Check(
-        "precisions",
-        State.NOTE,
-        text,
-        f"params.yaml lists {', '.join(asked)}: to look at, not to ship from this machine",
-    )
-
-
-def _instead(kind: str) -> str:
-    return kind if kind in (NOT_AT_ALL, UNKNOWN) else f"as {kind}"
+    remedy = f"params.yaml lists {', '.join(asked)}: to look at, not to ship from this machine"
+    return Check("precisions", State.NOTE, text, remedy)

@@ -20,8 +20,6 @@ from enginery.core.runtimes import RuntimeName
 
 
 class Params(Section):
-    """All parameters. A stage that needs only some reads their section instead."""
-
     runtime: Literal["auto", RuntimeName]
     samples: SamplesParams
     model: ModelParams
@@ -37,8 +35,7 @@ class Params(Section):
     @model_validator(mode="after")
     def _precisions_are_possible(self) -> Self:
         for name, precision in self.precisions.items():
-            needed = PRECISIONS[name].made_from
-            if precision.made_from != needed:
+            if precision.made_from != (needed := PRECISIONS[name].made_from):
                 raise ValueError(f"precisions.{name}.from: {name} is made from '{needed}', not '{precision.made_from}'")
             over = precision.must_pay and precision.must_pay.over
             if over and (over == name or over not in self.precisions):
@@ -76,8 +73,7 @@ class Params(Section):
     @model_validator(mode="after")
     def _benchmark_stays_within_the_profile(self) -> Self:
         sizes = self.build.profile.batch
-        outside = [str(batch) for batch in self.benchmark.batches if batch not in sizes]
-        if outside:
+        if outside := [str(batch) for batch in self.benchmark.batches if batch not in sizes]:
             raise ValueError(
                 f"benchmark.batches: {', '.join(outside)} lies outside build.profile.batch {sizes}; "
                 "widen the profile or drop the batch size"

@@ -1,6 +1,4 @@
-"""The section `benchmark`."""
-
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
@@ -14,24 +12,20 @@ LAYOUTS = ("channels_last",)
 
 def _possible_baseline(name: str) -> str:
     """Refuse all but `onnxruntime` and words joined by +: at most one for launching, layout and number format each."""
-    words = name.split("+")
-    kinds = (LAUNCHES, NUMBER_FORMATS, LAYOUTS)
-    if name != ONNXRUNTIME:
-        unknown = [word for word in words if not any(word in kind for kind in kinds)]
-        if unknown or any(sum(word in kind for word in words) > 1 for kind in kinds):
-            raise ValueError(
-                f"'{name}' is no baseline: write {ONNXRUNTIME}, or join with + at most one of {', '.join(LAUNCHES)}, "
-                f"one of {', '.join(NUMBER_FORMATS)}, and {', '.join(LAYOUTS)}"
-            )
-    return name
+    words, kinds = name.split("+"), (LAUNCHES, NUMBER_FORMATS, LAYOUTS)
+    each_known = all(any(word in kind for kind in kinds) for word in words)
+    if name == ONNXRUNTIME or (each_known and all(sum(word in kind for word in words) <= 1 for kind in kinds)):
+        return name
+    raise ValueError(
+        f"'{name}' is no baseline: write {ONNXRUNTIME}, or join with + at most one of {', '.join(LAUNCHES)}, "
+        f"one of {', '.join(NUMBER_FORMATS)}, and {', '.join(LAYOUTS)}"
+    )
 
 
 Baseline = Annotated[str, AfterValidator(_possible_baseline)]
 
 
-class BenchmarkParams(Section):
-    place: ClassVar[str] = "benchmark"
-
+class BenchmarkParams(Section, place="benchmark"):
     batches: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
     seconds: float = Field(gt=0)
     baselines: tuple[Baseline, ...] = Field(min_length=1)

@@ -1,6 +1,4 @@
-"""The section `build`."""
-
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -39,10 +37,8 @@ class Range(Section):
         return str(self.min) if self.fixed else f"{self.min} to {self.max}"
 
 
-class Profile(Section):
+class Profile(Section, place="build.profile"):
     """The sizes that may vary from call to call: the batch, and of images height and width if given as ranges."""
-
-    place: ClassVar[str] = "build.profile"
 
     batch: Range
     height: Range | None = None
@@ -66,8 +62,6 @@ class Profile(Section):
 
 
 class TensorRTParams(Section):
-    """The options that only TensorRT has."""
-
     workspace_mb: int | None = Field(ge=1, le=1 << 20)
     optimization_level: int = Field(ge=0, le=5)
     timing_cache: bool
@@ -84,9 +78,7 @@ class TensorRTParams(Section):
         return [str(item) if isinstance(item, float) else item for item in listed]
 
 
-class BuildParams(Section):
-    place: ClassVar[str] = "build"
-
+class BuildParams(Section, place="build"):
     profile: Profile
     tf32: bool
     tensorrt: TensorRTParams

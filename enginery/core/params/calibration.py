@@ -1,6 +1,4 @@
-"""The section `calibration`."""
-
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -9,9 +7,7 @@ from enginery.core.params.section import Section
 Method = Literal["max", "percentile", "entropy", "mse"]
 
 
-class CalibrationParams(Section):
-    place: ClassVar[str] = "calibration"
-
+class CalibrationParams(Section, place="calibration"):
     method: Method
     percentile: float = Field(gt=50, le=100)
     bins: int = Field(ge=2048, le=65536)

@@ -1,6 +1,4 @@
-"""The section `export`."""
-
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
@@ -18,7 +16,5 @@ def _possible_opset(given: Any) -> Any:
     return given
 
 
-class ExportParams(Section):
-    place: ClassVar[str] = "export"
-
+class ExportParams(Section, place="export"):
     opset: Annotated[int, BeforeValidator(_possible_opset)]

@@ -1,17 +1,11 @@
-"""The section `inference`."""
-
-from typing import ClassVar, Self
+from typing import Self
 
 from pydantic import Field
 
 from enginery.core.params.section import Section
 
 
-class InferenceParams(Section):
-    """How an opened engine runs."""
-
-    place: ClassVar[str] = "inference"
-
+class InferenceParams(Section, place="inference"):
     threads: int = Field(ge=0)
     cuda_graph: bool
 

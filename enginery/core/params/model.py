@@ -1,8 +1,7 @@
-"""The section `model`."""
-
 import json
 import re
-from typing import Any, ClassVar
+from contextlib import suppress
+from typing import Any
 
 from pydantic import Field, field_validator
 
@@ -12,17 +11,8 @@ MODEL = re.compile(r"\w+|\w+(\.\w+)*:\w+")
 NO_SCORES = "none"  # what model.scores is for a model that has no score per class
 
 
-def _survives_json(value: Any) -> bool:
-    try:
-        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
-    except (TypeError, ValueError):
-        return False
-
-
-class ModelParams(Section):
+class ModelParams(Section, place="model"):
     """The model: a torchvision classifier, the user's own `package.module:factory`, or an ONNX file in data/models."""
-
-    place: ClassVar[str] = "model"
 
     source: str
     arguments: dict[str, Any]
@@ -33,7 +23,10 @@ class ModelParams(Section):
     def _stay_the_same_in_json(cls, arguments: dict[str, Any]) -> dict[str, Any]:
         """Refuse what JSON changes: `weights` reads the arguments from YAML, and later stages read them from JSON."""
         for name, value in arguments.items():
-            if not _survives_json(value):
+            read_again = object()
+            with suppress(TypeError, ValueError):
+                read_again = json.loads(json.dumps(value, allow_nan=False))
+            if read_again != value:
                 raise ValueError(
                     f"{name} is {value!r}, which no record keeps: write text, finite numbers, true, false, null, lists "
                     "and sections of those, and names and dates in quotes"

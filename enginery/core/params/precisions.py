@@ -1,5 +1,3 @@
-"""The sections under `precisions`."""
-
 import re
 from typing import Literal, Self
 
@@ -14,14 +12,11 @@ Rest = Literal["fp32", "fp16"]
 
 
 class Keep(Section):
-    """The nodes that stay in high precision, by operator type or by regular expression.
-
-    `rest` is the precision of what is not quantized in a quantized graph.
-    """
+    """The nodes that stay in high precision, by operator type or by regular expression."""
 
     op_types: tuple[str, ...]
     nodes: tuple[str, ...]
-    rest: Literal["auto", Rest] = "fp32"
+    rest: Literal["auto", Rest] = "fp32"  # of what is not quantized in a quantized graph
 
     @model_validator(mode="after")
     def _patterns_are_valid(self) -> Self:

@@ -19,18 +19,15 @@ IN_YAML = {"model_type": SECTION, "dict_type": SECTION, "tuple_type": "input sho
 
 def read_yaml(file: Path) -> Any:
     try:
-        return _parse(file.read_text())
+        text = file.read_text()
+        try:
+            return YAML(typ="safe").load(text)
+        except YAMLError:
+            return YAML(typ="safe", pure=True).load(text)  # slower than the parser in C, whose errors omit names
     except FileNotFoundError:
         raise EngineryError(f"{file} is not in {Path.cwd()}: run from the root of the project") from None
     except (YAMLError, UnicodeDecodeError) as error:
         raise EngineryError(f"{file} is not valid YAML: {yaml_problem(error)}") from None
-
-
-def _parse(text: str) -> Any:
-    try:
-        return YAML(typ="safe").load(text)
-    except YAMLError:
-        return YAML(typ="safe", pure=True).load(text)  # slower than the parser in C, whose errors omit names
 
 
 def yaml_problem(error: Exception) -> str:
@@ -94,13 +91,7 @@ def _sentence(error: ErrorDetails, section: type[BaseModel], start: str) -> str:
 def _names_in(section: Any, place: list[str]) -> list[str]:
     """Return the parameters that may stand in the section at `place`."""
     for part in place:
-        section = _section_of(
-            get_args(section)[1] if get_origin(section) is dict else section.model_fields[part].annotation
-        )
+        annotation = get_args(section)[1] if get_origin(section) is dict else section.model_fields[part].annotation
+        kinds = (annotation, *get_args(annotation))  # it may be `Section | None`
+        section = next(kind for kind in kinds if hasattr(kind, "model_fields") or get_origin(kind) is dict)
     return [field.alias or name for name, field in section.model_fields.items()]
-
-
-def _section_of(annotation: Any) -> Any:
-    """Return the section, or the dictionary of sections, that may be annotated as `Section | None`."""
-    kinds = (annotation, *get_args(annotation))
-    return next(kind for kind in kinds if hasattr(kind, "model_fields") or get_origin(kind) is dict)

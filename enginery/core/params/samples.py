@@ -1,6 +1,4 @@
-"""The section `samples`."""
-
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
@@ -15,9 +13,7 @@ def _names_or_file(given: Any) -> Any:
     return given
 
 
-class SamplesParams(Section):
-    place: ClassVar[str] = "samples"
-
+class SamplesParams(Section, place="samples"):
     source: str
     class_names: Annotated[str | tuple[str, ...] | None, BeforeValidator(_names_or_file)] = None
     input: str = Field(default="input", min_length=1)

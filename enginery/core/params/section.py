@@ -1,7 +1,7 @@
 """The base of every section of params.yaml."""
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -20,7 +20,12 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
-    place: ClassVar[str] = ""  # in params.yaml, such as build.profile
+    place: ClassVar[str]
+
+    def __init_subclass__(cls, place: str = "", **settings: Any) -> None:
+        """Take from the line `class` where the section stands in params.yaml, such as build.profile."""
+        super().__init_subclass__(**settings)
+        cls.place = place
 
     @classmethod
     def read(cls, file: Path = PARAMS_FILE) -> Self:

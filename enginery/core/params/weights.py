@@ -1,6 +1,4 @@
-"""The section `weights`."""
-
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -16,8 +14,6 @@ class TrainingParams(Section):
     device: Literal["cpu", "cuda"]
 
 
-class WeightsParams(Section):
-    place: ClassVar[str] = "weights"
-
+class WeightsParams(Section, place="weights"):
     source: str
     training: TrainingParams

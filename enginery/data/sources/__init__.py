@@ -5,16 +5,18 @@ from pathlib import Path
 from enginery.core.errors import EngineryError
 from enginery.core.params.samples import SamplesParams
 from enginery.core.user_files import user_file
-from enginery.data.sources.arrays import ARRAY_SUFFIXES, open_array
+from enginery.data.sources.arrays import ARRAY_SUFFIXES, ImageArray, open_array
 from enginery.data.sources.classes import read_classes
 from enginery.data.sources.digits import Digits
+from enginery.data.sources.files import ImageFiles
 from enginery.data.sources.folder import open_folder
-from enginery.data.sources.source import Source
 from enginery.data.sources.table import open_table
 from enginery.data.sources.tensors import Tensors, open_tensors
 
+Source = ImageFiles | ImageArray | Tensors
 
-def open_source(params: SamplesParams, data: Path) -> Source | Tensors:
+
+def open_source(params: SamplesParams, data: Path) -> Source:
     listed = read_classes(params.class_names, data)
     if params.source == "digits":
         if listed:

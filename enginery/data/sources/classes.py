@@ -29,23 +29,18 @@ class Classes:
 
 
 def read_classes(given: str | tuple[str, ...] | None, data: Path) -> Classes | None:
-    """Return the classes of the user's list, or of a text file with a class per line."""
+    """Return the classes of the user's list, or of a text file: a line is key, tab and name, or one for both."""
     if given is None:
         return None
     if isinstance(given, tuple):
         return _require_distinct(Classes.of(given), "samples.class_names")
     path = user_file(given, data, "samples.class_names", "null, a list")
     try:
-        lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
+        lines = [line.strip().partition("\t") for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
     except (UnicodeDecodeError, IsADirectoryError):
         raise EngineryError(f"samples.class_names: {path} is not a text file with a class per line") from None
-    return _require_distinct(_parse_lines(lines), f"samples.class_names: {path}")
-
-
-def _parse_lines(lines: list[str]) -> Classes:
-    """Split each line at its tab into key and name. A line without a tab is both."""
-    parts = [line.partition("\t") for line in lines]
-    return Classes(tuple(key.strip() for key, _, _ in parts), tuple((name or key).strip() for key, _, name in parts))
+    keys, names = [key.strip() for key, _, _ in lines], [(name or key).strip() for key, _, name in lines]
+    return _require_distinct(Classes(tuple(keys), tuple(names)), f"samples.class_names: {path}")
 
 
 def _require_distinct(classes: Classes, where: str) -> Classes:
@@ -55,7 +50,17 @@ def _require_distinct(classes: Classes, where: str) -> Classes:
     return classes
 
 
-def classes_of(labels: Sequence[str], where: Where) -> Classes:
+def class_each(
+    labels: Sequence[str] | None, listed: Classes | None, where: Where
+) -> tuple[list[int] | None, tuple[str, ...]]:
+    """Return the place of each label in the list of classes, or None without labels, and the names of the classes."""
+    if labels is None:
+        return None, listed.names if listed else ()
+    classes = listed or _classes_of(labels, where)
+    return _places(labels, classes, where), classes.names
+
+
+def _classes_of(labels: Sequence[str], where: Where) -> Classes:
     """Return the classes that labels name: names in alphabetical order, or all numbers from 0 to the largest."""
     names = [index for index, label in enumerate(labels) if not _is_number(label)]
     if len(names) == len(labels):
@@ -75,8 +80,8 @@ def classes_of(labels: Sequence[str], where: Where) -> Classes:
     return Classes.of([str(number) for number in range(min(max(most, 0), MOST_CLASSES) + 1)])
 
 
-def number_labels(labels: Sequence[str], classes: Classes, where: Where) -> list[int]:
-    """Return the place of each label in the list of classes. Numbers that name no class are places themselves."""
+def _places(labels: Sequence[str], classes: Classes, where: Where) -> list[int]:
+    """Return the places of labels. Numbers that name no class are places themselves."""
     places = {key: place for place, key in enumerate(classes.keys)}
     by_number = all(_is_number(label) for label in labels) and not places.keys() >= set(labels)
     numbers = [_whole(label) if by_number else places.get(label) for label in labels]

@@ -5,17 +5,11 @@ from pathlib import Path
 
 from enginery.core.errors import EngineryError
 from enginery.core.user_files import lies_in
-from enginery.data.sources.classes import Classes, number_labels
+from enginery.data.sources.classes import Classes, class_each
 from enginery.data.sources.files import IMAGE_SUFFIXES, ImageFiles
 
-SPLITS = (
-    "validation",
-    "valid",
-    "val",
-    "test",
-    "training",
-    "train",
-)  # the split that users most likely want comes first
+# The split that users most likely want comes first.
+SPLITS = ("validation", "valid", "val", "test", "training", "train")
 
 
 def open_folder(root: Path, data: Path, listed: Classes | None) -> ImageFiles:
@@ -36,13 +30,16 @@ def open_folder(root: Path, data: Path, listed: Classes | None) -> ImageFiles:
             f"such as {unlabeled[0]}: move them into a class folder, or out"
         )
     files = [file for file, _ in labeled] or unlabeled
-    _refuse_links_out_of(data, files)
+    for file in files:
+        if not lies_in(file, data):
+            raise EngineryError(
+                f"samples.source: {file} is a link out of {data}/, so DVC would not see it change: copy it there"
+            )
     names = [file.relative_to(root).as_posix() for file in files]
-    if unlabeled:
-        return ImageFiles(files, names, None, listed.names if listed else ())
-    classes = listed or Classes.of(_class_names(root, folders, [folder for _, folder in labeled]))
-    labels = number_labels([folder for _, folder in labeled], classes, lambda index: f"the folder of {files[index]}")
-    return ImageFiles(files, names, labels, classes.names)
+    used = [folder for _, folder in labeled]
+    if labeled and not listed:
+        listed = Classes.of(_class_names(root, folders, used))
+    return ImageFiles(files, names, *class_each(used or None, listed, lambda index: f"the folder of {files[index]}"))
 
 
 def _is_image(entry: Path) -> bool:
@@ -52,13 +49,9 @@ def _is_image(entry: Path) -> bool:
 
 def _print_left_out_files(root: Path) -> None:
     """Print which files are left out: notes may lie beside images, but photos of an unknown type would be missed."""
-    visible = (
-        path
-        for path in root.rglob("*")
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
-    )
-    others = Counter(path.suffix.lower() or "no suffix" for path in visible if not _is_image(path))
-    if others:
+    files = [path for path in root.rglob("*") if path.is_file() and not _is_image(path)]
+    visible = (file for file in files if not any(part.startswith(".") for part in file.relative_to(root).parts))
+    if others := Counter(file.suffix.lower() or "no suffix" for file in visible):
         counts = ", ".join(f"{count} of {suffix}" for suffix, count in sorted(others.items()))
         print(f"{root}: files that are no images by their names are left out: {counts}")
 
@@ -66,11 +59,8 @@ def _print_left_out_files(root: Path) -> None:
 def _print_left_out_links(root: Path) -> None:
     """Print which links are left out. Links within a class are not followed, as they could lead in a circle."""
     links = sorted(path for path in root.rglob("*") if path.is_symlink() and not path.is_file())
-    left_out = [link for link in links if not (link.is_dir() and link.parent == root)]
-    if left_out:
-        print(
-            f"{root}: links to folders, and to what is not there, are left out: {len(left_out)}, such as {left_out[0]}"
-        )
+    if out := [link for link in links if not (link.is_dir() and link.parent == root)]:
+        print(f"{root}: links to folders, and to what is not there, are left out: {len(out)}, such as {out[0]}")
 
 
 def _class_names(root: Path, folders: list[Path], used: list[str]) -> list[str]:
@@ -87,8 +77,7 @@ def _class_names(root: Path, folders: list[Path], used: list[str]) -> list[str]:
 
 def _refuse_splits(root: Path, folders: list[Path]) -> None:
     """Refuse train/CLASS and val/CLASS, which are splits. A class may be called train if it holds images."""
-    found = [folder.name for folder in folders if folder.name in SPLITS and _holds_folders_only(folder)]
-    if found:
+    if found := [folder.name for folder in folders if folder.name in SPLITS and _holds_folders_only(folder)]:
         best = min(found, key=SPLITS.index)
         raise EngineryError(
             f"samples.source: {root} holds {', '.join(found)}, which look like the splits of a data set and not like "
@@ -99,11 +88,3 @@ def _refuse_splits(root: Path, folders: list[Path]) -> None:
 def _holds_folders_only(folder: Path) -> bool:
     entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
     return any(entry.is_dir() for entry in entries) and not any(_is_image(entry) for entry in entries)
-
-
-def _refuse_links_out_of(data: Path, files: list[Path]) -> None:
-    for file in files:
-        if not lies_in(file, data):
-            raise EngineryError(
-                f"samples.source: {file} is a link out of {data}/, so DVC would not see it change: copy it there"
-            )

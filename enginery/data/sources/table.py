@@ -5,7 +5,7 @@ from pathlib import Path
 
 from enginery.core.errors import EngineryError
 from enginery.core.user_files import lies_in
-from enginery.data.sources.classes import Classes, classes_of, number_labels
+from enginery.data.sources.classes import Classes, class_each
 from enginery.data.sources.files import ImageFiles
 
 HEADERS = (["path", "label"], ["path"])
@@ -17,17 +17,10 @@ def open_table(table: Path, data: Path, listed: Classes | None) -> ImageFiles:
     files = [_file(table, line, cells[0], data) for line, cells in rows]
     _refuse_duplicates(table, rows, files)
     names = [cells[0].strip() for _, cells in rows]
-    if header == ["path"]:
-        return ImageFiles(files, names, None, listed.names if listed else ())
-    labels = [cells[1].strip() for _, cells in rows]
-    if "" in labels:
+    labels = [cells[1].strip() for _, cells in rows] if "label" in header else None
+    if labels and "" in labels:
         raise _mistake(table, rows[labels.index("")][0], "has no label; images without labels need a CSV without them")
-
-    def where(index: int) -> str:
-        return f"{table}, line {rows[index][0]},"
-
-    classes = listed or classes_of(labels, where)
-    return ImageFiles(files, names, number_labels(labels, classes, where), classes.names)
+    return ImageFiles(files, names, *class_each(labels, listed, lambda index: f"{table}, line {rows[index][0]},"))
 
 
 def _read(table: Path) -> tuple[list[str], list[Row]]:

@@ -1,12 +1,9 @@
-"""Read arrays that are fed as they are, from an .npz with an array for each input of the model.
-
-They are for models with several inputs, or with inputs that are no images.
-"""
+"""Read arrays that models without images, or with several inputs, take as they are: one for each input in an .npz."""
 
 import hashlib
-import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -17,42 +14,43 @@ from enginery.core.errors import EngineryError
 from enginery.data.feeds import INPUT_TYPES
 from enginery.data.manifest import Sample
 from enginery.data.sample_set import input_file, start_npy_file
-from enginery.data.sources.archive import map_array, names_in
-from enginery.data.sources.classes import LABELS, Classes, classes_of, number_labels
+from enginery.data.sources.arrays import read_arrays
+from enginery.data.sources.classes import LABELS, Classes, class_each
 
 
+@dataclass(frozen=True)
 class Tensors:
-    def __init__(
-        self, name: str, arrays: Mapping[str, NDArray[np.generic]], labels: list[int] | None, names: tuple[str, ...]
-    ) -> None:
-        self.class_names = names
-        self.inputs = tuple(arrays)
-        self._name, self._arrays, self._labels = name, arrays, labels
+    name: str
+    arrays: Mapping[str, NDArray[np.generic]]  # by the names of the inputs
+    labels: list[int] | None
+    class_names: tuple[str, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return tuple(self.arrays)
 
     def __len__(self) -> int:
-        return len(next(iter(self._arrays.values())))
+        return len(next(iter(self.arrays.values())))
 
     def write(self, indices: Sequence[int], folder: Path) -> list[Sample]:
         """Write samples one by one, so that memory does not grow with their number."""
         with ExitStack() as opened:
-            files = [
-                opened.enter_context(
-                    start_npy_file(folder / input_file(position), _native(array), (len(indices), *array.shape[1:]))
-                )
-                for position, array in enumerate(self._arrays.values())
-            ]
+            files = []
+            for position, array in enumerate(self.arrays.values()):
+                shape = (len(indices), *array.shape[1:])
+                files.append(opened.enter_context(start_npy_file(folder / input_file(position), _native(array), shape)))
             return [self._write_sample(index, files) for index in indices]
 
     def _write_sample(self, index: int, files: Sequence[IO[bytes]]) -> Sample:
         digest = hashlib.sha256()
-        for (name, array), file in zip(self._arrays.items(), files, strict=True):
+        for (name, array), file in zip(self.arrays.items(), files, strict=True):
             row = np.ascontiguousarray(array[index], _native(array))
             if not np.isfinite(row).all():
-                raise EngineryError(f"samples.source: {name} of {self._name} is NaN or infinite in sample {index}")
+                raise EngineryError(f"samples.source: {name} of {self.name} is NaN or infinite in sample {index}")
             digest.update(row.data)
             file.write(row.data)
-        label = None if self._labels is None else self._labels[index]
-        return Sample(name=f"{self._name}/{index:06d}", sha256=digest.hexdigest(), label=label)
+        label = None if self.labels is None else self.labels[index]
+        return Sample(name=f"{self.name}/{index:06d}", sha256=digest.hexdigest(), label=label)
 
 
 def _native(array: NDArray[np.generic]) -> np.dtype[np.generic]:
@@ -67,22 +65,11 @@ def open_tensors(path: Path, listed: Classes | None) -> Tensors:
             f"samples.source: without samples.preprocessing, samples are arrays as the model takes them, and {path} "
             "is no .npz of these; images need samples.preprocessing"
         )
-    try:
-        with zipfile.ZipFile(path) as archive:
-            arrays = {name: map_array(archive, name) for name in names_in(archive)}
-    except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile) as error:  # what NumPy raises for broken files
-        raise EngineryError(f"samples.source: {path} cannot be read as a NumPy file: {error}") from None
+    arrays = read_arrays(path)
     labels = arrays.pop(LABELS, None)
     _require_feedable(path, arrays, labels)
-    if labels is None:
-        return Tensors(path.name, arrays, None, listed.names if listed else ())
-    written = [str(label) for label in labels.tolist()]
-
-    def where(index: int) -> str:
-        return f"{path}, sample {index},"
-
-    classes = listed or classes_of(written, where)
-    return Tensors(path.name, arrays, number_labels(written, classes, where), classes.names)
+    written = None if labels is None else [str(label) for label in labels.tolist()]
+    return Tensors(path.name, arrays, *class_each(written, listed, lambda index: f"{path}, sample {index},"))
 
 
 def _require_feedable(

@@ -1,7 +1,4 @@
-"""The part of CUDA that running an engine needs: memory, a stream, events and graphs, through NVIDIA's own bindings.
-
-Importing this needs neither a GPU nor a driver; the first call does.
-"""
+"""The part of CUDA that running an engine needs, through NVIDIA's own bindings. Importing it needs no driver."""
 
 import ctypes
 from collections.abc import Callable
@@ -28,10 +25,12 @@ class Stream:
         return int(self._stream)
 
     def copy_in(self, source: "Pinned", target: "Buffer", size: int) -> None:
-        _call("cudaMemcpyAsync", target.address, source.address, size, _to("HostToDevice"), self._stream)
+        kind = _cudart().cudaMemcpyKind.cudaMemcpyHostToDevice
+        _call("cudaMemcpyAsync", target.address, source.address, size, kind, self._stream)
 
     def copy_out(self, source: "Buffer", target: "Pinned", size: int) -> None:
-        _call("cudaMemcpyAsync", target.address, source.address, size, _to("DeviceToHost"), self._stream)
+        kind = _cudart().cudaMemcpyKind.cudaMemcpyDeviceToHost
+        _call("cudaMemcpyAsync", target.address, source.address, size, kind, self._stream)
 
     def poison(self, target: "Buffer", size: int) -> None:
         _call("cudaMemsetAsync", target.address, POISON, size, self._stream)
@@ -96,8 +95,7 @@ class Pinned:
     """Memory on the host that never moves, so that copies from and to it need not wait."""
 
     def __init__(self, size: int) -> None:
-        self._size = size
-        self.address = int(_call("cudaHostAlloc", size, 0))
+        self._size, self.address = size, int(_call("cudaHostAlloc", size, 0))
 
     @classmethod
     def holding(cls, array: NDArray[np.generic]) -> Self:
@@ -159,23 +157,16 @@ def _sentence(name: str, status: Any) -> str:
     error = type(status)
     if status == error.cudaErrorMemoryAllocation:
         state, free, total = _cudart().cudaMemGetInfo()
-        have = f"{free / 1e6:.0f} of its {total / 1e6:.0f} MB are free" if not int(state) else "it is full"
+        have = "it is full" if int(state) else f"{free / 1e6:.0f} of its {total / 1e6:.0f} MB are free"
         return f"the GPU is out of memory ({have}): lower build.profile.batch.max, or end other programs that use it"
     if status == error.cudaErrorInsufficientDriver:
-        versions = (_cudart().cudaDriverGetVersion()[1], _cudart().cudaRuntimeGetVersion()[1])
-        return _too_old(*versions)
-    if status == error.cudaErrorNoDevice:
-        return NO_DEVICE
-    return f"CUDA failed in {name}: {status.name}"
+        return _too_old(_cudart().cudaDriverGetVersion()[1], _cudart().cudaRuntimeGetVersion()[1])
+    return NO_DEVICE if status == error.cudaErrorNoDevice else f"CUDA failed in {name}: {status.name}"
 
 
 def _too_old(supported: int, needed: int) -> str:
     has = f"goes up to CUDA {supported // 1000}.{supported % 1000 // 10}" if supported else "is not installed"
     return f"the NVIDIA driver {has}, and CUDA {needed // 1000} is needed: install a driver of that generation"
-
-
-def _to(direction: str) -> Any:
-    return getattr(_cudart().cudaMemcpyKind, f"cudaMemcpy{direction}")
 
 
 def _cudart() -> Any:

@@ -1,7 +1,5 @@
-"""Read the layers of an engine from the description that TensorRT's engine inspector gives.
-
-Written after NVIDIA's public tools and published outputs; no engine of TensorRT was inspected here.
-"""
+"""Read the layers of an engine from the description that TensorRT's engine inspector gives. Written after NVIDIA's
+public tools and published outputs; no engine of TensorRT was inspected here."""
 
 import json
 import re
@@ -26,8 +24,7 @@ COMPUTES = re.compile(r"conv|correlation|gemm|matmul|matrix_?multiply|attention|
 def layers_of(described: str) -> list[Layer]:
     """Return the layers, or none if no compute layer has a known precision: that is better than a wrong one."""
     layers = [_layer(layer) for layer in json.loads(described).get("Layers", []) if isinstance(layer, dict)]
-    known = any(layer.computes and layer.precision != UNKNOWN for layer in layers)
-    return layers if known else []
+    return layers if any(layer.computes and layer.precision != UNKNOWN for layer in layers) else []
 
 
 def _layer(described: Mapping[str, Any]) -> Layer:
@@ -43,10 +40,8 @@ def _layer(described: Mapping[str, Any]) -> Layer:
 def _precision(inputs: Sequence[Mapping[str, Any]], kernel: str) -> str:
     """Return the type of the first input, which a convolution multiplies. Only its kernel tells TF32 from float32."""
     named = _first_fit(TYPES, str(inputs[0].get("Format/Datatype", ""))) if inputs else UNKNOWN
-    if named in (UNKNOWN, "fp32"):
-        multiplied = _first_fit(KERNELS, kernel)
-        return multiplied if named == UNKNOWN or multiplied == "tf32" else named
-    return named
+    multiplied = _first_fit(KERNELS, kernel)
+    return multiplied if named == UNKNOWN or (named, multiplied) == ("fp32", "tf32") else named
 
 
 def _first_fit(words: Mapping[str, str], text: str) -> str:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 from statistics import median
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import pynvml
@@ -48,15 +47,9 @@ def find_gpu() -> Hardware | None:
     """Return the GPU that CUDA would use, or None: `why_no_gpu` says why."""
     if why_no_gpu():
         return None
-    handle = _handle()
-    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-    cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
-    return Hardware(
-        name=device_name(),
-        capability=f"{major}.{minor}",
-        driver=pynvml.nvmlSystemGetDriverVersion(),
-        cuda=f"{cuda // 1000}.{cuda % 1000 // 10}",
-    )
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(_handle())
+    cuda, driver = pynvml.nvmlSystemGetCudaDriverVersion_v2(), pynvml.nvmlSystemGetDriverVersion()
+    return Hardware(device_name(), f"{major}.{minor}", driver, cuda=f"{cuda // 1000}.{cuda % 1000 // 10}")
 
 
 def why_no_gpu() -> str | None:
@@ -100,9 +93,7 @@ class GpuSampler:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._done.set()
         self._thread.join()
 
@@ -129,20 +120,19 @@ class GpuSampler:
             pynvml.nvmlInit()
             gpu = _handle()
             while not self._done.wait(SECONDS_BETWEEN_SAMPLES):
-                self.samples.append(self._sample(gpu))
+                reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
+                throttled = [name for name, flag in THROTTLE_REASONS.items() if reasons & getattr(pynvml, flag)]
+                sample = Sample(
+                    seconds=round(time.perf_counter() - self._started, 3),
+                    clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
+                    memory_clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
+                    power=pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+                    temperature=pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
+                    throttled="+".join(throttled),
+                )
+                self.samples.append(sample)
         except pynvml.NVMLError as error:
             print(f"the GPU's clocks and power are not sampled: {error}", file=sys.stderr)
-
-    def _sample(self, gpu: Any) -> Sample:
-        reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)
-        return Sample(
-            seconds=round(time.perf_counter() - self._started, 3),
-            clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
-            memory_clock=pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
-            power=pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
-            temperature=pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
-            throttled="+".join(name for name, flag in THROTTLE_REASONS.items() if reasons & getattr(pynvml, flag)),
-        )
 
 
 def _handle() -> Any:

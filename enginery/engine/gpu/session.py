@@ -1,7 +1,5 @@
-"""Run an engine on a GPU: buffers that are allocated once, pinned host memory, one stream, graphs, device clocks.
-
-Only the executor differs between runtimes: it reads and writes addresses on a stream.
-"""
+"""Run an engine on a GPU: buffers that are allocated once, pinned host memory, one stream, graphs, device clocks. Only
+the executor differs between runtimes: it reads and writes addresses on a stream."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -13,7 +11,7 @@ from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 from enginery.engine.gpu.cuda import Buffer, Graph, Pinned, Stream
-from enginery.engine.runtimes.protocol import Arrays
+from enginery.engine.runtimes import Arrays
 from enginery.graph.interface import Blueprint, TensorSpec
 
 Shape = tuple[int, ...]
@@ -27,11 +25,8 @@ class Executor(Protocol):
 
     def announce(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
         """Accept the shapes of the inputs, and return the shapes of the outputs."""
-        ...
 
-    def place(self, addresses: Mapping[str, int]) -> None:
-        """Accept the addresses of the tensors, whose shapes were announced."""
-        ...
+    def place(self, addresses: Mapping[str, int]) -> None: ...
 
     def enqueue(self, stream: int) -> None: ...
 
@@ -45,8 +40,7 @@ class DeviceSession:
         """Allocate memory for the largest sizes. With `replay`, the work of each shape is captured into a graph."""
         self.replays = replay or executor.replays
         self._stream, self._executor, self._replay = stream, executor, replay
-        interface, largest = blueprint.interface, blueprint.build.profile.at("max")
-        self._interface = interface
+        self._interface, largest = blueprint.interface, blueprint.build.profile.at("max")
         self._shapes: Mapping[str, Shape] = {}
         self._graph: Graph | None = None
         self._resources = ExitStack()
@@ -54,11 +48,9 @@ class DeviceSession:
             on_failure.callback(self.close)
             self._resources.callback(stream.close)
             self._resources.callback(executor.close)
-            widest = {spec.name: spec.at(largest) for spec in interface.inputs}
-            shapes = widest | self._announced(widest)
-            self._room = {
-                spec.name: _bytes(spec, shapes[spec.name]) for spec in (*interface.inputs, *interface.outputs)
-            }
+            widest = {spec.name: spec.at(largest) for spec in self._interface.inputs}
+            shapes, specs = widest | self._announced(widest), (*self._interface.inputs, *self._interface.outputs)
+            self._room = {spec.name: _bytes(spec, shapes[spec.name]) for spec in specs}
             self._buffers = {name: self._keep(Buffer(size)) for name, size in self._room.items()}
             self._hosts = {name: self._keep(Pinned(size)) for name, size in self._room.items()}
             self._resources.callback(self._drop_graph)
@@ -67,13 +59,11 @@ class DeviceSession:
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         for name, array in feeds.items():
             self._hosts[name].view(array.dtype, array.shape)[...] = array
-        self._feed(self._hosts, feeds)
-        outputs = self._fit(feeds)
+        outputs = self._prepare(self._hosts, feeds)
         for name, array in outputs.items():
             self._stream.poison(self._buffers[name], array.nbytes)
         self._launch()
         self._fetch(outputs)
-        self._stream.synchronize()
         return {name: array.copy() for name, array in outputs.items()}
 
     def bind(self, feeds: Arrays) -> Callable[[], float]:
@@ -81,13 +71,11 @@ class DeviceSession:
         hosts = {name: self._keep(Pinned.holding(array)) for name, array in feeds.items()}
 
         def call() -> float:
-            self._feed(hosts, feeds)
-            outputs = self._fit(feeds)
+            outputs = self._prepare(hosts, feeds)
             self._stream.start_clock()
             self._launch()
             self._stream.stop_clock()
             self._fetch(outputs)
-            self._stream.synchronize()
             return self._stream.clocked_seconds()
 
         return call
@@ -99,11 +87,11 @@ class DeviceSession:
         self._resources.callback(memory.close)
         return memory
 
-    def _fit(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
-        """Make the engine ready for these shapes, and return the arrays that the outputs will arrive in.
-
-        The inputs are copied before, since a new shape runs once here and must not compute on arbitrary memory.
-        """
+    def _prepare(self, hosts: Mapping[str, Pinned], feeds: Arrays) -> dict[str, NDArray[np.generic]]:
+        """Copy the inputs, prepare for their shapes, and return the arrays that the outputs will arrive in. The copies
+        come first: a new shape runs once here, and must not compute on arbitrary memory."""
+        for name, array in feeds.items():
+            self._stream.copy_in(hosts[name], self._buffers[name], array.nbytes)
         shapes = {name: array.shape for name, array in feeds.items()}
         if shapes != self._shapes:
             self._drop_graph()
@@ -111,10 +99,8 @@ class DeviceSession:
             announced = self._announced(shapes)
             self._require_room(announced)
             self._executor.place({name: buffer.address for name, buffer in self._buffers.items()})
-            self._arrivals = {
-                spec.name: self._hosts[spec.name].view(np.dtype(spec.dtype), announced[spec.name])
-                for spec in self._interface.outputs
-            }
+            types = {spec.name: np.dtype(spec.dtype) for spec in self._interface.outputs}
+            self._arrivals = {name: self._hosts[name].view(dtype, announced[name]) for name, dtype in types.items()}
             if self.replays:
                 self._executor.enqueue(self._stream.handle)  # work that is done once per shape must not be captured
                 self._stream.synchronize()
@@ -122,10 +108,6 @@ class DeviceSession:
                 self._graph = self._stream.capture(lambda: self._executor.enqueue(self._stream.handle))
             self._shapes = shapes
         return self._arrivals
-
-    def _feed(self, hosts: Mapping[str, Pinned], feeds: Arrays) -> None:
-        for name, array in feeds.items():
-            self._stream.copy_in(hosts[name], self._buffers[name], array.nbytes)
 
     def _launch(self) -> None:
         if self._graph:
@@ -136,13 +118,13 @@ class DeviceSession:
     def _fetch(self, outputs: Arrays) -> None:
         for name, array in outputs.items():
             self._stream.copy_out(self._buffers[name], self._hosts[name], array.nbytes)
+        self._stream.synchronize()
 
     def _announced(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         """Return the shapes of the outputs that the executor announces, and refuse any that the interface forbids."""
         announced, sizes = dict(self._executor.announce(shapes)), self._interface.sizes(shapes)
         for spec in self._interface.outputs:
-            found = announced.get(spec.name)
-            if found is None or not spec.fits(found, sizes):
+            if (found := announced.get(spec.name)) is None or not spec.fits(found, sizes):
                 where = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
                 expected = tuple(sizes.get(str(size), size) for size in spec.shape)
                 raise EngineryError(

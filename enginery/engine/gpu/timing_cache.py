@@ -1,7 +1,5 @@
-"""TensorRT's timing cache: what a builder measured of its kernels, so that the next build need not measure it again.
-
-It belongs to a machine and not to the pipeline: the timings of another GPU, driver or TensorRT would be wrong.
-"""
+"""TensorRT's timing cache: what a builder measured of its kernels, so that the next build need not measure it again. It
+belongs to a machine and not to the pipeline: the timings of another GPU, driver or TensorRT would be wrong."""
 
 import re
 import sys

@@ -1,7 +1,8 @@
 """Take the medians of the times of layers over several calls."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from statistics import median
 
 from enginery.engine.record import UNKNOWN, Layer, LayerTime
@@ -27,9 +28,5 @@ def median_times(layers: Sequence[Layer], calls: Sequence[CallTimes]) -> list[La
 
 def _numbered(names: Iterable[str]) -> list[tuple[str, int]]:
     """Number the names that are alike, from 0 on."""
-    seen: Counter[str] = Counter()
-    numbered = []
-    for name in names:
-        numbered.append((name, seen[name]))
-        seen[name] += 1
-    return numbered
+    counts: defaultdict[str, Iterator[int]] = defaultdict(count)
+    return [(name, next(counts[name])) for name in names]

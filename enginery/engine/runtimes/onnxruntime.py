@@ -1,7 +1,5 @@
-"""ONNX Runtime: the CUDA provider where there is a GPU, the CPU provider elsewhere.
-
-The engine is the graph after its optimizer, which fuses for the provider and the processor at hand.
-"""
+"""ONNX Runtime: the CUDA provider where there is a GPU, the CPU provider elsewhere. The engine is the graph after its
+optimizer, which fuses for the provider and the processor at hand."""
 
 import ctypes
 import importlib.metadata
@@ -24,8 +22,8 @@ from enginery.core.runtimes import RUNTIMES, not_installed
 from enginery.engine.gpu.cuda import Stream
 from enginery.engine.gpu.session import DeviceSession, Shape
 from enginery.engine.record import Layer, LayerTime
+from enginery.engine.runtimes import Arrays, Session
 from enginery.engine.runtimes.layer_times import WARM_UP, median_times
-from enginery.engine.runtimes.protocol import Arrays, Session
 from enginery.graph.bf16_twin import float32_twin, uses_bf16
 from enginery.graph.interface import Blueprint, Interface
 from enginery.graph.onnx_file import load_graph
@@ -73,15 +71,17 @@ class ONNXRuntime:
                 # Both providers lack bfloat16 kernels: the CPU's for Conv, CUDA's for MaxPool. A graph of the same
                 # meaning in float32 is built instead, and its layers will say fp32.
                 _optimize(float32_twin(model).SerializeToString(), folder, blueprint.build)
-            return _executed(folder, blueprint)
+            build, smallest = blueprint.build, blueprint.build.profile.at("min")
+            with _profiled(folder, build, threads=0) as session:  # the layers are those that an inference runs
+                feeds = {spec.name: np.zeros(spec.at(smallest), spec.dtype) for spec in blueprint.interface.inputs}
+                session.run(None, feeds)
+                (ran,) = _nodes_by_call(session)
+            return [_layer(node, build.tf32) for node in ran]
         except Exception as error:  # ONNX Runtime's own exceptions share no base class
             raise EngineryError(f"ONNX Runtime cannot compile {onnx}: {str(error).strip().splitlines()[0]}") from None
 
     def load(self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int) -> Sequence[Session]:
-        import onnxruntime
-
         options = _options(inference.threads)
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # `compile` did it
         if _device() == "cpu":
             session = _session(str(folder / GRAPH), options, blueprint.build)
             return [CpuSession(session) for _ in range(requests)]
@@ -96,7 +96,7 @@ class ONNXRuntime:
             for _ in range(WARM_UP + calls):
                 session.run(None, dict(feeds))
             ran = _nodes_by_call(session)[WARM_UP:]
-        times = [[(_name(node), node["dur"] / 1000) for node in nodes] for nodes in ran]
+        times = [[(node["name"], node["dur"] / 1000) for node in nodes] for nodes in ran]
         return median_times([_layer(node, blueprint.build.tf32) for node in ran[0]], times)
 
 
@@ -110,20 +110,18 @@ def _on_gpu(folder: Path, blueprint: Blueprint, inference: InferenceParams, opti
             raise
         replays = False
         session = _session(str(folder / GRAPH), options, blueprint.build, stream)
-    executor = Executor(session, blueprint.interface, replays)
-    return DeviceSession(stream, executor, blueprint, replay=False)
+    return DeviceSession(stream, Executor(session, blueprint.interface, replays), blueprint, replay=False)
 
 
 def _require_known_sizes(blueprint: Blueprint) -> None:
     """Refuse an output of unknown size: a GPU's memory is bound to it, and ONNX Runtime does not say how much."""
-    for spec in blueprint.interface.outputs:
-        for axis, size in enumerate(spec.shape):
-            if isinstance(size, str) and size not in blueprint.build.profile.ranges:
-                raise EngineryError(
-                    f"ONNX Runtime on a GPU must be told how large output {spec.name} is, and its size '{size}' at "
-                    f"axis {axis} is known from a run alone: set build.profile.height and width to null, "
-                    "or take TensorRT"
-                )
+    sizes = [(spec.name, axis, size) for spec in blueprint.interface.outputs for axis, size in enumerate(spec.shape)]
+    for name, axis, size in sizes:
+        if isinstance(size, str) and size not in blueprint.build.profile.ranges:
+            raise EngineryError(
+                f"ONNX Runtime on a GPU must be told how large output {name} is, and its size '{size}' at axis {axis} "
+                "is known from a run alone: set build.profile.height and width to null, or take TensorRT"
+            )
 
 
 def _device() -> str:
@@ -164,26 +162,27 @@ class Executor:
 
     def __init__(self, session: Any, interface: Interface, replays: bool) -> None:
         self.replays = replays
-        self._session, self._binding, self._options = session, session.io_binding(), _run_options(graph=None)
-        self._interface = interface
+        self._session, self._interface = session, interface
         self._shapes: dict[str, Shape] = {}
         self._graphs: dict[tuple[int, ...], int] = {}
 
     def announce(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-        sizes = self._interface.sizes(shapes)
-        produced = {spec.name: spec.at(sizes) for spec in self._interface.outputs}
+        produced = {spec.name: spec.at(self._interface.sizes(shapes)) for spec in self._interface.outputs}
         self._shapes = {**shapes, **produced}
         return produced
 
     def place(self, addresses: Mapping[str, int]) -> None:
-        shapes = self._shapes
-        graph = self._graphs.setdefault(tuple(self._interface.sizes(shapes).values()), len(self._graphs) + 1)
-        self._options = _run_options(graph if self.replays else None)
-        self._binding = self._session.io_binding()
-        inputs, outputs = self._interface.inputs, self._interface.outputs
-        for bind, specs in ((self._binding.bind_input, inputs), (self._binding.bind_output, outputs)):
-            for spec in specs:
-                bind(spec.name, "cuda", 0, np.dtype(spec.dtype), shapes[spec.name], addresses[spec.name])
+        import onnxruntime
+
+        self._options, self._binding = onnxruntime.RunOptions(), self._session.io_binding()
+        self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        if self.replays:  # each shape has a captured graph of its own
+            sizes = tuple(self._interface.sizes(self._shapes).values())
+            graph = self._graphs.setdefault(sizes, len(self._graphs) + 1)
+            self._options.add_run_config_entry("gpu_graph_id", str(graph))
+        places = [(self._binding.bind_input, spec) for spec in self._interface.inputs]
+        for bind, spec in places + [(self._binding.bind_output, spec) for spec in self._interface.outputs]:
+            bind(spec.name, "cuda", 0, np.dtype(spec.dtype), self._shapes[spec.name], addresses[spec.name])
 
     def enqueue(self, stream: int) -> None:
         try:
@@ -195,32 +194,20 @@ class Executor:
         self._session = self._binding = None
 
 
-def _options(threads: int) -> Any:
+def _options(threads: int, optimize: bool = False) -> Any:
+    """Return the options of a session. Only `compile` optimizes."""
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
+    options, level = onnxruntime.SessionOptions(), onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # nothing is printed: errors are raised as well
     return options
 
 
-def _run_options(graph: int | None) -> Any:
-    """Return the options of a run. `graph` is the number of the captured graph to replay: each shape has one."""
-    import onnxruntime
-
-    options = onnxruntime.RunOptions()
-    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-    if graph is not None:
-        options.add_run_config_entry("gpu_graph_id", str(graph))
-    return options
-
-
 def _optimize(model: bytes, folder: Path, build: BuildParams) -> None:
-    import onnxruntime
-
-    options = _options(threads=0)
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options = _options(threads=0, optimize=True)
     options.optimized_model_filepath = str(folder / GRAPH)
     _session(model, options, build)
 
@@ -243,12 +230,10 @@ def _session(
 
 
 def convolutions(model: bytes | str) -> dict[str, str]:
-    """Return the provider options that make the convolutions of this graph fast: see docs/measurements.md.
-
-    The CUDA provider refuses channels last where weights are quantized, since it does not lay them out anew. It
-    compiles fused float16 kernels for each shape, and a CUDA graph of them that was replayed after a run of another
-    shape never returned.
-    """
+    """Return the provider options that make the convolutions of this graph fast: see docs/measurements.md. The CUDA
+    provider refuses channels last where weights are quantized, since it does not lay them out anew. It compiles fused
+    float16 kernels for each shape, and a CUDA graph of them that was replayed after a run of another shape never
+    returned."""
     graph = (load_model_from_string(model) if isinstance(model, bytes) else load_model(model)).graph
     if any(node.op_type == "DequantizeLinear" for node in graph.node):
         return {}
@@ -256,23 +241,10 @@ def convolutions(model: bytes | str) -> dict[str, str]:
     return CHANNELS_LAST if halves else CHANNELS_LAST | FUSED_BIASES
 
 
-def _executed(folder: Path, blueprint: Blueprint) -> list[Layer]:
-    """Return the layers that a profiled inference ran, with their operators and types."""
-    inputs, build = blueprint.interface.inputs, blueprint.build
-    smallest = build.profile.at("min")
-    with _profiled(folder, build, threads=0) as session:
-        session.run(None, {spec.name: np.zeros(spec.at(smallest), spec.dtype) for spec in inputs})
-        (ran,) = _nodes_by_call(session)
-    return [_layer(node, build.tf32) for node in ran]
-
-
 @contextmanager
 def _profiled(folder: Path, build: BuildParams, threads: int) -> Iterator[Any]:
     """Open a session that profiles what it runs."""
-    import onnxruntime
-
     options = _options(threads)
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_profiling = True
     with tempfile.TemporaryDirectory() as scratch:
         options.profile_file_prefix = str(Path(scratch) / "profile")
@@ -286,21 +258,16 @@ def _nodes_by_call(session: Any) -> list[list[dict[str, Any]]]:
         if event["name"] == "model_run":  # follows the nodes of a call
             calls.append([])
         elif event.get("cat") == "Node" and event["name"].endswith(RAN):
-            calls[-1].append(event)
+            calls[-1].append(event | {"name": event["name"].removesuffix(RAN)})
     return calls[:-1]
-
-
-def _name(node: dict[str, Any]) -> str:
-    return str(node["name"]).removesuffix(RAN)
 
 
 def _layer(node: dict[str, Any], tf32: bool) -> Layer:
     """Describe a node. Float32 counts as tf32 where a GPU may use it: ONNX Runtime does not say which kernels do."""
     ran = node["args"]
     kind = ran["op_name"]
-    first_input = next(iter(ran.get("input_type_shape") or [{}]))
-    element = next(iter(first_input), "none")
+    element = next(iter((ran.get("input_type_shape") or [{}])[0]), "none")  # of the first input
     precision, computes = PRECISION_OF_TYPE.get(element, element), any(word in kind for word in COMPUTE_WORDS)
     if precision == "fp32" and computes and tf32 and ran.get("provider") == "CUDAExecutionProvider":
         precision = "tf32"
-    return Layer(name=_name(node), kind=kind, precision=precision, computes=computes)
+    return Layer(name=node["name"], kind=kind, precision=precision, computes=computes)

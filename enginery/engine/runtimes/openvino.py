@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
-from enginery.core.params.build import Profile
 from enginery.core.params.inference import InferenceParams
 from enginery.core.runtimes import not_installed
 from enginery.engine.record import Layer, LayerTime
+from enginery.engine.runtimes import Arrays
 from enginery.engine.runtimes.layer_times import WARM_UP, CallTimes, median_times
-from enginery.engine.runtimes.protocol import Arrays
-from enginery.graph.interface import Blueprint, TensorSpec
+from enginery.graph.interface import Blueprint
 
 BLOB = "engine.blob"
 PRECISION_OF_TYPE = {
@@ -43,16 +42,18 @@ class OpenVINO:
         return "cpu"
 
     def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
-        import openvino
-
+        profile, shapes = blueprint.build.profile, {}
         try:
             model = _read(onnx)
-            model.reshape({spec.name: _bounded(spec, blueprint.build.profile) for spec in blueprint.interface.inputs})
-            compiled = openvino.Core().compile_model(model, "CPU", _settings(threads=0))
+            for spec in blueprint.interface.inputs:
+                limits = zip(spec.at(profile.at("min")), spec.at(profile.at("max")), strict=True)
+                shapes[spec.name] = _openvino().PartialShape([_openvino().Dimension(*ends) for ends in limits])
+            model.reshape(shapes)
+            compiled = _openvino().Core().compile_model(model, "CPU", _settings(threads=0))
         except Exception as error:  # OpenVINO's own exceptions share no base class
             raise EngineryError(f"OpenVINO cannot compile {onnx}: {' '.join(str(error).split())}") from None
         (folder / BLOB).write_bytes(compiled.export_model().getvalue())
-        return [_layer(operation) for operation in _executed(compiled)]
+        return list(map(_layer, _executed(compiled)))
 
     def load(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int
@@ -69,68 +70,52 @@ class OpenVINO:
         settings = _settings(inference.threads) | {"PERF_COUNT": True}
         rounds = math.ceil(calls / CALLS_PER_ROUND)
         times = [_one_round(_imported(folder, settings), feeds) for _ in range(rounds)]
-        layers = [_layer(operation) for operation in _executed(_imported(folder, settings))]
-        return median_times(layers, times)
+        return median_times(list(map(_layer, _executed(_imported(folder, settings)))), times)
+
+
+def _openvino() -> Any:
+    import openvino  # here, since it may be missing
+
+    return openvino
 
 
 def write_ir(onnx: Path, folder: Path) -> None:
     """Write the graph that `compile` compiles as OpenVINO's own model.xml and model.bin."""
-    import openvino
-
-    openvino.save_model(_read(onnx), folder / "model.xml", compress_to_fp16=False)
+    _openvino().save_model(_read(onnx), folder / "model.xml", compress_to_fp16=False)
 
 
 def _read(onnx: Path) -> Any:
-    """Read a graph through convert_model, and work around two bugs.
-
-    Compiled straight from the path, some int8 graphs (Concat before Q/DQ and Conv) silently give wrong results.
-    """
-    import openvino
-
-    model = openvino.convert_model(onnx)
+    """Read a graph through convert_model, and work around two bugs. Compiled straight from the path, some int8 graphs
+    (Concat before Q/DQ and Conv) silently give wrong results."""
+    model = _openvino().convert_model(onnx)
     _keep_negative_factors_out_of_quantization(model)
     _keep_quantized_pixels_out_of_sums(model)
     return model
 
 
 def _keep_negative_factors_out_of_quantization(model: Any) -> None:
-    """Put an operator between factors per channel and a quantization, where some factors are negative.
-
-    OpenVINO fuses the two into one step, which applies the first channel's factor to all channels if the batch size
-    varies. ConvNeXt's layer scale is such a case. The operator, a maximum with the quantization's own lower bound,
-    keeps the two apart and changes no value.
-    """
-    from openvino import opset13
-
+    """Put an operator between factors per channel and a quantization, where some factors are negative. OpenVINO fuses
+    the two, and applies the first channel's factor to all channels if the batch size varies, as in ConvNeXt's layer
+    scale. A maximum with the quantization's own lower bound keeps them apart and changes no value."""
     for quantization in model.get_ops():
         if quantization.get_type_name() == "FakeQuantize" and _has_negative_factors(quantization.input_value(0)):
-            bounded = opset13.maximum(quantization.input_value(0), quantization.input_value(1))
+            bounded = _openvino().opset13.maximum(quantization.input_value(0), quantization.input_value(1))
             quantization.input(0).replace_source_output(bounded.output(0))
 
 
 def _keep_quantized_pixels_out_of_sums(model: Any) -> None:
-    """Put an operator between a quantization and an addition, where each channel has a single pixel.
-
-    If an int8 convolution without a bias is added there, and the batch size varies, OpenVINO reads bytes as floats at
-    batch 1: seen in the last block of an untrained ResNet on images of 32 pixels, on a CPU with AVX-512 and without
-    AMX. The operator, a maximum with the quantization's own lower bound, keeps the two apart and changes no value.
-    """
-    from openvino import opset13
-
+    """Put the same operator between a quantization and an addition, where each channel has a single pixel. If an int8
+    convolution without a bias is added there, and the batch size varies, OpenVINO reads bytes as floats at batch 1:
+    seen in the last block of an untrained ResNet on images of 32 pixels, with AVX-512 and without AMX."""
     for addition in model.get_ops():
-        if addition.get_type_name() != "Add" or not _has_single_pixels(addition.output(0)):
+        shape = addition.output(0).get_partial_shape() if addition.get_type_name() == "Add" else None
+        if shape is None or shape.rank.is_dynamic or len(shape) < 3 or not all(size == 1 for size in list(shape)[2:]):
             continue
         for port in addition.inputs():
             quantization = port.get_source_output().get_node()
             if quantization.get_type_name() == "FakeQuantize":
                 lowest = quantization.input_value(3)
-                port.replace_source_output(opset13.maximum(port.get_source_output(), lowest).output(0))
-
-
-def _has_single_pixels(output: Any) -> bool:
-    """Tell whether there is one pixel for each sample and channel."""
-    shape = output.get_partial_shape()
-    return bool(shape.rank.is_static) and len(shape) > 2 and all(dimension == 1 for dimension in list(shape)[2:])
+                port.replace_source_output(_openvino().opset13.maximum(port.get_source_output(), lowest).output(0))
 
 
 def _has_negative_factors(output: Any) -> bool:
@@ -142,18 +127,12 @@ def _has_negative_factors(output: Any) -> bool:
 
 
 def _run_smallest_shapes(compiled: Any, requests: int) -> None:
-    """Run the smallest shapes on every stream, or smaller batches after a large one come out wrong.
-
-    Seen with small int8 convolutions on a CPU with AMX: after a large batch, a smaller one is wrong; after the
-    smallest, all are right. Probably a stream packs weights for the first batch that it sees, and leaves out sums that
-    kernels for smaller batches need. A stream cannot be chosen, but several rounds of all requests at once reach each.
-    """
-    smallest = {
-        port.any_name: np.zeros(
-            [dimension.get_min_length() for dimension in port.partial_shape], port.element_type.to_dtype()
-        )
-        for port in compiled.inputs
-    }
+    """Run the smallest shapes on every stream, or smaller batches after a large one come out wrong. Seen with small
+    int8 convolutions on a CPU with AMX: after a large batch, a smaller one is wrong; after the smallest, all are right.
+    Probably a stream packs weights for the first batch that it sees, and leaves out sums that kernels for smaller
+    batches need. A stream cannot be chosen, but several rounds of all requests at once reach each."""
+    shapes = {port: [size.get_min_length() for size in port.partial_shape] for port in compiled.inputs}
+    smallest = {port.any_name: np.zeros(shape, port.element_type.to_dtype()) for port, shape in shapes.items()}
     running = [compiled.create_infer_request() for _ in range(requests)]
     for _ in range(1 if requests == 1 else ROUNDS_TO_REACH_ALL):
         for request in running:
@@ -172,11 +151,10 @@ def _one_round(compiled: Any, feeds: Arrays) -> CallTimes:
             request.infer(inputs)
         averages.append(_averages(request))
     before, after = averages
-    return [
-        (_layer(operation).name, _mean_between(before[name], after[name]))
-        for operation in _executed(compiled)
-        if (name := operation.get_friendly_name()) in after
-    ]
+    later = {name: after[name] * (WARM_UP + CALLS_PER_ROUND) - before[name] * WARM_UP for name in after}
+    names = [(operation.get_friendly_name(), _layer(operation).name) for operation in _executed(compiled)]
+    # The averages are cut to microseconds, so that a difference of them may be negative.
+    return [(layer, max(0.0, later[name] / CALLS_PER_ROUND)) for name, layer in names if name in later]
 
 
 def _averages(request: Any) -> dict[str, float]:
@@ -185,11 +163,6 @@ def _averages(request: Any) -> dict[str, float]:
     for node in request.profiling_info:
         found[node.node_name] += node.real_time.total_seconds() * 1000
     return found
-
-
-def _mean_between(before: float, after: float) -> float:
-    """Return the mean of the later calls. It is never negative, though the averages are cut to microseconds."""
-    return max(0.0, (after * (WARM_UP + CALLS_PER_ROUND) - before * WARM_UP) / CALLS_PER_ROUND)
 
 
 class OpenVinoSession:
@@ -204,13 +177,11 @@ class OpenVinoSession:
         return {name: results[name] for name in self._outputs}
 
     def bind(self, feeds: Arrays) -> Callable[[], object]:
-        import openvino
-
         request = self._compiled.create_infer_request()
         # OpenVINO reads the memory of these arrays without keeping them alive, so the call below holds them.
         placed = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
         for name, array in placed.items():
-            request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+            request.set_tensor(name, _openvino().Tensor(array, shared_memory=True))
 
         def call(held: Arrays = placed) -> None:
             request.infer(share_outputs=True)
@@ -222,26 +193,13 @@ class OpenVinoSession:
 
 
 def _imported(folder: Path, settings: dict[str, Any]) -> Any:
-    import openvino
-
-    with (folder / BLOB).open("rb") as blob:
-        return openvino.Core().import_model(io.BytesIO(blob.read()), "CPU", settings)
+    return _openvino().Core().import_model(io.BytesIO((folder / BLOB).read_bytes()), "CPU", settings)
 
 
 def _settings(threads: int) -> dict[str, Any]:
-    settings: dict[str, Any] = {
-        # Obey the types of the graph: on a CPU with bf16 units, the default would run float32 as bf16.
-        "INFERENCE_PRECISION_HINT": "f32",
-        "NUM_STREAMS": 1,
-    }
-    return settings | ({"INFERENCE_NUM_THREADS": threads} if threads else {})
-
-
-def _bounded(spec: TensorSpec, profile: Profile) -> Any:
-    import openvino
-
-    low, high = spec.at(profile.at("min")), spec.at(profile.at("max"))
-    return openvino.PartialShape([openvino.Dimension(*limits) for limits in zip(low, high, strict=True)])
+    """Obey the types of the graph: on a CPU with bf16 units, the default would run float32 as bf16."""
+    limit = {"INFERENCE_NUM_THREADS": threads} if threads else {}
+    return {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1, **limit}
 
 
 def _executed(compiled: Any) -> Iterable[Any]:
@@ -250,8 +208,7 @@ def _executed(compiled: Any) -> Iterable[Any]:
 
 
 def _layer(operation: Any) -> Layer:
-    kind = _info(operation, "layerType")
-    precision = _info(operation, "runtimePrecision")
+    kind, precision = _info(operation, "layerType"), _info(operation, "runtimePrecision")
     return Layer(
         name=_info(operation, "originalLayersNames") or operation.get_friendly_name(),
         kind=kind,

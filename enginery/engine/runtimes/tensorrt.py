@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import Bound, BuildParams
@@ -19,13 +19,12 @@ from enginery.engine.gpu.nvml import find_gpu
 from enginery.engine.gpu.session import DeviceSession, Shape
 from enginery.engine.gpu.timing_cache import locked, read_timing_cache, set_aside, timing_cache_path, write_timing_cache
 from enginery.engine.record import Layer, LayerTime
+from enginery.engine.runtimes import Arrays
 from enginery.engine.runtimes.layer_times import WARM_UP, CallTimes, median_times
-from enginery.engine.runtimes.protocol import Arrays
 from enginery.graph.interface import Blueprint
 
 PLAN = "engine.plan"
 OLDEST = {"tensorrt": (10, 9), "tensorrt_rtx": (1, 2)}  # the oldest versions that this module is written for
-BOUNDS: tuple[Bound, ...] = ("min", "opt", "max")
 MORE_MEMORY = "lower build.profile.batch.max, or end other programs that use the GPU"
 ADVICE = {  # by patterns of TensorRT's messages
     r"out of memory|insufficient memory": f"The GPU's memory does not suffice: {MORE_MEMORY}",
@@ -56,13 +55,13 @@ class TensorRT:
         if absent := not_installed(self._library):
             return absent
         try:
-            found = self._trt().__version__
+            found = self.version()
         except (ImportError, OSError) as error:
             return f"{self._title} cannot be loaded ({error}): {self._install}"
-        if tuple(int(part) for part in found.split(".")[:2]) < self._oldest:
-            oldest = ".".join(map(str, self._oldest))
-            return f"{self._title} {found} is too old, Enginery is written for {oldest} and newer: {self._install}"
-        return None
+        if tuple(map(int, found.split(".")[:2])) >= self._oldest:
+            return None
+        oldest = ".".join(map(str, self._oldest))
+        return f"{self._title} {found} is too old, Enginery is written for {oldest} and newer: {self._install}"
 
     def version(self) -> str:
         return str(self._trt().__version__)
@@ -78,9 +77,15 @@ class TensorRT:
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self._parse(network, onnx)
         config = self._configure(builder, blueprint)
-        (folder / PLAN).write_bytes(self._build(builder, network, config, blueprint.build, onnx))
-        del parser  # only now, since it holds the network's weights
-        return self._layers(folder, blueprint) if self._runs_here(blueprint.build) else []
+        with self._timing_cache(config, blueprint.build):
+            plan = builder.build_serialized_network(network, config)
+        if plan is None:
+            raise EngineryError(f"{self._title} cannot build {onnx}: {self._why()}")
+        (folder / PLAN).write_bytes(plan)
+        del parser, plan  # the parser only now, since it holds the network's weights
+        gpu, targets = find_gpu(), blueprint.build.tensorrt.compute_capabilities
+        runs_here = gpu is not None and (not self._is_rtx or gpu.capability in targets)
+        return self._layers(folder, blueprint) if runs_here else []
 
     def load(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int
@@ -89,13 +94,9 @@ class TensorRT:
         engine = self._deserialize(folder / PLAN, blueprint.build)
         captures_itself = inference.cuda_graph and self._is_rtx
         replay = inference.cuda_graph and not captures_itself
-
-        def session() -> DeviceSession:
-            context = self._context(engine, inference.cuda_graph)
-            executor = _Executor(self._title, engine, context, self._log, captures_itself)
-            return DeviceSession(cuda.Stream(), executor, blueprint, replay)
-
-        return [session() for _ in range(requests)]
+        contexts = (self._context(engine, inference.cuda_graph) for _ in range(requests))
+        executors = (_Executor(self._title, engine, context, self._log, captures_itself) for context in contexts)
+        return [DeviceSession(cuda.Stream(), executor, blueprint, replay) for executor in executors]
 
     def trace(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int
@@ -130,8 +131,7 @@ class TensorRT:
 
     def _configure(self, builder: Any, blueprint: Blueprint) -> Any:
         trt, build = self._trt(), blueprint.build
-        options = build.tensorrt
-        config = builder.create_builder_config()
+        options, config = build.tensorrt, builder.create_builder_config()
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # so that the layers can be inspected
         config.builder_optimization_level = options.optimization_level
         if options.workspace_mb is not None:
@@ -149,24 +149,14 @@ class TensorRT:
                 config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
         profile = builder.create_optimization_profile()
         for spec in blueprint.interface.inputs:
-            profile.set_shape(spec.name, *(spec.at(build.profile.at(bound)) for bound in BOUNDS))
+            profile.set_shape(spec.name, *(spec.at(build.profile.at(bound)) for bound in get_args(Bound)))
         if config.add_optimization_profile(profile) < 0:
             raise EngineryError(f"{self._title} refuses build.profile {build.profile}: {self._why()}")
         return config
 
-    def _build(self, builder: Any, network: Any, config: Any, build: BuildParams, onnx: Path) -> Any:
-        with self._timing_cache(config, build):
-            plan = builder.build_serialized_network(network, config)
-        if plan is None:
-            raise EngineryError(f"{self._title} cannot build {onnx}: {self._why()}")
-        return plan
-
     @contextmanager
     def _timing_cache(self, config: Any, build: BuildParams) -> Iterator[None]:
-        """Give the builder the timings of earlier builds on this machine, and add the ones that it measures.
-
-        A cache that cannot be read or written costs time, and never an engine.
-        """
+        """Give the builder the timings of earlier builds on this machine, and add the ones that it measures."""
         gpu = find_gpu()
         if not build.tensorrt.timing_cache or self._is_rtx or gpu is None:
             yield
@@ -175,7 +165,12 @@ class TensorRT:
         with _warning_only("read"):
             path = timing_cache_path(gpu.name, gpu.capability, gpu.driver, f"{self._library}-{self.version()}")
             with locked(path):
-                self._attach(config, self._read_cache(config, path))
+                known = self._read_cache(config, path)
+                if known is not None and not config.set_timing_cache(known, ignore_mismatch=False):
+                    print(f"{self._title} refuses the timings of earlier builds: {self._why()}", file=sys.stderr)
+                    known = None
+                if known is None:
+                    config.set_timing_cache(config.create_timing_cache(b""), ignore_mismatch=False)
         yield
         with _warning_only("kept"):
             if path and (measured := config.get_timing_cache()):
@@ -185,15 +180,8 @@ class TensorRT:
                         set_aside(path)
                     write_timing_cache(path, bytes(measured.serialize()))
 
-    def _attach(self, config: Any, known: Any) -> None:
-        if known is None or not config.set_timing_cache(known, ignore_mismatch=False):
-            if known is not None:
-                print(f"{self._title} refuses the timings of earlier builds: {self._why()}", file=sys.stderr)
-            config.set_timing_cache(config.create_timing_cache(b""), ignore_mismatch=False)
-
     def _read_cache(self, config: Any, path: Path) -> Any:
-        content = read_timing_cache(path)
-        if not content:
+        if not (content := read_timing_cache(path)):
             return None
         seen = len(self._log.lines)
         cache = config.create_timing_cache(content)
@@ -203,7 +191,7 @@ class TensorRT:
         return cache
 
     def _deserialize(self, plan: Path, build: BuildParams) -> Any:
-        trt = self._trt()
+        trt, title = self._trt(), self._title
         self._log.lines.clear()
         runtime = self._started(trt.Runtime)
         if not self._is_rtx and build.tensorrt.version_compatible:
@@ -212,22 +200,18 @@ class TensorRT:
             try:
                 reader = _reader(trt, file)
             except RuntimeError as error:  # the reader opens the driver, to copy weights to the GPU by itself
-                raise EngineryError(
-                    f"{self._title} cannot load {plan}: no NVIDIA driver is installed ({error})"
-                ) from None
+                raise EngineryError(f"{title} cannot load {plan}: no NVIDIA driver is installed ({error})") from None
             engine = runtime.deserialize_cuda_engine(reader)
         if engine is None:
-            again = "Run `dvc repro` to build it again"
-            raise EngineryError(f"{self._title} cannot load {plan}: {self._why(otherwise=again)}")
+            raise EngineryError(f"{title} cannot load {plan}: {self._why('Run `dvc repro` to build it again')}")
         return engine
 
     def _context(self, engine: Any, replay: bool = False) -> Any:
         trt = self._trt()
         if self._is_rtx:
-            settings = engine.create_runtime_config()
+            settings, kernels = engine.create_runtime_config(), trt.DynamicShapesKernelSpecializationStrategy
             # By default it starts with slower kernels, and compiles the right ones for a shape while it is being timed.
-            eager = trt.DynamicShapesKernelSpecializationStrategy.EAGER
-            settings.dynamic_shapes_kernel_specialization_strategy = eager
+            settings.dynamic_shapes_kernel_specialization_strategy = kernels.EAGER
             if replay:
                 settings.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
             context = engine.create_execution_context(settings)
@@ -236,10 +220,6 @@ class TensorRT:
         if context is None:
             raise EngineryError(f"{self._title} cannot make the engine ready: {self._why()}")
         return context
-
-    def _runs_here(self, build: BuildParams) -> bool:
-        gpu = find_gpu()
-        return gpu is not None and (not self._is_rtx or gpu.capability in build.tensorrt.compute_capabilities)
 
     def _layers(self, folder: Path, blueprint: Blueprint) -> list[Layer]:
         """Inspect the layers at the sizes that the engine is tuned for: without sizes, the inspector hides types."""
@@ -253,9 +233,8 @@ class TensorRT:
     def _why(self, otherwise: str = "") -> str:
         """Return TensorRT's reason, and what to do about it."""
         reason = str(self._log.reason())
-        advice = next(
-            (advice for words, advice in ADVICE.items() if re.search(words, reason, re.IGNORECASE)), otherwise
-        )
+        found = [advice for words, advice in ADVICE.items() if re.search(words, reason, re.IGNORECASE)]
+        advice = found[0] if found else otherwise
         return f"{reason.rstrip('.')}. {advice}" if advice else reason
 
     @cached_property
@@ -269,7 +248,7 @@ class TensorRT:
 
 @contextmanager
 def _warning_only(done: str) -> Iterator[None]:
-    """Print what is wrong with the timing cache, and go on."""
+    """Print what is wrong with the timing cache, and go on: it costs time, and never an engine."""
     try:
         yield
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
@@ -362,10 +341,9 @@ def _reader(trt: Any, file: BinaryIO) -> Any:
 def _sentence(error: Any) -> str:
     """Say in one line what the parser refuses, beginning with the node."""
     node = f"node {error.node_name()} ({error.node_operator()}): " if error.node_name() else ""
-    lines = [line for line in error.desc().splitlines() if NOT_THE_CAUSE not in line]
     if error.code().name == "UNSUPPORTED_NODE":  # the description itself may be a bare "false"
         node += "this operator is not supported: "
-    return node + _cause(" ".join(lines))
+    return node + _cause(" ".join(line for line in error.desc().splitlines() if NOT_THE_CAUSE not in line))
 
 
 def _cause(text: str) -> str:

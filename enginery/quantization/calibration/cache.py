@@ -6,8 +6,9 @@ from pathlib import Path
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file
-from enginery.quantization.calibration.thresholds import LEVELS
+from enginery.core.precisions import PRECISIONS
 
+LEVELS = PRECISIONS["int8"].largest  # the number that stands for the end of a range
 HEADER = "TRT-101601-EntropyCalibration2"  # as TensorRT 10.16.1 writes it; readers check the kind, not the number
 TINY = 1e-36  # counts as zero, since float32 holds few bits of its scale
 
@@ -29,19 +30,13 @@ def read_cache(path: Path) -> dict[str, float]:
     if not header.startswith("TRT-"):
         raise EngineryError(f"{path} is not a TensorRT calibration cache: its first line is {header[:40]!r}")
     amax = {}
-    for number, line in enumerate(lines, start=2):
-        if line.strip():
-            name, scale = _parse(line, f"{path}, line {number}")
-            amax[name] = scale * LEVELS
+    for where, line in [(f"{path}, line {number}", line) for number, line in enumerate(lines, start=2) if line.strip()]:
+        name, _, text = line.rpartition(":")  # the last colon, since names may hold others
+        try:
+            scale = struct.unpack(">f", bytes.fromhex(text.strip().zfill(8)))[0]
+        except (ValueError, struct.error):
+            scale = float("nan")
+        if not name.strip() or not 0 < scale < float("inf"):
+            raise EngineryError(f"{where}: expected `name: scale` with a positive float32 in hex, got {line[:80]!r}")
+        amax[name.strip()] = float(scale) * LEVELS
     return amax
-
-
-def _parse(line: str, where: str) -> tuple[str, float]:
-    name, _, text = line.rpartition(":")  # the last colon, since names may hold others
-    try:
-        scale = struct.unpack(">f", bytes.fromhex(text.strip().zfill(8)))[0]
-    except (ValueError, struct.error):
-        scale = float("nan")
-    if not name.strip() or not 0 < scale < float("inf"):
-        raise EngineryError(f"{where}: expected `name: scale` with a positive float32 in hex, got {line[:80]!r}")
-    return name.strip(), float(scale)

@@ -33,16 +33,11 @@ class Histogram:
             raise ValueError("holds NaN or infinity")
         self.amax = max(self.amax, largest)
         self._widen(largest)
-        if self.width == 0:  # only zeros so far
-            self.counts[0] += flat.size
-            return
-        inverse = np.float32(1 / self.width)
+        inverse = np.float32(1 / self.width if self.width else 0)  # 0 as long as there are only zeros
         for start in range(0, flat.size, CHUNK):
             chunk = flat[start : start + CHUNK]
             scaled, index = self._scaled[: chunk.size], self._index[: chunk.size]
-            np.abs(chunk, out=scaled)
-            np.multiply(scaled, inverse, out=scaled)
-            index[:] = scaled
+            index[:] = np.multiply(np.abs(chunk, out=scaled), inverse, out=scaled)
             self.counts += np.bincount(index, minlength=len(self.counts))
 
     def used(self) -> NDArray[np.int64]:
@@ -51,11 +46,9 @@ class Histogram:
         return self.counts[: int(occupied[-1]) + 1] if occupied.size else self.counts[:1]
 
     def _widen(self, largest: float) -> None:
-        if largest == 0:
-            return
-        if self.width == 0:
+        if self.width == 0 and largest > 0:
             self.width = max(NARROWEST, 2.0 ** math.frexp(largest / len(self.counts))[1])
-        while largest >= self.width * len(self.counts):
+        while largest > 0 and largest >= self.width * len(self.counts):
             half = len(self.counts) // 2
             self.counts[:half] = self.counts.reshape(half, 2).sum(axis=1)
             self.counts[half:] = 0

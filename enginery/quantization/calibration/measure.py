@@ -30,9 +30,12 @@ def measure(model: onnx.ModelProto, batches: Iterable[Feeds], bins: int) -> dict
 
 def _activations(model: onnx.ModelProto, batches: Iterable[Feeds]) -> Iterator[Activations]:
     """Yield the activations of each batch, while ONNX Runtime already computes those of the next."""
-    exposed = _expose_activations(model)
-    session = open_as_written(exposed)
-    names = [output.name for output in exposed.graph.output]
+    exposed = onnx.shape_inference.infer_shapes(model)  # a copy, which gets every activation to measure as an output
+    graph = exposed.graph
+    hidden = {name for node in graph.node for name in node.output} - {output.name for output in graph.output}
+    measured = [value for value in graph.value_info if value.type.tensor_type.elem_type in MEASURED.values()]
+    graph.output.extend(value for value in measured if value.name in hidden)
+    session, names = open_as_written(exposed), [output.name for output in graph.output]
 
     def run(feeds: Feeds) -> Activations:
         inputs = {name: array for name, array in feeds.items() if array.dtype.name in MEASURED}
@@ -40,23 +43,9 @@ def _activations(model: onnx.ModelProto, batches: Iterable[Feeds]) -> Iterator[A
         return {name: array.astype(np.float32, copy=False) for name, array in arrays.items()}
 
     with ThreadPoolExecutor(max_workers=1) as pool:
-        waiting: Future[Activations] | None = None
+        waiting: list[Future[Activations]] = []
         for feeds in batches:
-            following = pool.submit(run, feeds)
-            if waiting:
-                yield waiting.result()
-            waiting = following
-        if waiting:
-            yield waiting.result()
-
-
-def _expose_activations(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of the graph with every activation to measure as an output."""
-    exposed = onnx.shape_inference.infer_shapes(model)
-    graph = exposed.graph
-    produced = {name for node in graph.node for name in node.output}
-    known = {output.name for output in graph.output}
-    for value in graph.value_info:
-        if value.type.tensor_type.elem_type in MEASURED.values() and value.name in produced - known:
-            graph.output.append(value)
-    return exposed
+            waiting.append(pool.submit(run, feeds))
+            if len(waiting) == 2:
+                yield waiting.pop(0).result()
+        yield from (computed.result() for computed in waiting)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -30,42 +31,28 @@ class Calibration(Record):
     amax: dict[str, float]
 
 
-MEASURED = "measured"
-
-
 def measured_provenance(
     params: CalibrationParams, model: Path, samples: SampleSet, cache: Path, amax: Mapping[str, float]
 ) -> Calibration:
-    return Calibration(
-        model_sha256=sha256(model),
-        samples_sha256=samples.list_sha256,
-        preprocessing_sha256=samples.preprocessing_sha256,
-        samples=len(samples),
-        source=MEASURED,
-        method=params.method,
-        bins=params.bins,
-        percentile=params.percentile,
-        tools={"numpy": np.__version__, "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__},
-        cache_sha256=sha256(cache),
-        amax=dict(amax),
-    )
+    origin = {
+        "model_sha256": sha256(model),
+        "samples_sha256": samples.list_sha256,
+        "preprocessing_sha256": samples.preprocessing_sha256,
+        "samples": len(samples),
+        "tools": {module.__name__: module.__version__ for module in (np, onnx, onnxruntime)},
+    }
+    return _calibration(params, cache, amax, source="measured", method=params.method, **origin)
 
 
 def provided_provenance(params: CalibrationParams, cache: Path, amax: Mapping[str, float]) -> Calibration:
     """Describe a file from elsewhere, whose model and samples are unknown, so that only its tensors can be checked."""
-    return Calibration(
-        model_sha256=None,
-        samples_sha256=None,
-        preprocessing_sha256=None,
-        samples=None,
-        source=str(params.file),
-        method="given",
-        bins=params.bins,
-        percentile=params.percentile,
-        tools={},
-        cache_sha256=sha256(cache),
-        amax=dict(amax),
-    )
+    unknown = dict.fromkeys(("model_sha256", "samples_sha256", "preprocessing_sha256", "samples"))
+    return _calibration(params, cache, amax, source=str(params.file), method="given", tools={}, **unknown)
+
+
+def _calibration(params: CalibrationParams, cache: Path, amax: Mapping[str, float], **origin: Any) -> Calibration:
+    settings = params.model_dump(include={"bins", "percentile"})
+    return Calibration(**origin, **settings, cache_sha256=sha256(cache), amax=dict(amax))
 
 
 def require_match(record: Calibration, cache: Path, model: Path, samples: SampleSet) -> None:
@@ -76,12 +63,11 @@ def require_match(record: Calibration, cache: Path, model: Path, samples: Sample
         "the preprocessing": (record.preprocessing_sha256, samples.preprocessing_sha256),
         "calibration.cache itself": (record.cache_sha256, sha256(cache)),
     }
-    differing = [
+    if differing := [
         f"{what} (recorded {recorded[:12]}, found {actual[:12]})"
         for what, (recorded, actual) in found.items()
-        if recorded is not None and recorded != actual
-    ]
-    if differing:
+        if recorded not in (None, actual)
+    ]:
         raise EngineryError(
             f"{cache} was not made for what it is used for; what differs: {', '.join(differing)}. "
             "Run `dvc repro calibrate` to measure again"
@@ -89,8 +75,7 @@ def require_match(record: Calibration, cache: Path, model: Path, samples: Sample
 
 
 def require_tensors(cache: Path, amax: Mapping[str, float], needed: list[str]) -> None:
-    missing = [name for name in needed if name not in amax]
-    if missing:
+    if missing := [name for name in needed if name not in amax]:
         some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         raise EngineryError(
             f"{cache} has no range for {len(missing)} of the {len(needed)} tensors that are quantized: {some}. "

@@ -33,7 +33,7 @@ def sketch(histogram: Histogram, amax: float) -> Sketch:
     kept = len(counts) if amax >= histogram.amax else round(amax / histogram.width)
     return Sketch(
         width=per_bin * histogram.width,
-        counts=tuple(int(count) for count in padded.reshape(BINS, per_bin).sum(axis=1)),
+        counts=tuple(padded.reshape(BINS, per_bin).sum(axis=1).tolist()),
         largest=histogram.amax,
         clipped=float(counts[kept:].sum() / max(1, counts.sum())),
     )

@@ -45,17 +45,13 @@ def entropy_bins(counts: Counts) -> int:
     """
     values = counts.astype(np.float64)
     values[0] = values[1]  # zeros are exact at any scale, and ReLU makes so many that they would outweigh all others
-    prefix = _prefix_sums(values)
-    prefix_filled = _prefix_sums((values > 0).astype(np.float64))
-    prefix_entropy = _prefix_sums(_x_log_x(values))
+    prefix, prefix_filled, prefix_entropy = map(_prefix_sums, (values, (values > 0).astype(float), _x_log_x(values)))
 
     candidates = np.arange(LEVELS + 1, len(values) + 1)
     edges = candidates[:, None] * np.arange(LEVELS + 1) // LEVELS
-    mass = np.diff(prefix[edges], axis=1)
-    filled = np.diff(prefix_filled[edges], axis=1)
+    mass, filled = np.diff(prefix[edges], axis=1), np.diff(prefix_filled[edges], axis=1)
     inside, total = prefix[candidates], prefix[-1]
-    folded = total - inside
-    last = values[candidates - 1]
+    folded, last = total - inside, values[candidates - 1]
 
     # P is the histogram, except that the candidate's last bin also holds what was folded into it.
     p_log_p = prefix_entropy[candidates] - _x_log_x(last) + _x_log_x(last + folded)

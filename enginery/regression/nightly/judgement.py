@@ -1,16 +1,12 @@
-"""Judge whether a night is good: measure, compare with the good run, and measure once more what has changed.
-
-Ratios to PyTorch show large losses. A race against the good run's engine, if it is possible, shows smaller ones, and
-whether the engine has caused a loss at all.
-"""
+"""Judge whether a night is good: measure, compare with the good run, and measure once more what has changed."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from enginery.regression.changes import CHANGED, Change, Outcome, not_comparable
+from enginery.regression.changes import Change, Outcome, not_comparable
 from enginery.regression.comparison import compare_runs
 from enginery.regression.conditions import same_versions
 from enginery.regression.measurements import Measurements
@@ -38,13 +34,10 @@ Race = Callable[[Collection[str]], Mapping[str, SpeedChanges]]  # races these en
 
 
 class Judgement(NamedTuple):
-    """The result of a night. `changes` are against the good run.
-
-    A precision that the good run lacks has none, unless the machine was too slow to time it.
-    """
+    """The result of a night."""
 
     found: Found
-    changes: Sequence[Change]
+    changes: Sequence[Change]  # against the good run; a new precision has one if the machine was too slow to time it
     first: bool  # there was no good run to compare with
 
     @property
@@ -57,37 +50,26 @@ class Judgement(NamedTuple):
 
     @property
     def becomes_good_run(self) -> bool:
-        """Tell whether this night replaces the good run: if it is better, or has what could not be compared.
-
-        A night without a change does not: if each night were compared with the one before, a loss of 2 % a night would
-        never be seen. If there is no good run yet, a night on a disturbed machine takes its place, because even that
-        shows a large loss, and the next good night replaces it.
-        """
+        """Tell whether this night replaces the good run: if it is better, or has what could not be compared."""
+        # A night without a change does not: if each night were compared with the one before, a loss of 2 % a night
+        # would never be seen. Without a good run even a night on a disturbed machine serves, as it shows large losses.
         if self.first:
             return self.status in (Status.GOOD, Status.NOT_COMPARABLE)
-        outcomes = [change.outcome for change in self.changes]
-        new = {entry.precision for entry in self.found.measurements.precisions} - precisions_of(self.changes)
-        fills_a_gap = (Outcome.NOT_COMPARABLE in outcomes or bool(new)) and self._has_usable_ratios
+        outcomes, now = [change.outcome for change in self.changes], self.found.measurements
+        new = {entry.precision for entry in now.precisions} - {change.precision for change in self.changes}
+        fills_a_gap = (Outcome.NOT_COMPARABLE in outcomes or bool(new)) and not any(
+            change.again for change in compare_runs(now, now, 0.99)
+        )  # a night can be good by its races only: if the machine was disturbed, its ratios are useless
         return self.status == Status.GOOD and (Outcome.IMPROVEMENT in outcomes or fills_a_gap)
-
-    @property
-    def _has_usable_ratios(self) -> bool:
-        """Tell whether the machine was undisturbed. A night can be good by its races only, with useless ratios."""
-        now = self.found.measurements
-        return not any(change.again for change in compare_runs(now, now, 0.99))
 
 
 def judge(measure: Measure, race: Race, good: Measurements | None, confidence: float, attempts: int) -> Judgement:
-    """Measure again, at most `attempts` times, what is not comparable; and once more what has changed.
-
-    If ratios show a loss, it counts only if a race shows it too or is not possible.
-    """
+    """Measure again, at most `attempts` times, what is not comparable; and once more what has changed."""
     night = _Night(measure, race, good, confidence, attempts)
     found, changes = night.measure_until_comparable(())
-    if changed := {change.precision for change in changes if change.outcome in CHANGED}:
-        first = changes
+    if changed := {change.precision for change in changes if change.is_better_or_worse}:
         found, second = night.measure_until_comparable(changed)
-        changes = confirm(first, second)
+        changes = confirm(changes, second)
     return Judgement(found, changes, first=good is None)
 
 
@@ -117,6 +99,7 @@ class _Night:
             self.raced.pop(name, None)
         changes = compare_with_good_run(self.good, found.measurements, self.confidence)
         if self.good:
+            # Ratios show large losses; a race shows smaller ones, and whether the engine has caused a loss at all.
             # In a race both engines have the new driver or runtime, so only ratios show what a new version does.
             alike = same_versions(self.good.machine, found.measurements.machine)
             wanted = {change.precision for change in changes if alike or _is_unknown_speed(change)}
@@ -142,15 +125,13 @@ def apply_races(
     confidence: float,
     raced: Mapping[str, SpeedChanges],
 ) -> list[Change]:
-    """Let races decide the speed where there were any. A loss by ratios that no race shows is not comparable.
-
-    If the good run's ratios are useless, that change stays in the list, so that this night can replace the good run.
-    """
+    """Let races decide the speed where there were any. A loss by ratios that no race shows is not comparable."""
     if not raced:
         return list(changes)
     decided = [change for change in compare_runs(good, now, confidence, raced) if change.precision in raced]
     lost = {change.precision for change in decided if _is_slower(change)}
     by_ratios = [change for change in changes if change.precision in raced]
+    # If the good run's ratios are useless, that change stays, so that this night can replace the good run.
     useless = [change for change in by_ratios if _is_unknown_speed(change) and not change.again]
     slower = {change.precision: change for change in reversed(by_ratios) if _is_slower(change)}
     others = [change for change in changes if change.precision not in raced]
@@ -162,15 +143,8 @@ def confirm(first: Sequence[Change], second: Sequence[Change]) -> list[Change]:
     outcomes: defaultdict[tuple[str, str], set[Outcome]] = defaultdict(set)
     for change in first:
         outcomes[change.precision, change.subject].add(change.outcome)
-    comparable = precisions_of(first) - {change.precision for change in first if change.again}
-    return [
-        _confirmed(change, outcomes[change.precision, change.subject], change.precision in comparable)
-        for change in second
-    ]
-
-
-def precisions_of(changes: Iterable[Change]) -> set[str]:
-    return {change.precision for change in changes}
+    comparable = {change.precision for change in first} - {change.precision for change in first if change.again}
+    return [_confirmed(one, outcomes[one.precision, one.subject], one.precision in comparable) for one in second]
 
 
 def _is_unknown_speed(change: Change) -> bool:
@@ -188,7 +162,7 @@ def _without_race(change: Change) -> Change:
 
 def _confirmed(change: Change, before: set[Outcome], was_comparable: bool) -> Change:
     """Return the change as it is if the first measurement had the same outcome `before`; else withdraw it."""
-    if change.outcome in before or change.outcome not in CHANGED:
+    if change.outcome in before or not change.is_better_or_worse:
         return change
     if before <= {Outcome.NOT_COMPARABLE} and not was_comparable:
         why = "seen once, and not comparable the other time: measure again"

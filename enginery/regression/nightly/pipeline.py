@@ -19,11 +19,6 @@ WRITTEN_BY_A_RUN = (":!reports", ":!history", ":!dvc.lock")
 MEASURED = ("validate", "benchmark")  # the stages that measure this machine, even if no file has changed
 
 
-def bring_up_to_date() -> None:
-    """Run all stages but the gate, because a red gate is a result of the night and must not end it."""
-    dvc("repro", "report")
-
-
 def measure(precisions: Collection[str]) -> Found:
     """Measure these precisions again, or all if none is named, even if nothing changed: the machine may have."""
     print(f"measuring {', '.join(sorted(precisions)) or 'all precisions'}", file=sys.stderr, flush=True)
@@ -48,12 +43,6 @@ def race(good: Path, params: Params, precisions: Collection[str]) -> dict[str, S
 def engine_hashes() -> dict[str, str]:
     """Return DVC's hash of each engine by precision."""
     return parse_hashes(LOCK.read_text(), str(LOCK))
-
-
-def finish(found: Found) -> None:
-    """Run the remaining stages: the report with this night, and the gate, which may fail only if a threshold broke."""
-    red = any(found.broken.values())
-    dvc("repro", allowed_to_fail=red)
 
 
 def revision() -> str:

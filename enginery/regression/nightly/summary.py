@@ -18,11 +18,7 @@ def sentence(judgement: Judgement) -> str:
     changes = judgement.changes
     broken = "; ".join(f"{name}: {', '.join(why)}" for name, why in judgement.found.broken.items() if why)
     worse, better = (_named(changes, outcome) for outcome in (Outcome.REGRESSION, Outcome.IMPROVEMENT))
-    reasons = {
-        change.precision: change.why
-        for change in reversed(changes)
-        if change.why and change.outcome == Outcome.NOT_COMPARABLE
-    }
+    reasons = {one.precision: one.why for one in reversed(changes) if one.why and one.outcome == Outcome.NOT_COMPARABLE}
     unknown = "; ".join(f"{precision}: {reasons[precision]}" for precision in sorted(reasons))
     red = [f"the gate is red ({broken})"] if broken else []
     red += [f"a confirmed regression ({worse})"] if worse else []
@@ -75,10 +71,10 @@ def change_table(changes: Sequence[Change]) -> pd.DataFrame:
             {
                 "precision": change.precision,
                 "figure": change.figure,
-                "good run": _figure(change.before),
-                "this night": _figure(change.after),
-                "change": _share(change.change),
-                "chance": _share(change.slack).lstrip("+"),
+                "good run": _written(change.before, ".4g"),
+                "this night": _written(change.after, ".4g"),
+                "change": _written(change.change, "+.1%"),
+                "chance": _written(change.slack, ".1%"),
                 "verdict": f"{change.outcome}: {change.why}" if change.why else str(change.outcome),
             }
             for change in sorted(changes, key=lambda change: change.outcome == Outcome.NO_CHANGE)
@@ -122,19 +118,15 @@ def _named(changes: Sequence[Change], outcome: Outcome) -> str:
     figures: dict[str, list[str]] = {}
     for change in changes:
         if change.outcome == outcome:
-            figures.setdefault(change.precision, []).append(f"{change.figure} {_share(change.change)}")
+            figures.setdefault(change.precision, []).append(f"{change.figure} {_written(change.change, '+.1%')}")
     return "; ".join(
         f"{precision}: {first}" + (f" and {len(others)} more" if others else "")
         for precision, (first, *others) in figures.items()
     )
 
 
-def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:+.1%}"
+def _written(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
 def _markdown(table: pd.DataFrame) -> str:

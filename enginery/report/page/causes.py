@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from enginery.accuracy.records import Spread
 from enginery.core.text import first_few
 from enginery.graph.simplify import Simplification
 from enginery.report.background import Background
@@ -38,9 +37,8 @@ def tradeoff_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     pictures = [Figure("Lower is closer to PyTorch", _against_speed("error", findings, looks, closer, errors))]
     if len(answers) == len(validations):  # otherwise the model has no classes
         better = Axes(speeds, around(answers, most=100), faster, f"{what}, % of images")
-        pictures.append(
-            Figure(f"Higher is better: {what}", _against_speed("answers", findings, looks, better, answers))
-        )
+        picture = _against_speed("answers", findings, looks, better, answers)
+        pictures.append(Figure(f"Higher is better: {what}", picture))
     return pictures
 
 
@@ -51,9 +49,8 @@ def _against_speed(key: str, findings: Findings, looks: Looks, axes: Axes, value
         ratio = entry.ratio(findings.tuned_batch, findings.baselines[0])
         height = short(value) if is_error else f"{value:.2f}%"
         tooltip = f"{entry.precision}: {ratio.median:.2f} times as fast, {axes.beside} {height}"
-        points.append(
-            Point(entry.precision, ratio.median, ratio.low, ratio.high, value, looks[entry.precision], tooltip)
-        )
+        interval, look = (ratio.median, ratio.low, ratio.high), looks[entry.precision]
+        points.append(Point(entry.precision, *interval, value, look, tooltip))
     description = "; ".join(point.tooltip for point in points)
     return draw_points(f"tradeoff-{key}", f"{axes.beside} against speed", f"{description}.", points, axes, is_error)
 
@@ -74,7 +71,9 @@ def _errors(entries: Sequence[Evidence], looks: Looks) -> Markup:
         errors = [max(error, LEAST_ERROR) for error in spread.relative_error]
         points = zip((100 * share for share in spread.shares), errors, strict=True)
         curves.append(Curve(entry.precision, tuple(points), looks[entry.precision]))
-        figures.append(f"{entry.precision}: median {short(_at(spread, errors, 0.5))}, worst {short(errors[-1])}")
+        figures.append(
+            f"{entry.precision}: median {short(errors[spread.shares.index(0.5)])}, worst {short(errors[-1])}"
+        )
     y = decades((error for curve in curves for _, error in curve.points), LEAST_ERROR)
     axes = Axes(Scale(0, 100), y, "% of images, the closest to PyTorch first", "relative error")
     return draw_curves("errors", "Relative error of single images", f"{'; '.join(figures)}.", curves, axes)
@@ -84,13 +83,9 @@ def _margins(entries: Sequence[Evidence], looks: Looks) -> Markup:
     rows = []
     for entry in entries:
         spread = entry.validation.spread
-        worst, low, median = (100 * _at(spread, spread.margin_kept, share) for share in (0.0, 0.01, 0.5))
-        marks = (
-            Mark("range", worst, low, "thin"),
-            Mark("range", low, median),
-            Mark("tick", low, low),
-            dot(worst, tooltip="the closest call"),
-        )
+        worst, low, median = (100 * spread.margin_kept[spread.shares.index(share)] for share in (0.0, 0.01, 0.5))
+        lines = (Mark("range", worst, low, "thin"), Mark("range", low, median), Mark("tick", low, low))
+        marks = (*lines, dot(worst, tooltip="the closest call"))
         value = f"{worst:.0f}%" if worst > LEAST_MARGIN else f"under {LEAST_MARGIN}%"
         rows.append(Row(entry.precision, marks, value, looks[entry.precision]))
     least = min(0.0, *(100 * entry.validation.spread.margin_kept[0] for entry in entries))
@@ -99,24 +94,17 @@ def _margins(entries: Sequence[Evidence], looks: Looks) -> Markup:
     return draw_rows("margins", title, rows, scale, unit, "The image that kept least: ", beside=0)
 
 
-def _at(spread: Spread, values: Sequence[float], share: float) -> float:
-    return values[spread.shares.index(share)]
-
-
 def histogram_pictures(background: Background) -> list[Figure]:
     """Draw a histogram for each tensor, under the name of the node that makes it: names of tensors say little."""
     sketches, amax = background.histograms.tensors, background.calibration.amax
+    titles = {name: maker.title for name, maker in background.makers.items()}
     return [
         Figure(
-            f"{_made_by(name, background)}, {sketches[name].clipped:.3%} clipped",
+            f"{titles.get(name, f'input {name}')}, {sketches[name].clipped:.3%} clipped",
             draw_histogram(f"histogram-{number}", name, sketches[name], amax[name]),
         )
         for number, name in enumerate(background.drawn_tensors[:MOST_HISTOGRAMS])
     ]
-
-
-def _made_by(tensor: str, background: Background) -> str:
-    return background.makers[tensor].title if tensor in background.makers else f"input {tensor}"
 
 
 def describe_nodes(simplification: Simplification) -> str:
@@ -125,26 +113,23 @@ def describe_nodes(simplification: Simplification) -> str:
     if before == after:
         return f"Nothing could be removed: {before.total()} nodes were exported, and all of them stayed."
     changes = [(what, kinds) for what, kinds in (("gone", before - after), ("new", after - before)) if kinds]
-    counts = [f"{what}: {_counted(kinds)}" for what, kinds in changes]
+    counts = [f"{what}: {first_few([f'{n} {kind}' for kind, n in kinds.most_common()])}" for what, kinds in changes]
     return "; ".join([f"{before.total()} nodes became {after.total()}", *counts]) + "."
-
-
-def _counted(kinds: Counter[str]) -> str:
-    return first_few([f"{count} {kind}" for kind, count in kinds.most_common()])
 
 
 def operator_picture(background: Background) -> Markup:
     """Draw two bars for each type of operator: as exported, and simplified."""
-    before, after = background.simplification.nodes_before, background.simplification.nodes_after
-    kinds = sorted({*before, *after}, key=lambda kind: (-before.get(kind, 0), kind))
+    simplification = background.simplification
+    before, after = Counter(simplification.nodes_before), Counter(simplification.nodes_after)
+    kinds = sorted({*before, *after}, key=lambda kind: (-before[kind], kind))
     rows = [
         Row(
             kind,
             (
-                bar(before.get(kind, 0), "faint", f"{before.get(kind, 0)} exported"),
-                bar(after.get(kind, 0), "plain", f"{after.get(kind, 0)} simplified"),
+                bar(before[kind], "faint", f"{before[kind]} exported"),
+                bar(after[kind], "plain", f"{after[kind]} simplified"),
             ),
-            f"{before.get(kind, 0)} → {after.get(kind, 0)}",
+            f"{before[kind]} → {after[kind]}",
         )
         for kind in kinds
     ]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from enginery.quantization.calibration.sketch import Sketch
-from enginery.report.page.labels import GAP, RADIUS, Label, Named, place_labels
+from enginery.report.page.labels import GAP, RADIUS, Named, place_labels
 from enginery.report.page.scales import Scale, short
 from enginery.report.page.svg import LETTER, TEXT_HEIGHT, Picture
 
@@ -63,19 +63,15 @@ def draw_points(
         picture.line(axes.x.place(point.low), y, axes.x.place(point.high), y, f"range {point.look}")
     labels = place_labels([Named(x, y, point.label) for x, y, point in placed], HEIGHT, RIGHT)
     for label, (_, _, point) in zip(labels, placed, strict=True):
-        _label(picture, label, point.look)
+        x, y, name = label.of
+        side = -1 if label.at_left else 1
+        if label.moved:  # a line ties the label to its dot
+            picture.leader(x, y, side * (GAP - 2), label.moved)
+        look = f"figure {point.look}{' end' if label.at_left else ''}"
+        picture.text(x, y + label.moved + 4, name, look, side * GAP)
     for x, y, point in sorted(placed, key=lambda each: each[2].look != "hollow"):  # hollow dots cover others
         picture.dot(x, y, f"dot {point.look}", point.tooltip, RADIUS)
     return picture.markup()
-
-
-def _label(picture: Picture, label: Label, look: str) -> None:
-    """Write a label. A line ties it to its dot if it had to move away."""
-    x, y, name = label.of
-    side = -1 if label.at_left else 1
-    if label.moved:
-        picture.leader(x, y, side * (GAP - 2), label.moved)
-    picture.text(x, y + label.moved + 4, name, f"figure {look}{' end' if label.at_left else ''}", side * GAP)
 
 
 def frontier(places: Sequence[tuple[float, float]], lower_is_better: bool) -> list[tuple[float, float]]:

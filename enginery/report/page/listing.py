@@ -100,14 +100,11 @@ def _latency_rows(findings: Findings) -> Iterator[list[Cell | str]]:
 
 
 def _times(latency: Latency, key: str | None = None) -> list[Cell]:
-    def cell(text: str, name: str) -> Cell:
-        return Cell(text, f"{key}.{name}" if key else None)
-
     return [
-        cell(f"{latency.p50:.2f}", "p50_ms"),
+        Cell(f"{latency.p50:.2f}", key and f"{key}.p50_ms"),
         Cell(f"{latency.p90:.2f}"),
-        Cell("-") if (p99 := known_p99(latency)) is None else cell(f"{p99:.2f}", "p99_ms"),
-        cell(f"{latency.images_per_second:,.0f}", "images_per_s"),
+        Cell("-") if (p99 := known_p99(latency)) is None else Cell(f"{p99:.2f}", key and f"{key}.p99_ms"),
+        Cell(f"{latency.images_per_second:,.0f}", key and f"{key}.images_per_s"),
     ]
 
 
@@ -126,8 +123,7 @@ def throughputs(findings: Findings) -> Table:
         for one in entry.benchmark.throughput
     ]
     each = ("images/s", "times one at a time", "p50, ms per request", "p99, ms per request")
-    columns = ("precision", "batch", "requests in flight", *each)
-    return table("Throughput", columns, rows)
+    return table("Throughput", ("precision", "batch", "requests in flight", *each), rows)
 
 
 def facts(caption: str, found: Mapping[str, Any]) -> Table:

@@ -30,8 +30,7 @@ class Dates(Scale):
 
     @property
     def ticks(self) -> list[float]:
-        last = len(self.dates) - 1
-        return [float(place) for place in sorted({0, last // 2, last})]
+        return [float(place) for place in sorted({0, (len(self.dates) - 1) // 2, len(self.dates) - 1})]
 
     def tick_label(self, tick: float) -> str:
         return self.dates[int(tick)]

@@ -20,17 +20,13 @@ Looks = Mapping[str, str]
 
 def looks_of(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Looks:
     """Return how each precision is drawn: the one to ship stands out, failed and disguised ones are marked."""
-    chosen = recommend(findings)
-    return {
-        entry.precision: "strong"
-        if entry is chosen
-        else "failed"
-        if failures.get(entry.precision)
-        else "plain"
-        if entry.engine.runs_its_precision
-        else "hollow"
-        for entry in findings.precisions
-    }
+    looks = {}
+    for entry in findings.precisions:
+        usual = "plain" if entry.engine.runs_its_precision else "hollow"
+        looks[entry.precision] = "failed" if failures.get(entry.precision) else usual
+    if chosen := recommend(findings):
+        looks[chosen.precision] = "strong"
+    return looks
 
 
 def latency_pictures(findings: Findings, looks: Looks) -> list[Figure]:
@@ -39,7 +35,9 @@ def latency_pictures(findings: Findings, looks: Looks) -> list[Figure]:
 
 
 def _latency(findings: Findings, looks: Looks, batch: int) -> Markup:
-    raced = _contenders(findings, looks, batch)
+    first = findings.precisions[0]  # the baselines are shown as they ran beside it
+    raced = [(baseline_title(name), "faint", first.latency(batch, name)) for name in findings.baselines]
+    raced += [(entry.precision, looks[entry.precision], entry.latency(batch)) for entry in findings.precisions]
     rows = [Row(label, _spread(latency), f"{short(latency.p50)} ms", look) for label, look, latency in raced]
     scale = from_zero(max(known_p99(latency) or 0, latency.p90) for _, _, latency in raced)
     return draw_rows(f"latency-{batch}", f"Latency at batch {batch}", rows, scale, "ms per batch", "Medians: ")
@@ -55,13 +53,6 @@ def _spread(latency: Latency) -> tuple[Mark, ...]:
     )
 
 
-def _contenders(findings: Findings, looks: Looks, batch: int) -> list[tuple[str, str, Latency]]:
-    """Return the baselines, as they ran beside the first precision, and then the engines."""
-    first = findings.precisions[0]
-    raced = [(baseline_title(name), "faint", first.latency(batch, name)) for name in findings.baselines]
-    return raced + [(entry.precision, looks[entry.precision], entry.latency(batch)) for entry in findings.precisions]
-
-
 def throughput_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     """Draw a picture for each batch size, with a bar for each number of requests in flight."""
     return [Figure(f"Batch {batch}", _throughput(findings, looks, batch)) for batch in findings.batches]
@@ -72,20 +63,16 @@ def _throughput(findings: Findings, looks: Looks, batch: int) -> Markup:
     rows = []
     for name in findings.baselines:
         rate = first.latency(batch, name).images_per_second
-        rows.append(
-            Row(baseline_title(name), (bar(rate, tooltip=f"{rate:,.0f} images/s, 1 request"),), f"{rate:,.0f}", "faint")
-        )
+        drawn = bar(rate, tooltip=f"{rate:,.0f} images/s, 1 request")
+        rows.append(Row(baseline_title(name), (drawn,), f"{rate:,.0f}", "faint"))
     for entry in findings.precisions:
         look, found = looks[entry.precision], entry.throughputs(batch)
         rates = [entry.images_per_second(one) for one in found]
-        bars = [
-            bar(
-                rate,
-                f"{look} lighter" if one.requests == 1 else look,
-                f"{rate:,.0f} images/s, {_requests(one.requests)}",
-            )
-            for one, rate in zip(found, rates, strict=True)
-        ]
+        bars = []
+        for one, rate in zip(found, rates, strict=True):
+            single = one.requests == 1
+            how = "1 request" if single else f"{one.requests} requests in flight"
+            bars.append(bar(rate, f"{look} lighter" if single else look, f"{rate:,.0f} images/s, {how}"))
         figures = " · ".join(f"{rate:,.0f}" for rate in rates)
         most = f"{max(rates):,.0f}" if len(rates) > 1 else ""
         rows.append(Row(entry.precision, tuple(bars), figures, look, most))
@@ -93,15 +80,14 @@ def _throughput(findings: Findings, looks: Looks, batch: int) -> Markup:
     return draw_rows(f"throughput-{batch}", title, rows, _longest(rows), "images/s", "Images per second: ")
 
 
-def _requests(count: int) -> str:
-    return "1 request" if count == 1 else f"{count} requests in flight"
-
-
 def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     """Draw sizes and peak memory. On a GPU, its memory follows that of the host in the same bar."""
     largest = max(entry.engine.bytes for entry in findings.precisions)
     unit, per = ("MB", MEGABYTE) if largest >= MEGABYTE else ("kB", KILOBYTE)
-    sizes = [_size(entry, looks[entry.precision], per) for entry in findings.precisions]
+    sizes = [
+        Row(entry.precision, (bar(entry.engine.bytes / per),), file_size(entry.engine.bytes), looks[entry.precision])
+        for entry in findings.precisions
+    ]
     first = findings.precisions[0]
     peaks = [_memory(first, EAGER, "PyTorch eager", "faint")] if EAGER in first.benchmark.peak_memory else []
     peaks += [_memory(entry, ENGINE, entry.precision, looks[entry.precision]) for entry in findings.precisions]
@@ -110,10 +96,6 @@ def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
         Figure("Engine on disk", draw_rows("size", "Size of the engines", sizes, _longest(sizes), unit)),
         Figure(f"Peak memory{where}", draw_rows("peak", f"Peak memory{where}", peaks, _longest(peaks), "MB")),
     ]
-
-
-def _size(entry: Evidence, look: str, per: int) -> Row:
-    return Row(entry.precision, (bar(entry.engine.bytes / per),), file_size(entry.engine.bytes), look)
 
 
 def _memory(entry: Evidence, contender: str, label: str, look: str) -> Row:
@@ -146,8 +128,7 @@ def _kind(kind: str, found: Counter[str], entry: Evidence, computes: bool) -> Ro
         look = "plain" if precision in entry.engine.accepted else "other"
         marks.append(Mark("bar", start, start + count, look, f"{count} {precision}"))
         start += count
-    value = ", ".join(mark.tooltip for mark in marks)
-    return Row(kind, tuple(marks), value, "plain" if computes else "faint")
+    return Row(kind, tuple(marks), ", ".join(mark.tooltip for mark in marks), "plain" if computes else "faint")
 
 
 def _longest(rows: Sequence[Row]) -> Scale:

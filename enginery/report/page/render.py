@@ -9,27 +9,20 @@ from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from enginery.core.precisions import QUANTIZED
 from enginery.core.runtimes import RUNTIMES
 from enginery.core.text import file_size
-from enginery.report import tables
+from enginery.report import tables, where_time_goes
 from enginery.report.background import Background
-from enginery.report.evidence import Findings
+from enginery.report.evidence import Evidence, Findings
 from enginery.report.metrics import batch_key
 from enginery.report.notes import noise_by_batch, noisy_as_quoted, notes_on
 from enginery.report.page import causes, pictures
 from enginery.report.page.listing import facts, latencies, of_frame, overview, throughputs
 from enginery.report.page.nights import draw_trends
 from enginery.report.verdict import MEASURE_AGAIN, doubts, is_certain, recommend, why
-from enginery.report.where_time_goes import (
-    Parts,
-    cost_of_quantizing,
-    gained_and_lost,
-    next_slowest_layers,
-    slowest_layers,
-)
 from enginery.report.wording import device, percent
 from enginery.speed.records import baseline_title
 
@@ -37,7 +30,6 @@ HERE = Path(__file__).parent
 MOST_FOLDED = 50  # layers of each engine that follow the slowest
 FIRST_HISTOGRAMS = 6  # are shown at once, any other when it is chosen
 MOST_CLASSES = 50
-AFTER_A_DOT = re.compile(r"(?<=\.)(?=[a-z])")
 MOST_NIGHTS = 60  # rows, one for each night and precision
 
 
@@ -47,12 +39,7 @@ def render_page(
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {
-        "breakable": breakable,
-        "code": with_code,
-        "title_of": baseline_title,
-        "file_size": file_size,
-    }
+    environment.filters.update(breakable=breakable, code=with_code, title_of=baseline_title, file_size=file_size)
     script = (HERE / "page.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
@@ -90,15 +77,13 @@ def _readable_nights(rows: pd.DataFrame) -> pd.DataFrame:
 
 def with_code(text: str) -> Markup:
     """Turn text between backticks into code."""
-    parts = [
-        Markup("<code>{}</code>").format(part) if odd % 2 else escape(part) for odd, part in enumerate(text.split("`"))
-    ]
-    return Markup("").join(parts)
+    parts = (Markup("<code>{}</code>").format(part) if odd % 2 else part for odd, part in enumerate(text.split("`")))
+    return Markup("").join(parts)  # which escapes the rest
 
 
 def breakable(name: str) -> Markup:
     """Allow a line break after each dot of a dotted name."""
-    return Markup("<wbr>").join(AFTER_A_DOT.split(name))
+    return Markup("<wbr>").join(re.split(r"(?<=\.)(?=[a-z])", name))
 
 
 def _verdict(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
@@ -159,17 +144,17 @@ def _explained(findings: Findings, background: Background) -> dict[str, Any]:
         "nodes": causes.describe_nodes(simplification),
         "simplified": simplification.nodes_before != simplification.nodes_after,
         "slowest": {
-            entry.precision: _readable(slowest_layers(entry, findings), f"Slowest layers of {entry.precision}")
+            entry.precision: _readable(where_time_goes.slowest_layers(entry, findings), "Slowest layers of", entry)
             for entry in findings.precisions
         },
         "next_slowest": {
             entry.precision: of_frame(f"Further layers of {entry.precision}", others)
             for entry in findings.precisions
-            if (others := next_slowest_layers(entry, MOST_FOLDED)) is not None
+            if (others := where_time_goes.next_slowest_layers(entry, MOST_FOLDED)) is not None
         },
         "costs_of_quantizing": {
-            gained_and_lost(entry): _readable(
-                cost_of_quantizing(entry, findings), f"Layers that became slower in {entry.precision}"
+            where_time_goes.gained_and_lost(entry): _readable(
+                where_time_goes.cost_of_quantizing(entry, findings), "Layers that became slower in", entry
             )
             for entry in findings.precisions
             if entry.precision in QUANTIZED
@@ -183,8 +168,8 @@ def _explained(findings: Findings, background: Background) -> dict[str, Any]:
     }
 
 
-def _readable(parts: Parts, caption: str) -> list[Any]:
-    return [part if isinstance(part, str) else of_frame(caption, part) for part in parts]
+def _readable(parts: where_time_goes.Parts, caption: str, entry: Evidence) -> list[Any]:
+    return [part if isinstance(part, str) else of_frame(f"{caption} {entry.precision}", part) for part in parts]
 
 
 def _hashes(findings: Findings, background: Background) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 from markupsafe import Markup
 
 from enginery.report.page.scales import Scale
-from enginery.report.page.svg import LETTER, NARROW, TEXT_HEIGHT, WIDE, Picture, room_for, wrapped
+from enginery.report.page.svg import LETTER, NARROW, TEXT_HEIGHT, WIDE, Picture, wrapped
 
 ROW, THICK, BETWEEN = 30, 11, 2
 LEAST_LEFT, LEAST_RIGHT = 106, 84  # pixels: pictures beside each other begin and end alike
@@ -43,13 +43,20 @@ def draw_rows(
 ) -> Markup:
     """Draw the rows. `about` says what their figures are; `beside` is a place on the scale to compare them with."""
     description = about + "; ".join(f"{row.label} {row.value}" for row in rows) + "."
-    heights = [_height(row) for row in rows]
-    left = max(LEAST_LEFT, room_for([row.label for row in rows]))
+    heights = [
+        max(ROW, TEXT_HEIGHT * len(wrapped(row.label)) + 8, (THICK + BETWEEN) * _lanes(row) + 10) for row in rows
+    ]
+    left = max(LEAST_LEFT, LETTER * max((len(line) for row in rows for line in wrapped(row.label)), default=0) + 12)
     right = max(LEAST_RIGHT, _width([row.value for row in rows]))
     shortened = any(row.most for row in rows)
     narrow = _width([row.most or row.value for row in rows]) if shortened else None
     picture = Picture(key, title, description, sum(heights), (6, right, AXIS, left), narrow)
-    _axis(picture, scale)
+    ticks = scale.ticks
+    origin = ticks.index(0) if 0 in ticks else 0  # never hidden
+    for number, tick in enumerate(ticks):
+        place, hidden = scale.place(tick), f" {WIDE}" if len(ticks) > FEW_TICKS and (number - origin) % 2 else ""
+        picture.line(place, 0, place, picture.height, f"grid{hidden}")
+        picture.text(place, picture.height + 14, scale.tick_label(tick), f"tick middle{hidden}")
     _text(picture, 0, picture.height + 30, unit, f"{unit}, at most" if shortened else "", "tick")
     if beside is not None:
         picture.line(scale.place(beside), 0, scale.place(beside), picture.height, "beside")
@@ -60,10 +67,6 @@ def draw_rows(
     return picture.markup()
 
 
-def _height(row: Row) -> float:
-    return max(ROW, TEXT_HEIGHT * len(wrapped(row.label)) + 8, (THICK + BETWEEN) * _lanes(row) + 10)
-
-
 def _lanes(row: Row) -> int:
     """Count the lanes of bars: a bar from zero has its own, any other bar continues the one before it."""
     return sum(mark.kind == "bar" and mark.start == 0 for mark in row.marks)
@@ -72,16 +75,6 @@ def _lanes(row: Row) -> int:
 def _width(figures: Sequence[str]) -> float:
     """Return the pixels that the figures take at the right."""
     return max(map(len, figures), default=0) * LETTER + 14
-
-
-def _axis(picture: Picture, scale: Scale) -> None:
-    ticks = scale.ticks
-    origin = ticks.index(0) if 0 in ticks else 0  # never hidden
-    for number, tick in enumerate(ticks):
-        place = scale.place(tick)
-        hidden = f" {WIDE}" if len(ticks) > FEW_TICKS and (number - origin) % 2 else ""
-        picture.line(place, 0, place, picture.height, f"grid{hidden}")
-        picture.text(place, picture.height + 14, scale.tick_label(tick), f"tick middle{hidden}")
 
 
 def _text(picture: Picture, x: float, y: float, words: str, instead: str, look: str, shift: float = 0) -> None:

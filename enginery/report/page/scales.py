@@ -39,7 +39,7 @@ class Scale:
         """Write a tick with as many decimals as tell it from the next one."""
         if self.logarithmic:
             return f"10{_superscript(round(math.log10(tick)))}"
-        decimals = next((digits for digits in range(9) if _is_whole(self._step * 10**digits)), 9)
+        decimals = next((digits for digits in range(9) if abs(math.remainder(self._step * 10**digits, 1)) < 1e-6), 9)
         return f"{tick:,.{decimals}f}"
 
     @property
@@ -80,10 +80,6 @@ def short(value: float) -> str:
 
 def _superscript(power: int) -> str:
     return str(power).translate(SUPERSCRIPTS)
-
-
-def _is_whole(value: float) -> bool:
-    return abs(value - round(value)) < 1e-6
 
 
 def _nice(step: float) -> float:

@@ -1,8 +1,4 @@
-"""Pictures as trees of SVG elements, so that no name can become markup.
-
-Places across are shares of the width, heights are pixels: a picture fills any width, and its text keeps its size, even
-on a phone.
-"""
+"""Pictures as trees of SVG elements, so that no name can become markup."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,23 +20,16 @@ class Figure(NamedTuple):
 
 
 class Picture:
-    """A picture with an inner area for marks; `around` it are pixels for labels: top, right, bottom, left.
+    """A picture with an inner area for marks.
 
-    `narrow` are the pixels at the right when the picture itself is narrow. Then texts of the class WIDE are hidden, and
-    texts of the class NARROW are shown.
+    Places across are shares of the width, heights are pixels: it fills any width, and its text keeps its size.
     """
 
     def __init__(
-        self,
-        key: str,
-        title: str,
-        description: str,
-        height: float,
-        around: Sequence[float],
-        narrow: float | None = None,
+        self, key: str, title: str, details: str, height: float, around: Sequence[float], narrow: float | None = None
     ) -> None:
         self.height = height
-        top, right, bottom, left = around
+        top, right, bottom, left = around  # pixels for labels; `narrow` are those at the right of a narrow picture
         self.root = Element(
             "svg",
             {
@@ -52,18 +41,17 @@ class Picture:
             },
         )
         self._add("title", id=f"{key}-title").text = title
-        self._add("desc", id=f"{key}-description").text = description
+        self._add("desc", id=f"{key}-description").text = details
 
     def line(self, x1: float, y1: float, x2: float, y2: float, look: str) -> None:
         self._add("line", look, x1=_share(x1), y1=_pixels(y1), x2=_share(x2), y2=_pixels(y2))
 
     def bar(self, start: float, end: float, y: float, height: float, look: str, tooltip: str = "") -> None:
-        bar = self._add("rect", look, x=_share(start), y=_pixels(y), height=_pixels(height))
+        bar = self._add("rect", look, tooltip, x=_share(start), y=_pixels(y), height=_pixels(height))
         bar.set("width", _share(max(0.0, end - start)))
-        _explain(bar, tooltip)
 
     def dot(self, x: float, y: float, look: str, tooltip: str = "", radius: float = 5) -> None:
-        _explain(self._add("circle", look, cx=_share(x), cy=_pixels(y), r=_pixels(radius)), tooltip)
+        self._add("circle", look, tooltip, cx=_share(x), cy=_pixels(y), r=_pixels(radius))
 
     def text(self, x: float, y: float, words: str, look: str, shift: float = 0) -> None:
         """Write words, shifted by some pixels to stand beside a mark."""
@@ -83,8 +71,11 @@ class Picture:
     def markup(self) -> Markup:
         return Markup(ElementTree.tostring(self.root, encoding="unicode"))
 
-    def _add(self, tag: str, look: str = "", **attributes: str) -> Element:
-        return SubElement(self.root, tag, attributes | ({"class": look} if look else {}))
+    def _add(self, tag: str, look: str = "", tooltip: str = "", **attributes: str) -> Element:
+        added = SubElement(self.root, tag, attributes | ({"class": look} if look else {}))
+        if tooltip:
+            SubElement(added, "title").text = tooltip
+        return added
 
 
 def wrapped(label: str) -> list[str]:
@@ -97,15 +88,6 @@ def wrapped(label: str) -> list[str]:
     if len(lines) > MOST_LINES:
         lines = [*lines[: MOST_LINES - 1], f"{lines[MOST_LINES - 1]}…"]
     return [line if len(line) <= MOST_LETTERS + 2 else f"{line[:MOST_LETTERS]}…" for line in lines]
-
-
-def room_for(labels: Sequence[str]) -> float:
-    return max((len(line) * LETTER for label in labels for line in wrapped(label)), default=0) + 12
-
-
-def _explain(element: Element, tooltip: str) -> None:
-    if tooltip:
-        SubElement(element, "title").text = tooltip
 
 
 def _share(value: float) -> str:

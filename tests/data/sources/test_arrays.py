@@ -56,7 +56,7 @@ def test_grey_images_may_lack_the_channel(opened, shape):
 def test_pixels_are_mapped_and_not_loaded(opened):
     np.savez(NPZ, images=COLORS)
     source = opened(NPZ)
-    assert isinstance(source._images, np.memmap)
+    assert isinstance(source.images, np.memmap)
     assert np.array_equal(source.prepare(4, AS_IS).pixels, COLORS[4])  # although the unpacked file has lost its name
 
 

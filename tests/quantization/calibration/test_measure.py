@@ -68,5 +68,5 @@ def test_an_activation_that_overflows_is_named(tiny_graph):
 
 def test_inputs_of_integers_are_fed_and_have_no_range(pair_onnx, pair_feeds):
     found = measure(onnx.load(pair_onnx), [pair_feeds(2, 8, 8), pair_feeds(2, 9, 12)], bins=2048)
-    assert found.keys() == {"image", "conv", "map", "pooled", "seen", "rows", "told", "both", "scores"}
+    assert found.keys() == {"image", "conv", "map", "pooled", "seen", "rows", "looked_up", "both", "scores"}
     assert found["map"].counts.sum() == 2 * 32 * (8 * 8 + 9 * 12)
