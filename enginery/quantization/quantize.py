@@ -76,7 +76,7 @@ def quantize(
             _set_float16_scales(model.graph, constants, source)
         if precision == "fp8":
             _set_fp8_scales(model.graph, constants, read_cache(cache))
-        if precision == "int8":
+        if precision == "int8" and largest_weight < PRECISIONS["int8"].largest:
             _limit_weights(model.graph, constants, largest_weight)
         _require_usable_scales(model.graph, constants)
         return model

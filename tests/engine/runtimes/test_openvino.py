@@ -10,10 +10,9 @@ from enginery.engine.runtimes import load_runtime
 from enginery.engine.this_machine import find_cpu
 from enginery.graph.as_written import open_as_written
 from enginery.graph.read_interface import read_blueprint
+from enginery.quantization.dialect import dialect_of
 
-INSTRUCTIONS = find_cpu().capability
-# Without VNNI, an x86 CPU adds two products of eight bits in 16 bits: larger weights would saturate there.
-LARGEST_WEIGHT = 63 if "avx2" in INSTRUCTIONS and "vnni" not in INSTRUCTIONS else 127
+LARGEST_WEIGHT = dialect_of("openvino", "cpu", find_cpu().capability).largest_weight
 IMAGES = np.random.default_rng(1).normal(size=(16, 24, 1, 1)).astype(np.float32)
 
 
