@@ -35,7 +35,7 @@ def race(report: Path) -> Evidence:
         "machine": MACHINE,
         "report": report,
     }
-    command = [sys.executable, "-m", "stages.benchmark"]
+    command = [sys.executable, "-m", "stages", "benchmark"]
     for name, value in options.items():
         command += [f"--{name}", str(value)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -50,9 +50,8 @@ def prepare(project: Path) -> None:
     run(project, "git", "config", "user.name", "nights")
     run(project, "git", "config", "user.email", "nights@localhost")
     shutil.copytree(ROOT / ".dvc" / "cache", project / ".dvc" / "cache")
-    (
-        project / "dvc.lock"
-    ).unlink()  # it may name files of another machine; without it, DVC finds this one's in its cache
+    # It may name files of another machine. Without it, DVC finds this one's in its cache.
+    (project / "dvc.lock").unlink()
     shutil.rmtree(project / "history")  # these nights have no others before them
     (project / "history").mkdir()
 

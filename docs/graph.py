@@ -14,7 +14,7 @@ def drawing() -> str:
     """One node for the stages of all precisions, and no arrow that others imply: each stage needs `machine`."""
     command = ["dvc", "dag", "--mermaid", "--collapse-foreach-matrix"]
     said = subprocess.run(command, cwd=DOCUMENT.parents[1], capture_output=True, text=True, check=True).stdout
-    names = dict(re.findall(r'(node\d+)\["([^"]+)"\]', said))
+    names = dict(re.findall(r'(node\d+)\["(?:machine/dvc.yaml:)?([^"]+)"\]', said))
     graph = networkx.DiGraph((names[start], names[end]) for start, end in re.findall(r"(node\d+)-->(node\d+)", said))
     arrows = sorted(networkx.transitive_reduction(graph).edges)
     return "\n".join(["```mermaid", "flowchart LR", *(f"  {start} --> {end}" for start, end in arrows), "```", ""])

@@ -1,4 +1,4 @@
-"""The stages of dvc.yaml: each is the module of its name, with a function of that name."""
+"""The stages of dvc.yaml: each is the module of its name, with a function of that name. __main__.py runs them."""
 
 import os
 import sys

@@ -17,7 +17,6 @@ from enginery.engine.engine import open_engine
 from enginery.engine.gpu.nvml import GpuSampler
 from enginery.engine.machine import Machine
 from enginery.model.checkpoint import load_model
-from enginery.pipeline.stage import run_stage
 from enginery.speed.benchmark import RAW_COLUMNS, race_contenders, raw_rows
 from enginery.speed.contenders import onnxruntime_session, pytorch_contender, require_possible
 from enginery.speed.contention import ContentionWatch
@@ -101,7 +100,3 @@ def _contenders(
         elif model:
             found[baseline] = partial(pytorch_contender, model, baseline, here.device, blueprint.build.tf32)
     return found
-
-
-if __name__ == "__main__":
-    run_stage(benchmark)

@@ -8,7 +8,6 @@ from enginery.core.text import file_size
 from enginery.data.manifest import Manifest
 from enginery.engine.build import build_engine
 from enginery.engine.target import Target
-from enginery.pipeline.stage import run_stage
 
 
 def build(precision: str, converted: Path, target: Path, validation: Path, engine: Path) -> None:
@@ -24,7 +23,3 @@ def build(precision: str, converted: Path, target: Path, validation: Path, engin
     )
     executed = ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "known once built on a GPU"
     print(f"{precision}: {file_size(record.bytes)} in {record.build_seconds:.1f} s; compute layers: {executed}")
-
-
-if __name__ == "__main__":
-    run_stage(build)

@@ -8,7 +8,6 @@ from enginery.core.progress import progress
 from enginery.core.user_files import user_calibration
 from enginery.data.sample_set import SampleSet
 from enginery.graph.onnx_file import fixed_batch, load_graph
-from enginery.pipeline.stage import run_stage
 from enginery.quantization.calibration.cache import read_cache, write_cache
 from enginery.quantization.calibration.measure import measure
 from enginery.quantization.calibration.provenance import measured_provenance, provided_provenance
@@ -46,7 +45,3 @@ def find_ranges(
     histograms = measure(graph, batches, params.bins)
     amax = {name: choose_amax(histogram, params) for name, histogram in histograms.items()}
     return amax, {name: sketch(histogram, amax[name]) for name, histogram in histograms.items()}
-
-
-if __name__ == "__main__":
-    run_stage(calibrate)

@@ -8,7 +8,6 @@ from enginery.core.params.precisions import Keep, PrecisionParams
 from enginery.core.precisions import PRECISIONS
 from enginery.data.sample_set import SampleSet
 from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
-from enginery.pipeline.stage import run_stage
 from enginery.quantization.calibration.cache import read_cache
 from enginery.quantization.calibration.provenance import Calibration, require_match, require_tensors
 from enginery.quantization.cast import cast
@@ -50,7 +49,3 @@ def checked_ranges(precision: str, source: Path, calibrated: Path, samples: Samp
     amax = read_cache(cache)
     require_tensors(cache, amax, tensors_to_quantize(source, precision, keep, samples.sizes))
     return amax
-
-
-if __name__ == "__main__":
-    run_stage(convert)

@@ -16,7 +16,6 @@ from enginery.model.checkpoint import WEIGHTS_RECORD, load_model
 from enginery.model.export import EXPORT_LIMIT, export_model, open_exported, require_names
 from enginery.model.records import Export, Weights
 from enginery.model.source_model import GIVEN_GRAPH, open_source_model, require_runs, require_steady
-from enginery.pipeline.stage import run_stage
 
 
 def export(weights: Path, validation: Path, exported: Path) -> None:
@@ -50,7 +49,3 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
         opset = opset_of(graph)
         Export(opset=opset, nodes=count_nodes(graph), against_pytorch=worst).write(unfinished / "export.json")
     print(f"{len(graph.graph.node)} nodes, opset {opset}, error to PyTorch {worst.relative_error:.1e}")
-
-
-if __name__ == "__main__":
-    run_stage(export)

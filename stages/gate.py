@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from enginery.core.errors import EngineryError
-from enginery.pipeline.stage import run_stage
 from enginery.regression.verdict import Verdict
 
 
@@ -14,7 +13,3 @@ def gate(verdict: Path, summary: Path) -> None:
     if failures:
         raise EngineryError(f"{'; '.join(failures)}. The report is complete: see {summary}")
     print(f"within their thresholds: {', '.join(found)}")
-
-
-if __name__ == "__main__":
-    run_stage(gate)

@@ -10,7 +10,6 @@ from enginery.engine.this_machine import describe_machine
 from enginery.engine.tools import describe_tools
 from enginery.model.user_code import files_named_in, fingerprint
 from enginery.pipeline.code import code_of_stages
-from enginery.pipeline.stage import run_stage
 from enginery.quantization.dialect import dialect_of
 
 
@@ -41,7 +40,3 @@ def require_files(params: Params, models: Path, weights: Path, calibration: Path
         user_checkpoint(params.weights.source, weights)
     if params.calibration.file:
         user_calibration(params.calibration.file, calibration)
-
-
-if __name__ == "__main__":
-    run_stage(machine)

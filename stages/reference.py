@@ -12,7 +12,6 @@ from enginery.data.feeds import scores_among
 from enginery.data.sample_set import SampleSet, output_file, run_all
 from enginery.model.records import Reference
 from enginery.model.source_model import made_by, open_source_model
-from enginery.pipeline.stage import run_stage
 
 BATCH = 32
 
@@ -31,7 +30,3 @@ def reference(weights: Path, validation: Path, reference: Path) -> None:
         result.write(unfinished / "reference.json")
     right = "accuracy not measured, no labels or no scores;" if result.accuracy is None else f"{result.accuracy:.2%} of"
     print(f"{result.made_by}: {right} {result.samples} validation images")
-
-
-if __name__ == "__main__":
-    run_stage(reference)

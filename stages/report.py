@@ -5,7 +5,6 @@ from pathlib import Path
 
 from enginery.core.files import new_file, new_folder
 from enginery.core.params.all import Params
-from enginery.pipeline.stage import run_stage
 from enginery.regression.history import read_history
 from enginery.regression.measurements import Measurements
 from enginery.regression.verdict import Verdict
@@ -64,7 +63,3 @@ def report(
     chosen = recommend(findings)
     Verdict(recommended=chosen.precision if chosen else None, failures=failures).write(verdict)
     print(f"{sentence(findings).replace('*', '')}\nMore in {page}")
-
-
-if __name__ == "__main__":
-    run_stage(report)

@@ -5,7 +5,6 @@ from pathlib import Path
 from enginery.core.params.samples import SamplesParams
 from enginery.data.sources import open_source
 from enginery.data.splits import shared_images, split, write_split
-from enginery.pipeline.stage import run_stage
 
 
 def samples(data: Path, training: Path, calibration: Path, validation: Path) -> None:
@@ -20,7 +19,3 @@ def samples(data: Path, training: Path, calibration: Path, validation: Path) -> 
         print(f"{name}: {len(indices)} of {len(source)} images from {params.source}{labels}")
     if shared := shared_images(manifests):
         print(f"MIND: {shared}")
-
-
-if __name__ == "__main__":
-    run_stage(samples)

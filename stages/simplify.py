@@ -10,7 +10,6 @@ from enginery.graph.check import check_at_each_size
 from enginery.graph.onnx_file import count_nodes, load_graph, save_graph
 from enginery.graph.passes import rewrite_graph
 from enginery.graph.simplify import SIMPLIFY_LIMIT, Simplification, fold_constants, simplify_graph
-from enginery.pipeline.stage import run_stage
 
 
 def simplify(exported: Path, validation: Path, simplified: Path) -> None:
@@ -37,7 +36,3 @@ def simplify(exported: Path, validation: Path, simplified: Path) -> None:
         )
         record.write(unfinished / "simplify.json")
     print(f"{len(before.graph.node)} nodes became {len(after.graph.node)}")
-
-
-if __name__ == "__main__":
-    run_stage(simplify)

@@ -5,7 +5,6 @@ from pathlib import Path
 from enginery.core.params.inference import InferenceParams
 from enginery.data.sample_set import SampleSet
 from enginery.engine.machine import Machine
-from enginery.pipeline.stage import run_stage
 from enginery.speed.layer_times import trace_engine
 
 
@@ -22,7 +21,3 @@ def trace(precision: str, engine: Path, validation: Path, machine: Path, report:
         f"{precision}: {len(record.layers)} layers take {record.milliseconds:.3f} ms at batch {record.batch}; "
         f"the slowest, {slowest.name}, takes {slowest.milliseconds:.3f} ms"
     )
-
-
-if __name__ == "__main__":
-    run_stage(trace)

@@ -14,7 +14,6 @@ from enginery.engine.engine import open_engine
 from enginery.engine.folder import require_made_of
 from enginery.engine.machine import Machine
 from enginery.model.records import Reference
-from enginery.pipeline.stage import run_stage
 
 
 def validate(
@@ -46,7 +45,3 @@ def _accuracy(record: Validation) -> str:
     if record.engine_accuracy is None:
         return "accuracy not measured: no labels or no scores"
     return f"accuracy {record.engine_accuracy:.2%} ({record.reference} {record.reference_accuracy:.2%})"
-
-
-if __name__ == "__main__":
-    run_stage(validate)

@@ -17,7 +17,6 @@ from enginery.model.records import Weights
 from enginery.model.source_model import GIVEN_GRAPH
 from enginery.model.user_code import warn_of_unwatched_code
 from enginery.model.weights import obtain_model
-from enginery.pipeline.stage import run_stage
 
 
 def weights(data: Path, models: Path, training: Path, weights: Path) -> None:
@@ -41,7 +40,3 @@ def weights(data: Path, models: Path, training: Path, weights: Path) -> None:
         )
         record.write(unfinished / WEIGHTS_RECORD)
     print(f"{record.model}: {parameters:,} parameters, weights from {record.source}")
-
-
-if __name__ == "__main__":
-    run_stage(weights)

@@ -23,7 +23,10 @@ from enginery.engine.this_machine import describe_machine
 
 CLASSES = 16
 SIZE = 8
-SLOWEST = ("test_pipeline.py", "test_several_models.py", "test_user_models.py", "test_simulation.py", "test_bundle.py")
+SLOWEST = (
+    "test_pipeline.py", "test_user_models.py", "test_several_models.py", "test_simulation.py", "test_tensorrt_rtx.py",
+    "test_notebook.py", "test_recipes.py", "test_bundle.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items):

@@ -39,9 +39,7 @@ THEIR_OWN = (
     "artifacts/simplified/model.onnx",
     "artifacts/reference",
     "artifacts/calibrated/calibration.cache",
-    "artifacts/converted/fp32/model.onnx",
     "artifacts/converted/int8/model.onnx",
-    "artifacts/engines/fp32/engine.json",
     "artifacts/engines/int8/engine.json",
     "reports/validation/int8.json",
     "reports/benchmark/int8",
@@ -56,10 +54,9 @@ def project(tmp_path_factory):
     (project.root / "recipes/calm.yaml").write_text(RECIPE)
     points = np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)
     np.savez(project.root / "data/images/points.npz", points=points)
-    project.set(**{"precisions.fp16": None, "precisions.bf16": None})
-    for precision in ("fp32", "int8"):
-        project.set(**{f"precisions.{precision}.thresholds.{limit}": 0 for limit in ("cosine", "top1_agreement")})
-        project.set(**{f"precisions.{precision}.thresholds.relative_error": 10})
+    project.set(**{f"precisions.{name}": None for name in ("fp32", "fp16", "bf16")})
+    project.set(**{f"precisions.int8.thresholds.{limit}": 0 for limit in ("cosine", "top1_agreement")})
+    project.set(**{"precisions.int8.thresholds.relative_error": 10})
     for command in (
         ("git", "init", "--quiet"),
         ("git", "add", "."),

@@ -277,7 +277,7 @@ def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact,
     }
     options = [part for name, value in arguments.items() for part in (f"--{name}", str(value))]
     # In a process of its own: CUDA must not have started before the stage changes its settings.
-    subprocess.run([sys.executable, "-m", "stages.trace", *options], check=True)
+    subprocess.run([sys.executable, "-m", "stages", "trace", *options], check=True)
     trace = Trace.read(tmp_path / "trace.json")
     compute = min(before, milliseconds_of_compute())  # what else runs on the machine slows one of the two
     print(f"{trace.milliseconds:.3f} ms of layers, {compute:.3f} ms of compute")

@@ -16,6 +16,7 @@ from enginery.pipeline.source import KeptSources
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("enginery", "stages")
 RUNTIMES_PACKAGE = "enginery.engine.runtimes"
+RUNNER = "stages.__main__"
 MODEL_FACTORY = "enginery.model.factory"  # a stage that imports it runs the user's own code
 
 
@@ -31,7 +32,7 @@ def code_of_stages(runtimes: Collection[str], model: Mapping[str, str], root: Pa
     unused = {_module_of_runtime(name) for name in RUNTIMES} - {_module_of_runtime(name) for name in runtimes}
     with KeptSources(root / "enginery" / "__pycache__" / "sources.json") as sources:
         modules = Modules(root, unused, sources)
-        imported = {stage: modules.imported_by(f"stages.{stage}") for stage in modules.stages()}
+        imported = {stage: modules.imported_by(RUNNER, f"stages.{stage}") for stage in modules.stages()}
         return {
             stage: StageCode(
                 modules=dict(sorted(item for name in names for item in modules.digests(name).items())),
@@ -54,12 +55,12 @@ class Modules:
         self._templates: dict[Path, dict[str, str]] = {}
 
     def stages(self) -> list[str]:
-        return [name.removeprefix("stages.") for name in self._files if name.startswith("stages.")]
+        return [name.removeprefix("stages.") for name in self._files if name.startswith("stages.") and name != RUNNER]
 
-    def imported_by(self, module: str) -> set[str]:
-        """Return `module` and each module that importing it can lead to."""
+    def imported_by(self, *modules: str) -> set[str]:
+        """Return these modules and each module that importing them can lead to."""
         found: set[str] = set()
-        waiting = {module}
+        waiting = set(modules)
         while waiting:
             found |= waiting
             waiting = {name for each in waiting for name in self._imports_of(each)} - found

@@ -13,7 +13,7 @@ def run_stage(stage: Callable[..., None]) -> None:
 
     An error that a user can cause becomes one line and exit code 1: DVC stops there and keeps the other results.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m stages.{stage.__name__}", description=inspect.getdoc(stage))
+    parser = argparse.ArgumentParser(prog=f"python3 -m stages {stage.__name__}", description=inspect.getdoc(stage))
     for name, parameter in inspect.signature(stage).parameters.items():
         parser.add_argument(f"--{name.replace('_', '-')}", dest=name, type=parameter.annotation, required=True)
     arguments = vars(parser.parse_args())

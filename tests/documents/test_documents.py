@@ -24,6 +24,7 @@ from support.checkout import checkout
 from support.documents import DOCUMENTS, ROOT, anchors, blocks, commands, lines_of, links, prose
 from support.project import make_project
 from support.shell import run
+from support.small_project import planned_stages
 
 from enginery.cli.main import build_parser
 from enginery.cli.recipes import apply_recipe
@@ -34,7 +35,7 @@ from enginery.engine.build import build_engine
 from enginery.engine.target import target_of
 
 PARAMS = YAML(typ="safe").load(ROOT / "params.yaml")
-STAGES = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
+STAGES = planned_stages()
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 MADE = ("artifacts/", "bundles/", "reports/", "data/", "digits", "params.yaml")  # by the pipeline, or by the reader
 TO_RUN = ("sh", "console", "python")

@@ -9,6 +9,7 @@ import tempfile
 import pytest
 import simulated
 from simulated import bindings, cudart, nvml, surface
+from support.warm_python import warm_python
 
 ROOT = bindings.FOLDER.parents[1]
 GPU_TO_HOST = cudart.cudaMemcpyKind.cudaMemcpyDeviceToHost
@@ -16,14 +17,15 @@ HOST_TO_GPU = cudart.cudaMemcpyKind.cudaMemcpyHostToDevice
 CAPTURE = cudart.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
 
 
-def run(version, *command):
+def run(version, *arguments):
     """Run Python on the simulated machine, with folders of its own for the cache and for temporary files.
 
     The timings of a simulated GPU are useless to others, and two pytests that clean up one temporary folder may fail.
     """
     with tempfile.TemporaryDirectory() as own:
         environment = simulated.environment(version, XDG_CACHE_HOME=own, TMPDIR=own)
-        return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
+        command = [warm_python() / "python3", *arguments]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
 def output(done):

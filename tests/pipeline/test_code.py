@@ -55,7 +55,7 @@ def replace_first(one, other):
 
 
 CODE = add("print('changed')")
-ALL = {path.stem for path in (ROOT / "stages").glob("*.py") if path.stem != "__init__"}
+ALL = {path.stem for path in (ROOT / "stages").glob("*.py") if not path.stem.startswith("__")}
 OPEN_ENGINES = {"build", "validate", "benchmark", "trace", "machine"}
 
 
@@ -82,6 +82,7 @@ OPEN_ENGINES = {"build", "validate", "benchmark", "trace", "machine"}
         ("enginery/engine/runtimes/openvino.py", CODE, OPEN_ENGINES),
         ("enginery/engine/runtimes/tensorrt.py", CODE, set()),
         ("stages/gate.py", CODE, {"gate"}),
+        ("stages/__main__.py", CODE, ALL),
     ],
 )
 def test_a_change_runs_the_stages_that_import_the_file(rerun, path, change, stages):
@@ -142,6 +143,7 @@ def test_no_file_imports_in_a_way_that_reading_it_does_not_find():
         "enginery/cli/inference.py": {"the root package"},
         "enginery/engine/runtimes/tensorrt.py": {"import_module"},  # NVIDIA's library: there are two
         "enginery/model/factory.py": {"import_module"},  # the user's model, whose files StageCode.model lists
+        "stages/__main__.py": {"import_module"},  # the stage itself
     }
 
 

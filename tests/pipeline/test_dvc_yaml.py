@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 from ruamel.yaml import YAML
 from support.paths import ROOT
+from support.small_project import planned_stages
 
 from enginery.core.params.all import Section  # and with it every section
 
@@ -51,9 +52,9 @@ def path_of(entry):
 
 
 def expand():
-    """Return each stage of dvc.yaml by name; a stage that runs for each precision once for each `from`."""
+    """Return each stage of both plans by name; a stage that runs for each precision once for each `from`."""
     stages = {}
-    for name, written in read_yaml("dvc.yaml")["stages"].items():
+    for name, written in planned_stages().items():
         body = written.get("do", written)
         items = [("int8", "calibrated"), ("fp16", "simplified")] if "foreach" in written else [(None, None)]
         for key, made_from in items:
@@ -93,20 +94,20 @@ def test_the_plan_is_short_enough_to_be_read():
 
 
 def test_there_is_a_stage_for_every_file_and_a_file_for_every_stage():
-    files = {path.stem for path in (ROOT / "stages").glob("*.py") if path.stem != "__init__"}
+    files = {path.stem for path in (ROOT / "stages").glob("*.py") if not path.stem.startswith("__")}
     assert BY_FILE.keys() == files
 
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_runs_its_own_file_and_watches_the_digests_of_its_own_code_alone(name):
     stage, plain = STAGES[name], name.partition("@")[0]
-    assert stage.cmd.startswith(f"python3 -m stages.{plain} ")
+    assert stage.cmd.startswith(f"python3 -m stages {plain} ")
     code = [path for path in stage.deps if path.startswith(("enginery", "stages", "artifacts/code"))]
     assert code == ([] if plain == "machine" else [f"artifacts/code/{plain}.json"])
 
 
 def test_the_code_of_all_stages_is_written_by_the_stage_that_always_runs():
-    machine = read_yaml("dvc.yaml")["stages"]["machine"]
+    machine = planned_stages()["machine"]
     assert machine["always_changed"]
     assert "artifacts/code" in STAGES["machine"].outs
     assert STAGES["machine"].params == ()  # it reads all, whatever changed

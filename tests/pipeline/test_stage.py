@@ -72,7 +72,7 @@ def test_a_stage_on_bad_parameters_prints_one_line_and_exits_with_1(tmp_path):
     (tmp_path / "params.yaml").write_text("samples: [\n")
     outs = ["--data", "data", "--training", "t", "--calibration", "c", "--validation", "v"]
     child = subprocess.run(
-        [sys.executable, "-m", "stages.samples", *outs],
+        [sys.executable, "-m", "stages", "samples", *outs],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,

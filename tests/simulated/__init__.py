@@ -1,6 +1,6 @@
 """A machine with an NVIDIA GPU and TensorRT, simulated: what makes CUDA memory, streams and engines easy to get wrong.
 
-`environment` makes any `python -m stages.x` process see it: TensorRT's Python classes behave as described by NVIDIA's
+`environment` makes any `python3 -m stages X` process see it: TensorRT's Python classes behave as described by NVIDIA's
 real bindings (bindings.py, surface.py, tensorrt.py), device memory is host memory (cudart.py), NVML shows one GPU
 (nvml.py), and PyTorch takes its CPU for a GPU (torch_cuda.py). Nothing of it says how fast or how exact a GPU is.
 
@@ -39,6 +39,10 @@ def failing(what: str) -> bool:
 def install() -> None:
     """Let all imports from now on find the simulation in place of the real modules."""
     sys.meta_path.insert(0, _Finder())
+    for name in MODULES.keys() & sys.modules.keys():
+        _forget(name)
+    if "torch" in sys.modules:
+        importlib.import_module(f"{__name__}.torch_cuda").install()
 
 
 def real_module(name: str) -> ModuleType:
@@ -48,11 +52,15 @@ def real_module(name: str) -> ModuleType:
     module = importlib.import_module(name)
     sys.meta_path[:0] = simulating
     if simulating:
-        del sys.modules[name]
-        package, _, attribute = name.rpartition(".")
-        if package:
-            delattr(sys.modules[package], attribute)
+        _forget(name)
     return module
+
+
+def _forget(name: str) -> None:
+    del sys.modules[name]
+    package, _, attribute = name.rpartition(".")
+    if package:
+        delattr(sys.modules[package], attribute)
 
 
 class _Finder(MetaPathFinder, Loader):

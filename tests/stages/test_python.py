@@ -9,7 +9,7 @@ import pytest
 from support.paths import ROOT
 
 ADVICE = "Enginery's packages are not in this Python: run `make repro`, or `source .venv/bin/activate` first\n"
-GATE = ("-m", "stages.gate", "--verdict", "verdict.json", "--summary", "summary.md")
+GATE = ("-m", "stages", "gate", "--verdict", "verdict.json", "--summary", "summary.md")
 
 
 @pytest.fixture(scope="session")

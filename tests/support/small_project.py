@@ -2,7 +2,6 @@
 
 import runpy
 import shlex
-import sys
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -12,6 +11,7 @@ from enginery.cli.recipes import apply_recipe
 from enginery.engine.record import EngineRecord
 from enginery.regression.verdict import Verdict
 from support.checkout import checkout
+from support.paths import ROOT
 
 PRECISION = "int8"  # its chain is the longest: other precisions have the same chain without calibration
 STAGES = ("machine", "samples", "weights", "export", "simplify", "reference", "calibrate")
@@ -42,18 +42,23 @@ def lay_over(*recipes):
         apply_recipe(Path("recipe.yaml"))
 
 
+def planned_stages():
+    """Return each stage of both plans by name, as it is written."""
+    plans = (YAML(typ="safe").load(ROOT / plan) for plan in ("machine/dvc.yaml", "dvc.yaml"))
+    return {name: stage for plan in plans for name, stage in plan["stages"].items()}
+
+
 def run_stages(monkeypatch, *stages, only=PRECISION):
     """Run stages as dvc.yaml calls them, but in one process, as importing PyTorch for each would take longest."""
-    written = YAML(typ="safe").load(Path("dvc.yaml"))["stages"]
+    written = planned_stages()
     precision = YAML(typ="safe").load(Path("params.yaml"))["precisions"][only]
     for stage in stages:
         command = written[stage].get("do", written[stage])["cmd"]
         command = command.replace("${key}", only).replace("${item.from}", precision["from"])
-        program, option, module, *arguments = shlex.split(command)
-        assert (program, option) == ("python3", "-m")
-        monkeypatch.setattr("sys.argv", [module, *arguments])
-        monkeypatch.delitem(sys.modules, module, raising=False)  # other tests import it, which runpy warns of
-        runpy.run_module(module, run_name="__main__")
+        program, option, package, *arguments = shlex.split(command)
+        assert (program, option, package) == ("python3", "-m", "stages")
+        monkeypatch.setattr("sys.argv", [package, *arguments])
+        runpy.run_module("stages", run_name="__main__")
 
 
 def run_pipeline(monkeypatch, only=PRECISION):

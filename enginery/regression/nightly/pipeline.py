@@ -15,7 +15,7 @@ from enginery.regression.nightly.judgement import Found
 from enginery.regression.speed_change import SpeedChanges
 from enginery.regression.verdict import Verdict
 
-WRITTEN_BY_A_RUN = (":!reports", ":!history", ":!dvc.lock")
+WRITTEN_BY_A_RUN = (":!reports", ":!history", ":!dvc.lock", ":!machine/dvc.lock")
 MEASURED = ("validate", "benchmark")  # the stages that measure this machine, even if no file has changed
 
 
