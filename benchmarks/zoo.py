@@ -60,7 +60,7 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str) -> Non
     from enginery.core.params.all import Params
     from enginery.engine.this_machine import find_cpu
 
-    where = f"{find_cpu().name}, {usable_cores()} cores, PyTorch {torch.__version__}"
+    where = f"{find_cpu().device_name}, {usable_cores()} cores, PyTorch {torch.__version__}"
     row: Row = {"model": name, "where": where, "precisions": {}, "nvidia": {}, "seconds": {}}
 
     def step(what: str, call: Callable[[], object]) -> object:

@@ -1,5 +1,6 @@
 """Convert the simplified graph to one precision: copy it for fp32, cast it for fp16 and bf16, else quantize it."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from enginery.quantization.cast import cast
 from enginery.quantization.conversion import Conversion, require_kept_exist
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.quantize import nodes_with_tiny_inputs, quantize, tensors_to_quantize
+from enginery.quantization.structure import nodes_beyond_int8
+
+TINY_SCALE = "it cannot hold the scale of what the node reads"
 
 
 def convert(
@@ -30,12 +34,18 @@ def convert(
         elif not PRECISIONS[precision].is_quantized:
             save_graph(cast(source, precision, keep, samples.sizes), target)
         else:
-            amax = checked_ranges(precision, source, made_from, samples, keep)
-            wanted = Dialect.read(dialect)
+            wanted, calibrated = Dialect.read(dialect), Calibration.read(made_from / "calibration.json")
             rest = wanted.rest if keep.rest == "auto" else keep.rest
-            save_graph(quantize(source, precision, amax, keep, rest, samples.sizes, wanted.largest_weight), target)
-            for name in nodes_with_tiny_inputs(source, precision, amax, rest):
-                print(f"{precision}: {name} stays in {rest}, which cannot hold the scale of what it reads")
+            beyond = nodes_beyond_int8(load_graph(source), calibrated.amax)
+            keep = keep.model_copy(update={"nodes": (*keep.nodes, *map(re.escape, beyond))})
+            amax = checked_ranges(precision, source, made_from, samples, keep)
+            unsigned = calibrated.never_negative if wanted.unsigned else ()
+            save_graph(
+                quantize(source, precision, amax, keep, rest, samples.sizes, wanted.largest_weight, unsigned), target
+            )
+            tiny = dict.fromkeys(nodes_with_tiny_inputs(source, precision, amax, rest), TINY_SCALE)
+            for name, why in (beyond | tiny).items():
+                print(f"{precision}: {name} stays in {rest}: {why}")
         graph = load_graph(target)
         record = Conversion(precision=precision, opset=opset_of(graph), nodes=count_nodes(graph))
         record.write(unfinished / "convert.json")

@@ -1,10 +1,9 @@
 """The facts that a bundle's pages state, gathered from the engine's record and the report."""
 
-import importlib.metadata
 from collections.abc import Mapping
 
 from enginery.bundle.gate import Passed
-from enginery.bundle.licences import LICENCE, about_data, about_model, about_weights, licence_of
+from enginery.bundle.licences import DATA, LICENCE, WEIGHTS, about_model, licence_of, terms_of
 from enginery.bundle.triton import BACKENDS
 from enginery.core.params.all import Params
 from enginery.core.params.model import NO_SCORES
@@ -13,6 +12,7 @@ from enginery.data.feeds import BATCH
 from enginery.engine.description import where
 from enginery.engine.folder import REPRODUCE
 from enginery.engine.record import EngineRecord
+from enginery.engine.tools import installed_version
 from enginery.report.tables import RUNS_FOR_P99
 from enginery.speed.records import ENGINE
 
@@ -52,12 +52,10 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         "requirements": requirements(record),
         **(example_facts(record) if has_example(record) else {}),
         "about_model": about_model(params),
-        "about_weights": about_weights(params),
-        "about_data": about_data(params),
-        "runtime_licence": licence_of(*RUNTIMES[target.runtime].distributions),
-        "cuda_licence": licence_of("cuda-bindings"),
-        "numpy_licence": licence_of("numpy"),
-        "pillow_licence": licence_of("pillow"),
+        "about_weights": terms_of(params.weights.source, WEIGHTS),
+        "about_data": terms_of(params.samples.source, DATA),
+        "distributions": RUNTIMES[target.runtime].distributions,
+        "licence_of": licence_of,
         "enginery_licence": LICENCE,
     }
 
@@ -87,14 +85,7 @@ def requirements(record: EngineRecord) -> list[str]:
     """Return what the example needs: the runtime in the engine's version, other packages in those tried here."""
     target = record.target
     distributions = RUNTIMES[target.runtime].distributions
-    name = next((name for name in distributions if _version(name)), distributions[0])
+    name = next(filter(installed_version, distributions), distributions[0])
     others = ["numpy", "pillow", *(["cuda-bindings"] if RUNTIMES[target.runtime].is_tensorrt else [])]
-    tried = [f"{other}=={_version(other)}" if _version(other) else other for other in others]
+    tried = [f"{other}=={version}" if (version := installed_version(other)) else other for other in others]
     return [f"{name}=={target.runtime_version}", *tried]
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None

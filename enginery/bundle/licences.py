@@ -1,7 +1,7 @@
 """The licences of the parts of a bundle, as far as they are known; where they are not, the text says so."""
 
 import importlib.metadata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import enginery
@@ -66,11 +66,6 @@ def about_model(params: Params) -> str:
     return f"{source} of torchvision: {licence_of('torchvision')}"
 
 
-def about_weights(params: Params) -> str:
-    source = params.weights.source
-    return WEIGHTS.get(source, f"your own, {source}: under the terms under which you have them")
-
-
-def about_data(params: Params) -> str:
-    source = params.samples.source
-    return DATA.get(source, f"your own, {source}: under the terms under which you have them")
+def terms_of(source: str, known: Mapping[str, str]) -> str:
+    """Return the known terms of weights or data, or say that they are the user's own."""
+    return known.get(source, f"your own, {source}: under the terms under which you have them")

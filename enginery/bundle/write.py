@@ -32,7 +32,6 @@ class Bundle(Record):
 
 
 def write_bundle(precision: str, out: Path | None, artifacts: Path, reports: Path) -> Path:
-    """Make the bundle, and return its folder."""
     passed, params = require_passed(precision, artifacts, reports), Params.read()
     model = f"{name_of(params)}-{precision}"
     folder = out or BUNDLES / model

@@ -72,21 +72,16 @@ class SampleSet:
         return dict(zip(("height", "width"), how.crop, strict=True)) if how else {}
 
     def read_at(self, indices: NDArray[np.int64]) -> Feeds:
-        """Return samples as the model takes them, by the names of its inputs.
-
-        The files are mapped anew each time: what was read through a map counts as memory of the process until the map
-        is closed.
-        """
+        """Return samples as the model takes them, by the names of its inputs."""
         how = self.manifest.preprocessing
-        arrays = {name: np.load(self.folder / file, mmap_mode="r")[indices] for name, file in self._files.items()}
+        arrays = {name: array[indices] for name, array in self._mapped_anew().items()}
         return {name: normalize(array, how) for name, array in arrays.items()} if how else arrays
 
     def cycled(self, count: int) -> Feeds:
         """Return `count` samples from the start. A smaller set is repeated, and an empty one gives zeros."""
         if len(self):
             return self.read_at(np.arange(count) % len(self))
-        arrays = {name: np.load(self.folder / file, mmap_mode="r") for name, file in self._files.items()}
-        dtype = np.float32 if self.manifest.preprocessing else None
+        dtype, arrays = np.float32 if self.manifest.preprocessing else None, self._mapped_anew()
         return {name: np.zeros((count, *array.shape[1:]), dtype or array.dtype) for name, array in arrays.items()}
 
     def batches(self, size: int, whole: bool = False) -> Iterator[Feeds]:
@@ -95,9 +90,10 @@ class SampleSet:
             stop = start + size if whole else min(start + size, len(self))
             yield self.read_at(np.arange(start, stop) % len(self))
 
-    @property
-    def _files(self) -> dict[str, str]:
-        return {name: input_file(index) for index, name in enumerate(self.manifest.inputs)}
+    def _mapped_anew(self) -> dict[str, NDArray[Any]]:
+        """Map the files: what was read through a map counts as memory of the process until the map is closed."""
+        files = {name: self.folder / input_file(index) for index, name in enumerate(self.manifest.inputs)}
+        return {name: np.load(file, mmap_mode="r") for name, file in files.items()}
 
 
 def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:

@@ -15,7 +15,6 @@ from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import Arrays, Session, load_runtime
 from enginery.engine.target import require_fits
 from enginery.engine.this_machine import describe_machine
-from enginery.graph.interface import TensorSpec
 
 
 def open_engine(folder: Path, machine: Machine | None, inference: InferenceParams) -> "Engine":
@@ -41,21 +40,9 @@ class Engine(AbstractContextManager["Engine"]):
     """An open engine. It checks each input first, so that an error names the tensor and the limit."""
 
     def __init__(self, record: EngineRecord, session: Session) -> None:
-        self.record = record
-        self._session = session
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return self.record.interface.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        return self.record.interface.outputs
-
-    @property
-    def replays(self) -> bool:
-        """Whether its work is launched as one CUDA graph."""
-        return self._session.replays
+        self.record, self._session = record, session
+        self.inputs, self.outputs = record.interface.inputs, record.interface.outputs
+        self.replays = session.replays  # whether its work is launched as one CUDA graph
 
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         """Return the outputs by name, for inputs by name: arrays with the batch as their first axis."""

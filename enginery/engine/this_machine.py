@@ -12,7 +12,7 @@ from enginery.engine.machine import Machine
 from enginery.engine.runtimes import load_runtime
 
 GPU_RUNTIMES: tuple[RuntimeName, ...] = ("tensorrt", "onnxruntime")  # for runtime: auto, the preferred one first
-WITHOUT_GPU = Hardware(name="a machine without a GPU", capability="", driver="", cuda="")
+WITHOUT_GPU = Hardware(device_name="a machine without a GPU", capability="", driver="", cuda="")
 INSTRUCTION_SETS = (
     "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16", "amx_int8",
     "asimd", "asimddp", "bf16", "i8mm", "sve",
@@ -31,10 +31,7 @@ def describe_machine(wanted: str) -> Machine:
         runtime=name,
         runtime_version=runtime.version(),
         device=device,
-        device_name=hardware.name,
-        capability=hardware.capability,
-        driver=hardware.driver,
-        cuda=hardware.cuda,
+        **hardware._asdict(),
         cores=usable_cores(),
         operating_system=f"{platform.system()} {platform.machine()}",
     )

@@ -19,8 +19,12 @@ TOOLS = (
 
 
 def describe_tools() -> Tools:
-    versions = {}
-    for tool in TOOLS:
+    return Tools(versions={tool: version for tool in TOOLS if (version := installed_version(tool))})
+
+
+def installed_version(*distributions: str) -> str | None:
+    """Return the version of the first of these distributions that is installed."""
+    for name in distributions:
         with suppress(importlib.metadata.PackageNotFoundError):
-            versions[tool] = importlib.metadata.version(tool)
-    return Tools(versions=versions)
+            return importlib.metadata.version(name)
+    return None

@@ -62,7 +62,4 @@ def _require_fitting(tensor: onnx.ValueInfoProto, sample: NDArray[Any], what: st
 
 
 def _set_size(size: onnx.TensorShapeProto.Dimension, ours: str | int) -> None:
-    if isinstance(ours, str):
-        size.dim_param = ours
-    else:
-        size.dim_value = ours
+    setattr(size, "dim_param" if isinstance(ours, str) else "dim_value", ours)

@@ -131,6 +131,4 @@ def _fit_last_layer(head: nn.Linear | nn.Conv2d, features: torch.Tensor, labels:
 def _shuffled_batches(total: int, batch: int, epochs: int) -> Iterator[torch.Tensor]:
     """Yield the indices of whole batches only, since BatchNorm cannot learn from a batch of one."""
     for _ in range(epochs):
-        order = torch.randperm(total)
-        for start in range(0, total - batch + 1, batch):
-            yield order[start : start + batch]
+        yield from torch.randperm(total)[: total - total % batch].split(batch)

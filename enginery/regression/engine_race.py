@@ -24,7 +24,7 @@ from enginery.engine.target import require_fits
 from enginery.engine.this_machine import describe_machine
 from enginery.regression.changes import SIDE_BY_SIDE
 from enginery.regression.speed_change import SpeedChange, SpeedChanges, combine, standard_error
-from enginery.speed.timing import Contender, Round, median_interval, median_seconds, race
+from enginery.speed.timing import Contender, Round, Timings, median_interval, median_seconds, race
 
 BEFORE, AFTER = "before", "after"
 # One engine that is opened twice in a process is up to 3 % faster in one copy than in the other for as long as both are
@@ -71,10 +71,19 @@ def race_sides(sides: Mapping[str, Open], samples: SampleSet, params: BenchmarkP
     """Run laps in pairs until the standard error is small, or MOST_LAPS."""
     rng = np.random.default_rng(params.seed)
     rounds: dict[int, list[Round]] = {batch: [] for batch in params.batches}
+
+    def run_lap(order: Sequence[str]) -> list[Timings]:
+        """Time one lap at each batch size. The machine pace is ignored: it is the same for both sides."""
+        # In FEWEST_LAPS together each side gets `benchmark.seconds` at each batch size.
+        seconds = params.seconds * len(sides) / len(order) / FEWEST_LAPS
+        with ExitStack() as opened:
+            binds = {f"{side} {number}": opened.enter_context(sides[side]()) for number, side in enumerate(order)}
+            points = [{name: bind(samples.cycled(batch)) for name, bind in binds.items()} for batch in params.batches]
+            return race(points, seconds, lambda: 0.0, rng, label)
+
     for lap in range(MOST_LAPS):
-        in_lap = _run_lap(OPENING_ORDERS[lap % 2], sides, samples, params, rng, label)
-        for batch, new in zip(rounds, in_lap, strict=True):
-            rounds[batch] += new
+        for batch, timings in zip(rounds, run_lap(OPENING_ORDERS[lap % 2]), strict=True):
+            rounds[batch] += timings.rounds
         if lap + 1 >= FEWEST_LAPS and lap % 2:
             changes = [_speed_change(batch, known, params.confidence, rng) for batch, known in rounds.items()]
             if combine(changes).error <= SMALL_ERROR:
@@ -84,23 +93,6 @@ def race_sides(sides: Mapping[str, Open], samples: SampleSet, params: BenchmarkP
         f"{SIDE_BY_SIDE}, batch {each.batch}": each._replace(error=math.hypot(each.error, noise), shared=noise)
         for each in changes
     }
-
-
-def _run_lap(
-    order: Sequence[str],
-    sides: Mapping[str, Open],
-    samples: SampleSet,
-    params: BenchmarkParams,
-    rng: np.random.Generator,
-    label: str,
-) -> list[Sequence[Round]]:
-    """Return the rounds of one lap for each batch size. The machine pace is ignored: it is the same for both sides."""
-    # In FEWEST_LAPS together each side gets `benchmark.seconds` at each batch size.
-    seconds = params.seconds * len(sides) / len(order) / FEWEST_LAPS
-    with ExitStack() as opened:
-        binds = {f"{side} {number}": opened.enter_context(sides[side]()) for number, side in enumerate(order)}
-        points = [{name: bind(samples.cycled(batch)) for name, bind in binds.items()} for batch in params.batches]
-        return [timings.rounds for timings in race(points, seconds, lambda: 0.0, rng, label)]
 
 
 def _speed_change(batch: int, rounds: Sequence[Round], confidence: float, rng: np.random.Generator) -> SpeedChange:

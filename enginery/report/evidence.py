@@ -86,6 +86,10 @@ class Findings:
         optimum = self.precisions[0].engine.profile.batch.opt
         return optimum if optimum in self.batches else max(self.batches)
 
+    def quoted(self, entry: Evidence) -> Ratio:
+        """Return the ratio at which the speed of a precision is quoted: to the first baseline."""
+        return entry.ratio(self.tuned_batch, self.baselines[0])
+
 
 def gather_findings(
     precisions: Sequence[str], engines: Path, validation: Path, benchmark: Path, trace: Path, machine: Path

@@ -56,11 +56,8 @@ def losses(found: Comparison, whole: float) -> list[Pair]:
 
 
 def _by_name(layers: Sequence[LayerTime]) -> dict[str, LayerTime]:
-    found: dict[str, LayerTime] = {}
-    for layer in layers:
-        for name in node_names(layer):
-            found.setdefault(name, layer)
-    return found
+    """Return the first layer that has each name."""
+    return {name: layer for layer in reversed(layers) for name in node_names(layer)}
 
 
 def _first_namesake(layer: LayerTime, by_name: Mapping[str, LayerTime]) -> LayerTime | None:

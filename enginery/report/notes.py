@@ -42,7 +42,7 @@ def noise_by_batch(findings: Findings) -> list[Note]:
 
 def noisy_as_quoted(findings: Findings, entry: Evidence) -> bool:
     """Tell whether the quoted speed of a precision, on which the verdict rests, is noisy."""
-    return bool(reasons(findings, entry, entry.ratio(findings.tuned_batch, findings.baselines[0])))
+    return bool(reasons(findings, entry, findings.quoted(entry)))
 
 
 def _on_the_reference(made_by: str) -> list[Note]:

@@ -23,7 +23,7 @@ def _why_not(entry: Evidence, named: Evidence, rule: MustPay, findings: Findings
         return f"none of it was executed in {entry.precision}, so it cannot be as fast as must_pay asks"
     rival = _rival(named, findings)
     # Ratios to PyTorch are compared, not milliseconds, because engine and PyTorch were timed in turns.
-    gain = _speed(entry, findings) / _speed(rival, findings)
+    gain = findings.quoted(entry).median / findings.quoted(rival).median
     if gain >= rule.times:
         return None
     asked = f"at batch {findings.tuned_batch}, but must_pay asks for {rule.times:g}"
@@ -33,17 +33,13 @@ def _why_not(entry: Evidence, named: Evidence, rule: MustPay, findings: Findings
     )
 
 
-def _speed(entry: Evidence, findings: Findings) -> float:
-    return entry.ratio(findings.tuned_batch, findings.baselines[0]).median
-
-
 def _rival(named: Evidence, findings: Findings) -> Evidence:
     """Return the precision to beat: the named one, or the fastest real one if the named one ran as another type."""
     if named.engine.runs_its_precision:
         return named
     # To beat only a slow stand-in would be no gain over the engines that there are.
     real = [one for one in findings.precisions if one.precision not in QUANTIZED and one.engine.runs_its_precision]
-    return max([named, *real], key=lambda entry: _speed(entry, findings))
+    return max([named, *real], key=lambda entry: findings.quoted(entry).median)
 
 
 def _rival_title(named: Evidence, rival: Evidence) -> str:
@@ -63,7 +59,6 @@ def _layers_not_as_asked(entry: Evidence) -> str:
 
 def _doubt(entry: Evidence, rival: Evidence, findings: Findings) -> str:
     """Return a warning if the ratios are noisy. The precision fails all the same: its gain is not proved."""
-    batch, baseline = findings.tuned_batch, findings.baselines[0]
-    found = {one.precision: reasons(findings, one, one.ratio(batch, baseline)) for one in (entry, rival)}
+    found = {one.precision: reasons(findings, one, findings.quoted(one)) for one in (entry, rival)}
     noise = "; ".join(f"{name}: {why[0]}" for name, why in found.items() if why)
     return f". This rests on noisy ratios ({noise}): measure again" if noise else ""

@@ -227,15 +227,14 @@ def latency_rows(findings: Findings) -> pd.DataFrame:
 
 def tradeoff_rows(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> pd.DataFrame:
     """Return a row for each precision, for plots: its error and its speed."""
-    batch, baseline = findings.tuned_batch, findings.baselines[0]
     return pd.DataFrame(
         {
             "precision": entry.precision,
             "accuracy": entry.validation.engine_accuracy,
             "relative_error": entry.validation.engine_against_pytorch.relative,
-            "speedup": entry.ratio(batch, baseline).median,
-            "speedup_low": entry.ratio(batch, baseline).low,
-            "speedup_high": entry.ratio(batch, baseline).high,
+            "speedup": findings.quoted(entry).median,
+            "speedup_low": findings.quoted(entry).low,
+            "speedup_high": findings.quoted(entry).high,
             "verdict": verdict_on(entry, failures),
         }
         for entry in findings.precisions

@@ -25,17 +25,12 @@ def trend_rows(histories: Sequence[History]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "setting": history.setting.title,
-            "date": night.date,
-            "revision": night.revision,
-            "precision": night.precision,
+            **night.model_dump(include={"date", "revision", "precision", "accuracy", "relative_error", "kept"}),
             "speedup": night.speed(),
             "speedup_low": night.speed("low"),
             "speedup_high": night.speed("high"),
-            "accuracy": night.accuracy,
-            "relative_error": night.relative_error,
             "engine_mb": night.engine_bytes / 1e6,
             "verdict": night.verdict,
-            "kept": night.kept,
         }
         for history in histories
         for night in sorted(history.nights(), key=lambda night: night.date)

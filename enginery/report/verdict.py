@@ -37,7 +37,7 @@ def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
 
 def doubts(findings: Findings, chosen: Evidence) -> list[str]:
     """Return why to measure again before believing the recommendation."""
-    found = reasons(findings, chosen, chosen.ratio(findings.tuned_batch, findings.baselines[0]))
+    found = reasons(findings, chosen, findings.quoted(chosen))
     best = chosen.latency(findings.tuned_batch).p50
     for precision, times in slowdowns(findings).items():
         entry = next(entry for entry in findings.precisions if entry.precision == precision)
@@ -50,21 +50,20 @@ def is_certain(findings: Findings, chosen: Evidence) -> bool:
     """Tell whether the choice holds: there are no doubts, or it wins by more than a bad machine can explain."""
     if not doubts(findings, chosen):
         return True
-    batch, baseline = findings.tuned_batch, findings.baselines[0]
-    others = [entry.ratio(batch, baseline).median for entry in shippable(findings) if entry is not chosen]
-    return all(chosen.ratio(batch, baseline).median > LARGEST_MACHINE_EFFECT * other for other in others)
+    others = [findings.quoted(entry).median for entry in shippable(findings) if entry is not chosen]
+    return all(findings.quoted(chosen).median > LARGEST_MACHINE_EFFECT * other for other in others)
 
 
 def why(findings: Findings, chosen: Evidence) -> str:
     """Say what sets the choice apart from the other precisions that may be shipped."""
-    batch, baseline = findings.tuned_batch, findings.baselines[0]
+    batch = findings.tuned_batch
     others = [entry for entry in shippable(findings) if entry is not chosen]
     if not others:
         return "It is the only precision that stayed within its thresholds and did not run as another type."
     nearest = min(others, key=lambda entry: entry.latency(batch).p50)
     if nearest.latency(batch).p50 <= chosen.latency(batch).p50:
         return f"{nearest.precision} is as fast, and {chosen.precision} is closer to PyTorch."
-    gain = chosen.ratio(batch, baseline).median / nearest.ratio(batch, baseline).median
+    gain = findings.quoted(chosen).median / findings.quoted(nearest).median
     of_all = f"It is the fastest of the {len(others) + 1} precisions that may be shipped"
     return f"{of_all}, {gain:.2f} times as fast as the next, {nearest.precision}."
 
@@ -82,7 +81,7 @@ def sentence(findings: Findings) -> str:
     if not (chosen := recommend(findings)):
         return "**Ship none of them:** no precision stayed within its thresholds."
     baseline, batch = findings.baselines[0], findings.tuned_batch
-    ratio, validation, engine = chosen.ratio(batch, baseline), chosen.validation, chosen.engine
+    ratio, validation, engine = findings.quoted(chosen), chosen.validation, chosen.engine
     found, opening, closing = "; ".join(doubts(findings, chosen)), f"**Ship {chosen.precision}:**", ""
     if not is_certain(findings, chosen):
         opening = (

@@ -2,8 +2,8 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import NamedTuple
@@ -84,7 +84,9 @@ def race(
         return [number for number, missing in enumerate(rounds_missing(done, wanted)) if missing]
 
     with ExitStack() as opened:
-        opened.enter_context(_no_garbage_collection())
+        if gc.isenabled():
+            opened.callback(gc.enable)
+            gc.disable()
         for watch in watches:
             opened.enter_context(watch)
         rounds_left = progress(iter(unfinished, []), label, lambda: max(rounds_missing(done, wanted)), "rounds")
@@ -100,17 +102,6 @@ def rounds_missing(done: Sequence[Sequence[Round]], wanted: Sequence[int]) -> li
     best = min((each.pace for rounds in done for each in rounds), default=0.0)
     counts = [(len(Timings(rounds).at_pace(best).rounds), len(rounds)) for rounds in done]
     return [max(0, min(want - good, 2 * want - ran)) for want, (good, ran) in zip(wanted, counts, strict=True)]
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def warm_up(contender: Contender, most_seconds: float) -> WarmUp:

@@ -169,7 +169,7 @@ def test_the_repositorys_own_parameters_load():
             {"samples.preprocessing.std": [1, float("nan"), 1]},
             "samples.preprocessing.std.1: input should be a finite number, got nan",
         ),
-        ({"calibration.method": "entrpy"}, "calibration.method: input should be 'max', "),
+        ({"calibration.method": "entrpy"}, "calibration.method: input should be 'auto', 'max', "),
         ({"calibration.bins": 128}, "calibration.bins: input should be greater than or equal to 2048, got 128"),
         ({"precisions.int8.thresholds.cosine": 1.5}, "precisions.int8.thresholds.cosine: input should be less than"),
         ({"precisions.int8.keep.op_types": "Conv"}, "precisions.int8.keep.op_types: input should be a list"),

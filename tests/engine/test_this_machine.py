@@ -27,7 +27,7 @@ def without_gpu(monkeypatch):
 
 def test_auto_is_openvino_without_a_gpu(without_gpu):
     here = describe_machine("auto")
-    assert (here.runtime, here.device, here.device_name) == ("openvino", "cpu", find_cpu().name)
+    assert (here.runtime, here.device, here.device_name) == ("openvino", "cpu", find_cpu().device_name)
 
 
 def test_auto_is_onnxruntime_on_a_gpu(with_gpu):

@@ -73,6 +73,7 @@ def serve(folder: Path) -> None:
                 run(connection, str(folder / "python3"))
             connection.close()
     shutil.rmtree(folder)
+    os._exit(0)  # at once: libraries report leaks at an ordinary end
 
 
 def run(connection: socket.socket, client: str) -> None:

@@ -38,13 +38,13 @@ def examine_machine() -> list[Check]:
 def examine_cpu() -> Check:
     cpu, usable, shown = find_cpu(), usable_cores(), len(os.sched_getaffinity(0))
     cores = f"{usable} cores" if usable == shown else f"{usable} of {shown} cores by a CPU quota"
-    return Check("CPU", State.FINE, f"{cpu.name}, {cores}, {cpu.capability}")
+    return Check("CPU", State.FINE, f"{cpu.device_name}, {cores}, {cpu.capability}")
 
 
 def examine_gpu() -> Check:
     if gpu := find_gpu():
         able = f"compute capability {gpu.capability}, driver {gpu.driver} for CUDA up to {gpu.cuda}"
-        return Check("GPU", State.FINE, f"{gpu.name}, {able}")
+        return Check("GPU", State.FINE, f"{gpu.device_name}, {able}")
     reason = why_no_gpu() or NO_GPU
     return Check("GPU", State.FINE if reason == NO_GPU else State.NOTE, reason)
 

@@ -1,10 +1,12 @@
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
 from enginery.core.params.section import Section
 
-Method = Literal["max", "percentile", "entropy", "mse"]
+Method = Literal["auto", "max", "percentile", "entropy", "mse"]
+AUTO = "auto"  # for each tensor the one of the others that costs the outputs least
+METHODS: tuple[str, ...] = tuple(method for method in get_args(Method) if method != AUTO)
 
 
 class CalibrationParams(Section, place="calibration"):

@@ -120,14 +120,10 @@ def require_driver() -> None:
         raise EngineryError(_too_old(supported, needed))
 
 
-def has_device() -> bool:
-    """Tell whether CUDA sees a GPU. CUDA_VISIBLE_DEVICES may hide all of them."""
-    status, count = _cudart().cudaGetDeviceCount()
-    if status == type(status).cudaErrorNoDevice:
-        return False
-    if int(status):
-        raise EngineryError(_sentence("cudaGetDeviceCount", status))
-    return bool(count)
+def require_device() -> None:
+    """Refuse to go on where CUDA sees no GPU. CUDA_VISIBLE_DEVICES may hide all of them."""
+    if not _call("cudaGetDeviceCount"):
+        raise EngineryError(NO_DEVICE)
 
 
 def device_name() -> str:

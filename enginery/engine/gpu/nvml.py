@@ -12,7 +12,7 @@ import pynvml
 
 from enginery.core.errors import EngineryError
 from enginery.engine.gpu.conditions import GpuConditions
-from enginery.engine.gpu.cuda import NO_DEVICE, bus_address, device_name, has_device, require_driver
+from enginery.engine.gpu.cuda import bus_address, device_name, require_device, require_driver
 
 NO_GPU = "this machine shows no NVIDIA GPU"
 SECONDS_BETWEEN_SAMPLES = 0.2
@@ -26,7 +26,7 @@ THROTTLE_REASONS = {  # why a GPU runs below its clocks. Idling is left out, sin
 
 
 class Hardware(NamedTuple):
-    name: str
+    device_name: str
     capability: str
     driver: str
     cuda: str
@@ -57,8 +57,7 @@ def why_no_gpu() -> str | None:
     try:
         pynvml.nvmlInit()
         require_driver()
-        if not has_device():
-            return NO_DEVICE
+        require_device()
         _handle()
     except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
         return NO_GPU

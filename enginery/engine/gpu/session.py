@@ -34,8 +34,6 @@ class Executor(Protocol):
 
 
 class DeviceSession:
-    """A loaded engine on a GPU."""
-
     def __init__(self, stream: Stream, executor: Executor, blueprint: Blueprint, replay: bool) -> None:
         """Allocate memory for the largest sizes. With `replay`, the work of each shape is captured into a graph."""
         self.replays = replay or executor.replays

@@ -2,7 +2,6 @@
 optimizer, which fuses for the provider and the processor at hand."""
 
 import ctypes
-import importlib.metadata
 import json
 import os
 import tempfile
@@ -24,6 +23,7 @@ from enginery.engine.gpu.session import DeviceSession, Shape
 from enginery.engine.record import Layer, LayerTime
 from enginery.engine.runtimes import Arrays, Session
 from enginery.engine.runtimes.layer_times import WARM_UP, median_times
+from enginery.engine.tools import installed_version
 from enginery.graph.bf16_twin import float32_twin, uses_bf16
 from enginery.graph.interface import Blueprint, Interface
 from enginery.graph.onnx_file import load_graph
@@ -47,11 +47,8 @@ class ONNXRuntime:
         return not_installed("onnxruntime")
 
     def version(self) -> str:
-        for distribution in RUNTIMES["onnxruntime"].distributions:
-            try:
-                return importlib.metadata.version(distribution)
-            except importlib.metadata.PackageNotFoundError:
-                continue
+        if version := installed_version(*RUNTIMES["onnxruntime"].distributions):
+            return version
         raise EngineryError("ONNX Runtime is imported from outside the environment: install onnxruntime-gpu into it")
 
     def device(self) -> str:

@@ -163,7 +163,7 @@ class TensorRT:
             return
         path: Path | None = None
         with _warning_only("read"):
-            path = timing_cache_path(gpu.name, gpu.capability, gpu.driver, f"{self._library}-{self.version()}")
+            path = timing_cache_path(gpu.device_name, gpu.capability, gpu.driver, f"{self._library}-{self.version()}")
             with locked(path):
                 known = self._read_cache(config, path)
                 if known is not None and not config.set_timing_cache(known, ignore_mismatch=False):

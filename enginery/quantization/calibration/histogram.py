@@ -21,6 +21,7 @@ class Histogram:
         self.counts = np.zeros(2 * bins, np.int64)
         self.width = 0.0
         self.amax = 0.0
+        self.is_ever_negative = False
         self._scaled = np.empty(CHUNK, np.float32)
         self._index = np.empty(CHUNK, np.intp)
 
@@ -28,10 +29,12 @@ class Histogram:
         flat = values.reshape(-1)
         if not flat.size:
             return
-        largest = max(float(flat.max()), -float(flat.min()))
+        lowest = float(flat.min())
+        largest = max(float(flat.max()), -lowest)
         if not np.isfinite(largest):
             raise ValueError("holds NaN or infinity")
         self.amax = max(self.amax, largest)
+        self.is_ever_negative |= lowest < 0
         self._widen(largest)
         inverse = np.float32(1 / self.width if self.width else 0)  # 0 as long as there are only zeros
         for start in range(0, flat.size, CHUNK):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from pydantic import Field
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
@@ -29,11 +30,17 @@ class Calibration(Record):
     tools: dict[str, str]
     cache_sha256: str
     amax: dict[str, float]
+    never_negative: tuple[str, ...] = ()  # none of a file from elsewhere, which does not say
+    methods: dict[str, str] = Field(default_factory=dict)  # of `auto`: what was chosen for each tensor
+    costs: dict[str, float] = Field(
+        default_factory=dict
+    )  # of `auto`: the error of the outputs by method, and as chosen
 
 
 def measured_provenance(
-    params: CalibrationParams, model: Path, samples: SampleSet, cache: Path, amax: Mapping[str, float]
+    params: CalibrationParams, model: Path, samples: SampleSet, cache: Path, amax: Mapping[str, float], **more: Any
 ) -> Calibration:
+    """Describe what was measured here. `more` are the fields that the ranges of the cache leave out."""
     origin = {
         "model_sha256": sha256(model),
         "samples_sha256": samples.list_sha256,
@@ -41,7 +48,7 @@ def measured_provenance(
         "samples": len(samples),
         "tools": {module.__name__: module.__version__ for module in (np, onnx, onnxruntime)},
     }
-    return _calibration(params, cache, amax, source="measured", method=params.method, **origin)
+    return _calibration(params, cache, amax, source="measured", method=params.method, **origin, **more)
 
 
 def provided_provenance(params: CalibrationParams, cache: Path, amax: Mapping[str, float]) -> Calibration:

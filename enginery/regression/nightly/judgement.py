@@ -34,8 +34,6 @@ Race = Callable[[Collection[str]], Mapping[str, SpeedChanges]]  # races these en
 
 
 class Judgement(NamedTuple):
-    """The result of a night."""
-
     found: Found
     changes: Sequence[Change]  # against the good run; a new precision has one if the machine was too slow to time it
     first: bool  # there was no good run to compare with

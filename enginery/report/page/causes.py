@@ -30,9 +30,8 @@ def tradeoff_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     agreed = [one.engine_against_pytorch.top1_agreement for one in validations]
     answers = accuracies if labelled else [100 * share for share in agreed if share is not None]
     what = "accuracy" if labelled else "same answer as PyTorch"
-    batch, baseline = findings.tuned_batch, findings.baselines[0]
-    speeds = from_zero(1.1 * entry.ratio(batch, baseline).high for entry in findings.precisions)
-    faster = f"times as fast as {baseline_title(baseline)}, batch {batch}"
+    speeds = from_zero(1.1 * findings.quoted(entry).high for entry in findings.precisions)
+    faster = f"times as fast as {baseline_title(findings.baselines[0])}, batch {findings.tuned_batch}"
     closer = Axes(speeds, decades(errors, LEAST_ERROR), faster, "relative error of the logits")
     pictures = [Figure("Lower is closer to PyTorch", _against_speed("error", findings, looks, closer, errors))]
     if len(answers) == len(validations):  # otherwise the model has no classes
@@ -46,7 +45,7 @@ def _against_speed(key: str, findings: Findings, looks: Looks, axes: Axes, value
     is_error = axes.y.logarithmic
     points = []
     for entry, value in zip(findings.precisions, values, strict=True):
-        ratio = entry.ratio(findings.tuned_batch, findings.baselines[0])
+        ratio = findings.quoted(entry)
         height = short(value) if is_error else f"{value:.2f}%"
         tooltip = f"{entry.precision}: {ratio.median:.2f} times as fast, {axes.beside} {height}"
         interval, look = (ratio.median, ratio.low, ratio.high), looks[entry.precision]

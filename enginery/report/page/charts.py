@@ -155,6 +155,5 @@ def _with_axes(key: str, title: str, description: str, axes: Axes, right: float)
 
 
 def _outline(heights: Sequence[float], start: int) -> str:
-    """Return the path that outlines the columns."""
     steps = "".join(f"V{100 - height:.1f}h1" for height in heights)
     return f"M{start} 100{steps}V100z"

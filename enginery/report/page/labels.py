@@ -65,7 +65,6 @@ def _is_free(label: Label, dots: Sequence[Named], placed: Sequence[Label]) -> bo
 
 
 def covers(label: Label, dot: Named) -> bool:
-    """Tell whether the label lies on the dot."""
     reach = RADIUS + RIM
     apart = abs(label.of.y + label.moved - dot.y)
     return apart < TEXT_HEIGHT / 2 + reach and _overlap(label.of.x, label.span, dot.x, (-reach, reach))

@@ -59,7 +59,7 @@ def overview(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Tab
 def _at_a_glance(entry: Evidence, findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> list[Cell]:
     name, batch, validation = entry.precision, findings.tuned_batch, entry.validation
     timed = f"{name}.{batch_key(findings, batch)}"
-    ratio = entry.ratio(batch, findings.baselines[0])
+    ratio = findings.quoted(entry)
     known = None if validation.engine_accuracy is None else f"{name}.accuracy_%"
     return [
         Cell(name),

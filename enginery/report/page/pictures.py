@@ -3,8 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from markupsafe import Markup
-
 from enginery.core.params.benchmark import EAGER
 from enginery.core.text import KILOBYTE, MEGABYTE, file_size
 from enginery.report.evidence import Evidence, Findings
@@ -29,18 +27,16 @@ def looks_of(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Loo
     return looks
 
 
-def latency_pictures(findings: Findings, looks: Looks) -> list[Figure]:
-    """Draw a picture for each batch size: p50 is a dot, p90 ends the line, p99 is a tick if there are enough calls."""
-    return [Figure(f"Batch {batch}", _latency(findings, looks, batch)) for batch in findings.batches]
-
-
-def _latency(findings: Findings, looks: Looks, batch: int) -> Markup:
+def latency_picture(findings: Findings, looks: Looks, batch: int) -> Figure:
+    """Draw the latencies: p50 is a dot, p90 ends the line, p99 is a tick if there are enough calls."""
     first = findings.precisions[0]  # the baselines are shown as they ran beside it
     raced = [(baseline_title(name), "faint", first.latency(batch, name)) for name in findings.baselines]
     raced += [(entry.precision, looks[entry.precision], entry.latency(batch)) for entry in findings.precisions]
     rows = [Row(label, _spread(latency), f"{short(latency.p50)} ms", look) for label, look, latency in raced]
     scale = from_zero(max(known_p99(latency) or 0, latency.p90) for _, _, latency in raced)
-    return draw_rows(f"latency-{batch}", f"Latency at batch {batch}", rows, scale, "ms per batch", "Medians: ")
+    title = f"Latency at batch {batch}"
+    picture = draw_rows(f"latency-{batch}", title, rows, scale, "ms per batch", "Medians: ")
+    return Figure(f"Batch {batch}", picture)
 
 
 def _spread(latency: Latency) -> tuple[Mark, ...]:
@@ -53,12 +49,8 @@ def _spread(latency: Latency) -> tuple[Mark, ...]:
     )
 
 
-def throughput_pictures(findings: Findings, looks: Looks) -> list[Figure]:
-    """Draw a picture for each batch size, with a bar for each number of requests in flight."""
-    return [Figure(f"Batch {batch}", _throughput(findings, looks, batch)) for batch in findings.batches]
-
-
-def _throughput(findings: Findings, looks: Looks, batch: int) -> Markup:
+def throughput_picture(findings: Findings, looks: Looks, batch: int) -> Figure:
+    """Draw the rates, with a bar for each number of requests in flight."""
     first = findings.precisions[0]
     rows = []
     for name in findings.baselines:
@@ -77,7 +69,8 @@ def _throughput(findings: Findings, looks: Looks, batch: int) -> Markup:
         most = f"{max(rates):,.0f}" if len(rates) > 1 else ""
         rows.append(Row(entry.precision, tuple(bars), figures, look, most))
     title = f"Throughput at batch {batch}"
-    return draw_rows(f"throughput-{batch}", title, rows, _longest(rows), "images/s", "Images per second: ")
+    picture = draw_rows(f"throughput-{batch}", title, rows, _longest(rows), "images/s", "Images per second: ")
+    return Figure(f"Batch {batch}", picture)
 
 
 def memory_pictures(findings: Findings, looks: Looks) -> list[Figure]:
@@ -107,19 +100,16 @@ def _memory(entry: Evidence, contender: str, label: str, look: str) -> Row:
     return Row(label, tuple(marks), f"{peak.host:.0f}{device} MB", look)
 
 
-def executed_pictures(findings: Findings) -> list[Figure]:
-    """Draw the types of layers of each precision, strong if they run as asked, faint if they run in another type."""
-    return [Figure(entry.precision, _executed(entry)) for entry in findings.precisions if entry.engine.layers]
-
-
-def _executed(entry: Evidence) -> Markup:
+def executed_picture(entry: Evidence) -> Figure:
+    """Draw the types of layers, strong if they run as asked, faint if they run in another type."""
     kinds: dict[str, Counter[str]] = {}
     for layer in sorted(entry.engine.layers, key=lambda layer: not layer.computes):
         kinds.setdefault(layer.kind.partition(" ")[0], Counter())[layer.precision] += 1
     computing = {layer.kind.partition(" ")[0] for layer in entry.engine.layers if layer.computes}
     rows = [_kind(kind, found, entry, kind in computing) for kind, found in kinds.items()]
     title = f"Types that {entry.precision} executes"
-    return draw_rows(f"executed-{entry.precision}", title, rows, _longest(rows), "layers")
+    picture = draw_rows(f"executed-{entry.precision}", title, rows, _longest(rows), "layers")
+    return Figure(entry.precision, picture)
 
 
 def _kind(kind: str, found: Counter[str], entry: Evidence, computes: bool) -> Row:

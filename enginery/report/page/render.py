@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -95,9 +96,7 @@ def _verdict(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dic
         "doubts": doubts(findings, chosen) if chosen else [],
         "measure_again": MEASURE_AGAIN,
         "certain": chosen is not None and is_certain(findings, chosen),
-        "batch": findings.tuned_batch,
         "batch_key": batch_key(findings, findings.tuned_batch),
-        "baseline": findings.baselines[0],
         "notes": notes_on(findings, failures),
         "noise": noise_by_batch(findings),
         "starred": any(noisy_as_quoted(findings, entry) for entry in findings.precisions),
@@ -113,7 +112,7 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
         "accuracy": of_frame("Against PyTorch, on the full validation set", tables.accuracy_table(findings)),
         "blame": of_frame("Where the error arises, as relative error", tables.blame_table(findings)),
         "spots": of_frame(tables.explain_spots(findings), tables.spot_table(findings)),
-        "latency": pictures.latency_pictures(findings, looks),
+        "latency": [pictures.latency_picture(findings, looks, batch) for batch in findings.batches],
         "latencies": latencies(findings),
         "costs": of_frame("What a batch costs: a fixed part, and a part per image", costs) if len(costs) else None,
         "compute": of_frame("Compute without copies, median ms by the GPU's clock", tables.compute_table(findings))
@@ -122,12 +121,12 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
         "own_process": tables.explain_own_process(findings),
         "tf32": tables.explain_tf32(findings),
         "gpu": of_frame("The state of the GPU during the race", gpu) if len(gpu) else None,
-        "throughput": pictures.throughput_pictures(findings, looks),
+        "throughput": [pictures.throughput_picture(findings, looks, batch) for batch in findings.batches],
         "throughputs": throughputs(findings),
         "contradiction": f" {tables.CONTRADICTION}" if findings.throughput_contradicts_race else "",
         "memory": pictures.memory_pictures(findings, looks),
         "memories": of_frame("Memory and size", tables.memory_table(findings)),
-        "executed": pictures.executed_pictures(findings),
+        "executed": [pictures.executed_picture(entry) for entry in findings.precisions if entry.engine.layers],
         "executions": of_frame("Executed precision of the compute layers", tables.executed_table(findings)),
         "errors": causes.error_pictures(findings, looks),
     }
@@ -135,9 +134,12 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
 
 def _explained(findings: Findings, background: Background) -> dict[str, Any]:
     histograms = causes.histogram_pictures(background)
+    chosen = Counter(background.calibration.methods.values())
     simplification = background.simplification
     return {
         "histograms": histograms,
+        "method_costs": ", ".join(f"{cost:.2%} by {method}" for method, cost in background.calibration.costs.items()),
+        "methods_chosen": ", ".join(f"{method} for {count}" for method, count in chosen.most_common()),
         "reshaped": len(background.histograms.tensors) - len(background.drawn_tensors),
         "first_histograms": FIRST_HISTOGRAMS,
         "operators": causes.operator_picture(background),
@@ -163,8 +165,7 @@ def _explained(findings: Findings, background: Background) -> dict[str, Any]:
         "machine_facts": facts("Machine", findings.machine.model_dump()),
         "tools": facts("Tools that shape the graphs", background.tools.versions),
         "files": facts("Files, by SHA-256", _hashes(findings, background)),
-        "classes": findings.precisions[0].engine.class_names[:MOST_CLASSES],
-        "class_count": len(findings.precisions[0].engine.class_names),
+        "most_classes": MOST_CLASSES,
     }
 
 

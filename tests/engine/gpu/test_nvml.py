@@ -4,7 +4,9 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
+from enginery.core.errors import EngineryError
 from enginery.engine.gpu import nvml
+from enginery.engine.gpu.cuda import NO_DEVICE
 from enginery.engine.gpu.nvml import GpuSampler, Sample, find_gpu, process_megabytes
 
 
@@ -85,8 +87,11 @@ def test_no_driver_is_no_gpu(without_driver):
 
 
 def test_a_gpu_that_cuda_may_not_use_is_no_gpu(monkeypatch):
+    def hidden():
+        raise EngineryError(NO_DEVICE)
+
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(nvml, "has_device", lambda: False)
+    monkeypatch.setattr(nvml, "require_device", hidden)
     assert find_gpu() is None
 
 
@@ -103,7 +108,7 @@ def gpu(monkeypatch):
     }
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, name, answer)
-    monkeypatch.setattr(nvml, "has_device", lambda: True)
+    monkeypatch.setattr(nvml, "require_device", lambda: None)
     monkeypatch.setattr(nvml, "require_driver", lambda: None)
     monkeypatch.setattr(nvml, "device_name", lambda: "NVIDIA GeForce RTX 5090")
     monkeypatch.setattr(nvml, "bus_address", lambda: "0000:C1:00.0")

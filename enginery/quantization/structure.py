@@ -1,0 +1,49 @@
+"""Find by the pattern of a graph what eight bits cannot hold, whatever the model is called."""
+
+from collections.abc import Iterator, Mapping
+
+import onnx
+from onnx import numpy_helper
+
+SENSELESS = 65504  # the largest float16: a range beyond it is of a mask, whose large numbers stand for infinity
+NORMALIZATIONS = {"LayerNormalization", "RMSNormalization", "SkipLayerNormalization", "GroupNormalization"}
+PASSED_ON = {"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Dropout"}
+SCORES = {"Add", "Sub", "Mul", "Div", "Where"} | PASSED_ON  # between a product of matrices and its Softmax
+
+
+def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict[str, str]:
+    """Return the nodes that must stay in high precision, each with the reason."""
+    nodes = list(model.graph.node)
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    made_by = {name: node for node in nodes for name in node.output}
+    found: dict[str, str] = {}
+    for node in nodes:
+        if any(amax.get(name, 0.0) > SENSELESS for name in (*node.input, *node.output)):
+            found[node.name] = "its numbers reach beyond float16, as those of a mask do"
+    for node in nodes:
+        if node.op_type == "Softmax":
+            names, why = _before(node, SCORES, made_by), "it makes the scores of a Softmax"
+        elif node.op_type in NORMALIZATIONS or _begins_normalization(node, constants):
+            names, why = _before(node, {"Add"} | PASSED_ON, made_by), "it adds to what is normalized later"
+        else:
+            continue
+        found = dict.fromkeys(names, why) | found
+    return found
+
+
+def _before(node: onnx.NodeProto, op_types: set[str], made_by: Mapping[str, onnx.NodeProto]) -> Iterator[str]:
+    """Yield the nodes of these operators that lead to a node through nothing else."""
+    waiting, seen = list(node.input[:1]), set()
+    while waiting:
+        maker = made_by.get(waiting.pop())
+        if maker is not None and maker.op_type in op_types and maker.name not in seen:
+            seen.add(maker.name)
+            yield maker.name
+            waiting += maker.input
+
+
+def _begins_normalization(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
+    """Tell whether it takes the mean over the last axis, with which a LayerNorm in parts begins."""
+    axes = [list(attribute.ints) for attribute in node.attribute if attribute.name == "axes"]
+    axes += [numpy_helper.to_array(constants[name]).tolist() for name in node.input[1:] if name in constants]
+    return node.op_type == "ReduceMean" and axes == [[-1]]
