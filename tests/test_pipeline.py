@@ -86,7 +86,7 @@ def test_other_calibration_samples_rerun_calibration_alone(own):
 
 def test_another_method_reruns_calibration_and_int8_whose_engines_race_and_coming_back_reruns_nothing(own):
     own.run("git", "add", "--all")
-    own.run("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", "by entropy")
+    own.run("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", "by what it costs")
     own.set(**{"calibration.method": "max"})
     assert ran(own.repro()) == INT8_CHAIN | {"calibrate"}
     raced = own.run("enginery", "compare", "HEAD", "reports", "--race", "--json")
@@ -96,7 +96,7 @@ def test_another_method_reruns_calibration_and_int8_whose_engines_race_and_comin
     assert ("int8", "speed, all together") in figures
     assert ("int8", "side by side, same file") not in figures
     assert not any(figure.startswith("times ") for _, figure in figures), "ratios to PyTorch are not looked at"
-    own.set(**{"calibration.method": "entropy"})
+    own.set(**{"calibration.method": "auto"})
     back = own.repro()
     assert back.returncode == 0
     # The rest comes from the run cache, which keeps neither the small files that git tracks nor stages without outputs.

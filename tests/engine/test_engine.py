@@ -150,8 +150,9 @@ def drop_a_field(folder, blob):
     ids=["changed byte", "truncated", "no blob", "no record", "broken record"],
 )
 def test_a_damaged_engine_is_refused_before_it_is_deserialized(
-    copy, blob, machine, inference, never_loaded, damage, sentence
+    copy, blob, machine, inference, never_loaded, damage, sentence, monkeypatch
 ):
+    monkeypatch.chdir(copy.parent)  # where no engine of the same name could be meant
     damage(copy, blob)
     with pytest.raises(EngineryError, match=sentence.format(blob=blob.name, folder=copy.name)):
         open_engine(copy, machine, inference)
