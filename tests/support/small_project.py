@@ -12,6 +12,7 @@ from enginery.engine.record import EngineRecord
 from enginery.regression.verdict import Verdict
 from support.checkout import checkout
 from support.paths import ROOT
+from support.warm_python import warm_python
 
 PRECISION = "int8"  # its chain is the longest: other precisions have the same chain without calibration
 STAGES = ("machine", "samples", "weights", "export", "simplify", "reference", "calibrate")
@@ -58,6 +59,7 @@ def run_stages(monkeypatch, *stages, only=PRECISION):
         program, option, package, *arguments = shlex.split(command)
         assert (program, option, package) == ("python3", "-m", "stages")
         monkeypatch.setattr("sys.argv", [package, *arguments])
+        monkeypatch.setattr("sys.executable", str(warm_python() / "python3"))  # of processes that stages start
         runpy.run_module("stages", run_name="__main__")
 
 
