@@ -36,7 +36,7 @@ def require_engine(folder: Path) -> None:
         return
     if (inner := folder / BUNDLED / RECORD).is_file():
         raise EngineryError(f"{folder} is a bundle, whose engine is {inner.parent}: give that folder")
-    # Those beside the folder, and the pipeline's, which a user may mean by a bare name.
+    # A user who writes a bare name may mean an engine beside the folder, or one of the pipeline's.
     found = [record.parent for place in (ENGINES, folder.parent) for record in sorted(place.glob(f"*/{RECORD}"))]
     near = {engine.name: engine for engine in found}
     nearest = difflib.get_close_matches(folder.name, near, n=1, cutoff=0.4)

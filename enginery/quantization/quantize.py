@@ -119,9 +119,12 @@ def _limit_weights(graph: onnx.GraphProto, constants: Constants, largest: int) -
     back = {node.input[0]: node.input[1] for node in graph.node if node.op_type == "DequantizeLinear"}
     quantizing = [node for node in graph.node if node.op_type == "QuantizeLinear" and node.input[0] in constants]
     for name in {scale for node in quantizing for scale in (node.input[1], back[node.output[0]])}:
-        scale = numpy_helper.to_array(constants[name])
-        wider = scale * scale.dtype.type(PRECISIONS["int8"].largest / largest)
-        constants[name].CopyFrom(numpy_helper.from_array(wider, name))
+        _multiply(constants[name], PRECISIONS["int8"].largest / largest)
+
+
+def _multiply(constant: TensorProto, factor: float) -> None:
+    array = numpy_helper.to_array(constant)
+    constant.CopyFrom(numpy_helper.from_array(array * array.dtype.type(factor), constant.name))
 
 
 def _make_unsigned(graph: onnx.GraphProto, constants: Constants, names: Collection[str]) -> None:
@@ -133,13 +136,13 @@ def _make_unsigned(graph: onnx.GraphProto, constants: Constants, names: Collecti
     for scale, quantizing in sharing.items():
         if not all(node.input[0] in names for node in quantizing):
             continue
-        array = numpy_helper.to_array(constants[scale])
-        finer = array * array.dtype.type(PRECISIONS["int8"].largest / LARGEST_UNSIGNED)
-        constants[scale].CopyFrom(numpy_helper.from_array(finer, scale))
-        zero = f"{scale}.unsigned_zero"
-        graph.initializer.append(numpy_helper.from_array(np.zeros(array.shape, np.uint8), zero))
         quantized = {node.output[0] for node in quantizing}
         back = [node for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] in quantized]
+        for name in {scale, *(node.input[1] for node in back)}:  # two constants in a float16 graph, otherwise one
+            _multiply(constants[name], PRECISIONS["int8"].largest / LARGEST_UNSIGNED)
+        zero = f"{scale}.unsigned_zero"
+        shape = numpy_helper.to_array(constants[scale]).shape
+        graph.initializer.append(numpy_helper.from_array(np.zeros(shape, np.uint8), zero))
         for node in (*quantizing, *back):
             node.input[2:] = [zero]
         for value in graph.value_info:

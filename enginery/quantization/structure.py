@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 import onnx
 from onnx import numpy_helper
 
-SENSELESS = 65504  # the largest float16: a range beyond it is of a mask, whose large numbers stand for infinity
+from enginery.quantization.quantize import LARGEST_FLOAT16
+
 NORMALIZATIONS = {"LayerNormalization", "RMSNormalization", "SkipLayerNormalization", "GroupNormalization"}
 PASSED_ON = {"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Dropout"}
 SCORES = {"Add", "Sub", "Mul", "Div", "Where"} | PASSED_ON  # between a product of matrices and its Softmax
@@ -18,7 +19,7 @@ def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict
     made_by = {name: node for node in nodes for name in node.output}
     found: dict[str, str] = {}
     for node in nodes:
-        if any(amax.get(name, 0.0) > SENSELESS for name in (*node.input, *node.output)):
+        if any(amax.get(name, 0.0) > LARGEST_FLOAT16 for name in (*node.input, *node.output)):
             found[node.name] = "its numbers reach beyond float16, as those of a mask do"
     for node in nodes:
         if node.op_type == "Softmax":

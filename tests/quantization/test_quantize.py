@@ -102,6 +102,14 @@ def test_int8_is_symmetric(int8):
     assert all(value.dtype == np.int8 and not value.any() for value in zero_points.values())
 
 
+def test_unsigned_activations_keep_one_scale_beside_float16(tiny_onnx, ranges):
+    """A float16 graph has one constant for each of the two scales."""
+    graph = quantize(tiny_onnx, "int8", ranges, KEEP_NOTHING, "fp16", unsigned=NEVER_NEGATIVE)
+    scales = scales_of_activations(graph)
+    assert all(quantizing == dequantizing for quantizing, dequantizing in scales.values())
+    assert float(scales["relu"][0]) == pytest.approx(ranges["relu"] / 255, rel=1e-3)
+
+
 def test_activations_that_are_never_negative_take_all_numbers_of_a_byte(tiny_onnx, images, ranges):
     graph = quantize(tiny_onnx, "int8", ranges, KEEP_NOTHING, "fp32", unsigned=NEVER_NEGATIVE)
     onnx.checker.check_model(graph, full_check=True)

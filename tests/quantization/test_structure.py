@@ -1,4 +1,4 @@
-"""What must not be quantized is found by the pattern of the graph."""
+"""Find what must not be quantized by the pattern of the graph."""
 
 import numpy as np
 import pytest
