@@ -22,7 +22,8 @@ def simplify_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     import onnxsim  # here, since it imports PyTorch, which a reader of the record does not need
 
     simplified: onnx.ModelProto
-    simplified, ok = onnxsim.simplify(model)
+    # An Attention of Microsoft's own is an operator that neither TensorRT nor a quantizer knows.
+    simplified, ok = onnxsim.simplify(model, skipped_optimizers=["fuse_attention"])
     if not ok:
         raise EngineryError("onnxsim found that its own result computes something else than its input")
     return simplified

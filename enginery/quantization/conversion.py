@@ -15,6 +15,15 @@ class Conversion(Record):
     nodes: dict[str, int]
 
 
+def kept_nodes(keep: Keep, model: onnx.ModelProto) -> set[str]:
+    """Return the names of the nodes to keep in high precision."""
+    return {
+        node.name
+        for node in model.graph.node
+        if node.op_type in keep.op_types or any(re.fullmatch(pattern, node.name) for pattern in keep.nodes)
+    }
+
+
 def require_kept_exist(keep: Keep, model: onnx.ModelProto) -> None:
     """Refuse operators and nodes that the graph lacks, since a misspelt one would silently keep nothing."""
     types, names = {node.op_type for node in model.graph.node}, [node.name for node in model.graph.node]

@@ -1,5 +1,7 @@
 """How a quantized graph must be written for the compiler of a runtime."""
 
+from typing import Literal
+
 from enginery.core.params.precisions import Rest
 from enginery.core.precisions import PRECISIONS
 from enginery.core.record import Record
@@ -13,7 +15,7 @@ class Dialect(Record):
 
     rest: Rest
     largest_weight: int  # of int8
-    unsigned: bool  # whether activations that are never negative become uint8
+    compiler: Literal["tensorrt", "cpu", "cuda"]  # TensorRT, or ONNX Runtime or OpenVINO on such a device
 
 
 def dialect_of(runtime: str, device: str, instruction_sets: str) -> Dialect:
@@ -24,12 +26,10 @@ def dialect_of(runtime: str, device: str, instruction_sets: str) -> Dialect:
     An x86 CPU without VNNI adds two products of bytes in 16 bits, which overflow: a Gemm of normal numbers was off by
     6 to 10 % in OpenVINO and ONNX Runtime alike. Weights of 7 bits leave room for any two products.
 
-    A CPU multiplies unsigned activations by signed weights, and pays to make signed ones unsigned. TensorRT takes
-    signed activations only.
     """
     overflows = device == "cpu" and ADDS_EXACTLY.isdisjoint(instruction_sets.split())
     return Dialect(
         rest="fp16" if RUNTIMES[runtime].is_tensorrt else "fp32",
         largest_weight=64 if overflows else PRECISIONS["int8"].largest,
-        unsigned=device == "cpu",
+        compiler="tensorrt" if RUNTIMES[runtime].is_tensorrt else "cpu" if device == "cpu" else "cuda",
     )

@@ -1,9 +1,9 @@
-"""Make int8 and fp8 graphs: ModelOpt places the Q/DQ nodes, and the scales are our calibrated ones."""
+"""Make int8 and fp8 graphs for TensorRT: ModelOpt places the Q/DQ nodes, and the scales are our calibrated ones."""
 
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +16,8 @@ from enginery.core.precisions import PRECISIONS
 from enginery.graph.onnx_file import load_graph
 from enginery.quantization.calibration.cache import read_cache, write_cache
 from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, quiet_modelopt
+from enginery.quantization.structure import LARGEST_FLOAT16
 
-LARGEST_UNSIGNED = 255
-LARGEST_FLOAT16 = float(np.finfo(np.float16).max)  # ModelOpt writes it for each larger scale
 SMALLEST_FLOAT16_SCALE = 2.0**-20  # below it, float16 has fewer than five bits left
 
 Constants = dict[str, TensorProto]
@@ -42,12 +41,11 @@ def quantize(
     rest: Rest,
     sizes: Mapping[str, int] | None = None,
     largest_weight: int = PRECISIONS["int8"].largest,
-    unsigned: Collection[str] = (),
 ) -> onnx.ModelProto:
     """Return the graph with Q/DQ nodes, which ModelOpt places where TensorRT fuses them, and with our scales.
 
     The scales and all unquantized nodes have the type `rest`. `sizes` are those of `batch_of_zeros`: an image that the
-    graph accepts. `largest_weight` and `unsigned`, the activations to make uint8, are for int8 alone.
+    graph accepts. `largest_weight` is for int8 alone.
     """
     zeros = batch_of_zeros(source, sizes or {})
     tiny = [re.escape(name) for name in nodes_with_tiny_inputs(source, precision, amax, rest)]
@@ -80,8 +78,6 @@ def quantize(
             _set_fp8_scales(model.graph, constants, read_cache(cache))
         if precision == "int8" and largest_weight < PRECISIONS["int8"].largest:
             _limit_weights(model.graph, constants, largest_weight)
-        if precision == "int8":
-            _make_unsigned(model.graph, constants, unsigned)
         _require_usable_scales(model.graph, constants)
         return model
 
@@ -119,35 +115,9 @@ def _limit_weights(graph: onnx.GraphProto, constants: Constants, largest: int) -
     back = {node.input[0]: node.input[1] for node in graph.node if node.op_type == "DequantizeLinear"}
     quantizing = [node for node in graph.node if node.op_type == "QuantizeLinear" and node.input[0] in constants]
     for name in {scale for node in quantizing for scale in (node.input[1], back[node.output[0]])}:
-        _multiply(constants[name], PRECISIONS["int8"].largest / largest)
-
-
-def _multiply(constant: TensorProto, factor: float) -> None:
-    array = numpy_helper.to_array(constant)
-    constant.CopyFrom(numpy_helper.from_array(array * array.dtype.type(factor), constant.name))
-
-
-def _make_unsigned(graph: onnx.GraphProto, constants: Constants, names: Collection[str]) -> None:
-    """Give activations that are never negative the numbers 0 to 255, which are twice as fine as 0 to 127."""
-    sharing: dict[str, list[onnx.NodeProto]] = {}  # by scale, since the inputs of a Concat share one
-    for node in graph.node:
-        if node.op_type == "QuantizeLinear" and node.input[0] not in constants:
-            sharing.setdefault(node.input[1], []).append(node)
-    for scale, quantizing in sharing.items():
-        if not all(node.input[0] in names for node in quantizing):
-            continue
-        quantized = {node.output[0] for node in quantizing}
-        back = [node for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] in quantized]
-        for name in {scale, *(node.input[1] for node in back)}:  # two constants in a float16 graph, otherwise one
-            _multiply(constants[name], PRECISIONS["int8"].largest / LARGEST_UNSIGNED)
-        zero = f"{scale}.unsigned_zero"
-        shape = numpy_helper.to_array(constants[scale]).shape
-        graph.initializer.append(numpy_helper.from_array(np.zeros(shape, np.uint8), zero))
-        for node in (*quantizing, *back):
-            node.input[2:] = [zero]
-        for value in graph.value_info:
-            if value.name in quantized:
-                value.type.tensor_type.elem_type = TensorProto.UINT8
+        scales = numpy_helper.to_array(constants[name])
+        wider = scales * scales.dtype.type(PRECISIONS["int8"].largest / largest)
+        constants[name].CopyFrom(numpy_helper.from_array(wider, name))
 
 
 def _require_usable_scales(graph: onnx.GraphProto, constants: Constants) -> None:

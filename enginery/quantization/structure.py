@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from enginery.quantization.quantize import LARGEST_FLOAT16
-
+LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 NORMALIZATIONS = {"LayerNormalization", "RMSNormalization", "SkipLayerNormalization", "GroupNormalization"}
 PASSED_ON = {"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Dropout"}
 SCORES = {"Add", "Sub", "Mul", "Div", "Where"} | PASSED_ON  # between a product of matrices and its Softmax
@@ -45,6 +45,8 @@ def _before(node: onnx.NodeProto, op_types: set[str], made_by: Mapping[str, onnx
 
 def _begins_normalization(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
     """Tell whether it takes the mean over the last axis, with which a LayerNorm in parts begins."""
+    if node.op_type != "ReduceMean":
+        return False
     axes = [list(attribute.ints) for attribute in node.attribute if attribute.name == "axes"]
     axes += [numpy_helper.to_array(constants[name]).tolist() for name in node.input[1:] if name in constants]
-    return node.op_type == "ReduceMean" and axes == [[-1]]
+    return axes == [[-1]]

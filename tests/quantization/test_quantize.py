@@ -14,7 +14,6 @@ from enginery.quantization.quantize import nodes_with_tiny_inputs, quantize, ten
 
 AMAX = {"input": 2.5, "relu": 7.3, "features": 3.1}
 WEIGHTS = ("w1", "w2", "w3")
-NEVER_NEGATIVE = {"relu", "relu_2", "pooled", "features"}
 
 
 @pytest.fixture(scope="module")
@@ -100,33 +99,6 @@ def test_int8_is_symmetric(int8):
     zero_points = {name: value for name, value in constants(int8).items() if name.endswith("_zero_point")}
     assert len(zero_points) == 6
     assert all(value.dtype == np.int8 and not value.any() for value in zero_points.values())
-
-
-def test_unsigned_activations_keep_one_scale_beside_float16(tiny_onnx, ranges):
-    """A float16 graph has one constant for each of the two scales."""
-    graph = quantize(tiny_onnx, "int8", ranges, KEEP_NOTHING, "fp16", unsigned=NEVER_NEGATIVE)
-    scales = scales_of_activations(graph)
-    assert all(quantizing == dequantizing for quantizing, dequantizing in scales.values())
-    assert float(scales["relu"][0]) == pytest.approx(ranges["relu"] / 255, rel=1e-3)
-
-
-def test_activations_that_are_never_negative_take_all_numbers_of_a_byte(tiny_onnx, images, ranges):
-    graph = quantize(tiny_onnx, "int8", ranges, KEEP_NOTHING, "fp32", unsigned=NEVER_NEGATIVE)
-    onnx.checker.check_model(graph, full_check=True)
-    found = constants(graph)
-    types, steps = {}, {}
-    for node in graph.graph.node:
-        if node.op_type == "QuantizeLinear" and node.input[0] not in found:
-            types[node.input[0]] = found[node.input[2]].dtype.name
-            steps[node.input[0]] = float(found[node.input[1]])
-    assert {name for name, kind in types.items() if kind == "uint8"} == NEVER_NEGATIVE
-    assert all(steps[name] == pytest.approx(ranges[name] / (255 if name in NEVER_NEGATIVE else 127)) for name in steps)
-    exact = run_graph(open_as_written(tiny_onnx), {"input": images})["logits"]
-    errors = [
-        np.linalg.norm(run_graph(open_as_written(one), {"input": images})["logits"] - exact)
-        for one in (graph, quantize(tiny_onnx, "int8", ranges, KEEP_NOTHING, "fp32"))
-    ]
-    assert errors[0] < errors[1]
 
 
 def test_fp8_scales_reach_from_the_range_to_the_largest_e4m3(tiny_onnx):

@@ -1,27 +1,53 @@
 """The stage convert: the calibration must belong to the graph, and cover it."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.pass_checks import model_of_text
+from support.paths import ROOT
 from support.quantized import KEEP_NOTHING, quantized_inputs
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.calibration import CalibrationParams
+from enginery.graph.onnx_file import count_nodes, load_graph
 from enginery.quantization.calibration.cache import write_cache
 from enginery.quantization.calibration.provenance import provided_provenance
-from enginery.quantization.quantize import quantize
-from stages.convert import checked_ranges
+from enginery.quantization.dialect import dialect_of
+from stages.convert import convert, quantized
+
+PARAMS = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
+CPU = dialect_of("openvino", "cpu", "avx512_vnni")
+TENSORRT = dialect_of("tensorrt", "cuda", "9.0")
 
 
-def test_a_cache_that_lacks_a_tensor_is_refused(tiny_onnx, samples, tmp_path):
-    cache = tmp_path / "calibration.cache"
-    some = {"input": 2.5, "relu": 7.3, "relu_2": 4.0, "pooled": 3.1}
-    write_cache(some, cache)
-    params = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
-    provided_provenance(params, cache, some).write(tmp_path / "calibration.json")
-    with pytest.raises(EngineryError, match=r"no range for 1 of the 5 tensors that are quantized: features\."):
-        checked_ranges("int8", tiny_onnx, tmp_path, samples, KEEP_NOTHING)
+def calibration(amax, folder):
+    write_cache(amax, folder / "calibration.cache")
+    return provided_provenance(PARAMS, folder / "calibration.cache", amax)
+
+
+@pytest.mark.parametrize("dialect", [CPU, TENSORRT], ids=["cpu", "tensorrt"])
+def test_a_cache_that_lacks_a_tensor_is_refused(tiny_onnx, samples, tmp_path, dialect):
+    some = calibration({"input": 2.5, "relu": 7.3, "relu_2": 4.0, "features": 1.0}, tmp_path)
+    with pytest.raises(EngineryError, match=r"no range for \d of the \d tensors that are quantized: .*pooled"):
+        quantized("int8", tiny_onnx, some, samples, dialect, KEEP_NOTHING)
+
+
+@pytest.mark.parametrize(("dialect", "rewritten"), [(CPU, False), (TENSORRT, True)], ids=["cpu", "tensorrt"])
+def test_only_tensorrt_has_its_hard_swish_spelled_out(samples, tmp_path, monkeypatch, dialect, rewritten):
+    weights = {"w": np.ones((4, 3, 1, 1), np.float32)}
+    nodes = "c = Conv (input, w) y = HardSwish (c)"
+    model = model_of_text(f"g (float[batch,3,8,8] input) => (float[batch,4,8,8] y) {{ {nodes} }}", weights)
+    (tmp_path / "simplified").mkdir()
+    onnx.save(model, tmp_path / "simplified/model.onnx")
+    dialect.write(tmp_path / "dialect.json")
+    shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
+    monkeypatch.chdir(tmp_path)
+    convert("bf16", Path("simplified"), Path("simplified"), samples.folder, Path("dialect.json"), Path("bf16"))
+    assert ("HardSigmoid" in count_nodes(load_graph(Path("bf16/model.onnx")))) == rewritten
 
 
 def test_a_graph_that_accepts_only_some_sizes_is_quantized_at_that_of_the_samples(samples, tmp_path):
@@ -44,9 +70,5 @@ def test_a_graph_that_accepts_only_some_sizes_is_quantized_at_that_of_the_sample
     )
     path, ranges = tmp_path / "model.onnx", dict.fromkeys(["input", "seen", "small", "large", "both"], 4.0)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
-    write_cache(ranges, tmp_path / "calibration.cache")
-    params = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
-    provided_provenance(params, tmp_path / "calibration.cache", ranges).write(tmp_path / "calibration.json")
-    amax = checked_ranges("int8", path, tmp_path, samples, KEEP_NOTHING)
-    quantized = quantize(path, "int8", amax, KEEP_NOTHING, "fp32", samples.sizes)
-    assert quantized_inputs(quantized)["conv"] == ["input", "w"]
+    graph = quantized("int8", path, calibration(ranges, tmp_path), samples, TENSORRT, KEEP_NOTHING)
+    assert "conv" in quantized_inputs(graph)

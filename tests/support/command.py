@@ -9,12 +9,17 @@ import sys
 import termios
 
 from support.paths import ROOT
+from support.warm_python import warm_python
 
 
 def enginery(*arguments, cwd=ROOT, **more):
-    """Return what it prints, and its exit code. `more` is added to the environment."""
+    """Return what it prints, and its exit code. `more` is added to the environment.
+
+    In the usual environment, a Python that has already imported much runs it.
+    """
+    python = sys.executable if more else str(warm_python() / "python3")
     return subprocess.run(
-        [sys.executable, "-m", "enginery.cli", *map(str, arguments)],
+        [python, "-m", "enginery.cli", *map(str, arguments)],
         cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"} | more,
         capture_output=True,

@@ -99,6 +99,7 @@ def _run_module(connection: socket.socket, client: str) -> int:
     for target, given in enumerate(streams):
         os.dup2(given, target)
         os.close(given)
+    sys.stdout, sys.stderr = (open(stream, "w", closefd=False) for stream in (1, 2))  # noqa: SIM115
     with connection.makefile() as request:
         (_, _, module, *arguments), folder, environment = json.load(request)
     os.chdir(folder)

@@ -4,7 +4,7 @@ from pydantic import Field
 
 from enginery.core.params.section import Section
 
-Method = Literal["auto", "max", "percentile", "entropy", "mse"]
+Method = Literal["auto", "max", "typical", "percentile", "entropy", "mse"]
 AUTO = "auto"  # for each tensor the one of the others that costs the outputs least
 METHODS: tuple[str, ...] = tuple(method for method in get_args(Method) if method != AUTO)
 

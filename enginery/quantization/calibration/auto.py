@@ -1,134 +1,138 @@
 """Choose the range of each tensor by what its rounding costs the outputs: `calibration.method: auto`."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 
-from enginery.core.params.calibration import AUTO, METHODS
+from enginery.core.params.calibration import AUTO, METHODS, CalibrationParams
 from enginery.data.feeds import Feeds
+from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written
-from enginery.quantization.calibration.cache import LEVELS, TINY
+from enginery.graph.onnx_file import fixed_batch
+from enginery.quantization.calibration.cache import TINY
+from enginery.quantization.calibration.histogram import Histogram
+from enginery.quantization.calibration.thresholds import choose_amax
+from enginery.quantization.structure import nodes_beyond_int8
+from enginery.quantization.write_int8 import LARGEST, LEVELS, Grid, Writer, dtype_of, names_of
 
-ROUNDED = {  # operators that read int8 where a compiler has a kernel for it
-    "Conv", "ConvTranspose", "Gemm", "MatMul", "Add", "Mul", "HardSigmoid", "HardSwish", "Concat",
-    "AveragePool", "GlobalAveragePool", "MaxPool", "ReduceMean",
-}  # fmt: skip
 WORTH_TRYING = 0.01  # the least difference between the logarithms of two ranges
 WORTH_TAKING = 0.005  # the least gain, as a share of the cost, since chance makes smaller ones on a few samples
-ZERO = "enginery.zero"
+TRIES = 16
+CHOOSING, CHECKING = (0, 8), (8, 40)  # the samples to choose by, and those that must confirm it
 
 Ranges = Mapping[str, float]
+Cost = Callable[[Ranges], float]
 
 
 class Choice(NamedTuple):
     amax: dict[str, float]
-    methods: dict[str, str]  # by tensor
+    methods: dict[str, str]  # by tensor; empty if the parameters name one for all, as `costs` is
     costs: dict[str, float]  # the relative error of the outputs if all tensors took one method, and as chosen
 
 
-def choose_by_outputs(
-    graph: onnx.ModelProto, by_method: Mapping[str, Ranges], choosing: Feeds, checking: Feeds, tries: int
+def choose_ranges(
+    graph: onnx.ModelProto, histograms: Mapping[str, Histogram], samples: SampleSet, params: CalibrationParams
 ) -> Choice:
-    """Take the best method for all tensors, and then a better one for each tensor that has one.
+    """Return the range of each tensor by the method that the parameters name, which may be `auto`."""
 
-    So many ranges are tried, those first that differ most. What was chosen on some samples must prove itself on others.
-    If it does not, the best method stays.
+    def ranges(method: str, names: Iterable[str]) -> dict[str, float]:
+        way = params.model_copy(update={"method": method})
+        return {name: choose_amax(histograms[name], way) for name in names}
+
+    if params.method != AUTO:
+        return Choice(ranges(params.method, histograms), {}, {})
+    lowest = {name: histogram.lowest for name, histogram in histograms.items()}
+    trial = Trial(graph, lowest, nodes_beyond_int8(graph, ranges("max", histograms)))
+    tried = [name for names in trial.groups for name in names]
+    fixed = fixed_batch(graph)
+    parts = ((0, fixed), (fixed, 2 * fixed)) if fixed else (CHOOSING, CHECKING)
+    choosing, checking = (samples.read_at(np.arange(*part) % len(samples)) for part in parts)
+    best, choice = choose_by_outputs(trial, {method: ranges(method, tried) for method in METHODS}, choosing, checking)
+    others = [name for name in histograms if name not in choice.amax]  # those that another compiler may quantize
+    return choice._replace(
+        amax=ranges(best, others) | choice.amax, methods=dict.fromkeys(others, best) | choice.methods
+    )
+
+
+def choose_by_outputs(
+    trial: "Trial", by_method: Mapping[str, Ranges], choosing: Feeds, checking: Feeds
+) -> tuple[str, Choice]:
+    """Take the best method for all tensors, and then a better one for each tensor that has one. Return it, too.
+
+    Those are tried first whose ranges differ most. What was chosen on some samples must prove itself on others. If it
+    does not, the best method stays.
     """
-    tensors = [name for name in tensors_to_round(graph) if name in by_method[METHODS[0]]]
-    trial = Trial(graph, tensors, choosing)
-    costs = {method: trial.cost(by_method[method]) for method in METHODS}
-    best = min(costs, key=lambda method: costs[method])
-    amax, methods, cost = dict(by_method[best]), dict.fromkeys(by_method[best], best), costs[best]
-    for name, method in _most_different(tensors, by_method, best)[:tries]:
-        wanted = by_method[method][name]
-        tried = trial.cost(amax | {name: wanted})
-        if tried < (1 - WORTH_TAKING) * cost:
-            amax[name], methods[name], cost = wanted, method, tried
-    check = Trial(graph, tensors, checking)
-    costs = {method: check.cost(by_method[method]) for method in METHODS} | {AUTO: check.cost(amax)}
-    best = min(costs, key=lambda method: costs[method])
-    if best == AUTO:
-        return Choice(amax, methods, costs)
-    return Choice(dict(by_method[best]), dict.fromkeys(by_method[best], best), costs | {AUTO: costs[best]})
+    cost = trial.on(choosing)
+    best, lowest = min(((method, cost(by_method[method])) for method in METHODS), key=lambda pair: pair[1])
+    amax, methods = dict(by_method[best]), dict.fromkeys(by_method[best], best)
+    for names, method in _most_different(trial.groups, by_method, best)[:TRIES]:
+        wanted = {name: by_method[method][name] for name in names}
+        tried = cost(amax | wanted)
+        if tried < (1 - WORTH_TAKING) * lowest:
+            amax, methods, lowest = amax | wanted, methods | dict.fromkeys(names, method), tried
+    check = trial.on(checking)
+    costs = {method: check(by_method[method]) for method in METHODS} | {AUTO: check(amax)}
+    winner = min(costs, key=lambda method: costs[method])
+    if winner == AUTO:
+        return best, Choice(amax, methods, costs)
+    costs[AUTO] = costs[winner]
+    return winner, Choice(dict(by_method[winner]), dict.fromkeys(by_method[winner], winner), costs)
 
 
-def _most_different(tensors: Sequence[str], by_method: Mapping[str, Ranges], best: str) -> list[tuple[str, str]]:
-    """Return tensors and methods, ordered by how far the range is from the best method's."""
-    differences = {
-        (name, method): abs(math.log(max(by_method[method][name], TINY) / max(by_method[best][name], TINY)))
-        for name in tensors
-        for method in METHODS
-    }
-    worth_trying = [pair for pair, difference in differences.items() if difference > WORTH_TRYING]
-    return sorted(worth_trying, key=lambda pair: -differences[pair])
+def _most_different(
+    groups: Sequence[Sequence[str]], by_method: Mapping[str, Ranges], best: str
+) -> list[tuple[Sequence[str], str]]:
+    """Return groups of tensors and methods, ordered by how far the range is from the best method's."""
 
+    def difference(pair: tuple[Sequence[str], str]) -> float:
+        names, method = pair
+        tried, taken = (max(by_method[each][name] for name in names) for each in (method, best))
+        return abs(math.log(max(tried, TINY) / max(taken, TINY)))
 
-def tensors_to_round(model: onnx.ModelProto) -> list[str]:
-    """Return the float32 tensors that such operators read, without constants."""
-    inferred = onnx.shape_inference.infer_shapes(model).graph
-    floats = {
-        value.name
-        for value in (*inferred.input, *inferred.value_info)
-        if value.type.tensor_type.elem_type == TensorProto.FLOAT
-    } - {tensor.name for tensor in inferred.initializer}
-    read = (name for node in inferred.node if node.op_type in ROUNDED for name in node.input)
-    return [name for name in dict.fromkeys(read) if name in floats]
+    pairs = [(names, method) for names in groups for method in METHODS]
+    return sorted((pair for pair in pairs if difference(pair) > WORTH_TRYING), key=difference, reverse=True)
 
 
 class Trial:
-    """The graph on a few samples, with rounded activations whose scales are inputs."""
+    """A graph with rounded activations, whose scales are inputs."""
 
-    def __init__(self, model: onnx.ModelProto, tensors: Sequence[str], feeds: Feeds) -> None:
-        self._tensors, self._feeds = tensors, dict(feeds)
-        self._session = open_as_written(with_rounding(model, tensors))
-        self._exact: list[NDArray[np.float32]] = open_as_written(model).run(None, self._feeds)
+    def __init__(self, model: onnx.ModelProto, lowest: Mapping[str, float], kept: Collection[str] = ()) -> None:
+        """Leave the nodes of the names in `kept` exact. `lowest` has the lowest value of each tensor."""
+        writer = Writer(model, kept)
+        self.groups = [names_of(group) for group in writer.groups]
+        self._levels: dict[str, tuple[int, np.dtype[np.generic]]] = {}
+        for group, names in zip(writer.groups, self.groups, strict=True):
+            is_signed = any(lowest[name] < 0 for name in names)
+            scale = writer.round_activations(group, Grid(1.0, np.int8(0) if is_signed else np.uint8(0)))
+            self._levels[scale.name or ""] = (LARGEST if is_signed else LEVELS, dtype_of(scale))
+            writer.model.graph.initializers.pop(scale.name or "")
+            scale.const_value, scale.shape = None, ir.Shape([])
+            writer.model.graph.inputs.append(scale)
+        self._exact, self._rounded = open_as_written(model), open_as_written(ir.to_proto(writer.model))
 
-    def cost(self, amax: Ranges) -> float:
-        """Return the relative error of a sample's outputs with these ranges, in the mean over samples and outputs.
+    def on(self, feeds: Feeds) -> Cost:
+        """Return what tells, for ranges, the relative error of a sample's outputs: the mean over samples and outputs.
 
         The error of all samples at once would be that of the few that a network is least sure of.
         """
-        scales = {_scale(name): np.asarray(max(amax[name], TINY) / LEVELS, np.float32) for name in self._tensors}
-        outputs = self._session.run(None, self._feeds | scales)
-        return float(np.mean([_error(found, exact) for found, exact in zip(outputs, self._exact, strict=True)]))
+        exact = self._exact.run(None, dict(feeds))
+
+        def cost(amax: Ranges) -> float:
+            outputs = self._rounded.run(None, dict(feeds) | dict(self._scales(amax)))
+            return float(np.mean([_error(found, wanted) for found, wanted in zip(outputs, exact, strict=True)]))
+
+        return cost
+
+    def _scales(self, amax: Ranges) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        for names, (scale, (levels, dtype)) in zip(self.groups, self._levels.items(), strict=True):
+            yield scale, np.asarray(max(TINY, *(amax[name] for name in names)) / levels, dtype)
 
 
 def _error(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
     sizes = [np.linalg.norm(array.reshape(len(array), -1), axis=1) for array in (found - exact, exact)]
     return float(np.mean(sizes[0] / np.maximum(sizes[1], TINY)))
-
-
-def with_rounding(model: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelProto:
-    """Return a copy that reads each of these tensors rounded to int8, with a scale that is an input."""
-    copy: onnx.ModelProto = onnx.ModelProto.FromString(model.SerializeToString())
-    graph = copy.graph
-    made = {name for node in graph.node for name in node.output}
-    nodes = [node for name in tensors if name not in made for node in _rounding(name)]
-    for node in graph.node:
-        if node.op_type in ROUNDED:
-            node.input[:] = [f"{name}.rounded" if name in tensors else name for name in node.input]
-        nodes.append(node)
-        nodes += [one for name in node.output if name in tensors for one in _rounding(name)]
-    ordered = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]  # the list empties the graph's
-    del graph.node[:]
-    graph.node.extend(ordered)
-    graph.input.extend(helper.make_tensor_value_info(_scale(name), TensorProto.FLOAT, []) for name in tensors)
-    graph.initializer.append(numpy_helper.from_array(np.zeros((), np.int8), ZERO))
-    return copy
-
-
-def _rounding(name: str) -> tuple[onnx.NodeProto, onnx.NodeProto]:
-    scale, levels = _scale(name), f"{name}.levels"
-    return (
-        helper.make_node("QuantizeLinear", [name, scale, ZERO], [levels]),
-        helper.make_node("DequantizeLinear", [levels, scale, ZERO], [f"{name}.rounded"]),
-    )
-
-
-def _scale(name: str) -> str:
-    return f"{name}.scale"

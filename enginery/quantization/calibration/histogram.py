@@ -21,7 +21,8 @@ class Histogram:
         self.counts = np.zeros(2 * bins, np.int64)
         self.width = 0.0
         self.amax = 0.0
-        self.is_ever_negative = False
+        self.lowest = 0.0  # the lowest value, 0 if none is negative
+        self.peaks: list[float] = []  # the largest magnitude of each sample
         self._scaled = np.empty(CHUNK, np.float32)
         self._index = np.empty(CHUNK, np.intp)
 
@@ -31,10 +32,12 @@ class Histogram:
             return
         lowest = float(flat.min())
         largest = max(float(flat.max()), -lowest)
+        rows = values.reshape(len(values), -1) if values.ndim else flat[None]
+        self.peaks += np.maximum(rows.max(axis=1), -rows.min(axis=1)).tolist()
         if not np.isfinite(largest):
             raise ValueError("holds NaN or infinity")
         self.amax = max(self.amax, largest)
-        self.is_ever_negative |= lowest < 0
+        self.lowest = min(self.lowest, lowest)
         self._widen(largest)
         inverse = np.float32(1 / self.width if self.width else 0)  # 0 as long as there are only zeros
         for start in range(0, flat.size, CHUNK):

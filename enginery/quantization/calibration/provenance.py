@@ -30,7 +30,7 @@ class Calibration(Record):
     tools: dict[str, str]
     cache_sha256: str
     amax: dict[str, float]
-    never_negative: tuple[str, ...] = ()  # none of a file from elsewhere, which does not say
+    lowest: dict[str, float] = Field(default_factory=dict)  # values, 0 if none is negative; a file does not say
     methods: dict[str, str] = Field(default_factory=dict)  # of `auto`: what was chosen for each tensor
     costs: dict[str, float] = Field(
         default_factory=dict
@@ -81,10 +81,10 @@ def require_match(record: Calibration, cache: Path, model: Path, samples: Sample
         )
 
 
-def require_tensors(cache: Path, amax: Mapping[str, float], needed: list[str]) -> None:
-    if missing := [name for name in needed if name not in amax]:
+def require_tensors(record: Calibration, needed: list[str]) -> None:
+    if missing := [name for name in needed if name not in record.amax]:
         some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         raise EngineryError(
-            f"{cache} has no range for {len(missing)} of the {len(needed)} tensors that are quantized: {some}. "
-            "Was it made for another export of the model? Set calibration.file: null to measure"
+            f"the calibration ({record.source}) has no range for {len(missing)} of the {len(needed)} tensors that are "
+            f"quantized: {some}. Was it made for another export of the model? Set calibration.file: null to measure"
         )

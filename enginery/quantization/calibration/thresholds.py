@@ -1,4 +1,4 @@
-"""Choose from a histogram the largest magnitude that quantization keeps: four methods, all vectorized.
+"""Choose from a histogram the largest magnitude that quantization keeps: five methods, all vectorized.
 
 Histograms count |x| in bins of equal width from 0. Magnitudes above the threshold saturate.
 """
@@ -11,12 +11,15 @@ from enginery.core.precisions import PRECISIONS
 from enginery.quantization.calibration.histogram import Histogram
 
 LEVELS = PRECISIONS["int8"].largest  # positive int8 values
+TYPICAL = 0.9  # the share of samples that `typical` clips nothing of
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
 def choose_amax(histogram: Histogram, params: CalibrationParams) -> float:
     counts = histogram.used()
+    if params.method == "typical":
+        return float(np.quantile(histogram.peaks, TYPICAL, method="higher"))
     if params.method == "max" or len(counts) <= LEVELS or histogram.amax == 0:
         return histogram.amax
     bins = {

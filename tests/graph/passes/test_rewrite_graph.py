@@ -21,7 +21,9 @@ from support.pass_checks import (
     round_trip,
 )
 
-from enginery.graph.passes import rewrite_graph
+from enginery.graph.passes import apply_passes, rewrite_graph
+from enginery.graph.passes.pad_before_pooling import PadBeforePooling
+from enginery.graph.passes.spell_out_hard_swish import SpellOutHardSwish
 
 NODES = """
     sum_scale = Add (x, x)
@@ -39,7 +41,7 @@ def flat():
 
 def rewritten(model):
     before = model.SerializeToString()
-    after = rewrite_graph(model)
+    after = apply_passes(rewrite_graph(model), PadBeforePooling(), SpellOutHardSwish())  # and those of one compiler
     assert model.SerializeToString() == before
     require_same_results(model, after)
     return after

@@ -1,6 +1,5 @@
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -90,16 +89,28 @@ def test_a_cache_from_elsewhere_that_was_edited_since_is_refused(calibrated):
         calibrated.require_match()
 
 
-def test_tensors_without_a_range_are_listed():
-    with pytest.raises(EngineryError, match=r"given\.cache has no range for 2 of the 3 tensors .*: relu, pooled\. "):
-        require_tensors(Path("given.cache"), {"input": 1.0, "unused": 1.0}, ["input", "relu", "pooled"])
+@pytest.fixture
+def given(tmp_path):
+    """What describes a file with these ranges."""
+
+    def describe(amax):
+        write_cache(amax, tmp_path / "given.cache")
+        params = PARAMS.model_copy(update={"file": "data/calibration/given.cache"})
+        return provided_provenance(params, tmp_path / "given.cache", amax)
+
+    return describe
 
 
-def test_a_long_list_of_missing_tensors_is_cut():
+def test_tensors_without_a_range_are_listed(given):
+    with pytest.raises(EngineryError, match=r"given\.cache\) has no range for 2 of the 3 tensors .*: relu, pooled\. "):
+        require_tensors(given({"input": 1.0, "unused": 1.0}), ["input", "relu", "pooled"])
+
+
+def test_a_long_list_of_missing_tensors_is_cut(given):
     needed = [f"t{number}" for number in range(9)]
     with pytest.raises(EngineryError, match=r"9 of the 9 .*: t0, t1, t2, t3, t4, \.\.\."):
-        require_tensors(Path("given.cache"), {}, needed)
+        require_tensors(given({}), needed)
 
 
-def test_more_tensors_than_needed_are_welcome():
-    require_tensors(Path("given.cache"), {"a": 1.0, "b": 1.0}, ["a"])
+def test_more_tensors_than_needed_are_welcome(given):
+    require_tensors(given({"a": 1.0, "b": 1.0}), ["a"])

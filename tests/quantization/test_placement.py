@@ -1,0 +1,75 @@
+"""Which tensors a CPU reads as bytes, and which of them share a scale."""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from support.pass_checks import model_of_text
+
+from enginery.quantization.placement import Placement
+
+IMAGE, MATRIX = "float[batch,4,8,8]", "float[batch,6,4]"
+CONSTANTS = {"w": np.ones((4, 4, 1, 1)), "v": np.ones((4, 8, 1, 1)), "m": np.ones((4, 4)), "b": np.ones((4, 1, 1))}
+
+# The nodes between the input x and the output y; the tensors to round, those that share a scale joined by a plus.
+CASES = {
+    "a product": ("y = Conv (x, w)", {"x"}),
+    "a bias stays": ("c = Conv (x, w) y = Add (c, b)", {"x"}),
+    "a residual sum": ("c = Conv (x, w) r = Relu (c) y = Add (r, x)", {"x", "r"}),
+    "what a MaxPool passes on": ("r = Relu (x) p = MaxPool <kernel_shape = [2, 2]> (r) y = Conv (p, w)", {"r"}),
+    "a MaxPool that others read, too": (
+        "p = MaxPool <kernel_shape = [2, 2]> (x) c = Conv (p, w) y = Mul (c, p)",
+        {"p"},
+    ),
+    "a Concat before a product": ("r = Relu (x) c = Concat <axis = 1> (r, x) y = Conv (c, v)", {"r+x"}),
+    "a Concat before a normalization and a product": (
+        "r = Relu (x) c = Concat <axis = 1> (r, x) s = Relu (c) y = Conv (s, v)",
+        {"r+x", "s"},
+    ),
+    "a Concat that is returned": ("c = Conv (x, w) y = Concat <axis = 1> (c, x)", {"x"}),
+    "an average of pixels": ("r = Relu (x) y = GlobalAveragePool (r)", {"r"}),
+    "a gate reads the bytes of its average": (
+        "r = Relu (x) p = GlobalAveragePool (r) s = Sigmoid (p) y = Mul (r, s)",
+        {"r"},
+    ),
+    "a gate alone": ("s = Sigmoid (x) y = Mul (x, s)", set()),
+    "nothing": ("y = Relu (x)", set()),
+}
+
+
+def groups(nodes, kept=(), shape=IMAGE):
+    constants = {name: value.astype(np.float32) for name, value in CONSTANTS.items() if f"{name})" in nodes}
+    model = model_of_text(f"g ({shape} x) => (float[] y) {{ {nodes} }}", constants)
+    for node in model.graph.node:
+        node.name = f"make_{node.output[0]}"
+    return {"+".join(sorted(v.name for v in group)) for group in Placement(ir.from_proto(model), kept).groups()}
+
+
+@pytest.mark.parametrize(("nodes", "rounded"), CASES.values(), ids=CASES)
+def test_what_is_rounded(nodes, rounded):
+    assert groups(nodes) == rounded
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rounded"),
+    [
+        ("y = MatMul (x, m)", {"x"}),
+        ("t = Transpose <perm = [0, 2, 1]> (x) y = MatMul (x, t)", {"x"}),
+        ("s = Softmax (x) t = Transpose <perm = [0, 2, 1]> (x) y = MatMul (t, s)", {"s", "x"}),
+        ("y = ReduceMean <keepdims = 0> (x)", set()),
+    ],
+    ids=["weights", "two activations", "attention", "an average of all"],
+)
+def test_products_of_matrices(nodes, rounded):
+    assert groups(nodes, shape=MATRIX) == rounded
+
+
+@pytest.mark.parametrize(
+    ("kept", "rounded"), [("make_c", set()), ("make_p", {"p"}), ("make_r", {"r"})], ids=["product", "pool", "other"]
+)
+def test_kept_nodes_read_what_they_read_before(kept, rounded):
+    nodes = "r = Relu (x) p = MaxPool <kernel_shape = [2, 2]> (r) c = Conv (p, w) y = Relu (c)"
+    assert groups(nodes, {kept}) == rounded
+
+
+def test_weights_that_are_computed_keep_a_convolution_in_float():
+    assert groups("k = Relu (w) y = Conv (x, k)") == set()
