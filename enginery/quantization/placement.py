@@ -17,7 +17,7 @@ Group = dict[ir.Value, list[Reader]]  # tensors that share a scale, each with th
 
 
 class Placement:
-    """What of a graph is read as bytes: the operands of products and sums, what is averaged, and what is joined.
+    """Find what is read as bytes: the operands of products and sums, what is averaged, and what is joined.
 
     A tensor that is only passed on, as by a MaxPool, is rounded before that, so that the compiler moves bytes.
     """

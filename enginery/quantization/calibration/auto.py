@@ -18,7 +18,7 @@ from enginery.quantization.calibration.cache import TINY
 from enginery.quantization.calibration.histogram import Histogram
 from enginery.quantization.calibration.thresholds import choose_amax
 from enginery.quantization.structure import nodes_beyond_int8
-from enginery.quantization.write_int8 import LARGEST, LEVELS, Grid, Writer, dtype_of, names_of
+from enginery.quantization.write_int8 import Grid, Range, Writer, dtype_of, grid_of, names_of
 
 WORTH_TRYING = 0.01  # the least difference between the logarithms of two ranges
 WORTH_TAKING = 0.005  # the least gain, as a share of the cost, since chance makes smaller ones on a few samples
@@ -105,11 +105,11 @@ class Trial:
         """Leave the nodes of the names in `kept` exact. `lowest` has the lowest value of each tensor."""
         writer = Writer(model, kept)
         self.groups = [names_of(group) for group in writer.groups]
-        self._levels: dict[str, tuple[int, np.dtype[np.generic]]] = {}
+        self._lowest, self._scales = lowest, list[ir.Value]()
         for group, names in zip(writer.groups, self.groups, strict=True):
             is_signed = any(lowest[name] < 0 for name in names)
             scale = writer.round_activations(group, Grid(1.0, np.int8(0) if is_signed else np.uint8(0)))
-            self._levels[scale.name or ""] = (LARGEST if is_signed else LEVELS, dtype_of(scale))
+            self._scales.append(scale)
             writer.model.graph.initializers.pop(scale.name or "")
             scale.const_value, scale.shape = None, ir.Shape([])
             writer.model.graph.inputs.append(scale)
@@ -123,14 +123,15 @@ class Trial:
         exact = self._exact.run(None, dict(feeds))
 
         def cost(amax: Ranges) -> float:
-            outputs = self._rounded.run(None, dict(feeds) | dict(self._scales(amax)))
+            outputs = self._rounded.run(None, dict(feeds) | dict(self._steps(amax)))
             return float(np.mean([_error(found, wanted) for found, wanted in zip(outputs, exact, strict=True)]))
 
         return cost
 
-    def _scales(self, amax: Ranges) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        for names, (scale, (levels, dtype)) in zip(self.groups, self._levels.items(), strict=True):
-            yield scale, np.asarray(max(TINY, *(amax[name] for name in names)) / levels, dtype)
+    def _steps(self, amax: Ranges) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        for names, scale in zip(self.groups, self._scales, strict=True):
+            ranges = [Range(-amax[name] if self._lowest[name] < 0 else 0.0, amax[name]) for name in names]
+            yield scale.name or "", np.asarray(grid_of(ranges, is_added=True).scale, dtype_of(scale))
 
 
 def _error(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:

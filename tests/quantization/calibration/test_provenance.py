@@ -91,7 +91,7 @@ def test_a_cache_from_elsewhere_that_was_edited_since_is_refused(calibrated):
 
 @pytest.fixture
 def given(tmp_path):
-    """What describes a file with these ranges."""
+    """Write a calibration cache with these ranges, and return its record."""
 
     def describe(amax):
         write_cache(amax, tmp_path / "given.cache")
