@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 import torch
 from torch import nn
 
@@ -19,6 +20,7 @@ from enginery.core.params.build import Profile
 from enginery.core.text import first_line
 from enginery.data.feeds import BATCH, Axes, Feeds
 from enginery.graph.as_written import open_as_written
+from enginery.graph.passes.find import all_values, names_in_use, unused_name
 from enginery.model.call import call_model
 from enginery.model.source_model import run_model
 from enginery.model.user_code import user_frames
@@ -35,8 +37,9 @@ class _WithTupleOutput(nn.Module):
         super().__init__()
         self.model, self.names = model, names
 
-    def forward(self, **feeds: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        outputs = call_model(self.model, {name: feeds[name] for name in self.names}).values()
+    def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Take the inputs by position: PyTorch's guards on those given by name read a variable that does not exist."""
+        outputs = call_model(self.model, dict(zip(self.names, arrays, strict=True))).values()
         # as run_model does, since no engine returns more than float32
         return tuple(output.float() if output.dtype == torch.float64 else output for output in outputs)
 
@@ -70,30 +73,25 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
         for number, axis in axes.items()
         if (sizes := profile.ranges.get(axis)) and not sizes.fixed
     }
-    wrapped, shapes = _WithTupleOutput(model, list(given)).eval(), {"feeds": dict.fromkeys(given, dynamic)}
+    wrapped, arrays = _WithTupleOutput(model, list(given)).eval(), tuple(given.values())
+    shapes = {"arrays": (dynamic,) * len(arrays)}
     settings: dict[str, Any] = {"opset_version": opset, "dynamic_shapes": shapes, "dynamo": True, "verbose": False}
     try:
         with _quiet_exporter():
-            program = torch.onnx.export(
-                wrapped, (), kwargs=given, input_names=list(given), output_names=outputs, **settings
-            )
+            program = torch.onnx.export(wrapped, arrays, input_names=list(given), output_names=outputs, **settings)
     except torch.onnx.errors.OnnxExporterError as error:
-        # The error does not tell which input is unused, nor the user's line: the traced program does.
-        unused, trace = [], ""
+        trace = ""  # the user's line, which the traced program tells, and the error does not
         with _quiet_exporter(), suppress(Exception):  # the exporter's own error is then all that is known
-            traced = torch.export.export(wrapped, (), given, dynamic_shapes=shapes, strict=False)
-            read = {node.name for node in traced.graph.nodes if node.users}
-            inputs = zip(given, traced.graph_signature.user_inputs, strict=True)
-            unused = [name for name, node in inputs if node not in read]
-            trace = _stack_trace(error, traced)
-        if unused:
-            raise EngineryError(
-                f"the model does not use its input {', '.join(unused)}, and PyTorch cannot export an unused input: "
-                "leave it out of samples.source, and give it a default in forward"
-            ) from None
+            trace = _stack_trace(error, torch.export.export(wrapped, arrays, dynamic_shapes=shapes, strict=False))
         raise EngineryError(f"the model cannot be exported to ONNX: {_cause(error, trace)}") from None
     if program is None:
         raise EngineryError("the model cannot be exported to ONNX: PyTorch returned no program")
+    if unused := [value.name or "" for value in program.model.graph.inputs if not value.uses()]:
+        raise EngineryError(
+            f"the model does not use its input {', '.join(unused)}, and compilers differ in whether they keep it: "
+            "leave it out of samples.source, and give it a default in forward"
+        )
+    _give_way_to_outputs(program.model)
     return _without_traces(program.model_proto)
 
 
@@ -130,6 +128,14 @@ def _stack_trace(error: BaseException, program: torch.export.ExportedProgram) ->
     named = re.search(r"translating node %(\w+)", str(error))
     nodes = program.run_decompositions().graph.nodes if named else ()
     return next((str(node.meta.get("stack_trace", "")) for node in nodes if named and node.name == named[1]), "")
+
+
+def _give_way_to_outputs(model: ir.Model) -> None:
+    """Rename inner tensors that are called like an output, as the exporter calls them after their operators."""
+    outputs, taken = {output.name for output in model.graph.outputs}, names_in_use(model)
+    for value in all_values(model):
+        if value.name in outputs and not value.is_graph_output():
+            value.name = unused_name(value.name or "", taken)
 
 
 def _without_traces(model: onnx.ModelProto) -> onnx.ModelProto:
