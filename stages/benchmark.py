@@ -14,6 +14,7 @@ from enginery.core.params.inference import InferenceParams
 from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
 from enginery.engine.engine import open_engine
+from enginery.engine.folder import REFUSED, pass_on_refusal
 from enginery.engine.gpu.nvml import GpuSampler
 from enginery.engine.machine import Machine
 from enginery.model.checkpoint import load_model
@@ -31,6 +32,8 @@ def benchmark(
     precision: str, engine: Path, simplified: Path, weights: Path, validation: Path, machine: Path, report: Path
 ) -> None:
     """Write summary.json, timings.csv and, on a GPU, gpu.csv."""
+    if pass_on_refusal(engine, report / REFUSED):
+        return
     params, here = BenchmarkParams.read(), Machine.read(machine)
     require_possible(params.baselines, here.device)
     inference = InferenceParams.read().on(here.cores)
@@ -44,7 +47,8 @@ def benchmark(
         peak_memory[EAGER] = pytorch_peak_memory(weights, engine, largest, inference.threads, here.device)
     contention_watch, sampler = ContentionWatch(), GpuSampler() if here.device == "cuda" else None
     with ExitStack() as opened:
-        contenders = _contenders(opened, engine, simplified, weights, here, inference, params.baselines)
+        first = samples.cycled(params.batches[0])
+        contenders = _contenders(opened, engine, simplified, weights, here, inference, params.baselines, first)
         pace = pace_meter(here.device, inference.threads)
         watches: list[AbstractContextManager[object]] = [contention_watch, sampler] if sampler else [contention_watch]
         race = race_contenders(contenders, samples, params, pace, f"benchmark, {precision}", watches)
@@ -84,10 +88,12 @@ def _contenders(
     here: Machine,
     inference: InferenceParams,
     baselines: Sequence[Baseline],
+    first: Feeds,
 ) -> dict[str, Callable[[Feeds], Contender]]:
     """Return, by name, the functions that bind feeds and return the call to time. `opened` closes them."""
     loaded = opened.enter_context(open_engine(engine, here, inference))
     found: dict[str, Callable[[Feeds], Contender]] = {ENGINE: loaded.bind}
+    loaded.run(first)  # shows whether its work can be captured
     if loaded.replays:
         plain = inference.model_copy(update={"cuda_graph": False})
         found[LAUNCHED] = opened.enter_context(open_engine(engine, here, plain)).bind

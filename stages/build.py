@@ -2,24 +2,39 @@
 
 from pathlib import Path
 
+from enginery.core.errors import EngineryError
+from enginery.core.files import new_folder
 from enginery.core.params.build import BuildParams
 from enginery.core.params.model import ModelParams
 from enginery.core.text import file_size
 from enginery.data.manifest import Manifest
 from enginery.engine.build import build_engine
-from enginery.engine.target import Target
+from enginery.engine.folder import REFUSED
+from enginery.engine.record import Refusal
+from enginery.engine.target import Target, lacking
 
 
 def build(precision: str, converted: Path, target: Path, validation: Path, engine: Path) -> None:
-    """Write the engine's files and engine.json."""
-    record = build_engine(
-        precision,
-        converted / "model.onnx",
-        Target.read(target),
-        BuildParams.read(),
-        Manifest.read(validation / "manifest.json"),
-        engine,
-        ModelParams.read().scores,
-    )
+    """Write the engine's files and engine.json. If the compiler refuses a precision that a GPU lacks, write
+    refused.json instead of failing, so that the other precisions go on."""
+    wanted = Target.read(target)
+    try:
+        record = build_engine(
+            precision,
+            converted / "model.onnx",
+            wanted,
+            BuildParams.read(),
+            Manifest.read(validation / "manifest.json"),
+            engine,
+            ModelParams.read().scores,
+        )
+    except EngineryError as error:
+        if not (without := lacking(wanted, precision)):
+            raise
+        why = f"compute capability {', '.join(without)} does not have {precision}; {error}"
+        with new_folder(engine) as unfinished:
+            Refusal(precision=precision, why=why).write(unfinished / REFUSED)
+        print(f"{precision}: not built: {why}")
+        return
     executed = ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "known once built on a GPU"
     print(f"{precision}: {file_size(record.bytes)} in {record.build_seconds:.1f} s; compute layers: {executed}")

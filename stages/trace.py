@@ -4,12 +4,15 @@ from pathlib import Path
 
 from enginery.core.params.inference import InferenceParams
 from enginery.data.sample_set import SampleSet
+from enginery.engine.folder import pass_on_refusal
 from enginery.engine.machine import Machine
 from enginery.speed.layer_times import trace_engine
 
 
 def trace(precision: str, engine: Path, validation: Path, machine: Path, report: Path) -> None:
     """Write the trace of one precision."""
+    if pass_on_refusal(engine, report):
+        return
     here = Machine.read(machine)
     record = trace_engine(engine, here, InferenceParams.read().on(here.cores), SampleSet.open(validation))
     record.write(report)

@@ -11,7 +11,7 @@ from enginery.core.params.precisions import PrecisionParams
 from enginery.core.params.validation import ValidationParams
 from enginery.data.sample_set import SampleSet, output_file
 from enginery.engine.engine import open_engine
-from enginery.engine.folder import require_made_of
+from enginery.engine.folder import pass_on_refusal, require_made_of
 from enginery.engine.machine import Machine
 from enginery.model.records import Reference
 
@@ -20,6 +20,8 @@ def validate(
     precision: str, engine: Path, converted: Path, validation: Path, reference: Path, machine: Path, report: Path
 ) -> None:
     """Write the validation record of one precision."""
+    if pass_on_refusal(engine, report):
+        return
     here = Machine.read(machine)
     wanted = Reference.read(reference / "reference.json")
     with open_engine(engine, here, InferenceParams.read()) as loaded:

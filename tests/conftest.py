@@ -77,6 +77,22 @@ def tiny_onnx(tiny_graph, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def plugin_onnx(tiny_graph, tmp_path_factory):
+    """The tiny graph after an operator that adds zeros, and that TensorRT has as a plugin alone."""
+    model = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    model.graph.node[0].input[0] = "scattered"
+    scatter = helper.make_node(
+        "ScatterElements", ["input", "indices", "zeros"], ["scattered"], "scatter", axis=1, reduction="add"
+    )
+    model.graph.node.insert(0, scatter)
+    for name, dtype in {"indices": np.int64, "zeros": np.float32}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.zeros((1, 1, 1, 1), dtype), name))
+    path = tmp_path_factory.mktemp("plugin") / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="session")
 def pair_onnx(tmp_path_factory):
     """A graph from an image of any size and two numbers below six to scores and a map of the size of the image."""
     rng = np.random.default_rng(5)
@@ -209,6 +225,7 @@ def build(profile):
     tensorrt = TensorRTParams(
         workspace_mb=None,
         optimization_level=3,
+        avg_timing_iterations=8,
         timing_cache=True,
         hardware_compatibility="none",
         version_compatible=False,

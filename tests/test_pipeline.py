@@ -7,6 +7,8 @@ import pytest
 import simulated
 from support.checkout import PRECISIONS, Project, checkout, each, ran
 
+LOOSE = {"cosine": 0, "relative_error": 10, "top1_agreement": 0, "accuracy_drop": 1}
+KEPT = {"op_types": [], "nodes": []}
 INT8_CHAIN = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "trace@int8", "report", "gate"}
 
 TOLD = """
@@ -131,14 +133,16 @@ def test_a_mistake_is_one_sentence_and_loses_nothing(own, change, sentence):
     assert {file: file.read_bytes() for file in reports} == reports
 
 
-def test_the_whole_pipeline_runs_with_tensorrt(own, tmp_path):
-    """On a simulated GPU: see tests/simulated."""
-    own.environment = simulated.environment("11.4", XDG_CACHE_HOME=str(tmp_path))
+def test_the_whole_pipeline_runs_with_tensorrt_and_a_precision_that_the_gpu_lacks_stops_no_other(own, tmp_path):
+    """On a simulated GPU of the generation before bf16: see tests/simulated."""
+    own.environment = simulated.environment("11.4", XDG_CACHE_HOME=str(tmp_path), SIMULATED_CAPABILITY="7.5")
+    own.set(**{"precisions.bf16": {"from": "simplified", "keep": KEPT, "thresholds": LOOSE}})
     done = own.repro()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "tensorrt 11.4." in done.stdout
     # The graphs before it serve any machine.
-    assert ran(done) <= each("convert", "build", "validate", "benchmark", "trace") | {"report", "gate"}
+    stages = ("convert", "build", "validate", "benchmark", "trace")
+    assert ran(done) <= each(*stages) | {f"{stage}@bf16" for stage in stages} | {"report", "gate"}
     metrics = json.loads((own.root / "reports/metrics.json").read_text())
     for precision in PRECISIONS:
         assert metrics[precision]["executed_as_asked_%"] > 90
@@ -146,7 +150,9 @@ def test_the_whole_pipeline_runs_with_tensorrt(own, tmp_path):
         assert (own.root / f"reports/benchmark/{precision}/gpu.csv").exists()
         assert "trtexec" in (own.root / f"artifacts/engines/{precision}/reproduce.sh").read_text()
     summary = (own.root / "reports/summary.md").read_text()
-    assert "Measured on Simulated GPU (compute capability 8.9, driver 590.10, CUDA 13.0)" in summary
+    assert "- **bf16 was not built:** compute capability 7.5 does not have bf16; TensorRT cannot build" in summary
+    assert "bf16" not in metrics
+    assert "Measured on Simulated GPU (compute capability 7.5, driver 590.10, CUDA 13.0)" in summary
     assert "were replayed as one CUDA graph" in summary
     assert list((tmp_path / "enginery/timing").glob("Simulated-GPU_*.cache"))
     assert ran(own.repro()) == set()

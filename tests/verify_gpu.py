@@ -4,8 +4,8 @@ They verify the runtime that `runtime: auto` chooses, which is TensorRT where it
 ENGINERY_RUNTIME names.
 """
 
+import importlib
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -22,12 +22,15 @@ from enginery.core.params.benchmark import BenchmarkParams
 from enginery.core.params.build import Profile, Range
 from enginery.core.params.inference import InferenceParams
 from enginery.core.params.precisions import Keep
+from enginery.core.precisions import PRECISIONS
+from enginery.core.runtimes import RUNTIMES
 from enginery.engine.build import build_engine
 from enginery.engine.engine import open_engine, open_engines
 from enginery.engine.gpu import cuda
 from enginery.engine.gpu.nvml import GpuSampler, process_megabytes
 from enginery.engine.gpu.session import DeviceSession
 from enginery.engine.record import EngineRecord
+from enginery.engine.runtimes.tensorrt import TensorRT
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
 from enginery.graph.as_written import open_as_written, run_graph
@@ -42,7 +45,8 @@ from enginery.speed.records import SAME_PACE, Trace
 
 PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
 KEEP = Keep(op_types=(), nodes=())
-LIMITS = {"fp32": 1e-5, "fp16": 5e-3, "bf16": 4e-2, "int8": 2e-2}
+# How far from its graph an engine may be. Another order of sums leaves 1e-5 in fp32, TF32 would leave 3e-4.
+LIMITS = {"fp32": 1e-4, "fp16": 5e-3, "bf16": 4e-2, "int8": 2e-2}
 
 
 @pytest.fixture(scope="session")
@@ -75,9 +79,22 @@ def exact(build):
 @pytest.fixture(scope="session")
 def engines(graphs, machine, exact, manifest, tmp_path_factory):
     folder = tmp_path_factory.mktemp("engines")
-    for name, onnx in graphs.items():
-        build_engine(name, onnx, target_of(machine, exact.tensorrt), exact, manifest, folder / name)
+    for name in filter(lambda name: is_for(machine, name), graphs):
+        build_engine(name, graphs[name], target_of(machine, exact.tensorrt), exact, manifest, folder / name)
     return folder
+
+
+@pytest.fixture(params=LIMITS)
+def precision(request, machine):
+    if not is_for(machine, request.param):
+        pytest.skip(f"a GPU of compute capability {machine.capability} does not have {request.param}")
+    return request.param
+
+
+def is_for(machine, precision):
+    """Tell whether the GPU has a precision. ONNX Runtime executes any, in float32 if need be."""
+    capability = tuple(map(int, machine.capability.split(".")))
+    return machine.runtime == "onnxruntime" or capability >= PRECISIONS[precision].since
 
 
 @pytest.fixture
@@ -96,7 +113,6 @@ def relative_error(wanted, got):
 
 
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
-@pytest.mark.parametrize("precision", LIMITS)
 def test_an_engine_computes_what_its_graph_means_at_every_batch_size(
     engines, graphs, machine, images, precision, inference
 ):
@@ -108,7 +124,6 @@ def test_an_engine_computes_what_its_graph_means_at_every_batch_size(
             )
 
 
-@pytest.mark.parametrize("precision", LIMITS)
 def test_an_engine_says_whether_it_is_replayed(engines, machine, precision):
     """TensorRT always replays. ONNX Runtime cannot where it runs a node on the CPU, as the biases of an int8 graph."""
     with open_engine(engines / precision, machine, PLAIN) as engine:
@@ -137,7 +152,6 @@ def test_requests_side_by_side_get_the_answers_to_their_own_questions(engines, m
             assert all(np.allclose(wanted, answer.result(), atol=1e-5) for answer in answers)
 
 
-@pytest.mark.parametrize("precision", LIMITS)
 def test_what_was_executed_is_known(engines, machine, precision):
     record = EngineRecord.read(engines / precision / "engine.json")
     print(f"{precision}: {record.executed}")
@@ -186,7 +200,7 @@ def test_several_inputs_outputs_and_sizes_are_computed_as_the_graph_means(
             wanted, got = run_graph(session, feeds), engine.run(feeds)
             assert got.keys() == wanted.keys()
             for name, values in wanted.items():
-                assert relative_error(values, got[name]) < 1e-5, f"{name} at {sizes}"
+                assert relative_error(values, got[name]) < LIMITS["fp32"], f"{name} at {sizes}"
 
 
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
@@ -202,7 +216,7 @@ def test_the_size_of_an_output_may_follow_from_the_images(
             feeds = {"image": pair_feeds(*sizes)["image"]}
             wanted, got = run_graph(open_as_written(coarse_onnx), feeds)["map"], engine.run(feeds)["map"]
             assert got.shape == wanted.shape
-            assert relative_error(wanted, got) < 1e-5, f"at {sizes}"
+            assert relative_error(wanted, got) < LIMITS["fp32"], f"at {sizes}"
 
 
 def test_a_bound_call_keeps_its_inputs_while_others_are_run(engines, machine, images):
@@ -348,26 +362,35 @@ def test_tf32_is_used_only_if_it_is_allowed(graphs, engines, machine, build, man
 
 
 def test_a_second_build_finds_the_timings_of_the_first(graphs, machine, exact, manifest, tmp_path, monkeypatch):
+    """TensorRT is told to fail rather than to time a kernel. A faster second build proves nothing: the first one also
+    loads the library."""
     if machine.runtime != "tensorrt":
         pytest.skip(f"{machine.runtime} keeps no timing cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    seconds = [
-        build_engine(
-            "fp16", graphs["fp16"], target_of(machine, exact.tensorrt), exact, manifest, tmp_path / str(n)
-        ).build_seconds
-        for n in range(2)
-    ]
-    print(seconds)
-    (cache,) = (tmp_path / "cache/enginery/timing").glob("*.cache")
-    assert cache.stat().st_size > 0
-    assert seconds[1] < max(seconds[0], 0.1)
+    configure = TensorRT._configure
+
+    def configure_without_timing(self, builder, blueprint):
+        config = configure(self, builder, blueprint)
+        config.set_flag(importlib.import_module("tensorrt").BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)
+        return config
+
+    def seconds(name, how=configure):
+        monkeypatch.setattr(TensorRT, "_configure", how)
+        target = target_of(machine, exact.tensorrt)
+        return build_engine("fp32", graphs["fp32"], target, exact, manifest, tmp_path / name).build_seconds
+
+    with pytest.raises(EngineryError):
+        seconds("without timings", configure_without_timing)
+    first = seconds("first")
+    print(f"{first} s, with the timings of the first build {seconds('second', configure_without_timing)} s")
 
 
 def test_nvidias_own_command_builds_the_same_and_runs_it(engines, machine):
-    command = {"tensorrt": "trtexec", "tensorrt_rtx": "tensorrt_rtx"}.get(machine.runtime)
-    if command is None or shutil.which(command) is None:
-        pytest.skip(f"{command or 'trtexec'} is not for {machine.runtime}, or not on the PATH")
+    if not RUNTIMES[machine.runtime].is_tensorrt:
+        pytest.skip(f"there is none for {machine.runtime}")
     done = subprocess.run(["bash", str(engines / "int8" / "reproduce.sh")], capture_output=True, text=True)
+    if any(reason in done.stderr for reason in ("is not on the PATH", "can be loaded by")):
+        pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 

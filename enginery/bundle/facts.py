@@ -42,6 +42,8 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         "measured_on": f"{passed.machine.device_name}, {benchmark.threads} threads on {passed.machine.cores} cores",
         "example": has_example(record),
         "cpp": has_example(record) and RUNTIMES[target.runtime].is_tensorrt,
+        "replays": benchmark.cuda_graph,
+        "rtx": target.runtime == "tensorrt_rtx",
         "cpp_library": CPP_LIBRARIES.get(target.runtime),
         "served": target.runtime in BACKENDS,
         "reproduce": f"{'engine/' if RUNTIMES[target.runtime].is_tensorrt else ''}{REPRODUCE}",

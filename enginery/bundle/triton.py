@@ -12,6 +12,7 @@ from enginery.graph.interface import TensorSpec
 
 BACKENDS = ("tensorrt", "onnxruntime", "openvino")  # runtimes and their backends have the same names
 DEFAULT_NAMES = {"engine.plan": "model.plan", "engine.onnx": "model.onnx"}
+SMALL = 16  # up to this batch size launching kernels one by one costs most; Triton's own choice goes as far
 TYPES = {
     "float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16", "int8": "TYPE_INT8", "int32": "TYPE_INT32",
     "int64": "TYPE_INT64", "uint8": "TYPE_UINT8", "bool": "TYPE_BOOL",
@@ -47,10 +48,24 @@ def configuration(passed: Passed, model: str) -> str:
             "batch": sizes,
             "max_batch": largest,
             "preferred": sorted({sizes.opt, largest}),
+            "replayed": replayed_sizes(passed),
+            "resizes": record.profile.resizes,
             "types": TYPES,
             "dims": _dims,
         },
     )
+
+
+def replayed_sizes(passed: Passed) -> list[int]:
+    """Return the batch sizes that Triton replays as CUDA graphs: small ones, those of the report, and preferred ones.
+
+    Each graph takes memory of the GPU, and serves its own batch size alone.
+    """
+    benchmark, sizes = passed.measured.benchmark, passed.record.profile.batch
+    if passed.record.target.runtime != "tensorrt" or not benchmark.cuda_graph:
+        return []
+    small = range(sizes.min, min(sizes.max, SMALL) + 1)
+    return sorted({*small, *(latency.batch for latency in benchmark.latencies), sizes.opt, sizes.max})
 
 
 def _dims(spec: TensorSpec) -> list[int]:

@@ -51,7 +51,7 @@ def where(target: Target) -> str:
     """Name the machines that an engine for this target runs on."""
     if target.device == "cpu":
         return f"{target.device_name}, {target.cores} cores, {target.operating_system}"
-    gpu = f"{target.device_name}, driver {target.driver}" if target.device_name else "any NVIDIA GPU"
+    gpu = target.device_name or "any NVIDIA GPU"
     return f"{gpu}, compute capability {alternatives(target)}, {target.operating_system}"
 
 

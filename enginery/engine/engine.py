@@ -42,7 +42,11 @@ class Engine(AbstractContextManager["Engine"]):
     def __init__(self, record: EngineRecord, session: Session) -> None:
         self.record, self._session = record, session
         self.inputs, self.outputs = record.interface.inputs, record.interface.outputs
-        self.replays = session.replays  # whether its work is launched as one CUDA graph
+
+    @property
+    def replays(self) -> bool:
+        """Tell whether its work is launched as one CUDA graph. Whether it can be is known after the first run."""
+        return self._session.replays
 
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         """Return the outputs by name, for inputs by name: arrays with the batch as their first axis."""

@@ -6,9 +6,9 @@ from pathlib import Path
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.paths import ENGINES
-from enginery.engine.record import EngineRecord
+from enginery.engine.record import EngineRecord, Refusal
 
-RECORD, REPRODUCE = "engine.json", "reproduce.sh"
+RECORD, REPRODUCE, REFUSED = "engine.json", "reproduce.sh", "refused.json"
 BUNDLED = "engine"  # the folder of the engine inside a bundle
 
 
@@ -25,6 +25,20 @@ def read_engine(folder: Path) -> EngineRecord:
     return record
 
 
+def read_refusal(folder: Path) -> Refusal | None:
+    """Return why there is no engine in this folder, or None if there should be one."""
+    return Refusal.read(folder / REFUSED) if (folder / REFUSED).is_file() else None
+
+
+def pass_on_refusal(engine: Path, report: Path) -> bool:
+    """Tell whether there is no engine to measure. The refusal is then written in the place of its measurements."""
+    refusal = read_refusal(engine)
+    if refusal:
+        refusal.write(report)
+        print(f"{refusal.precision}: was not built, so there is nothing to measure")
+    return refusal is not None
+
+
 def require_made_of(record: EngineRecord, precision: str, onnx: Path) -> None:
     """Refuse an engine of another graph or precision: it might agree with PyTorch and would prove nothing."""
     if record.precision != precision or record.onnx_sha256 != sha256(onnx):
@@ -34,6 +48,8 @@ def require_made_of(record: EngineRecord, precision: str, onnx: Path) -> None:
 def require_engine(folder: Path) -> None:
     if (folder / RECORD).is_file():
         return
+    if refusal := read_refusal(folder):
+        raise EngineryError(f"{folder} has no engine: {refusal.why}")
     if (inner := folder / BUNDLED / RECORD).is_file():
         raise EngineryError(f"{folder} is a bundle, whose engine is {inner.parent}: give that folder")
     # A user who writes a bare name may mean an engine beside the folder, or one of the pipeline's.

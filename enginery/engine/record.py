@@ -62,9 +62,15 @@ class EngineRecord(Record):
         return [layer for layer in self.layers if layer.computes]
 
     @property
+    def known_layers(self) -> list[Layer]:
+        """Return the compute layers whose precision the runtime tells."""
+        return [layer for layer in self.compute_layers if layer.precision != UNKNOWN]
+
+    @property
     def layers_are_known(self) -> bool:
-        """Tell whether the executed layers are known. A compiler without a GPU cannot tell what a GPU will execute."""
-        return bool(self.compute_layers)
+        """Tell whether it is known what the engine runs in. A compiler without a GPU cannot tell what a GPU will
+        execute, and an inspector may hide the types of layers."""
+        return bool(self.share_as_asked or self.ran_as)
 
     @property
     def executed(self) -> dict[str, int]:
@@ -79,23 +85,31 @@ class EngineRecord(Record):
     @property
     def not_as_asked(self) -> list[Layer]:
         """Return the compute layers that run in another precision than the engine's."""
-        return [layer for layer in self.compute_layers if layer.precision not in self.accepted]
+        return [layer for layer in self.known_layers if layer.precision not in self.accepted]
 
     @property
     def share_as_asked(self) -> float:
-        """Return the share of the compute layers that run in the engine's precision."""
-        layers = self.compute_layers
+        """Return the share of the compute layers of a known precision that run in the engine's."""
+        layers = self.known_layers
         return (len(layers) - len(self.not_as_asked)) / max(1, len(layers))
 
     @property
     def ran_as(self) -> str | None:
-        """Return the precision that took the place of the engine's, if no compute layer runs in the engine's."""
-        return None if self.share_as_asked else next(iter(self.executed), None)
+        """Return the precision that took the place of the engine's, if no compute layer runs in the engine's. A layer
+        of unknown precision might."""
+        return None if self.share_as_asked or UNKNOWN in self.executed else next(iter(self.executed), None)
 
     @property
     def runs_its_precision(self) -> bool:
-        """Tell whether any compute layer runs in the engine's precision. If none does, its speed is another one's."""
+        """Tell whether any compute layer runs in the engine's precision, or may. If not, its speed is another one's."""
         return self.ran_as is None
+
+
+class Refusal(Record):
+    """refused.json, in the place of an engine: why there is none of this precision for the GPUs at hand."""
+
+    precision: str
+    why: str
 
 
 class LayerTime(Layer):

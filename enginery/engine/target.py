@@ -6,6 +6,7 @@ from pydantic import Field
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import TensorRTParams
+from enginery.core.precisions import PRECISIONS
 from enginery.core.record import Record
 from enginery.core.runtimes import RUNTIMES
 from enginery.engine.machine import Machine
@@ -20,20 +21,20 @@ class Target(Record):
     device: str
     device_name: str | None
     capabilities: tuple[str, ...] = Field(min_length=1)
-    driver: str | None
-    cuda: str | None
     cores: int | None
     operating_system: str
 
 
-MUST_AGREE = ("runtime", "runtime_version", "device", "device_name", "driver", "cuda", "cores", "operating_system")
+MUST_AGREE = ("runtime", "runtime_version", "device", "device_name", "cores", "operating_system")
 OR_NEWER = "+"  # at the end of a compute capability: later ones fit as well
-ANY_GPU: dict[str, object] = {"device_name": None, "driver": None, "cuda": None, "cores": None}
+ANY_GPU: dict[str, object] = {"device_name": None}
 
 
 def target_of(machine: Machine, options: TensorRTParams) -> Target:
     """Return what an engine that this machine builds fits: this machine alone, or more if TensorRT builds it so."""
     exact = Target(**machine.model_dump(include=set(MUST_AGREE)), capabilities=(machine.capability,), or_newer=False)
+    if machine.device == "cuda":  # driver and CPU change the timings of such an engine, and not whether it runs
+        exact = exact.model_copy(update={"cores": None})
     facts = RUNTIMES[machine.runtime]
     if not facts.is_tensorrt:
         return exact
@@ -43,6 +44,14 @@ def target_of(machine: Machine, options: TensorRTParams) -> Target:
     if options.hardware_compatibility == "ampere_plus":
         fits = fits | {"capabilities": ("8.0" + OR_NEWER,)}
     return exact.model_copy(update=fits | {"or_newer": options.version_compatible})
+
+
+def lacking(target: Target, precision: str) -> list[str]:
+    """Return those compute capabilities of the target that cannot execute a precision."""
+    if target.device != "cuda":
+        return []
+    since = PRECISIONS[precision].since
+    return [listed for listed in target.capabilities if _number(listed.removesuffix(OR_NEWER)) < since]
 
 
 def require_fits(target: Target, machine: Machine, what: object) -> None:

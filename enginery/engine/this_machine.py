@@ -7,7 +7,8 @@ from pathlib import Path
 from enginery.core.cores import usable_cores
 from enginery.core.errors import EngineryError
 from enginery.core.runtimes import RUNTIMES, RuntimeName
-from enginery.engine.gpu.nvml import NO_GPU, Hardware, find_gpu, why_no_gpu
+from enginery.engine.gpu.cuda import NO_GPU
+from enginery.engine.gpu.device import Hardware, find_gpu, why_no_gpu
 from enginery.engine.machine import Machine
 from enginery.engine.runtimes import load_runtime
 

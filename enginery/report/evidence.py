@@ -1,11 +1,12 @@
 """Everything the pipeline measured, one entry per precision."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from enginery.accuracy.records import Validation
 from enginery.core.errors import EngineryError
+from enginery.engine.folder import read_refusal
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
 from enginery.regression.measurements import Measured
@@ -67,6 +68,7 @@ class Evidence:
 class Findings:
     machine: Machine
     precisions: tuple[Evidence, ...]
+    refused: Mapping[str, str] = field(default_factory=dict)  # by precision: why there is no engine of it
 
     @property
     def batches(self) -> list[int]:
@@ -95,6 +97,9 @@ def gather_findings(
     precisions: Sequence[str], engines: Path, validation: Path, benchmark: Path, trace: Path, machine: Path
 ) -> Findings:
     """Read the listed precisions, not whatever the folders hold: a precision that was dropped leaves its files."""
+    refused = {name: refusal.why for name in precisions if (refusal := read_refusal(engines / name))}
+    if refused.keys() >= set(precisions):
+        raise EngineryError(f"no precision was built: {'; '.join(refused.values())}")
     found = tuple(
         Evidence(
             EngineRecord.read(engines / name / "engine.json"),
@@ -103,6 +108,7 @@ def gather_findings(
             Trace.read(trace / f"{name}.json"),
         )
         for name in precisions
+        if name not in refused
     )
     races = [[(ratio.baseline, ratio.batch) for ratio in entry.benchmark.ratios] for entry in found]
     for entry, race in zip(found, races, strict=True):
@@ -111,4 +117,4 @@ def gather_findings(
                 f"{benchmark}: {entry.precision} was raced against other baselines or at other batch sizes than "
                 f"{found[0].precision}; run `dvc repro` to measure again"
             )
-    return Findings(Machine.read(machine), found)
+    return Findings(Machine.read(machine), found, refused)

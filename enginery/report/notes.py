@@ -12,6 +12,9 @@ from enginery.report.tables import OWN_PROCESS
 from enginery.report.verdict import AS_FAST, recommend
 from enginery.speed.records import baseline_title
 
+# What TensorRT for RTX executes in a quantized precision, by NVIDIA's support matrix.
+EXECUTED_BY_RTX = {"int8": "the weights of matrix products alone", "fp8": "matrix products alone"}
+
 
 class Note(NamedTuple):
     title: str
@@ -27,6 +30,10 @@ def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> lis
         for line in failures.get(entry.precision, ()):
             blamed = f"; the {entry.validation.loss_comes_from} is to blame" if line in entry.validation.broken else ""
             notes.append(Note(f"{entry.precision} failed", f"{line}{blamed}.", "failed"))
+    for name, why in findings.refused.items():
+        notes.append(Note(f"{name} was not built", f"{why.rstrip('.')}."))
+        notes += [Note(f"{name} failed", f"{line}.", "failed") for line in failures.get(name, ())]
+    notes += _on_quantized_rtx(findings)
     return notes + _on_faster_baselines(findings) + _on_isolated_speed(findings) + _on_noise(findings)
 
 
@@ -53,8 +60,11 @@ def _on_the_reference(made_by: str) -> list[Note]:
 def _on_execution(entry: Evidence, runtime: str) -> list[Note]:
     precision, notes = entry.precision, []
     if not entry.engine.layers_are_known:
+        total = len(entry.engine.compute_layers)
         text = (
-            "the engine was built where it cannot run. "
+            f"{runtime} does not tell the types of {total - len(entry.engine.known_layers)} of {total} compute layers."
+            if total
+            else "the engine was built where it cannot run. "
             f"Build it here to see its layers: `dvc repro --force --single-item build@{precision}`, then `dvc repro`."
         )
         notes.append(Note(f"What {precision} executes is not known", text))
@@ -65,6 +75,21 @@ def _on_execution(entry: Evidence, runtime: str) -> list[Note]:
         )
         notes.append(Note(f"{precision} ran as {entry.engine.ran_as}", text))
     return notes
+
+
+def _on_quantized_rtx(findings: Findings) -> list[Note]:
+    """Say that convolutions of a quantized engine of TensorRT for RTX are computed in another precision."""
+    if findings.machine.runtime != "tensorrt_rtx":
+        return []
+    return [
+        Note(
+            f"{entry.precision} on TensorRT for RTX",
+            f"NVIDIA supports it there for {EXECUTED_BY_RTX[entry.precision]}. Where convolutions take the time, "
+            f"this speed proves nothing about {entry.precision}.",
+        )
+        for entry in findings.precisions
+        if entry.precision in EXECUTED_BY_RTX
+    ]
 
 
 def _on_faster_baselines(findings: Findings) -> list[Note]:

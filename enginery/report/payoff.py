@@ -11,43 +11,47 @@ from enginery.report.noise import reasons
 
 def too_slow(findings: Findings, wanted: Mapping[str, MustPay | None]) -> dict[str, str]:
     """Return a sentence for each precision that is not as fast as must_pay asks."""
-    entries = {entry.precision: entry for entry in findings.precisions}
-    sentences = {
-        name: _why_not(entries[name], entries[rule.over], rule, findings) for name, rule in wanted.items() if rule
-    }
+    sentences = {name: _why_not(name, rule, findings) for name, rule in wanted.items() if rule}
     return {precision: sentence for precision, sentence in sentences.items() if sentence}
 
 
-def _why_not(entry: Evidence, named: Evidence, rule: MustPay, findings: Findings) -> str | None:
-    if not entry.engine.runs_its_precision:
-        return f"none of it was executed in {entry.precision}, so it cannot be as fast as must_pay asks"
+def _why_not(precision: str, rule: MustPay, findings: Findings) -> str | None:
+    entries = {entry.precision: entry for entry in findings.precisions}
+    entry, named = entries.get(precision), entries.get(rule.over)
+    if entry is None or not entry.engine.runs_its_precision:
+        return f"none of it was executed in {precision}, so it cannot be as fast as must_pay asks"
     rival = _rival(named, findings)
+    if rival is None:
+        return f"{rule.over} was not built, so nothing shows that it is as fast as must_pay asks"
     # Ratios to PyTorch are compared, not milliseconds, because engine and PyTorch were timed in turns.
     gain = findings.quoted(entry).median / findings.quoted(rival).median
     if gain >= rule.times:
         return None
     asked = f"at batch {findings.tuned_batch}, but must_pay asks for {rule.times:g}"
     return (
-        f"{gain:.2f} times as fast as {_rival_title(named, rival)} {asked}; "
+        f"{gain:.2f} times as fast as {_rival_title(rule.over, named, rival)} {asked}; "
         f"{_layers_not_as_asked(entry)}{_doubt(entry, rival, findings)}"
     )
 
 
-def _rival(named: Evidence, findings: Findings) -> Evidence:
-    """Return the precision to beat: the named one, or the fastest real one if the named one ran as another type."""
-    if named.engine.runs_its_precision:
+def _rival(named: Evidence | None, findings: Findings) -> Evidence | None:
+    """Return the precision to beat: the named one, or the fastest real one if the named one was not built or ran as
+    another type."""
+    if named and named.engine.runs_its_precision:
         return named
     # To beat only a slow stand-in would be no gain over the engines that there are.
     real = [one for one in findings.precisions if one.precision not in QUANTIZED and one.engine.runs_its_precision]
-    return max([named, *real], key=lambda entry: findings.quoted(entry).median)
+    return max([*([named] if named else []), *real], key=lambda entry: findings.quoted(entry).median, default=None)
 
 
-def _rival_title(named: Evidence, rival: Evidence) -> str:
+def _rival_title(name: str, named: Evidence | None, rival: Evidence) -> str:
+    if named is None:
+        return f"{rival.precision} ({name} was not built)"
     if named.engine.runs_its_precision:
-        return named.precision
+        return name
     if rival is named:
-        return f"{named.precision}, which ran as {named.engine.ran_as},"
-    return f"{rival.precision} ({named.precision} ran as {named.engine.ran_as})"
+        return f"{name}, which ran as {named.engine.ran_as},"
+    return f"{rival.precision} ({name} ran as {named.engine.ran_as})"
 
 
 def _layers_not_as_asked(entry: Evidence) -> str:

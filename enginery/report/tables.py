@@ -269,7 +269,7 @@ def _frame(rows: Mapping[str, Mapping[str, object]], index: str = "precision") -
 
 def _some_layers(entry: Evidence) -> str:
     """Name the compute layers that ran in another precision, a fused layer by the last of its names."""
-    if not entry.engine.compute_layers:
+    if not entry.engine.layers_are_known:
         return "-"
     if len(entry.engine.not_as_asked) == len(entry.engine.compute_layers):
         return "all"

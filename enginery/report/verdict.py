@@ -71,10 +71,11 @@ def why(findings: Findings, chosen: Evidence) -> str:
 def failures_of(findings: Findings, must_pay: Mapping[str, MustPay | None]) -> dict[str, tuple[str, ...]]:
     """Return by precision the broken thresholds, and the speed that is not worth the loss."""
     slow = too_slow(findings, must_pay)
-    return {
+    judged = {
         entry.precision: entry.validation.broken + ((slow[entry.precision],) if entry.precision in slow else ())
         for entry in findings.precisions
     }
+    return judged | {name: (slow[name],) for name in findings.refused if name in slow}
 
 
 def sentence(findings: Findings) -> str:

@@ -23,8 +23,10 @@ from support.project import build_project, judge, make_project
 
 from enginery.bundle import licences, pages
 from enginery.bundle.pages import REPLACED, preprocessing_for_bundle, standalone_preprocessing
+from enginery.bundle.triton import replayed_sizes
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
+from enginery.core.params.build import Profile, Range
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.data.preprocessing import prepare
 from enginery.engine.engine import open_engine
@@ -88,10 +90,21 @@ def rtx_bundle(tmp_path_factory, tiny_onnx, build, manifest):
 
 
 @pytest.fixture(scope="module")
-def tensorrt_bundle(tmp_path_factory, tiny_onnx, build, manifest, machine):
-    """Return a bundle of an engine that the simulated TensorRT built."""
-    root = tmp_path_factory.mktemp("tensorrt")
-    arguments = (tiny_onnx, build.model_dump_json(), manifest.model_dump_json(), root / "engine", root / "machine")
+def tensorrt_bundle(tmp_path_factory, plugin_onnx, build, manifest, machine):
+    """Return a bundle of an engine that the simulated TensorRT built. It has a plugin, and computes what the tiny one
+    does."""
+    return simulated_bundle(tmp_path_factory.mktemp("tensorrt"), plugin_onnx, build, manifest, machine)
+
+
+@pytest.fixture(scope="module")
+def portable_bundle(tmp_path_factory, plugin_onnx, build, manifest, machine):
+    """Return the same of an engine that runs with later versions of TensorRT, too, and contains a runtime for that."""
+    portable = build.model_copy(update={"tensorrt": build.tensorrt.model_copy(update={"version_compatible": True})})
+    return simulated_bundle(tmp_path_factory.mktemp("portable"), plugin_onnx, portable, manifest, machine)
+
+
+def simulated_bundle(root, plugin_onnx, build, manifest, machine):
+    arguments = (plugin_onnx, build.model_dump_json(), manifest.model_dump_json(), root / "engine", root / "machine")
     done = subprocess.run(
         [sys.executable, "-c", SIMULATED_ENGINE, *map(str, arguments)],
         cwd=ROOT,
@@ -101,7 +114,7 @@ def tensorrt_bundle(tmp_path_factory, tiny_onnx, build, manifest, machine):
     )
     assert done.returncode == 0, done.stderr
     there = machine.model_validate_json((root / "machine").read_text())
-    return bundled(make_project(root / "project", root / "engine", tiny_onnx, there))
+    return bundled(make_project(root / "project", root / "engine", plugin_onnx, there))
 
 
 def bundled(root):
@@ -300,12 +313,25 @@ def test_the_example_says_how_it_is_used_and_what_it_cannot_read(openvino_bundle
     assert len(absent.stderr.splitlines()) == 1
 
 
-def test_the_example_for_tensorrt_runs_on_a_simulated_gpu(tensorrt_bundle, photos, top1):
+@pytest.mark.parametrize("bundle", ["tensorrt_bundle", "portable_bundle"])
+def test_the_example_for_tensorrt_runs_on_a_simulated_gpu(request, bundle, photos, top1):
     """The simulation checks calls, their order and memory, computes with ONNX Runtime, and itself imports Enginery."""
     environment = simulated.environment("11.4") | {"PYTHONPATH": str(simulated.SITE)}
-    rows, imported = run_example(tensorrt_bundle, *sorted(photos.rglob("*.png")), **environment)
+    rows, imported = run_example(request.getfixturevalue(bundle), *sorted(photos.rglob("*.png")), **environment)
     require_same_answers(rows, photos, top1)
     assert "torch" not in imported
+
+
+@pytest.mark.parametrize(("replays", "launch"), [(True, "cudaGraphLaunch"), (False, "execute_async_v3")])
+def test_the_example_replays_a_graph_if_that_is_what_was_measured(tensorrt_bundle, tmp_path, replays, launch):
+    bundle = shutil.copytree(tensorrt_bundle.parents[1], tmp_path / "project") / "bundles" / MODEL
+    report = bundle.parents[1] / "reports/measurements.json"
+    rewrite(report, lambda found: found["precisions"][0]["benchmark"].update(cuda_graph=replays))
+    bundled(bundle.parents[1])
+    run = (bundle / "runtime.py").read_text().partition("    def run(")[2].partition("    return run")[0]
+    assert launch in run
+    assert ("cudaGraphLaunch" in (bundle / "cpp/main.cpp").read_text()) == replays
+    assert ("graph_spec" in (bundle / "triton" / MODEL / "config.pbtxt").read_text()) == replays
 
 
 def test_the_example_loads_no_damaged_engine(openvino_bundle, tmp_path):
@@ -377,6 +403,26 @@ def test_an_engine_that_is_fed_tensors_is_bundled_without_an_example(project, ma
     assert "label_filename" not in (bundle / "triton" / MODEL / "config.pbtxt").read_text()
 
 
+@pytest.mark.parametrize("bundle", ["tensorrt_bundle", "portable_bundle"])
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_the_cpp_example_runs_in_front_of_a_stand_in_for_tensorrt(request, bundle, tmp_path):
+    """It classifies three batches of two images: by one run that prepares, and a graph that is launched for each."""
+    sources = [request.getfixturevalue(bundle) / "cpp/main.cpp", ROOT / "tests/headers/simulated.cpp"]
+    subprocess.run(
+        ["g++", "-std=c++17", "-I", ROOT / "tests/headers", "-o", tmp_path / "classify", *sources], check=True
+    )
+    wanted = np.array([3, 1, 4, 1, 5, 9], np.float32)
+    np.broadcast_to(wanted[:, None, None, None], (6, 3, 8, 8)).tofile(tmp_path / "images.bin")
+    plan = request.getfixturevalue(bundle) / "engine/engine.plan"
+    command = [tmp_path / "classify", plan, tmp_path / "images.bin"]
+    done = subprocess.run([*command, "2"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, ["3", "1", "4", "1", "5", "9"]), done.stderr
+    assert done.stderr == "4 runs, 3 of them launched as a graph\n"
+    done = subprocess.run([*command, "4"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "reading a multiple of BATCH images: it failed" in done.stderr
+
+
 @pytest.mark.parametrize("runtime", ["tensorrt", "rtx"])
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_the_cpp_example_compiles_against_stand_in_headers(request, runtime):
@@ -385,7 +431,10 @@ def test_the_cpp_example_compiles_against_stand_in_headers(request, runtime):
     done = subprocess.run(["g++", *flags, bundle / "cpp/main.cpp"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     library = {"tensorrt": "nvinfer", "rtx": "tensorrt_rtx"}[runtime]
-    assert f"find_library(TENSORRT_LIBRARY {library} " in (bundle / "cpp/CMakeLists.txt").read_text()
+    cmake = (bundle / "cpp/CMakeLists.txt").read_text()
+    assert f"find_library(TENSORRT_LIBRARY {library} " in cmake
+    registers = "initLibNvInferPlugins(&logger, " in (bundle / "cpp/main.cpp").read_text()
+    assert registers == ("nvinfer_plugin" in cmake) == (runtime == "tensorrt")
 
 
 def parsed(bundle):
@@ -433,6 +482,43 @@ def test_the_configuration_has_what_each_backend_needs(configurations, tensorrt_
     text = (tensorrt_bundle / "triton" / MODEL / "config.pbtxt").read_text()
     assert re.search(r"TensorRT must be 11\.4\.\S+: the engine is bound to it\.", text)
     assert "a request must bring at least as many" in text
+
+
+def test_triton_replays_graphs_of_the_batch_sizes_that_are_served(configurations):
+    """TensorRT's kernels are launched as they were when the report was made. The profile is 2 to 8 images."""
+    _, found = configurations
+    cuda = {runtime: config.optimization.cuda for runtime, config in found.items()}
+    assert {runtime: one.graphs for runtime, one in cuda.items()} == {
+        "openvino": False, "onnxruntime": False, "tensorrt": True,
+    }  # fmt: skip
+    assert [spec.batch_size for spec in cuda["tensorrt"].graph_spec] == [2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "measured", "replayed"),
+    [
+        ((1, 8, 16), [1, 4], [*range(1, 17)]),
+        ((1, 32, 128), [1, 64], [*range(1, 17), 32, 64, 128]),
+        ((64, 64, 64), [64], [64]),
+    ],
+)
+def test_graphs_of_large_batches_are_made_for_those_that_are_measured_or_preferred(sizes, measured, replayed):
+    latencies = [SimpleNamespace(batch=batch) for batch in measured]
+    passed = SimpleNamespace(
+        record=SimpleNamespace(
+            target=SimpleNamespace(runtime="tensorrt"),
+            profile=Profile(batch=Range(min=sizes[0], opt=sizes[1], max=sizes[2])),
+        ),
+        measured=SimpleNamespace(benchmark=SimpleNamespace(cuda_graph=True, latencies=latencies)),
+    )
+    assert replayed_sizes(passed) == replayed
+
+
+def test_what_loads_a_version_compatible_engine_allows_its_host_code(portable_bundle, tensorrt_bundle):
+    allowed = "--backend-config=tensorrt,version-compatible=true"
+    assert allowed in (portable_bundle / "README.md").read_text()
+    assert "--versionCompatible" in (portable_bundle / "engine/reproduce.sh").read_text()
+    assert allowed not in (tensorrt_bundle / "README.md").read_text()
 
 
 def test_a_wrong_configuration_would_be_noticed(configurations):

@@ -165,7 +165,6 @@ def test_a_damaged_engine_is_refused_before_it_is_deserialized(
         ("device_name", "another processor"),
         ("capability", "sse2"),
         ("cores", 640),
-        ("driver", "999.1"),
         ("operating_system", "Plan9"),
     ],
 )

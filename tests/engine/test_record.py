@@ -19,6 +19,9 @@ def layer(precision, computes=True):
         ("fp32", False, ["tf32"], {"tf32": 1}, 0, "tf32"),
         ("fp16", True, ["tf32"], {"tf32": 1}, 0, "tf32"),
         ("int8", True, [], {}, 0, None),
+        ("int8", True, ["unknown", "int8", "unknown"], {"unknown": 2, "int8": 1}, 1, None),
+        ("int8", True, ["int8", "unknown", "fp32"], {"int8": 1, "unknown": 1, "fp32": 1}, 0.5, None),
+        ("int8", True, ["unknown", "unknown", "fp32"], {"unknown": 2, "fp32": 1}, 0, None),
     ],
 )
 def test_layers_count_as_asked_if_they_run_in_the_engines_precision(
@@ -30,6 +33,6 @@ def test_layers_count_as_asked_if_they_run_in_the_engines_precision(
     )
     assert list(record.executed.items()) == list(executed.items())
     assert record.share_as_asked == share
-    assert len(record.not_as_asked) == round((1 - share) * len(ran))
+    assert len(record.not_as_asked) == round((1 - share) * (len(ran) - ran.count("unknown")))
     assert (record.ran_as, record.runs_its_precision) == (ran_as, ran_as is None)
-    assert record.layers_are_known == bool(ran)
+    assert record.layers_are_known == bool(share or ran_as)

@@ -83,6 +83,47 @@ def test_the_tests_for_a_real_gpu_pass_on_the_simulated_one(version):
     assert "1 deselected" in verified.stdout  # the one named above still exists
 
 
+def verify(test, path="", **environment):
+    """Run one of the tests for a real GPU, and return how it ends."""
+    places = os.pathsep.join(filter(None, [str(path), os.environ["PATH"]]))
+    command = [
+        warm_python() / "python3",
+        "-m",
+        "pytest",
+        "-q",
+        "-rs",
+        "-p",
+        "no:cacheprovider",
+        "tests/verify_gpu.py",
+        "-k",
+    ]
+    with tempfile.TemporaryDirectory() as own:
+        environment = simulated.environment("11.4", XDG_CACHE_HOME=own, TMPDIR=own, PATH=places, **environment)
+        return subprocess.run([*command, test], cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def test_a_timing_cache_that_does_not_work_is_seen():
+    done = verify("second_build_finds_the_timings", failure="cache_refused")
+    assert done.returncode == 1, output(done)
+    assert "Assertion !errorOnMiss failed" in done.stdout
+
+
+def test_on_a_gpu_without_bf16_the_other_precisions_are_verified():
+    done = verify("computes_what_its_graph_means or what_was_executed", SIMULATED_CAPABILITY="7.5")
+    assert done.returncode == 0, output(done)
+    assert "a GPU of compute capability 7.5 does not have bf16" in done.stdout
+    marks = done.stdout.partition(" ")[0]
+    assert (marks.count("."), marks.count("s")) == (9, 3)
+
+
+def test_another_version_of_trtexec_is_no_failure(tmp_path):
+    (tmp_path / "trtexec").write_text("#!/bin/sh\necho '&&&& RUNNING TensorRT.trtexec [TensorRT v101601] [b11]'\n")
+    (tmp_path / "trtexec").chmod(0o755)
+    done = verify("nvidias_own_command", path=tmp_path)
+    assert done.returncode == 0, output(done)
+    assert "this trtexec is of TensorRT v101601" in done.stdout
+
+
 def test_no_two_simulated_machines_share_temporary_files():
     folders = [run("11.4", "-c", "import tempfile; print(tempfile.gettempdir())").stdout for _ in range(2)]
     assert len({*folders, f"{tempfile.gettempdir()}\n"}) == 3

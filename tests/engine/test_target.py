@@ -15,7 +15,16 @@ MACHINE = Machine(
     cores=8,
     operating_system="Linux x86_64",
 )
-OTHER_GPU = {"device_name": "another GPU", "driver": "610.1", "cuda": "13.3", "cores": 64}
+ONLY_TIMINGS_DEPEND_ON = {"driver": "610.1", "cuda": "13.3", "cores": 64}
+OTHER_GPU = {"device_name": "another GPU", **ONLY_TIMINGS_DEPEND_ON}
+CPU = {
+    "runtime": "openvino",
+    "device": "cpu",
+    "device_name": "AMD EPYC",
+    "capability": "avx2",
+    "driver": "",
+    "cuda": "",
+}
 
 
 def here(**changes):
@@ -34,16 +43,29 @@ def refusal(target, machine):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("runtime", ["openvino", "onnxruntime", "tensorrt"])
-def test_an_engine_belongs_to_all_of_its_machine(options, runtime):
-    machine = here(runtime=runtime)
+@pytest.mark.parametrize("changes", [CPU, {"runtime": "onnxruntime"}, {}], ids=["OpenVINO", "ONNX Runtime", "TensorRT"])
+def test_an_engine_belongs_to_its_machine(options, changes):
+    machine = here(**changes)
     target = target_of(machine, options())
-    assert target.capabilities == ("8.0",)
-    for name in (
-        "runtime", "runtime_version", "device", "device_name", "driver", "cuda", "cores", "operating_system",
-    ):  # fmt: skip
+    assert target.capabilities == (machine.capability,)
+    for name in ("runtime", "runtime_version", "device", "device_name", "operating_system"):
         assert getattr(target, name) == getattr(machine, name)
     require_fits(target, machine, "engines/int8")
+
+
+@pytest.mark.parametrize("changed", ONLY_TIMINGS_DEPEND_ON)
+@pytest.mark.parametrize("runtime", ["tensorrt", "tensorrt_rtx", "onnxruntime"])
+def test_an_engine_for_a_gpu_outlives_another_driver_and_another_number_of_cores(options, runtime, changed):
+    """NVIDIA's list names platform, version and GPU. In Kubernetes a driver and a quota of cores change often."""
+    machine = here(runtime=runtime, capability="8.9")
+    after = machine.model_copy(update={changed: ONLY_TIMINGS_DEPEND_ON[changed]})
+    require_fits(target_of(machine, options()), after, "engines/int8")
+    assert target_of(machine, options()) == target_of(after, options())  # so that `dvc repro` does not build again
+
+
+def test_an_engine_for_a_cpu_belongs_to_its_cores(options):
+    cpu = here(**CPU)
+    assert "cores 8 there and 64 here" in refusal(target_of(cpu, options()), cpu.model_copy(update={"cores": 64}))
 
 
 @pytest.mark.parametrize(
@@ -52,9 +74,6 @@ def test_an_engine_belongs_to_all_of_its_machine(options, runtime):
         ("runtime", "onnxruntime"),
         ("runtime_version", "10.16.2.1"),
         ("device_name", "NVIDIA H200"),
-        ("driver", "580.66"),
-        ("cuda", "13.1"),
-        ("cores", 16),
         ("operating_system", "Linux aarch64"),
     ],
 )
@@ -71,9 +90,6 @@ def test_a_refusal_names_all_that_differs(options):
     sentence = refusal(target_of(MACHINE, options()), here(**OTHER_GPU, capability="9.0"))
     for part in (
         "device_name 'NVIDIA A100-SXM4-80GB' there and 'another GPU' here",
-        "driver '580.65' there and '610.1' here",
-        "cuda '13.0' there and '13.3' here",
-        "cores 8 there and 64 here",
         "compute capability 8.0 there and 9.0 here",
     ):
         assert part in sentence

@@ -1,7 +1,6 @@
 import re
 from types import SimpleNamespace
 
-import pynvml
 import pytest
 
 from enginery.core.errors import EngineryError
@@ -76,7 +75,6 @@ def test_tensorrt_needs_a_gpu_and_names_the_runtime_that_needs_none(without_gpu,
 
 @pytest.fixture
 def with_old_driver(monkeypatch):
-    monkeypatch.setattr("pynvml.nvmlInit", lambda: None)
     monkeypatch.setattr(
         "enginery.engine.gpu.cuda._call", {"cudaDriverGetVersion": 12080, "cudaRuntimeGetVersion": 13020}.get
     )
@@ -100,19 +98,6 @@ def test_a_runtime_that_goes_on_without_the_gpu_says_why(with_old_driver, monkey
     installed(monkeypatch, "tensorrt_rtx", "1.7.1.116")
     assert describe_machine(wanted).runtime == {"auto": "openvino"}.get(wanted, wanted)
     assert OLD_DRIVER in capfd.readouterr().err
-
-
-def test_a_management_library_that_does_not_answer_is_not_taken_for_no_gpu(monkeypatch, capfd):
-    """It does not answer between an update of the driver and the next reboot."""
-
-    def mismatch():
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
-
-    monkeypatch.setattr("pynvml.nvmlInit", mismatch)
-    assert describe_machine("auto").runtime == "openvino"
-    assert (
-        "runtime: auto goes on without the GPU: NVIDIA's management library does not answer" in capfd.readouterr().err
-    )
 
 
 @pytest.mark.parametrize(

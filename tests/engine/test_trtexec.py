@@ -1,5 +1,6 @@
 import os
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -10,19 +11,32 @@ from enginery.engine.target import target_of
 from enginery.engine.trtexec import reproduce_script
 from enginery.graph.interface import Interface, TensorSpec
 
-VERSIONS = {"tensorrt 10": "10.16.1.11", "tensorrt 11": "11.4.0.106", "tensorrt_rtx 1": "1.7.1.116"}
+VERSIONS = {
+    "tensorrt 10": "10.16.1.11", "tensorrt 11": "11.4.0.106", "tensorrt_rtx 1.4": "1.4.0.76",
+    "tensorrt_rtx 1": "1.7.1.116",
+}  # fmt: skip
+# What NVIDIA's source of trtexec does with these options (samples/common of 10.16 and 11.1). It prints what it was
+# given, and the content of input files.
 FAKE = """\
 #!/usr/bin/env bash
-printf '%s\\n' "$(basename "$0")" "$@" ""
-for flag; do case $flag in --saveEngine=*) touch "${flag#*=}" ;; esac; done
+if [ "$*" = --help ]; then echo "&&&& RUNNING TensorRT.trtexec [TensorRT v$FAKE_VERSION] [b106]"; exit; fi
+printf '%s\\n' "$(basename "$0")" "$@"
+for flag; do case $flag in
+    --saveEngine=*) touch "${flag#*=}" ;;
+    --loadEngine=*reproduced.plan) [ -e "${flag#*=}" ] || exit 1 ;;
+    --*hapes=*) if [ -n "${FAKE_STATIC:-}" ]; then echo "Static model does not take explicit shapes" >&2; exit 1; fi ;;
+    --loadInputs=*) IFS=,; for one in ${flag#*=}; do od -An -v -td1 -w100000 "${one##*:}"; done ;;
+esac; done
+echo
 """
+IMAGES = TensorSpec(name="input", dtype="float32", shape=("batch", 3, 8, 8))
 
 
 @pytest.fixture
 def record_of(build, manifest):
     """Make the record of an engine that a version of TensorRT built with some of its options."""
 
-    def make(kind, tf32=True, **options):
+    def make(kind, tf32=True, inputs=(IMAGES,), **options):
         machine = Machine(
             runtime=kind.split()[0],
             runtime_version=VERSIONS[kind],
@@ -46,7 +60,7 @@ def record_of(build, manifest):
             onnx_sha256="1" * 64,
             onnx_bytes=1,
             interface=Interface(
-                inputs=(TensorSpec(name="input", dtype="float32", shape=("batch", 3, 8, 8)),),
+                inputs=inputs,
                 outputs=(TensorSpec(name="logits", dtype="float32", shape=("batch", 16)),),
             ),
             layers=(),
@@ -61,9 +75,11 @@ def record_of(build, manifest):
 
 @pytest.fixture
 def arrived(tmp_path):
-    """Run the script with bash, and return the arguments that its two commands receive: to build, and to time."""
+    """Run the script with bash, and return the arguments that its commands receive: to build, and to time an engine.
 
-    def run(record, onnx="../../converted/int8/model.onnx", batch=None):
+    Both engines, the one that was built here and its own, must be timed in the same way."""
+
+    def run(record, onnx="../../converted/int8/model.onnx", batch=None, **more):
         programs, engine = tmp_path / "bin", tmp_path / "an engine"
         for folder in (programs, engine):
             folder.mkdir(exist_ok=True)
@@ -74,15 +90,25 @@ def arrived(tmp_path):
         done = subprocess.run(
             ["bash", str(engine / "reproduce.sh"), *([] if batch is None else [str(batch)])],
             cwd=tmp_path,
-            env=os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+            env=os.environ
+            | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "FAKE_VERSION": number(record)}
+            | more,
             capture_output=True,
             text=True,
         )
         assert (done.returncode, done.stderr) == (0, "")
-        building, timing = re.sub(r"(--saveEngine=).*/", r"\1", done.stdout).strip().split("\n\n")
-        return building.splitlines(), timing.splitlines()
+        text = re.sub(r"=\S*/reproduced.plan", "=reproduced.plan", done.stdout)
+        building, ours, theirs = re.sub(r":/[^,\s]*/(\d+)", r":\1", text).strip().split("\n\n")
+        assert theirs == ours.replace("--loadEngine=engine.plan", "--loadEngine=reproduced.plan")
+        return building.splitlines(), ours.splitlines()
 
     return run
+
+
+def number(record):
+    """Return the version as trtexec prints it."""
+    major, minor, patch = map(int, record.target.runtime_version.split(".")[:3])
+    return str(10000 * major + 100 * minor + patch)
 
 
 @pytest.mark.parametrize("kind", VERSIONS)
@@ -100,7 +126,7 @@ def test_the_script_names_the_version_of_tensorrt(record_of, kind):
     ("kind", "command"),
     [("tensorrt 10", "trtexec"), ("tensorrt 11", "trtexec"), ("tensorrt_rtx 1", "tensorrt_rtx")],
 )
-def test_it_builds_from_the_same_graph_for_the_same_batches_and_times_our_engine(record_of, arrived, kind, command):
+def test_it_builds_from_the_same_graph_for_the_same_batches_and_times_both_engines(record_of, arrived, kind, command):
     building, timing = arrived(record_of(kind))
     assert (building[0], timing[0]) == (command, command)
     assert building[1] == "--onnx=../../converted/int8/model.onnx"
@@ -121,6 +147,58 @@ def test_the_batch_size_that_is_timed_may_be_given(record_of, arrived, asked, ti
     assert "--optShapes=input:4x3x8x8" in building
 
 
+def test_a_graph_whose_shapes_are_fixed_is_given_none(record_of, arrived):
+    fixed = TensorSpec(name="input", dtype="float32", shape=(8, 3, 8, 8))
+    building, timing = arrived(record_of("tensorrt 11", inputs=(fixed,)), FAKE_STATIC="yes")
+    assert not [flag for flag in building + timing if "hapes=" in flag]
+    script = reproduce_script(record_of("tensorrt 11", inputs=(fixed,)), "model.onnx")
+    assert "# Usage: bash reproduce.sh\n" in script
+
+
+def test_only_what_varies_of_a_shape_follows_the_batch_size(record_of, arrived):
+    fixed = TensorSpec(name="table", dtype="float32", shape=(8, 4))
+    building, timing = arrived(record_of("tensorrt 11", inputs=(IMAGES, fixed)), batch=3)
+    assert "--maxShapes=input:8x3x8x8" in building
+    assert "--shapes=input:3x3x8x8" in timing
+
+
+def test_indices_are_zeros_as_those_that_trtexec_makes_up_lie_outside_of_tables(record_of, arrived):
+    tokens = TensorSpec(name="tokens:0", dtype="int64", shape=("batch", 5))
+    place = TensorSpec(name="place", dtype="int32", shape=("batch", 1))
+    _, timing = arrived(record_of("tensorrt 11", inputs=(IMAGES, tokens, place)), batch=3)
+    assert "--loadInputs=tokens:0:0,place:1" in timing
+    assert [len(line.split()) for line in timing if set(line.split()) == {"0"}] == [8 * 3 * 5, 4 * 3]
+    _, timing = arrived(record_of("tensorrt 11"))
+    assert not [flag for flag in timing if "loadInputs" in flag]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "version", "told"),
+    [
+        ("tensorrt 11", False, "", "trtexec is not on the PATH, and pip does not install it: NVIDIA's deb, rpm, tar"),
+        ("tensorrt_rtx 1", False, "", "tensorrt_rtx is not on the PATH, and pip does not install it: NVIDIA's tar and"),
+        ("tensorrt 11", True, "101601", "this trtexec is of TensorRT v101601, and engine.plan can be loaded by"),
+    ],
+)  # fmt: skip
+def test_what_keeps_it_from_running_is_a_sentence(record_of, tmp_path, kind, path, version, told):
+    for name in ("bash", "dirname", "grep", "mktemp", "rm"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    if path:
+        (tmp_path / "trtexec").write_text(FAKE)
+        (tmp_path / "trtexec").chmod(0o755)
+    (tmp_path / "reproduce.sh").write_text(reproduce_script(record_of(kind), "model.onnx"))
+    environment = {"PATH": str(tmp_path), "FAKE_VERSION": version}
+    done = subprocess.run(["bash", str(tmp_path / "reproduce.sh")], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(told)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_portable_engine_may_be_timed_by_a_later_trtexec(record_of, arrived):
+    record = record_of("tensorrt 11", version_compatible=True)
+    arrived(record, FAKE_VERSION="110500")
+
+
 def test_version_10_is_given_options_that_version_11_no_longer_needs(record_of, arrived):
     building, timing = arrived(record_of("tensorrt 10"))
     assert "--stronglyTyped" in building
@@ -134,12 +212,30 @@ def test_version_10_is_given_options_that_version_11_no_longer_needs(record_of, 
 
 @pytest.mark.parametrize(
     ("kind", "flags"),
-    [("tensorrt 10", []), ("tensorrt 11", ["--includeDataTransfers"]), ("tensorrt_rtx 1", ["--includeDataTransfers"])],
+    [
+        ("tensorrt 10", []),
+        ("tensorrt 11", ["--includeDataTransfers"]),
+        ("tensorrt_rtx 1.4", []),
+        ("tensorrt_rtx 1", ["--includeDataTransfers"]),
+    ],
 )
 def test_times_include_the_copies(record_of, arrived, kind, flags):
-    """Version 10 includes them by default. Version 11 and TensorRT for RTX need an option for it."""
+    """Versions 10, and 1.4 of TensorRT for RTX, include them by default. Later ones need an option for it."""
     _, timing = arrived(record_of(kind))
     assert [flag for flag in timing if "DataTransfers" in flag] == flags
+
+
+@pytest.mark.parametrize("kind", ["tensorrt_rtx 1.4", "tensorrt_rtx 1"])
+def test_rtx_captures_graphs_and_specializes_kernels_as_in_nvidias_examples(record_of, arrived, kind):
+    _, timing = arrived(record_of(kind))
+    assert {"--rtxCudaGraphStrategy=wholeGraph", "--specializeStrategyDS=eager"} <= set(timing)
+    assert ("--useSpinWait" in timing) == (kind == "tensorrt_rtx 1.4")
+
+
+@pytest.mark.parametrize("kind", ["tensorrt 10", "tensorrt 11"])
+def test_kernels_are_timed_as_often_as_in_the_build(record_of, arrived, kind):
+    assert "--avgTiming=8" in arrived(record_of(kind))[0]
+    assert "--avgTiming=2" in arrived(record_of(kind, avg_timing_iterations=2))[0]
 
 
 @pytest.mark.parametrize("kind", VERSIONS)
@@ -216,7 +312,7 @@ def test_the_script_works_from_any_folder(record_of, tmp_path):
 
 def test_a_command_that_fails_ends_the_script(record_of, tmp_path):
     """To time the earlier engine after a failed build would look like a success."""
-    (tmp_path / "trtexec").write_text("#!/usr/bin/env bash\necho called\nexit 3\n")
+    (tmp_path / "trtexec").write_text("#!/usr/bin/env bash\n[ $1 = --help ] && exit\necho called\nexit 3\n")
     (tmp_path / "trtexec").chmod(0o755)
     (tmp_path / "reproduce.sh").write_text(reproduce_script(record_of("tensorrt 11"), "model.onnx"))
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"

@@ -1,5 +1,6 @@
 // A stand-in for TensorRT's header: what a bundle's main.cpp calls, with the signatures that TensorRT 10.0 to 11.1
-// share. pip's packages bring no headers. It cannot show that those of another version still fit.
+// share, and those of TensorRT for RTX, from its documentation. pip's packages bring no headers. It cannot show that those
+// of another version still fit.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -37,6 +38,17 @@ public:
     bool enqueueV3(cudaStream_t stream) noexcept;
 };
 
+enum class CudaGraphStrategy : int32_t { kDISABLED = 0, kWHOLE_GRAPH_CAPTURE = 1 };
+enum class DynamicShapesKernelSpecializationStrategy : int32_t { kLAZY = 0, kEAGER = 1, kNONE = 2 };
+
+class IRuntimeConfig
+{
+public:
+    virtual ~IRuntimeConfig() noexcept = default;
+    bool setCudaGraphStrategy(CudaGraphStrategy strategy) noexcept;
+    void setDynamicShapesKernelSpecializationStrategy(DynamicShapesKernelSpecializationStrategy strategy) noexcept;
+};
+
 class ICudaEngine
 {
 public:
@@ -45,14 +57,18 @@ public:
     char const* getIOTensorName(int32_t index) const noexcept;
     TensorIOMode getTensorIOMode(char const* name) const noexcept;
     Dims getTensorShape(char const* name) const noexcept;
+    IRuntimeConfig* createRuntimeConfig() noexcept;
     IExecutionContext* createExecutionContext() noexcept;
+    IExecutionContext* createExecutionContext(IRuntimeConfig* settings) noexcept;
 };
 
 class IRuntime
 {
 public:
     virtual ~IRuntime() noexcept = default;
+    void setEngineHostCodeAllowed(bool allowed) noexcept;
     ICudaEngine* deserializeCudaEngine(void const* plan, std::size_t size) noexcept;
+    bool hostCodeAllowed{false}; // of simulated.cpp
 };
 
 IRuntime* createInferRuntime(ILogger& logger) noexcept;

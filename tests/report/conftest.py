@@ -145,7 +145,7 @@ def evidence(machine, build, manifest):
 
 @pytest.fixture
 def findings(machine):
-    return lambda *precisions: Findings(machine, precisions)
+    return lambda *precisions, **refused: Findings(machine, precisions, refused)
 
 
 @pytest.fixture

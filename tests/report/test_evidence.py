@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from enginery.core.errors import EngineryError
+from enginery.engine.record import Refusal
 from enginery.report.evidence import gather_findings
 
 
@@ -36,6 +37,14 @@ def test_only_listed_precisions_are_read(written, evidence, findings, tmp_path):
     read = written(fp32, dropped)
     (tmp_path / "validation" / "int8.json").write_text("broken")
     assert read("fp32") == findings(fp32)
+
+
+def test_a_precision_that_was_refused_stands_beside_the_others(written, evidence, findings, tmp_path):
+    read, why = written(evidence("fp32")), "compute capability 7.5 does not have bf16"
+    Refusal(precision="bf16", why=why).write(tmp_path / "engines" / "bf16" / "refused.json")
+    assert read("fp32", "bf16") == findings(evidence("fp32"), bf16=why)
+    with pytest.raises(EngineryError, match=f"no precision was built: {why}"):
+        read("bf16")
 
 
 def test_a_listed_precision_without_evidence_is_named(written, evidence, tmp_path):

@@ -1,6 +1,7 @@
 """Notes on failures, faster baselines, isolated speed and noise."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from support.findings import (
@@ -34,6 +35,16 @@ def test_a_note_says_where_pytorch_beats_the_best_engine(findings, evidence, rat
     page = summary_of(findings(evidence("int8", ratio), evidence("fp32", (0.5, 0.4, 0.6))))
     assert (f"- **PyTorch eager is faster than int8:** {told}" in page) == (told is not None)
     assert ("is faster than" in page) == (told is not None)
+
+
+@pytest.mark.parametrize(("runtime", "told"), [("tensorrt_rtx", True), ("tensorrt", False)])
+def test_the_report_says_what_int8_and_fp8_are_on_tensorrt_for_rtx(findings, evidence, runtime, told):
+    found = findings(*(evidence(name, (2.0, 1.9, 2.1)) for name in ("fp16", "int8", "fp8")))
+    page = summary_of(replace(found, machine=found.machine.model_copy(update={"runtime": runtime})))
+    weights = "**int8 on TensorRT for RTX:** NVIDIA supports it there for the weights of matrix products alone."
+    products = "**fp8 on TensorRT for RTX:** NVIDIA supports it there for matrix products alone."
+    assert [line in page for line in (weights, products)] == [told, told]
+    assert "fp16 on TensorRT for RTX" not in page
 
 
 @pytest.mark.parametrize("other", ["cuda_graph", "cuda_graph+channels_last+fp16"])

@@ -34,6 +34,25 @@ def test_if_the_named_precision_ran_as_another_type_the_fastest_real_one_must_be
     assert failures_of(found, {int8: MustPay(over="bf16", times=0.7)})[int8] == ()
 
 
+def test_if_the_named_precision_was_not_built_the_fastest_real_one_must_be_beaten(findings, evidence):
+    fp16, int8, rule = (
+        evidence("fp16", (4.0, 3.9, 4.1)),
+        evidence("int8", (3.0, 2.95, 3.05)),
+        MustPay(over="bf16", times=1),
+    )
+    (why,) = failures_of(findings(fp16, int8, bf16="no"), {"int8": rule})["int8"]
+    assert why.startswith("0.75 times as fast as fp16 (bf16 was not built) at batch 8, but must_pay asks for 1")
+    (why,) = failures_of(findings(int8, bf16="no"), {"int8": rule})["int8"]
+    assert why == "bf16 was not built, so nothing shows that it is as fast as must_pay asks"
+
+
+def test_a_precision_that_was_not_built_fails_must_pay_and_nothing_else(findings, evidence):
+    found = findings(evidence("bf16"), fp8="compute capability 8.6 does not have fp8")
+    assert failures_of(found, {"fp8": None}) == {"bf16": ()}
+    (why,) = failures_of(found, {"fp8": MustPay(over="bf16", times=1.1)})["fp8"]
+    assert why == "none of it was executed in fp8, so it cannot be as fast as must_pay asks"
+
+
 def test_a_precision_that_ran_as_another_type_fails_must_pay(findings, evidence):
     found = findings(evidence("bf16", (1.0, 0.9, 1.1)), evidence("int8", (4.0, 3.9, 4.1), executed="fp32"))
     assert failures_of(found, {"int8": MustPay(over="bf16", times=1.1)})["int8"] == (

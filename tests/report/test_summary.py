@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from support.findings import noisy, on_gpu, paced, summary_of, unlabelled
 
+from enginery.engine.record import Layer
 from enginery.report import tables
 from enginery.report.evidence import Findings
 from enginery.report.figures import draw_figures
@@ -80,12 +81,30 @@ def test_on_a_cpu_the_summary_does_not_mention_a_gpu(findings, evidence):
         assert word not in page
 
 
-def test_an_engine_with_unknown_layers_is_noted_and_may_be_recommended(findings, evidence):
-    """An engine for RTX that was built without a GPU: nothing is known against it."""
+def test_the_summary_says_which_precision_was_not_built_and_why(findings, evidence):
+    found = findings(evidence("int8"), bf16="compute capability 7.5 does not have bf16; TensorRT cannot build it")
+    page = summary_of(found)
+    assert "- **bf16 was not built:** compute capability 7.5 does not have bf16; TensorRT cannot build it.\n" in page
+    assert recommend(found).precision == "int8"
+
+
+HIDDEN = Layer(name="conv1", kind="gemm", precision="unknown", computes=True)
+
+
+@pytest.mark.parametrize(
+    ("layers", "why", "row"),
+    [
+        ((), "the engine was built where it cannot run.", ["not known", "-", "-"]),
+        ((HIDDEN,), "OpenVINO does not tell the types of 1 of 1 compute layers.", ["1 unknown", "-", "-"]),
+    ],
+    ids=["built without a GPU", "hidden by the inspector"],
+)
+def test_an_engine_with_unknown_layers_is_noted_and_may_be_recommended(findings, evidence, layers, why, row):
+    """Nothing is known against it."""
     entry = evidence("int8")
-    unknown = replace(entry, engine=entry.engine.model_copy(update={"layers": ()}))
+    unknown = replace(entry, engine=entry.engine.model_copy(update={"layers": layers}))
     page = summary_of(findings(unknown))
-    assert "- **What int8 executes is not known:** the engine was built where it cannot run." in page
+    assert f"- **What int8 executes is not known:** {why}" in page
     assert "int8 ran as" not in page
-    assert tables.executed_table(findings(unknown)).loc["int8"].tolist() == ["not known", "-", "-"]
+    assert tables.executed_table(findings(unknown)).loc["int8"].tolist() == row
     assert recommend(findings(unknown)) is unknown

@@ -49,6 +49,13 @@ def test_a_night_is_uploaded_and_kept_whatever_its_colour(job):
     assert keep["run"] == "bash .ci/keep-history"
 
 
+def test_pip_may_fetch_the_tool_that_builds_nvidias_packages():
+    """They are built by wheel_stub, which is in no lock file. `pip install -e '.[tensorrt]'` is what users are told."""
+    commands = [step.get("run", "") for step in steps_of(ROOT / ".github/workflows/nightly.yml")["gpu"]]
+    (command,) = [command for command in commands if "'.[tensorrt]'" in command]
+    assert "isolation" not in command
+
+
 def test_without_a_gpu_runner_no_job_waits_for_one():
     jobs = YAML(typ="safe").load((ROOT / ".github/workflows/nightly.yml").read_text())["jobs"]
     assert jobs["gpu"]["if"] == "vars.GPU_RUNNER == 'true'"

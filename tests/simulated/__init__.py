@@ -4,7 +4,7 @@
 real bindings (bindings.py, surface.py, tensorrt.py), device memory is host memory (cudart.py), NVML shows one GPU
 (nvml.py), and PyTorch takes its CPU for a GPU (torch_cuda.py). Nothing of it says how fast or how exact a GPU is.
 
-`failing` lists what can be provoked with SIMULATED_FAILURE.
+`failing` lists what can be provoked with SIMULATED_FAILURE; SIMULATED_CAPABILITY makes it another GPU than an Ada.
 """
 
 import importlib
@@ -30,8 +30,8 @@ def failing(what: str) -> bool:
     """Tell whether SIMULATED_FAILURE, a list with commas, asks for this failure.
 
     TensorRT: build_none, cache_refused, out_of_memory_build, deserialize_none, out_of_memory_run, wrong_shape,
-    unwritten_output, execute_false. CUDA: no_device, old_driver, or the name of any function. NVML: hidden_processes,
-    throttled.
+    unwritten_output, execute_false, not_capturable. CUDA: no_driver, no_device, old_driver, or the name of any
+    function. NVML: no_nvml, hidden_processes, throttled.
     """
     return what in os.environ.get("SIMULATED_FAILURE", "").split(",")
 

@@ -115,14 +115,17 @@ def build(onnx_path, log, batches=(2, 4, 8), change=lambda config: None, **how):
     return plan
 
 
-def layers(plan, log, shaped=True):
+def described_engine(plan, log, shaped=True):
     engine = trt.Runtime(log).deserialize_cuda_engine(plan)
     inspector, context = engine.create_engine_inspector(), engine.create_execution_context()
     if shaped:
         context.set_input_shape("input", (4, 3, 8, 8))
         inspector.execution_context = context
-    described = json.loads(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
-    return {layer["Name"]: layer for layer in described["Layers"]}
+    return json.loads(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+
+
+def layers(plan, log, shaped=True):
+    return {layer["Name"]: layer for layer in described_engine(plan, log, shaped)["Layers"]}
 
 
 def execute(plan, log, images, device, **attributes):
@@ -255,6 +258,19 @@ def test_an_unknown_operator_is_refused_by_name(tiny_graph, tmp_path, log):
     error = parser.get_error(0)
     assert (error.node_name(), error.node_operator()) == ("frob", "Frobnicate")
     assert "Plugin not found" in error.desc()
+
+
+def test_an_operator_that_is_a_plugin_needs_the_plugins_registered(plugin_onnx, log, monkeypatch):
+    monkeypatch.setitem(trt._registry, "plugins", False)
+    _, _, parser, parsed = parse(plugin_onnx, log)
+    assert (parsed, parser.get_error(0).node_operator()) == (False, "ScatterElements")
+    with pytest.raises(TypeError):
+        trt.init_libnvinfer_plugins("no logger", "")
+    assert trt.init_libnvinfer_plugins(log, "")
+    plan = build(plugin_onnx, log)
+    monkeypatch.setitem(trt._registry, "plugins", False)
+    assert trt.Runtime(log).deserialize_cuda_engine(plan) is None
+    assert "IPluginCreator not found in Plugin Registry" in log.errors()
 
 
 def test_a_profile_out_of_order_is_refused(tiny_onnx, log):
@@ -405,8 +421,11 @@ def test_a_new_shape_must_run_once_before_it_is_captured(plan, log, device):
         cudart.cudaStreamBeginCapture(stream, cudart.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal)
         assert context.execute_async_v3(stream) == expected
         _, graph = cudart.cudaStreamEndCapture(stream)
-        cudart.cudaGraphDestroy(graph)
-        context.execute_async_v3(stream)
+        assert bool(graph) == expected
+        assert context.execute_async_v3(stream) == expected  # a broken capture leaves an error behind
+        cudart.cudaGetLastError()
+        assert context.execute_async_v3(stream)
+    cudart.cudaGraphDestroy(graph)
 
 
 def test_a_buffer_that_is_too_small_is_an_illegal_access(plan, log, device):
@@ -476,14 +495,28 @@ def test_layers_are_described_with_kernel_and_type(tiny_onnx, tmp_path, log):
     assert "tf32" in layers(build(tiny_onnx, log), log)["conv1"]["TacticName"]
     exact = build(tiny_onnx, log, change=lambda config: config.clear_flag(trt.BuilderFlag.TF32))
     conv = layers(exact, log)["conv1"]
-    assert layers(exact, log, shaped=False)["conv1"]["Inputs"][0]["Format/Datatype"] == "N/A due to dynamic shapes"
-    assert conv["Inputs"][0] == {"Name": "input", "Dimensions": [-1, 3, 8, 8], "Format/Datatype": "Float"}
+    key, hidden = "Datatype", "Format"
+    if trt.__version__.startswith("10."):
+        key = hidden = "Format/Datatype"
+    assert "due to dynamic shapes" in layers(exact, log, shaped=False)["conv1"]["Inputs"][0][hidden]
+    assert conv["Inputs"][0].items() >= {"Name": "input", "Dimensions": [-1, 3, 8, 8], key: "Float"}.items()
     assert "tf32" not in conv["TacticName"]
     save_graph(cast(tiny_onnx, "fp16", Keep(op_types=(), nodes=())), tmp_path / "fp16.onnx")
-    assert layers(build(tmp_path / "fp16.onnx", log), log)["conv1"]["Inputs"][0]["Format/Datatype"] == "Half"
+    assert layers(build(tmp_path / "fp16.onnx", log), log)["conv1"]["Inputs"][0][key] == "Half"
     if not trt.__version__.startswith("11."):
         loose = layers(build(tmp_path / "fp16.onnx", log, flags=0), log)
-        assert loose["conv1"]["Inputs"][0]["Format/Datatype"] == "Float"
+        assert loose["conv1"]["Inputs"][0][key] == "Float"
+
+
+def test_inputs_and_outputs_are_names_in_10_and_objects_in_11(plan, log):
+    described = described_engine(plan, log)
+    if trt.__version__.startswith("10."):
+        assert described["Bindings"] == ["input", "logits"]
+    else:
+        given, made = described["I/O Tensors"]
+        assert given.items() >= {"Name": "input", "IOMode": "Input", "DataType": "Float"}.items()
+        assert given["ProfileInfo"][0]["OptShape"] == [4, 3, 8, 8]
+        assert (made["Name"], made["IOMode"]) == ("logits", "Output")
 
 
 def test_without_detail_layers_are_names_alone(tiny_onnx, log):

@@ -20,6 +20,7 @@ from simulated.surface import same_signature
 real = real_module("cuda.bindings.runtime")
 BUS_ADDRESS, DEVICE_NAME = b"0000:01:00.0", "Simulated GPU"
 DRIVER_SUPPORTS = 13000
+ADA = "8.9"  # the compute capability, unless SIMULATED_CAPABILITY says another
 GARBAGE = 0xCD  # the content of fresh memory: nothing may rely on zeros
 
 
@@ -51,6 +52,7 @@ _streams: dict[int, _Stream] = {}
 _events: dict[int, _Event] = {}
 _graphs: dict[int, list[Callable[[], None]]] = {}
 _executables: dict[int, list[Callable[[], None]]] = {}
+_last = {"error": real.cudaError_t.cudaSuccess}
 
 
 def __getattr__(name: str):
@@ -73,6 +75,11 @@ def forget() -> None:
         things.clear()
 
 
+def capability() -> tuple[int, int]:
+    major, _, minor = (os.environ.get("SIMULATED_CAPABILITY") or ADA).partition(".")
+    return int(major), int(minor)
+
+
 def device_bytes() -> int:
     return sum(block.size for block in list(_memory.values()) if block.on_device)
 
@@ -85,6 +92,18 @@ def enqueue(stream: object, work: Callable[[], None]) -> None:
 
 def is_capturing(stream: object) -> bool:
     return _stream(stream).captured is not None
+
+
+def break_capture(stream: object) -> None:
+    """Do what a capture does not allow, as a library's kernel may."""
+    _stream(stream).spoiled = True
+    _last["error"] = real.cudaError_t.cudaErrorStreamCaptureUnsupported
+
+
+def unseen_error() -> str | None:
+    """Return the error that a broken capture left, and that nobody asked for."""
+    error = _last["error"]
+    return error.name if int(error) else None
 
 
 def require_memory(address: int, size: int, on_device: bool, status: str = "cudaErrorInvalidValue") -> None:
@@ -115,6 +134,13 @@ def _simulates(results: int = 0) -> Callable[[Callable], Callable]:
     return decorate
 
 
+@same_signature(real)
+def cudaGetLastError():
+    """Return the error of a broken capture, and forget it: errors of other calls are not kept here."""
+    found, _last["error"] = _last["error"], real.cudaError_t.cudaSuccess
+    return (found,)
+
+
 @_simulates(1)
 def cudaGetDeviceCount():
     return 1
@@ -122,6 +148,8 @@ def cudaGetDeviceCount():
 
 @_simulates(1)
 def cudaDriverGetVersion():
+    if failing("no_driver"):
+        return 0
     return 12080 if failing("old_driver") else DRIVER_SUPPORTS
 
 
@@ -132,7 +160,8 @@ def cudaRuntimeGetVersion():
 
 @_simulates(1)
 def cudaGetDeviceProperties(device):
-    return SimpleNamespace(name=DEVICE_NAME.encode().ljust(256, b"\0"))
+    major, minor = capability()
+    return SimpleNamespace(name=DEVICE_NAME.encode().ljust(256, b"\0"), major=major, minor=minor)
 
 
 @_simulates(1)

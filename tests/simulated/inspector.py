@@ -1,4 +1,10 @@
-"""Describe the layers of an engine from its graph, in NVIDIA's layout, with its words and names of kernels."""
+"""Describe an engine from its graph, in NVIDIA's layout, with its words and names of kernels.
+
+The keys of TensorRT 11 are those of NVIDIA's page "Migrating IEngineInspector Usage from TensorRT 10.x to 11.x", of the
+tools in its repository that read both, and of the library of TensorRT for RTX 1.7, which has the same inspector.
+"""
+
+from collections.abc import Iterable
 
 import onnx
 from onnx import TensorProto
@@ -17,6 +23,8 @@ TYPES = {
     TensorProto.INT32: "Int32",
     TensorProto.BOOL: "Bool",
 }
+OLD_KEY = "Format/Datatype"
+LINEAR = "Row major linear FP32 format (kLINEAR)"  # of every tensor here: nobody may read a type from a format
 TACTICS = {
     "Half": "f16f16_f16f16_f16",
     "BFloat16": "bf16bf16_bf16f32_f32",
@@ -30,6 +38,49 @@ def describe_layers(model: onnx.ModelProto, settings: dict) -> list[dict]:
     graph = _Graph(model, settings)
     myelin = not settings["version"].startswith("10.9.")
     return [graph.layer(node, myelin) for node in graph.nodes if node.op_type not in INVISIBLE]
+
+
+def describe_io(tensors: Iterable[onnx.ValueInfoProto], settings: dict) -> dict:
+    """Describe the inputs and outputs: names in TensorRT 10, and all that is known of them in 11."""
+    if type_key(settings["version"]) == OLD_KEY:
+        return {"Bindings": [tensor.name for tensor in tensors]}
+    return {"I/O Tensors": [_io_tensor(tensor, settings["profile"].get(tensor.name)) for tensor in tensors]}
+
+
+def _io_tensor(tensor: onnx.ValueInfoProto, profile: list | None) -> dict:
+    described = tensor.type.tensor_type
+    bounds = dict(zip(("MinShape", "OptShape", "MaxShape"), profile, strict=True)) if profile else {}
+    return {
+        "Name": tensor.name,
+        "IOMode": "Input" if profile else "Output",
+        "DataType": TYPES.get(described.elem_type, "Float"),
+        "Dimensions": _dimensions(described.shape.dim),
+        "Location": "Device",
+        "IsShapeInferenceIO": False,
+        "ProfileInfo": [bounds | {"Format": LINEAR}],
+    }
+
+
+def type_key(version: str) -> str:
+    """Return the key of the type of a layer's tensor."""
+    return OLD_KEY if version.startswith("10.") else "Datatype"
+
+
+def typed(element: str, version: str) -> dict[str, str]:
+    """Return the type of a layer's tensor as this version of TensorRT writes it: 11 has another key for the format."""
+    key = type_key(version)
+    return {key: element} if key == OLD_KEY else {"Format": LINEAR, key: element}
+
+
+def without_shapes(version: str) -> dict[str, str]:
+    """Return what is written where shapes are not known: in TensorRT 11 the type is, and only the format is not."""
+    if type_key(version) == OLD_KEY:
+        return {OLD_KEY: "N/A due to dynamic shapes"}
+    return {"Format": "Format not available due to dynamic shapes"}
+
+
+def _dimensions(sizes: Iterable[onnx.TensorShapeProto.Dimension]) -> list[int]:
+    return [size.dim_value if size.HasField("dim_value") else -1 for size in sizes]
 
 
 class _Graph:
@@ -52,7 +103,7 @@ class _Graph:
             "LayerType": kind,
             "Inputs": inputs,
             "Outputs": outputs,
-            "TacticName": self._tactic(node, inputs[0]["Format/Datatype"]) if computes else "",
+            "TacticName": self._tactic(node, inputs[0][type_key(self._settings["version"])]) if computes else "",
             "StreamId": 0,
             "Metadata": f"[ONNX Layer: {node.name}]",
         }
@@ -61,8 +112,8 @@ class _Graph:
         sizes = self._values[name].shape.dim if name in self._values else []
         return {
             "Name": name,
-            "Dimensions": [size.dim_value if size.HasField("dim_value") else -1 for size in sizes],
-            "Format/Datatype": self._type(name),
+            "Dimensions": _dimensions(sizes),
+            **typed(self._type(name), self._settings["version"]),
         }
 
     def _type(self, name: str) -> str:

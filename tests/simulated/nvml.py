@@ -10,7 +10,7 @@ from simulated import cudart, failing, real_module
 from simulated.surface import same_signature
 
 real = real_module("pynvml")
-NAME, CAPABILITY, DRIVER = cudart.DEVICE_NAME, (8, 9), "590.10"
+NAME, DRIVER = cudart.DEVICE_NAME, "590.10"
 CONTEXT_BYTES = 300 << 20  # what a process takes before it allocates anything
 CLOCKS = {real.NVML_CLOCK_GRAPHICS: 2400, real.NVML_CLOCK_SM: 2400, real.NVML_CLOCK_MEM: 9000}
 _GPU = SimpleNamespace()
@@ -39,7 +39,7 @@ def _simulates(function: Callable) -> Callable:
 
 @same_signature(real)
 def nvmlInit():
-    if failing("no_device"):
+    if failing("no_device") or failing("no_nvml"):
         raise real.NVMLError(real.NVML_ERROR_LIBRARY_NOT_FOUND)
     _state["ready"] = True
 
@@ -75,7 +75,7 @@ def nvmlDeviceGetName(handle):
 
 @_simulates
 def nvmlDeviceGetCudaComputeCapability(handle):
-    return CAPABILITY
+    return cudart.capability()
 
 
 @_simulates

@@ -8,6 +8,7 @@ import gc
 import json
 import multiprocessing
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,16 +19,18 @@ from enginery.core.params.inference import InferenceParams
 from enginery.core.params.precisions import Keep
 from enginery.engine.build import build_engine
 from enginery.engine.engine import open_engine
-from enginery.engine.gpu.nvml import process_megabytes
+from enginery.engine.gpu.nvml import GpuSampler, process_megabytes
 from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import load_runtime
-from enginery.engine.target import target_of
+from enginery.engine.target import lacking, target_of
 from enginery.engine.this_machine import describe_machine
-from enginery.graph.onnx_file import count_nodes, load_graph
+from enginery.graph.onnx_file import count_nodes, load_graph, save_graph
 from enginery.quantization.cast import cast
 from enginery.quantization.quantize import quantize
 from enginery.speed.layer_times import trace_engine
+from enginery.speed.records import ENGINE, LAUNCHED
 from simulated import cudart
+from stages import benchmark
 
 PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
 
@@ -107,6 +110,23 @@ def test_a_build_that_fails_gives_tensorrts_reason(make, fail, tmp_path, failure
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(("precision", "capability"), [("bf16", "7.5"), ("fp8", "8.6")])
+def test_a_precision_that_the_gpu_lacks_is_refused_with_the_way_out(
+    tiny_onnx, build, manifest, tmp_path, monkeypatch, precision, capability
+):
+    monkeypatch.setenv("SIMULATED_CAPABILITY", capability)
+    here, typed, keep = describe_machine("tensorrt"), tmp_path / "typed.onnx", Keep(op_types=(), nodes=())
+    tensors = ["input", *(name for node in load_graph(tiny_onnx).graph.node for name in node.output)]
+    quantized = precision == "fp8"
+    graph = quantize(tiny_onnx, "fp8", dict.fromkeys(tensors, 4.0), keep, "fp16") if quantized else None
+    save_graph(graph or cast(tiny_onnx, precision, keep), typed)
+    target = target_of(here, build.tensorrt)
+    sentence = refusal(lambda: build_engine(precision, typed, target, build, manifest, tmp_path / "engine"))
+    assert f"require hardware with {precision.upper()} support" in sentence
+    assert sentence.endswith("delete its section of `precisions`, if you do not need it")
+    assert lacking(target, precision) == [capability]
+
+
 def test_an_engine_that_cannot_be_deserialized_says_why(make, gpu, fail):
     folder = make()
     fail("deserialize_none")
@@ -166,12 +186,37 @@ def test_a_cleanup_that_fails_as_well_does_not_hide_the_cause(make, gpu, fail, i
     cudart.forget()
 
 
+@pytest.mark.parametrize("failure", ["not_capturable", "cudaGraphInstantiate"])
+def test_an_engine_that_cannot_be_captured_runs_without_a_cuda_graph(make, gpu, fail, images, capsys, failure):
+    folder = make()
+    with open_engine(folder, gpu, PLAIN) as engine:
+        wanted = engine.run({"input": images})["logits"]
+    fail(failure)
+    with open_engine(folder, gpu, REPLAYED) as engine:
+        assert engine.replays
+        assert np.array_equal(engine.run({"input": images})["logits"], wanted)
+        assert np.array_equal(engine.run({"input": images[:5]})["logits"], wanted[:5])
+        assert not engine.replays
+    assert capsys.readouterr().err.count("the engine runs without a CUDA graph (inference.cuda_graph): ") == 1
+
+
+@pytest.mark.parametrize(("failure", "raced"), [("", {ENGINE, LAUNCHED}), ("not_capturable", {ENGINE})])
+def test_an_engine_is_raced_without_its_cuda_graph_only_if_it_has_one(
+    make, gpu, fail, images, monkeypatch, failure, raced
+):
+    folder, nowhere = make(), Path("nowhere")
+    monkeypatch.setattr(benchmark, "load_model", lambda weights: None)
+    fail(failure)
+    with contextlib.ExitStack() as opened:
+        found = benchmark._contenders(opened, folder, nowhere, nowhere, gpu, REPLAYED, (), {"input": images})
+        assert found.keys() == raced
+
+
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
-@pytest.mark.parametrize("failure", ["wrong_shape", "cudaGraphInstantiate"])
-def test_a_run_after_a_failure_for_another_shape_is_right(make, gpu, fail, images, inference, failure):
+def test_a_run_after_a_failure_for_another_shape_is_right(make, gpu, fail, images, inference):
     with open_engine(make(), gpu, inference) as engine:
         wanted = engine.run({"input": images})["logits"]
-        fail(failure)
+        fail("wrong_shape")
         with contextlib.suppress(EngineryError):
             engine.run({"input": images[:5]})
         fail("")
@@ -192,6 +237,17 @@ def test_an_output_that_outgrows_its_memory_is_a_sentence(
             "output map would have shape (2, 8, 90, 90), which is more than at the largest sizes of build.profile, "
             "that memory was taken for: set min, opt and max alike there"
         )
+
+
+def test_plugins_are_registered_before_parsing_and_before_deserializing(
+    plugin_onnx, build, gpu, manifest, tmp_path, images, monkeypatch
+):
+    """Each process registers them itself: an engine is mostly opened in another one than it is built in."""
+    monkeypatch.setitem(trt._registry, "plugins", False)
+    build_engine("fp32", plugin_onnx, target_of(gpu, build.tensorrt), build, manifest, tmp_path / "engine")
+    monkeypatch.setitem(trt._registry, "plugins", False)
+    with open_engine(tmp_path / "engine", gpu, PLAIN) as engine:
+        assert np.isfinite(engine.run({"input": images})["logits"]).all()
 
 
 def test_too_little_memory_for_the_context_is_a_sentence(make, gpu, fail):
@@ -275,14 +331,23 @@ def test_a_shape_outside_the_profile_is_refused_by_tensorrt_as_well(make, images
 
 
 def test_no_gpu_and_an_old_driver_are_different_sentences(fail):
-    fail("no_device")
-    assert "runtime: tensorrt needs an NVIDIA GPU, but this machine shows no NVIDIA GPU" in refusal(
-        lambda: describe_machine("tensorrt")
-    )
-    fail("old_driver")
-    assert "the NVIDIA driver goes up to CUDA 12.8, and CUDA 13 is needed" in refusal(
-        lambda: describe_machine("tensorrt")
-    )
+    sentences = {
+        "no_driver": "this machine shows no NVIDIA GPU",
+        "no_device": "CUDA sees no NVIDIA GPU",
+        "old_driver": "the NVIDIA driver goes up to CUDA 12.8, and CUDA 13 is needed",
+    }
+    for failure, why in sentences.items():
+        fail(failure)
+        assert f"runtime: tensorrt needs an NVIDIA GPU, but {why}" in refusal(lambda: describe_machine("tensorrt"))
+
+
+def test_a_container_without_nvidias_management_library_has_a_gpu_all_the_same(make, gpu, fail, images):
+    fail("no_nvml")
+    here = describe_machine("auto")
+    assert here == gpu.model_copy(update={"driver": "unknown"})
+    with open_engine(make(), here, PLAIN) as engine, GpuSampler() as sampler:
+        assert np.isfinite(engine.run({"input": images})["logits"]).all()
+    assert (sampler.conditions(), process_megabytes()) == (None, None)
 
 
 def test_a_process_that_the_driver_hides_has_no_known_memory(fail):
@@ -386,11 +451,13 @@ def test_every_choice_reaches_the_builder(make):
     settings = plan_settings(make("plain"))
     assert (settings["optimization_level"], settings["limits"], settings["strongly_typed"]) == (3, {}, True)
     assert settings["detailed"]
+    assert settings["avg_timing_iterations"] == 8
     assert (settings["hardware_compatibility"], settings["version_compatible"]) == ("NONE", False)
     settings = plan_settings(
         make(
             "chosen",
             optimization_level=1,
+            avg_timing_iterations=2,
             workspace_mb=64,
             hardware_compatibility="ampere_plus",
             version_compatible=True,
@@ -398,6 +465,7 @@ def test_every_choice_reaches_the_builder(make):
     )
     assert (settings["optimization_level"], settings["limits"]) == (1, {"WORKSPACE": 64 << 20})
     assert (settings["hardware_compatibility"], settings["version_compatible"]) == ("AMPERE_PLUS", True)
+    assert settings["avg_timing_iterations"] == 2
 
 
 def test_graphs_are_converted_alike_with_and_without_tensorrt(tiny_onnx, monkeypatch):

@@ -19,8 +19,8 @@ from enginery.graph.as_written import open_as_written
 from enginery.graph.bf16_twin import float32_twin, uses_bf16
 from simulated import cudart, failing
 from simulated.bindings import load_bindings
-from simulated.inspector import describe_layers
-from simulated.nvml import CAPABILITY, NAME
+from simulated.inspector import describe_io, describe_layers, without_shapes
+from simulated.nvml import NAME
 from simulated.surface import Simulated
 
 trt = load_bindings(os.environ["SIMULATED_TENSORRT"])
@@ -38,6 +38,15 @@ DTYPES = {
     TensorProto.INT64: trt.DataType.INT64,
     TensorProto.BOOL: trt.DataType.BOOL,
 }
+# The operators that TensorRT's parser imports as plugins, and what it calls them where they are not registered.
+PLUGINS = {"RoiAlign": "ROIAlign", "ScatterElements": "ScatterReduction", "DeformConv": "ModulatedDeformConv2d"}
+_registry = {"plugins": False}
+# The first compute capability that has a type, and what the builder says for older GPUs: for fp8 in the words that
+# users report (issue 70 of Model-Optimizer), for bf16 in words made like them.
+HARDWARE = {
+    TensorProto.BFLOAT16: ((8, 0), "Networks with BF16 precision require hardware with BF16 support."),
+    TensorProto.FLOAT8E4M3FN: ((8, 9), "Networks with FP8 Q/DQ layers require hardware with FP8 support."),
+}
 ERROR, WARNING = trt.ILogger.ERROR, trt.ILogger.WARNING
 OUT_OF_MEMORY = (
     "[defaultAllocator.cpp::allocate::57] Error Code 1: Cuda Runtime (out of memory)",
@@ -51,6 +60,19 @@ def __getattr__(name: str):
     if name.startswith("__"):
         raise AttributeError(name)
     return getattr(trt, name)
+
+
+def init_libnvinfer_plugins(logger, namespace):
+    """Register the plugins of TensorRT's own library for this process."""
+    trt.init_libnvinfer_plugins(logger, namespace)  # the bindings refuse what is no logger
+    _registry["plugins"] = True
+    return True
+
+
+def _is_plugin(node: onnx.NodeProto) -> bool:
+    """Tell whether TensorRT needs a plugin for a node. Without a reduction, ScatterElements is a layer of its own."""
+    reduced = any(attribute.name == "reduction" and attribute.s != b"none" for attribute in node.attribute)
+    return node.op_type in PLUGINS and (reduced or node.op_type != "ScatterElements")
 
 
 class IHostMemory(Simulated, bytearray, real=trt.IHostMemory):
@@ -174,6 +196,9 @@ class OnnxParser(Simulated, real=trt.OnnxParser):
                     "INVALID_NODE",
                     node,
                 )
+            if _is_plugin(node) and not _registry["plugins"]:
+                why = f'plugin != nullptr && "{PLUGINS[node.op_type]} plugin was not found in the plugin registry!"'
+                return self._refuse(why, "UNSUPPORTED_NODE", node)
         tensors = [*graph.input, *graph.output]
         if any(tensor.type.tensor_type.elem_type not in DTYPES for tensor in tensors):
             return self._refuse("Failed to convert ONNX date type to TensorRT data type.", "UNSUPPORTED_NODE")
@@ -181,6 +206,8 @@ class OnnxParser(Simulated, real=trt.OnnxParser):
         self._network._inputs = [tensor for tensor in graph.input if tensor.name not in weights]
         self._network._outputs = list(graph.output)
         self._network._nodes = list(graph.node)
+        cast_to = {one.i for node in graph.node for one in node.attribute if one.name == "to"}
+        self._network._types = cast_to | {tensor.data_type for tensor in graph.initializer}
         self._network._parser = weakref.ref(self)  # the network only borrows the weights
         return True
 
@@ -209,6 +236,7 @@ class ITimingCache(Simulated, real=trt.ITimingCache):
 
 class IBuilderConfig(Simulated, real=trt.IBuilderConfig):
     builder_optimization_level = 3
+    avg_timing_iterations = 1
     profiling_verbosity = trt.ProfilingVerbosity.LAYER_NAMES_ONLY
     hardware_compatibility_level = trt.HardwareCompatibilityLevel.NONE
 
@@ -265,7 +293,9 @@ class Builder(Simulated, real=trt.Builder):
         self._logger = logger
 
     def create_network(self, flags=0):
-        return INetworkDefinition._new(inputs=[], outputs=[], nodes=[], parser=lambda: None, flags=int(flags))
+        return INetworkDefinition._new(
+            inputs=[], outputs=[], nodes=[], types=set(), parser=lambda: None, flags=int(flags)
+        )
 
     def create_builder_config(self):
         state = {"flags": {trt.BuilderFlag.TF32}, "limits": {}, "profiles": [], "cache": None}
@@ -287,13 +317,14 @@ class Builder(Simulated, real=trt.Builder):
         settings = {
             "version": __version__,
             "gpu": NAME,
-            "capability": CAPABILITY,
+            "capability": cudart.capability(),
             "profile": config._profiles[0]._shapes,
             "detailed": config.profiling_verbosity == trt.ProfilingVerbosity.DETAILED,
             "version_compatible": config.get_flag(trt.BuilderFlag.VERSION_COMPATIBLE),
             "tf32": config.get_flag(trt.BuilderFlag.TF32),
             "strongly_typed": bool(network._flags & strongly_typed),
             "optimization_level": config.builder_optimization_level,
+            "avg_timing_iterations": config.avg_timing_iterations,
             "hardware_compatibility": config.hardware_compatibility_level.name,
             "limits": {pool.name: size for pool, size in config._limits.items()},
             "size": len(parser._content),
@@ -301,7 +332,14 @@ class Builder(Simulated, real=trt.Builder):
         if config._cache:
             layers = describe_layers(onnx.load_model_from_string(parser._content), settings)
             level = config.builder_optimization_level  # another level tries other kernels
-            config._cache._timings |= {f"{layer['Name']}, level {level}": 0.01 for layer in layers}
+            timings = {f"{layer['Name']}, level {level}": 0.01 for layer in layers}
+            if (
+                config.get_flag(trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)
+                and timings.keys() - config._cache._timings.keys()
+            ):
+                self._logger.log(ERROR, "Error Code 2: Internal Error (Assertion !errorOnMiss failed. )")
+                return None
+            config._cache._timings |= timings
         header = json.dumps(settings).encode()
         return IHostMemory._holding(MAGIC + len(header).to_bytes(4, "little") + header + parser._content)
 
@@ -320,6 +358,11 @@ def _obstacles(network, config) -> list[str]:
         if any(len(set(sizes)) > 1 for sizes in fixed):
             why = "has static dimensions that don't match kOPT dimensions in profile index 0."
             return [usage.format(f"Input tensor {tensor.name} {why}")]
+    lacking = [
+        words for kind, (since, words) in HARDWARE.items() if kind in network._types and cudart.capability() < since
+    ]
+    if lacking:
+        return [f"IBuilder::buildSerializedNetwork: Error Code 9: API Usage Error ({lacking[0]})"]
     if failing("out_of_memory_build"):
         return [line.format(1 << 34) for line in OUT_OF_MEMORY]
     if failing("build_none"):
@@ -356,6 +399,9 @@ class Runtime(Simulated, real=trt.Runtime):
         if weights.address is None:
             return self._refuse(*[line.format(len(content)) for line in OUT_OF_MEMORY])
         model = onnx.load_model_from_string(content)
+        if any(map(_is_plugin, model.graph.node)) and not _registry["plugins"]:
+            why = "Cannot deserialize plugin since corresponding IPluginCreator not found in Plugin Registry"
+            return self._refuse(f"{call} creator failed.{why})")
         return ICudaEngine._new(model=model, settings=settings, logger=self._logger, weights=weights)
 
     def _refuse(self, *why):
@@ -453,10 +499,12 @@ class ICudaEngine(Simulated, real=trt.ICudaEngine):
         )
 
     def _tensors(self) -> dict[str, ITensor]:
+        return {proto.name: ITensor._new(proto=proto) for proto in self._protos()}
+
+    def _protos(self) -> list[onnx.ValueInfoProto]:
         graph = self._model.graph
         weights = {tensor.name for tensor in graph.initializer}
-        tensors = [tensor for tensor in (*graph.input, *graph.output) if tensor.name not in weights]
-        return {tensor.name: ITensor._new(proto=tensor) for tensor in tensors}
+        return [tensor for tensor in (*graph.input, *graph.output) if tensor.name not in weights]
 
     @functools.cached_property
     def _session(self):
@@ -471,10 +519,10 @@ class EngineInspector(Simulated, real=trt.EngineInspector):
         layers = describe_layers(engine._model, engine._settings)
         if not self._shapes_are_known():
             for tensor in (tensor for layer in layers for tensor in (*layer["Inputs"], *layer["Outputs"])):
-                tensor["Format/Datatype"] = "N/A due to dynamic shapes"
+                tensor |= without_shapes(__version__)
         if not engine._settings["detailed"]:
             layers = [layer["Name"] for layer in layers]
-        return json.dumps({"Layers": layers, "Bindings": list(engine._tensors())})
+        return json.dumps({"Layers": layers} | describe_io(engine._protos(), engine._settings))
 
     def _shapes_are_known(self) -> bool:
         context = vars(self).get("execution_context")
@@ -540,7 +588,10 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
             return self._refuse(f"{call} 3: API Usage Error (Not all shapes are specified: {', '.join(missing)}.)")
         if failing("execute_false"):
             return self._refuse(f"{call} 1: Cuda Runtime (an illegal memory access was encountered)")
-        if self._unprepared and cudart.is_capturing(stream_handle):
+        if error := cudart.unseen_error():  # of whatever call: CUDA does not tell whose it was
+            return self._refuse(f"{call} 1: Cuda Runtime ({error})")
+        if cudart.is_capturing(stream_handle) and (self._unprepared or failing("not_capturable")):
+            cudart.break_capture(stream_handle)
             return self._refuse(f"{call} 1: Cuda Runtime (operation not permitted when stream is capturing)")
         self._unprepared = False
         work = functools.partial(_compute, self._engine, dict(self._shapes), dict(self._addresses))

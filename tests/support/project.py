@@ -79,17 +79,17 @@ def judge(root: Path, record: EngineRecord, machine: Machine, identity: str | No
         files=record.files,
         executed_as_asked=1.0,
         validation=validation.model_copy(update=more),
-        benchmark=made_up_benchmark(record.precision),
+        benchmark=made_up_benchmark(record.precision, cuda_graph=record.target.runtime.startswith("tensorrt")),
     )
     Measurements(machine=machine, precisions=(measured,)).write(root / "reports" / "measurements.json")
 
 
-def made_up_benchmark(precision: str) -> Benchmark:
+def made_up_benchmark(precision: str, cuda_graph: bool = False) -> Benchmark:
     times = {"engine": 2.5, "eager": 10.0}
     return Benchmark(
         precision=precision,
         threads=2,
-        cuda_graph=False,
+        cuda_graph=cuda_graph,
         confidence=0.95,
         latencies=tuple(
             Latency(

@@ -9,7 +9,8 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
 from enginery.core.precisions import accepted_as
 from enginery.core.runtimes import RUNTIMES
-from enginery.engine.gpu.nvml import NO_GPU, find_gpu, why_no_gpu
+from enginery.engine.gpu.cuda import NO_GPU
+from enginery.engine.gpu.device import find_gpu, why_no_gpu
 from enginery.engine.machine import Machine
 from enginery.engine.native_precisions import NOT_AT_ALL, UNKNOWN, executed_as
 from enginery.engine.runtimes import load_runtime

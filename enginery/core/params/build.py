@@ -64,6 +64,7 @@ class Profile(Section, place="build.profile"):
 class TensorRTParams(Section):
     workspace_mb: int | None = Field(ge=1, le=1 << 20)
     optimization_level: int = Field(ge=0, le=5)
+    avg_timing_iterations: int = Field(ge=1, le=1000)
     timing_cache: bool
     hardware_compatibility: HardwareCompatibility
     version_compatible: bool

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 
+NO_GPU = "this machine shows no NVIDIA GPU"
 NO_DEVICE = "CUDA sees no NVIDIA GPU: look at nvidia-smi and at CUDA_VISIBLE_DEVICES"
 POISON = 0xFF  # filled with it, every float type is NaN, so that an element which is never written is seen
 
@@ -54,10 +55,11 @@ class Stream:
         _call("cudaStreamBeginCapture", self._stream, mode)
         try:
             work()
+            return Graph(_call("cudaStreamEndCapture", self._stream))
         except BaseException:
             _cudart().cudaStreamEndCapture(self._stream)  # fails as well, but makes the stream usable again
+            _cudart().cudaGetLastError()  # forgets the error, which a library would take for that of its next kernel
             raise
-        return Graph(_call("cudaStreamEndCapture", self._stream))
 
     def launch(self, graph: "Graph") -> None:
         _call("cudaGraphLaunch", graph.executable, self._stream)
@@ -114,8 +116,10 @@ class Pinned:
 
 
 def require_driver() -> None:
-    """Refuse a driver that is older than the CUDA that the installed libraries were built for."""
+    """Refuse to go on without a driver, or with one that is older than the CUDA of the installed libraries."""
     supported, needed = _call("cudaDriverGetVersion"), _call("cudaRuntimeGetVersion")
+    if not supported:
+        raise EngineryError(NO_GPU)
     if supported // 1000 < needed // 1000:
         raise EngineryError(_too_old(supported, needed))
 
@@ -126,10 +130,16 @@ def require_device() -> None:
         raise EngineryError(NO_DEVICE)
 
 
-def device_name() -> str:
-    """Return the name of the GPU as CUDA sees it, which is the name of the slice if the GPU is split (MIG)."""
-    name = _call("cudaGetDeviceProperties", 0).name
-    return (name if isinstance(name, bytes) else bytes(name)).split(b"\0")[0].decode()
+def describe_device() -> tuple[str, str]:
+    """Return the GPU's name, which is that of the slice if the GPU is split (MIG), and its compute capability."""
+    found = _call("cudaGetDeviceProperties", 0)
+    name = found.name if isinstance(found.name, bytes) else bytes(found.name)
+    return name.split(b"\0")[0].decode(), f"{found.major}.{found.minor}"
+
+
+def supported_cuda() -> str:
+    """Return the version of CUDA that the driver goes up to."""
+    return _written(_call("cudaDriverGetVersion"))
 
 
 def bus_address() -> str:
@@ -157,12 +167,18 @@ def _sentence(name: str, status: Any) -> str:
         return f"the GPU is out of memory ({have}): lower build.profile.batch.max, or end other programs that use it"
     if status == error.cudaErrorInsufficientDriver:
         return _too_old(_cudart().cudaDriverGetVersion()[1], _cudart().cudaRuntimeGetVersion()[1])
+    if status == error.cudaErrorSystemDriverMismatch:
+        return "the NVIDIA driver was updated, and an older one is still loaded: restart the machine"
     return NO_DEVICE if status == error.cudaErrorNoDevice else f"CUDA failed in {name}: {status.name}"
 
 
 def _too_old(supported: int, needed: int) -> str:
-    has = f"goes up to CUDA {supported // 1000}.{supported % 1000 // 10}" if supported else "is not installed"
+    has = f"goes up to CUDA {_written(supported)}" if supported else "is not installed"
     return f"the NVIDIA driver {has}, and CUDA {needed // 1000} is needed: install a driver of that generation"
+
+
+def _written(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _cudart() -> Any:

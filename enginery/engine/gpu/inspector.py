@@ -22,9 +22,8 @@ COMPUTES = re.compile(r"conv|correlation|gemm|matmul|matrix_?multiply|attention|
 
 
 def layers_of(described: str) -> list[Layer]:
-    """Return the layers, or none if no compute layer has a known precision: that is better than a wrong one."""
-    layers = [_layer(layer) for layer in json.loads(described).get("Layers", []) if isinstance(layer, dict)]
-    return layers if any(layer.computes and layer.precision != UNKNOWN for layer in layers) else []
+    """Return the layers. The precision is unknown where neither a type nor a kernel's name tells it."""
+    return [_layer(layer) for layer in json.loads(described).get("Layers", []) if isinstance(layer, dict)]
 
 
 def _layer(described: Mapping[str, Any]) -> Layer:
@@ -39,9 +38,14 @@ def _layer(described: Mapping[str, Any]) -> Layer:
 
 def _precision(inputs: Sequence[Mapping[str, Any]], kernel: str) -> str:
     """Return the type of the first input, which a convolution multiplies. Only its kernel tells TF32 from float32."""
-    named = _first_fit(TYPES, str(inputs[0].get("Format/Datatype", ""))) if inputs else UNKNOWN
+    named = _first_fit(TYPES, _type(inputs[0])) if inputs else UNKNOWN
     multiplied = _first_fit(KERNELS, kernel)
     return multiplied if named == UNKNOWN or (named, multiplied) == ("fp32", "tf32") else named
+
+
+def _type(tensor: Mapping[str, Any]) -> str:
+    """Return the type of a tensor. TensorRT 10 has one key for format and type, 11 one for each."""
+    return str(tensor.get("Datatype") or tensor.get("Format/Datatype") or "")
 
 
 def _first_fit(words: Mapping[str, str], text: str) -> str:

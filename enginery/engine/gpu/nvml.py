@@ -1,4 +1,5 @@
-"""Ask NVIDIA's management library for the GPU, the memory that a process takes of it, and its clocks and power."""
+"""Ask NVIDIA's management library what CUDA does not know: the driver, the memory that a process takes of the GPU, and
+its clocks and power. Nothing depends on it: some containers do not have it."""
 
 import os
 import sys
@@ -10,11 +11,9 @@ from typing import Any, NamedTuple, Self
 
 import pynvml
 
-from enginery.core.errors import EngineryError
 from enginery.engine.gpu.conditions import GpuConditions
-from enginery.engine.gpu.cuda import bus_address, device_name, require_device, require_driver
+from enginery.engine.gpu.cuda import bus_address
 
-NO_GPU = "this machine shows no NVIDIA GPU"
 SECONDS_BETWEEN_SAMPLES = 0.2
 THROTTLE_REASONS = {  # why a GPU runs below its clocks. Idling is left out, since it does not disturb a timing.
     "power cap": "nvmlClocksEventReasonSwPowerCap",
@@ -23,13 +22,6 @@ THROTTLE_REASONS = {  # why a GPU runs below its clocks. Idling is left out, sin
     "hardware power brake": "nvmlClocksThrottleReasonHwPowerBrakeSlowdown",
     "hardware slowdown": "nvmlClocksThrottleReasonHwSlowdown",
 }
-
-
-class Hardware(NamedTuple):
-    device_name: str
-    capability: str
-    driver: str
-    cuda: str
 
 
 class Sample(NamedTuple):
@@ -43,29 +35,13 @@ class Sample(NamedTuple):
     throttled: str
 
 
-def find_gpu() -> Hardware | None:
-    """Return the GPU that CUDA would use, or None: `why_no_gpu` says why."""
-    if why_no_gpu():
-        return None
-    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(_handle())
-    cuda, driver = pynvml.nvmlSystemGetCudaDriverVersion_v2(), pynvml.nvmlSystemGetDriverVersion()
-    return Hardware(device_name(), f"{major}.{minor}", driver, cuda=f"{cuda // 1000}.{cuda % 1000 // 10}")
-
-
-def why_no_gpu() -> str | None:
-    """Return why no GPU can be used here, or None if one can."""
+def driver_version() -> str:
+    """Return the version of the driver, or "unknown" where this library is missing or does not answer."""
     try:
         pynvml.nvmlInit()
-        require_driver()
-        require_device()
-        _handle()
-    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
-        return NO_GPU
-    except pynvml.NVMLError as error:
-        return f"NVIDIA's management library does not answer ({error}): look at nvidia-smi"
-    except EngineryError as error:
-        return str(error)
-    return None
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return "unknown"
 
 
 def process_megabytes() -> float | None:

@@ -2,6 +2,7 @@
 the executor differs between runtimes: it reads and writes addresses on a stream."""
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Protocol, TypeVar
@@ -103,9 +104,17 @@ class DeviceSession:
                 self._executor.enqueue(self._stream.handle)  # work that is done once per shape must not be captured
                 self._stream.synchronize()
             if self._replay:
-                self._graph = self._stream.capture(lambda: self._executor.enqueue(self._stream.handle))
+                self._capture()
             self._shapes = shapes
         return self._arrivals
+
+    def _capture(self) -> None:
+        """Capture the work. Some engines have operations that cannot be captured: they run without, as in trtexec."""
+        try:
+            self._graph = self._stream.capture(lambda: self._executor.enqueue(self._stream.handle))
+        except EngineryError as error:
+            print(f"the engine runs without a CUDA graph (inference.cuda_graph): {error}", file=sys.stderr)
+            self._replay = self.replays = False
 
     def _launch(self) -> None:
         if self._graph:

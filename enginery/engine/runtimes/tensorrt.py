@@ -14,8 +14,8 @@ from enginery.core.params.build import Bound, BuildParams
 from enginery.core.params.inference import InferenceParams
 from enginery.core.runtimes import RUNTIMES, not_installed
 from enginery.engine.gpu import cuda
+from enginery.engine.gpu.device import find_gpu
 from enginery.engine.gpu.inspector import layers_of
-from enginery.engine.gpu.nvml import find_gpu
 from enginery.engine.gpu.session import DeviceSession, Shape
 from enginery.engine.gpu.timing_cache import locked, read_timing_cache, set_aside, timing_cache_path, write_timing_cache
 from enginery.engine.record import Layer, LayerTime
@@ -32,10 +32,10 @@ ADVICE = {  # by patterns of TensorRT's messages
         f"TensorRT also says so when memory does not suffice: raise build.tensorrt.workspace_mb, {MORE_MEMORY}"
     ),
     r"optimization profile|profile \d+ violate": "The limits are build.profile's",
-    r"Cannot compile (for target|operation)": (
-        "Those GPUs cannot execute this precision: drop them from build.tensorrt.compute_capabilities"
-    ),
 }
+LACKS_PRECISION = r"Cannot compile (for target|operation)|require hardware with \w+ support"
+OTHER_GPUS = "Those GPUs cannot execute this precision: drop them from build.tensorrt.compute_capabilities"
+NO_SUCH_PRECISION = "This GPU cannot execute this precision: delete its section of `precisions`, if you do not need it"
 NOT_THE_CAUSE = "CUDA driver version is insufficient"  # follows real errors on a machine that builds without a GPU
 DAMAGED_CACHE = re.compile(r"deserialize timing cache|timing cache.*corrupt", re.IGNORECASE)
 SOURCE = re.compile(r"\s*\bIn \S+ at \S+:\d+|\[\w+\.cpp:[^]]*\] ")  # a place in NVIDIA's sources: no use to a user
@@ -50,6 +50,7 @@ class TensorRT:
     def __init__(self, library: str) -> None:
         self._library, self._is_rtx, self._oldest = library, library == "tensorrt_rtx", OLDEST[library]
         self._title, self._install = RUNTIMES[library].title, RUNTIMES[library].install
+        self._advice = ADVICE | {LACKS_PRECISION: OTHER_GPUS if self._is_rtx else NO_SUCH_PRECISION}
 
     def missing(self) -> str | None:
         if absent := not_installed(self._library):
@@ -114,7 +115,10 @@ class TensorRT:
             return median_times(layers, [profiler.times_of(call) for _ in range(WARM_UP + calls)][WARM_UP:])
 
     def _started(self, kind: Any) -> Any:
-        """Create a builder or a runtime."""
+        """Create a builder or a runtime. Both need the plugins registered that RoiAlign, DeformConv and other operators
+        become: TensorRT does not do it by itself. To do it again changes nothing."""
+        if not self._is_rtx:
+            self._trt().init_libnvinfer_plugins(self._log, "")
         try:
             return kind(self._log)
         except TypeError:  # the bindings raise it where the library returns nothing
@@ -145,6 +149,7 @@ class TensorRT:
         else:
             level = options.hardware_compatibility.upper()
             config.hardware_compatibility_level = getattr(trt.HardwareCompatibilityLevel, level)
+            config.avg_timing_iterations = options.avg_timing_iterations
             if options.version_compatible:
                 config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
         profile = builder.create_optimization_profile()
@@ -233,7 +238,7 @@ class TensorRT:
     def _why(self, otherwise: str = "") -> str:
         """Return TensorRT's reason, and what to do about it."""
         reason = str(self._log.reason())
-        found = [advice for words, advice in ADVICE.items() if re.search(words, reason, re.IGNORECASE)]
+        found = [advice for words, advice in self._advice.items() if re.search(words, reason, re.IGNORECASE)]
         advice = found[0] if found else otherwise
         return f"{reason.rstrip('.')}. {advice}" if advice else reason
 

@@ -15,6 +15,7 @@ from enginery.report.verdict import RAN_AS, recommend, verdict_on
 from enginery.report.wording import percent
 from enginery.speed.records import ENGINE, Latency, baseline_title
 
+NOT_BUILT = "not built"
 FIGURE = re.compile(r"-$|[-+]?\d")
 
 
@@ -24,7 +25,7 @@ class Cell(NamedTuple):
 
     @property
     def look(self) -> str:
-        return "bad" if self.text == "failed" else "faint" if self.text.startswith(RAN_AS) else ""
+        return "bad" if self.text == "failed" else "faint" if self.text.startswith((RAN_AS, NOT_BUILT)) else ""
 
 
 class Table(NamedTuple):
@@ -52,6 +53,7 @@ def overview(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Tab
         "accuracy", "same answer", "relative error", "engine", "peak memory, MB",
     )  # fmt: skip
     rows = [_at_a_glance(entry, findings, failures) for entry in findings.precisions]
+    rows += [[Cell(name), Cell(NOT_BUILT), *[Cell("-")] * (len(columns) - 2)] for name in findings.refused]
     chosen = recommend(findings)
     return table("Every precision at a glance", columns, rows)._replace(strong=chosen.precision if chosen else None)
 

@@ -11,11 +11,12 @@ def layers_read(*layers):
     return layers_of(json.dumps({"Layers": list(layers), "Bindings": ["input", "logits"]}))
 
 
-def layer(kind, element, kernel="", name="layer"):
-    inputs = [{"Name": "x", "Dimensions": [8, 64, 56, 56], "Format/Datatype": element}]
+def layer(kind, element, kernel="", name="layer", key="Format/Datatype"):
+    inputs = [{"Name": "x", "Dimensions": [8, 64, 56, 56], key: element}]
     return {"Name": name, "LayerType": kind, "Inputs": inputs, "Outputs": [], "TacticName": kernel}
 
 
+@pytest.mark.parametrize("key", ["Format/Datatype", "Datatype"], ids=["TensorRT 10", "TensorRT 11"])
 @pytest.mark.parametrize(
     ("element", "precision"),
     [
@@ -27,10 +28,11 @@ def layer(kind, element, kernel="", name="layer"):
         ("Int8", "int8"),
         ("Thirty-two wide channel vectorized row major Int8 format", "int8"),
         ("FP8", "fp8"),
+        ("Float8E4M3", "fp8"),
     ],
 )
-def test_a_layer_runs_in_the_type_of_its_first_input(element, precision):
-    (described,) = layers_read(layer("CaskConvolution", element))
+def test_a_layer_runs_in_the_type_of_its_first_input(element, precision, key):
+    (described,) = layers_read(layer("CaskConvolution", element, key=key))
     assert (described.precision, described.computes) == (precision, True)
 
 
@@ -56,7 +58,8 @@ def test_float32_that_is_multiplied_as_tf32_is_called_so():
 
 
 def test_nothing_is_claimed_where_no_type_is_known():
-    assert layers_read(layer("gemm", "N/A due to dynamic shapes", "0x0000000000000001")) == []
+    (hidden,) = layers_read(layer("gemm", "N/A due to dynamic shapes", "0x0000000000000001"))
+    assert (hidden.precision, hidden.computes) == ("unknown", True)
     assert layers_of(json.dumps({"Layers": ["conv1", "relu1"], "Bindings": []})) == []
     assert layers_read() == []
 

@@ -1,0 +1,66 @@
+"""A precision that a GPU lacks stops no other one: the stages pass on why it was not built."""
+
+from pathlib import Path
+
+import pytest
+
+from enginery.core.errors import EngineryError
+from enginery.engine.folder import read_engine
+from enginery.engine.record import Refusal
+from enginery.engine.target import Target
+from stages import build as stage
+from stages.benchmark import benchmark
+from stages.build import build
+from stages.trace import trace
+from stages.validate import validate
+
+WHY = "TensorRT cannot build model.onnx: Networks with BF16 precision require hardware with BF16 support"
+NOWHERE = Path("nowhere")
+
+
+@pytest.fixture
+def build_for(tmp_path, manifest, machine, monkeypatch):
+    """Run the stage for a target, with a compiler that refuses."""
+
+    def refuse(*_):
+        raise EngineryError(WHY)
+
+    def run(precision, device, *capabilities):
+        monkeypatch.setattr(stage, "build_engine", refuse)
+        manifest.write(tmp_path / "manifest.json")
+        facts = machine.model_dump(include=Target.model_fields.keys()) | {"device": device}
+        Target(**facts, capabilities=capabilities, or_newer=False).write(tmp_path / "target.json")
+        build(precision, NOWHERE, tmp_path / "target.json", tmp_path, tmp_path / "engine")
+        return tmp_path / "engine"
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("precision", "capabilities", "without"),
+    [
+        ("bf16", ["7.5"], "7.5"),
+        ("fp8", ["8.6"], "8.6"),
+        ("fp8", ["8.0+"], "8.0+"),
+        ("fp8", ["8.0", "8.6", "8.9"], "8.0, 8.6"),  # an engine for RTX is for all that are listed
+    ],
+)
+def test_a_precision_that_a_gpu_lacks_is_recorded_and_passed_on(build_for, tmp_path, precision, capabilities, without):
+    engine = build_for(precision, "cuda", *capabilities)
+    refusal = Refusal(precision=precision, why=f"compute capability {without} does not have {precision}; {WHY}")
+    with pytest.raises(EngineryError, match=f"{engine} has no engine: compute capability"):
+        read_engine(engine)
+    trace(precision, engine, NOWHERE, NOWHERE, tmp_path / "trace.json")
+    validate(precision, engine, NOWHERE, NOWHERE, NOWHERE, NOWHERE, tmp_path / "validation.json")
+    benchmark(precision, engine, NOWHERE, NOWHERE, NOWHERE, NOWHERE, tmp_path / "benchmark")
+    for written in ("engine/refused.json", "trace.json", "validation.json", "benchmark/refused.json"):
+        assert Refusal.read(tmp_path / written) == refusal
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "capability"),
+    [("fp16", "cuda", "7.5"), ("bf16", "cuda", "8.0"), ("fp8", "cuda", "10.0"), ("fp8", "cpu", "avx2")],
+)
+def test_any_other_failure_to_build_is_an_error(build_for, precision, device, capability):
+    with pytest.raises(EngineryError, match="require hardware"):
+        build_for(precision, device, capability)
