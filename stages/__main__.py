@@ -2,9 +2,13 @@
 
 import sys
 from importlib import import_module
+from pathlib import Path
 
 from enginery.pipeline.stage import run_stage
 
 if __name__ == "__main__":
-    name = sys.argv.pop(1)
+    names = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
+    name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
+    if name not in names:
+        sys.exit(f"python3 -m stages NAME: '{name}' is no stage; there are {', '.join(names)}")
     run_stage(getattr(import_module(f"stages.{name}"), name))

@@ -68,18 +68,21 @@ def test_a_missing_argument_is_named(arguments, capsys):
     assert "required: --data" in capsys.readouterr().err
 
 
+def run_module(folder, *arguments):
+    command = [sys.executable, "-m", "stages", *arguments]
+    child = subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert (child.returncode, child.stdout, child.stderr.count("\n")) == (1, "", 1)
+    return child.stderr
+
+
+@pytest.mark.parametrize("named", [[], ["calibrat"], ["../gate"]])
+def test_what_is_no_stage_is_told_which_there_are(tmp_path, named):
+    assert f"'{''.join(named)}' is no stage; there are benchmark, build," in run_module(tmp_path, *named)
+
+
 def test_a_stage_on_bad_parameters_prints_one_line_and_exits_with_1(tmp_path):
     (tmp_path / "params.yaml").write_text("samples: [\n")
     outs = ["--data", "data", "--training", "t", "--calibration", "c", "--validation", "v"]
-    child = subprocess.run(
-        [sys.executable, "-m", "stages", "samples", *outs],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert child.returncode == 1
-    assert child.stdout == ""
-    assert child.stderr.startswith("samples: params.yaml is not valid YAML: line 2: ")
-    assert child.stderr.count("\n") == 1
+    said = run_module(tmp_path, "samples", *outs)
+    assert said.startswith("samples: params.yaml is not valid YAML: line 2: ")
     assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
