@@ -4,9 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from enginery.core.params.benchmark import NUMBER_FORMATS
+from enginery.core.precisions import QUANTIZED
 from enginery.core.runtimes import RUNTIMES
+from enginery.core.text import first_few
+from enginery.engine.layer_names import short_name
 from enginery.model.records import PYTORCH
 from enginery.report.evidence import Evidence, Findings
+from enginery.report.layer_pairs import compare, losses
 from enginery.report.noise import Noise, machine_reasons, noise_at, noise_of, reasons, slowdowns
 from enginery.report.tables import OWN_PROCESS
 from enginery.report.verdict import AS_FAST, recommend
@@ -33,7 +37,7 @@ def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> lis
     for name, why in findings.refused.items():
         notes.append(Note(f"{name} was not built", f"{why.rstrip('.')}."))
         notes += [Note(f"{name} failed", f"{line}.", "failed") for line in failures.get(name, ())]
-    notes += _on_quantized_rtx(findings)
+    notes += _on_quantized_rtx(findings) + _on_slow_quantized(findings)
     return notes + _on_faster_baselines(findings) + _on_isolated_speed(findings) + _on_noise(findings)
 
 
@@ -90,6 +94,37 @@ def _on_quantized_rtx(findings: Findings) -> list[Note]:
         for entry in findings.precisions
         if entry.precision in EXECUTED_BY_RTX
     ]
+
+
+def _on_slow_quantized(findings: Findings) -> list[Note]:
+    """Name the quantized engines that a float engine beats, and the layers that lost."""
+    real = [entry for entry in findings.precisions if entry.engine.runs_its_precision]
+    floats = [entry for entry in real if entry.precision not in QUANTIZED]
+    fastest = max(floats, key=lambda entry: findings.quoted(entry).median, default=None)
+    return [
+        Note(f"{entry.precision} does not pay here", _why_slow(entry, fastest, findings))
+        for entry in real
+        if fastest
+        and entry.precision in QUANTIZED
+        and findings.quoted(fastest).median > AS_FAST * findings.quoted(entry).median
+    ]
+
+
+def _why_slow(entry: Evidence, fastest: Evidence, findings: Findings) -> str:
+    times = findings.quoted(fastest).median / findings.quoted(entry).median
+    slower = losses(compare(entry.trace.layers, fastest.trace.layers), entry.trace.milliseconds)
+    layers = first_few(
+        [
+            f"{short_name(one.ours)} ({one.ours.milliseconds:.3f} ms, {one.theirs.milliseconds:.3f} there)"
+            for one in slower
+        ]
+    )
+    lost = f"These layers lost: {layers}" if slower else "No layer that both have is clearly slower"
+    return (
+        f"{fastest.precision} is {times:.2f} times as fast at batch {findings.tuned_batch}. {lost}. "
+        f"`precisions.{entry.precision}.keep` keeps layers in float. At another batch size, or on another machine, "
+        f"{entry.precision} may pay."
+    )
 
 
 def _on_faster_baselines(findings: Findings) -> list[Note]:

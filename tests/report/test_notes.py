@@ -37,6 +37,20 @@ def test_a_note_says_where_pytorch_beats_the_best_engine(findings, evidence, rat
     assert ("is faster than" in page) == (told is not None)
 
 
+@pytest.mark.parametrize(
+    ("int8", "layers"),
+    [
+        ((1.0, 0.9, 1.1), "These layers lost: conv1 (30.000 ms, 15.000 there), conv2 (20.000 ms, 10.000 there)"),
+        ((1.98, 1.9, 2.1), None),
+    ],
+)
+def test_a_note_says_where_int8_does_not_pay_and_which_layers_lost(findings, evidence, int8, layers):
+    page = summary_of(findings(evidence("int8", int8), evidence("fp32", (1.5, 1.4, 1.6)), evidence("bf16")))
+    assert ("does not pay" in page) == (layers is not None)
+    if layers:
+        assert f"- **int8 does not pay here:** bf16 is 2.00 times as fast at batch 8. {layers}" in page
+
+
 @pytest.mark.parametrize(("runtime", "told"), [("tensorrt_rtx", True), ("tensorrt", False)])
 def test_the_report_says_what_int8_and_fp8_are_on_tensorrt_for_rtx(findings, evidence, runtime, told):
     found = findings(*(evidence(name, (2.0, 1.9, 2.1)) for name in ("fp16", "int8", "fp8")))
