@@ -75,17 +75,8 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
     }
     wrapped, arrays = _WithTupleOutput(model, list(given)).eval(), tuple(given.values())
     shapes = {"arrays": (dynamic,) * len(arrays)}
-    settings: dict[str, Any] = {"opset_version": opset, "dynamic_shapes": shapes, "dynamo": True, "verbose": False}
-    try:
-        with _quiet_exporter():
-            program = torch.onnx.export(wrapped, arrays, input_names=list(given), output_names=outputs, **settings)
-    except torch.onnx.errors.OnnxExporterError as error:
-        trace = ""  # the user's line, which the traced program tells, and the error does not
-        with _quiet_exporter(), suppress(Exception):  # the exporter's own error is then all that is known
-            trace = _stack_trace(error, torch.export.export(wrapped, arrays, dynamic_shapes=shapes, strict=False))
-        raise EngineryError(f"the model cannot be exported to ONNX: {_cause(error, trace)}") from None
-    if program is None:
-        raise EngineryError("the model cannot be exported to ONNX: PyTorch returned no program")
+    settings = {"input_names": list(given), "output_names": outputs, "opset_version": opset}
+    program = _export(wrapped, arrays, shapes, settings)
     if unused := [value.name or "" for value in program.model.graph.inputs if not value.uses()]:
         raise EngineryError(
             f"the model does not use its input {', '.join(unused)}, and compilers differ in whether they keep it: "
@@ -93,6 +84,27 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
         )
     _give_way_to_outputs(program.model)
     return _without_traces(program.model_proto)
+
+
+def _export(
+    wrapped: nn.Module, arrays: tuple[torch.Tensor, ...], shapes: dict[str, Any], settings: dict[str, Any]
+) -> torch.onnx.ONNXProgram:
+    settings = settings | {"dynamo": True, "verbose": False}
+    program, trace = None, ""
+    try:
+        with _quiet_exporter():
+            program = torch.onnx.export(wrapped, arrays, dynamic_shapes=shapes, **settings)
+    except torch.onnx.errors.OnnxExporterError as error:
+        with _quiet_exporter(), suppress(Exception):  # the exporter's own error is then all that is known
+            traced = torch.export.export(wrapped, arrays, dynamic_shapes=shapes, strict=False)
+            trace = _stack_trace(error, traced)  # the user's line, which the error does not tell
+            # Attention as one operator has another layout than in PyTorch, and T5 takes a view of it. Parts export.
+            program = torch.onnx.export(traced.run_decompositions(), arrays, **settings)
+        if program is None:
+            raise EngineryError(f"the model cannot be exported to ONNX: {_cause(error, trace)}") from None
+    if program is None:
+        raise EngineryError("the model cannot be exported to ONNX: PyTorch returned no program")
+    return program
 
 
 def open_exported(path: Path, name: str) -> Any:
