@@ -72,6 +72,22 @@ def test_text_and_its_mask_are_exported_under_any_names(model):
     assert_computes_the_same(model, graph, {name: noise(3, 4) for name in feeds})
 
 
+def test_what_fails_to_export_is_tried_once_more_in_pytorchs_own_parts(monkeypatch):
+    """T5 takes a view of what attention returns, whose layout in ONNX's operator is another."""
+    export = torch.onnx.export
+
+    def refuse_modules(model, *arguments, **settings):
+        if isinstance(model, nn.Module):
+            raise torch.onnx.errors.OnnxExporterError("Cannot view a tensor")
+        return export(model, *arguments, **settings)
+
+    monkeypatch.setattr(torch.onnx, "export", refuse_modules)
+    model, feeds = Masked().eval(), {"tokens": noise(2, 4), "mask": noise(2, 4)}
+    graph = export_model(model, feeds, {0: "batch"}, BATCH, OPSET)
+    assert sizes_of(graph.graph.input) == {name: ["batch", 4] for name in feeds}
+    assert_computes_the_same(model, graph, {name: noise(3, 4) for name in feeds})
+
+
 def test_an_output_with_the_name_of_an_input_is_refused():
     class Recurrent(nn.Module):
         def forward(self, x, state):
