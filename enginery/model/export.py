@@ -89,11 +89,11 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
 def _export(
     wrapped: nn.Module, arrays: tuple[torch.Tensor, ...], shapes: dict[str, Any], settings: dict[str, Any]
 ) -> torch.onnx.ONNXProgram:
-    settings = settings | {"dynamo": True, "verbose": False}
+    settings = settings | {"dynamic_shapes": shapes, "dynamo": True, "verbose": False}
     program, trace = None, ""
     try:
         with _quiet_exporter():
-            program = torch.onnx.export(wrapped, arrays, dynamic_shapes=shapes, **settings)
+            program = torch.onnx.export(wrapped, arrays, **settings)
     except torch.onnx.errors.OnnxExporterError as error:
         with _quiet_exporter(), suppress(Exception):  # the exporter's own error is then all that is known
             traced = torch.export.export(wrapped, arrays, dynamic_shapes=shapes, strict=False)
