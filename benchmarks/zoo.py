@@ -94,20 +94,12 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str) -> Non
 
 def write_params(name: str, epochs: int | None, device: str) -> tuple[int, int]:
     """Write params.yaml with SETTINGS for the smallest image that the model accepts. Return its size and the epochs."""
-    import torch
-
     from enginery.cli.recipes import apply_recipe
     from enginery.core.params.model import ModelParams
     from enginery.model.factory import make_model
 
     model = make_model(ModelParams(source=name, arguments={}), 10)
-    for size in SIZES:
-        try:
-            model(torch.zeros(2, 3, size, size))
-            break
-        except Exception:  # networks raise different errors for images that are too small
-            if size == SIZES[-1]:
-                raise
+    size = smallest_size(model)
     changes = json.loads(json.dumps(SETTINGS))
     changes["model"] = {"source": name}
     changes["samples"]["preprocessing"] = {"resize": size, "crop": size}
@@ -117,6 +109,19 @@ def write_params(name: str, epochs: int | None, device: str) -> tuple[int, int]:
         YAML().dump(changes, file)
     apply_recipe(Path("zoo.yaml"))
     return size, changes["weights"]["training"]["epochs"]
+
+
+def smallest_size(model: "nn.Module") -> int:
+    """Return the first of SIZES whose images the model accepts."""
+    import torch
+
+    for size in SIZES[:-1]:
+        try:
+            model(torch.zeros(2, 3, size, size))
+        except Exception:  # networks raise different errors for images that are too small
+            continue
+        return size
+    return SIZES[-1]
 
 
 def training(model: "nn.Module", size: int, epochs: int | None) -> Row:
@@ -147,7 +152,7 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
         "artifacts/samples",
         "reports/validation",
     ):
-        Path(folder).mkdir(parents=True)
+        Path(folder).mkdir(parents=True, exist_ok=True)
     made, sets = Path("artifacts"), {n: made_at(f"samples/{n}") for n in ("training", "calibration", "validation")}
     validation = sets["validation"]
     records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools")} | {

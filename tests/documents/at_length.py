@@ -145,9 +145,12 @@ BENCHMARKS = {
     "alarm": ("1", "of all races: "),
     "alarm_ratios": ("2", "of all comparisons"),
     "zoo": ("squeezenet1_1 --epochs 0", '"ratios": {'),
+    "peers": ("squeezenet1_1 --epochs 0 --rows rows.jsonl", "| squeezenet1_1 | "),
 }
-# They need a GPU, or three nights.
-NOT_HERE = {"bare_loop", "conv_bias", "host_states", "launches", "max_autotune", "nights", "streams"}
+# They need a GPU or three nights, or make a model for peers.py.
+NOT_HERE = {
+    "bare_loop", "conv_bias", "host_states", "launches", "max_autotune", "nights", "small_transformers", "streams",
+}  # fmt: skip
 
 
 def test_every_benchmark_is_run():

@@ -1,0 +1,292 @@
+"""Race int8 of this pipeline against NNCF's and ONNX Runtime's, of the same exported graph and the same samples.
+
+    python benchmarks/peers.py                       # the models of MODELS
+    python benchmarks/peers.py resnet50 swin_t       # two of them, or any that torchvision knows
+    python benchmarks/peers.py --table               # the committed rows as a Markdown table
+
+Each model has a process and a project of its own, with params.yaml as it comes but for the model, and the images' size
+where it needs larger ones. All engines run in one process, in turns. NNCF gets the exported graph and the calibration
+samples, and is told of a transformer what it is (`model_type`), as its documentation asks for; we are not. The errors
+are those of the whole answers over the validation set, relative to PyTorch's.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import zoo
+from numpy.typing import NDArray
+from ruamel.yaml import YAML
+
+if TYPE_CHECKING:
+    from enginery.data.feeds import Feeds
+    from enginery.data.sample_set import SampleSet
+
+HERE = Path(__file__).parent
+ROWS = HERE.parent / "docs" / "results" / "peers.jsonl"
+MODELS = (
+    "resnet18", "squeezenet1_1", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "mnasnet0_5",
+    "shufflenet_v2_x1_0", "densenet121", "googlenet", "efficientnet_b0", "regnet_y_400mf", "convnext_tiny", "vit",
+    "encoder",
+)  # fmt: skip
+TRANSFORMERS = ("vit", "encoder", "swin", "maxvit")  # what NNCF is told of; names begin so
+OWN = {  # beside torchvision's: parameters of the two models of small_transformers.py
+    "vit": {
+        "model": {"source": "small_transformers:vit"},
+        "weights": {"training": {"epochs": 8, "learning_rate": 0.0005}},
+    },
+    "encoder": {
+        "model": {"source": "small_transformers:encoder"},
+        "samples": {"source": "data/images/text.npz", "preprocessing": None, "training": 0},
+        "weights": {"source": "data/weights/encoder.pt"},
+    },
+}
+BATCHES = (1, 8)
+SECONDS = 4.0
+OURS, FP32, NNCF, ORT = "Enginery", "Enginery fp32", "NNCF", "ONNX Runtime"
+Row = dict[str, Any]
+Call = Callable[[], object]
+
+
+def run_model(name: str, row_file: Path, epochs: int | None) -> None:
+    """Make and race the engines of one model in the current folder, and write its row."""
+    write_params(name, epochs)
+    zoo.prepare(lambda _, call: call())
+
+    from enginery.core.params.inference import InferenceParams
+    from enginery.data.sample_set import SampleSet
+    from enginery.engine.engine import open_engine
+    from enginery.engine.machine import Machine
+
+    for precision in ("fp32", "int8"):
+        zoo.take(precision, lambda _, call: call())
+    here = Machine.read(zoo.made_at("machine.json"))
+    engines = {
+        label: open_engine(zoo.made_at(f"engines/{precision}"), here, InferenceParams.read())
+        for label, precision in ((OURS, "int8"), (FP32, "fp32"))
+    }
+    contenders = {label: engine.bind for label, engine in engines.items()}
+    exported, calibration = zoo.made_at("exported/model.onnx"), SampleSet.open(zoo.made_at("samples/calibration"))
+    failed = {}
+    for label, make in ((NNCF, nncf_engine), (ORT, onnxruntime_engine)):
+        try:
+            contenders[label] = make(name, exported, calibration)
+        except Exception as error:  # a peer that fails is a row with its reason
+            failed[label] = " ".join(str(error).split())[:200] or type(error).__name__
+    validation = SampleSet.open(zoo.made_at("samples/validation"))
+    row = {
+        "model": name,
+        "where": f"{here.device_name}, {os.cpu_count()} cores",
+        "runtime": f"{here.runtime} {here.runtime_version}",
+        "answers": dict(answers(contenders, validation)),
+        "milliseconds": race_all(contenders, validation),
+        "failed": failed,
+    }
+    row_file.write_text(json.dumps(row))
+
+
+def write_params(name: str, epochs: int | None) -> None:
+    """Write params.yaml as it comes, but for the model, what it reads, and how long it is trained."""
+    from enginery.cli.recipes import apply_recipe
+    from enginery.core.params.model import ModelParams
+    from enginery.model.factory import make_model
+
+    shutil.copyfile(zoo.ROOT / "params.yaml", "params.yaml")
+    changes = OWN.get(name)
+    if changes is None:
+        model = make_model(ModelParams(source=name, arguments={}), 10)
+        size = zoo.smallest_size(model)
+        changes = {
+            "model": {"source": name},
+            "samples": {"preprocessing": {"resize": size, "crop": size}},
+            "weights": {"training": zoo.training(model, size, epochs)},
+        }
+    else:
+        shutil.copyfile(HERE / "small_transformers.py", "small_transformers.py")
+        if name == "encoder":
+            for folder in ("images", "weights"):
+                Path("data", folder).mkdir(parents=True)
+            command = [sys.executable, "small_transformers.py", "data/images/text.npz", "data/weights/encoder.pt"]
+            subprocess.run(command, check=True)
+    with Path("peers.yaml").open("w") as file:
+        YAML().dump(changes, file)
+    apply_recipe(Path("peers.yaml"))
+
+
+def nncf_engine(name: str, exported: Path, calibration: "SampleSet") -> Callable[["Feeds"], Call]:
+    """Quantize as NNCF's documentation says, and run with OpenVINO, in float32 where it is not int8."""
+    import nncf
+    import openvino
+
+    told = {"model_type": nncf.ModelType.TRANSFORMER} if name.startswith(TRANSFORMERS) else {}
+    core = openvino.Core()
+    batches = list(calibration.batches(8))
+    model = nncf.quantize(core.read_model(exported), nncf.Dataset(batches), subset_size=len(batches), **told)
+    compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1})
+
+    def bind(feeds: "Feeds") -> Call:
+        request = compiled.create_infer_request()
+        placed = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
+        for tensor, array in placed.items():
+            request.set_tensor(tensor, openvino.Tensor(array, shared_memory=True))
+        return lambda held=placed: dict(zip(outputs, request.infer(share_outputs=True).values(), strict=True))
+
+    outputs = [output.any_name for output in compiled.outputs]
+    return bind
+
+
+def onnxruntime_engine(name: str, exported: Path, calibration: "SampleSet") -> Callable[["Feeds"], Call]:
+    """Quantize by ONNX Runtime's static quantizer after its own preprocessing, and run with its CPU provider."""
+    import onnxruntime
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self.batches: Iterator[Feeds] = iter(calibration.batches(8))
+
+        def get_next(self) -> Any:
+            return next(self.batches, None)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        prepared, quantized = (str(Path(scratch, file)) for file in ("prepared.onnx", "quantized.onnx"))
+        quant_pre_process(str(exported), prepared, skip_symbolic_shape=True)
+        quantize_static(prepared, quantized, Reader(), quant_format=QuantFormat.QDQ, per_channel=True)
+        session = onnxruntime.InferenceSession(quantized, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda feeds: lambda: dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+def answers(
+    contenders: Mapping[str, Callable[["Feeds"], Call]], validation: "SampleSet"
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield what each contender's answers are worth, beside PyTorch's."""
+    from enginery.data.sample_set import output_file
+    from enginery.model.records import Reference
+
+    name, *_ = Reference.read(zoo.made_at("reference/reference.json")).outputs
+    wanted = np.load(zoo.made_at("reference") / output_file(0))
+    labels = np.array([-1 if sample.label is None else sample.label for sample in validation.manifest.samples])
+    yield "PyTorch", {"accuracy": float((wanted.argmax(1) == labels).mean())}
+    for label, bind in contenders.items():
+        found: NDArray[np.float32] = np.concatenate([run(bind, feeds, name) for feeds in validation.batches(8)])
+        difference = np.linalg.norm(found - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
+        yield (
+            label,
+            {
+                "error": float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted)),
+                "typical_error": float(np.mean(difference)),
+                "cosine": float((found * wanted).sum() / np.linalg.norm(found) / np.linalg.norm(wanted)),
+                "agreement": float((found.argmax(1) == wanted.argmax(1)).mean()),
+                "accuracy": float((found.argmax(1) == labels).mean()),
+            },
+        )
+
+
+def run(bind: Callable[["Feeds"], Call], feeds: "Feeds", name: str) -> NDArray[np.float32]:
+    from enginery.engine.engine import Engine
+
+    owner = getattr(bind, "__self__", None)
+    results: Any = owner.run(feeds) if isinstance(owner, Engine) else bind(feeds)()
+    return np.array(results[name])
+
+
+def race_all(contenders: Mapping[str, Callable[["Feeds"], Call]], validation: "SampleSet") -> dict[str, Row]:
+    """Return the median of each by batch size, and how many times as long as NNCF's ours takes, with its interval."""
+    from enginery.core.params.benchmark import BenchmarkParams
+    from enginery.speed.benchmark import race_contenders
+    from enginery.speed.machine_pace import pace_meter
+    from enginery.speed.timing import median_interval
+
+    params = BenchmarkParams.read().model_copy(
+        update={"batches": BATCHES, "seconds": SECONDS, "baselines": (), "requests": ()}
+    )
+    race = race_contenders(contenders, validation, params, pace_meter("cpu", 0), "race")
+    random, found = np.random.default_rng(0), {}
+    for batch, timings in race.counted.items():
+        row: Row = {each.contender: each.p50 for each in race.latencies if each.batch == batch}
+        for peer in (NNCF, FP32):
+            if peer in contenders:
+                ratios = 1 / timings.ratios(peer, OURS)  # our time over theirs
+                row[f"over {peer}"] = [float(np.median(ratios)), *median_interval(ratios, params.confidence, random)]
+        found[str(batch)] = row
+    return found
+
+
+def in_own_process(name: str, epochs: int | None) -> Row:
+    command = [sys.executable, __file__, name, *([] if epochs is None else ["--epochs", str(epochs)])]
+    with tempfile.TemporaryDirectory(prefix="peers.") as scratch:
+        row_file, log = Path(scratch, "row.json"), Path(scratch, "log")
+        with log.open("w") as output:
+            subprocess.run(
+                [*command, "--one", str(row_file)],
+                cwd=scratch,
+                env=os.environ | {"PYTHONPATH": f"{zoo.ROOT}:{scratch}", "NNCF_CI": "1"},  # NNCF reports no usage
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+        if row_file.exists():
+            row: Row = json.loads(row_file.read_text())
+            return row
+        return {"model": name, "failed": {OURS: "\n".join(log.read_text().splitlines()[-12:])}}
+
+
+def table(rows: list[Row]) -> str:
+    """Write a row for each model: errors, accuracies, and how long ours takes, NNCF's being 1."""
+    lines = [
+        "| model | error: ours, NNCF, ONNX Runtime | typical error | accuracy: PyTorch, ours, NNCF, ONNX Runtime "
+        "| ms at batch 1: ours, NNCF, ONNX Runtime, our fp32 | ours over NNCF | ms at batch 8 | ours over NNCF |",
+        "|---" * 8 + "|",
+    ]
+    for row in {row["model"]: row for row in rows if "answers" in row}.values():
+        found, times = row["answers"], row["milliseconds"]
+
+        def of(what: str, names: tuple[str, ...], form: str, found: Row = found) -> str:
+            return ", ".join(form.format(found[each][what]) if each in found else "-" for each in names)
+
+        cells = [
+            row["model"],
+            of("error", (OURS, NNCF, ORT), "{:.4f}"),
+            of("typical_error", (OURS, NNCF, ORT), "{:.4f}"),
+            of("accuracy", ("PyTorch", OURS, NNCF, ORT), "{:.1%}"),
+        ]
+        for batch in map(str, BATCHES):
+            each = times[batch]
+            cells.append(", ".join(f"{each[name]:.3g}" if name in each else "-" for name in (OURS, NNCF, ORT, FP32)))
+            middle, low, high = each.get(f"over {NNCF}", (np.nan,) * 3)
+            cells.append(f"{middle:.3f} ({low:.3f} to {high:.3f})")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    parser.add_argument("--epochs", type=int, help="of torchvision's models; 0 to see only that all of it runs")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--one", type=Path)
+    options = parser.parse_args()
+    if options.table:
+        print(table(zoo.read(options.rows)))
+    elif options.one:
+        run_model(options.models[0], options.one, options.epochs)
+    else:
+        for name in options.models:
+            row = in_own_process(name, options.epochs)
+            with options.rows.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(table([row]) if "answers" in row else json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
