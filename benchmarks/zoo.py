@@ -149,6 +149,7 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
         "data/weights",
         "data/models",
         "data/calibration",
+        "data/plugins",
         "artifacts/samples",
         "reports/validation",
     ):
@@ -158,7 +159,8 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
     records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools")} | {
         "code": made / "code"
     }
-    step("machine", partial(machine, Path("data/models"), Path("data/weights"), Path("data/calibration"), **records))
+    users = (Path("data") / name for name in ("models", "weights", "calibration", "plugins"))
+    step("machine", partial(machine, *users, **records))
     step("samples", partial(samples, Path("data/images"), **sets))
     step("weights", partial(weights, Path("data/weights"), Path("data/models"), sets["training"], made / "weights"))
     step("export", partial(export, made / "weights", validation, made / "exported"))
@@ -194,7 +196,10 @@ def take(precision: str, step: Callable[[str, Callable[[], object]], object]) ->
         f"{precision} convert",
         lambda: convert(precision, made_at("simplified"), made_from, calibration, dialect, converted),
     )
-    step(f"{precision} build", lambda: build(precision, converted, made_at("target.json"), validation, engine))
+    step(
+        f"{precision} build",
+        lambda: build(precision, converted, made_at("target.json"), validation, Path("data/plugins"), engine),
+    )
     step(
         f"{precision} validate",
         lambda: validate(precision, engine, converted, validation, made_at("reference"), machine, report),

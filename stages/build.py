@@ -7,27 +7,32 @@ from enginery.core.files import new_folder
 from enginery.core.params.build import BuildParams
 from enginery.core.params.model import ModelParams
 from enginery.core.text import file_size
-from enginery.data.manifest import Manifest
+from enginery.core.user_files import user_plugins
+from enginery.data.sample_set import SampleSet, checked_feeds
 from enginery.engine.build import build_engine
 from enginery.engine.folder import REFUSED
+from enginery.engine.polygraphy import write_comparison
 from enginery.engine.record import Refusal
 from enginery.engine.target import Target, lacking
 
 
-def build(precision: str, converted: Path, target: Path, validation: Path, engine: Path) -> None:
+def build(precision: str, converted: Path, target: Path, validation: Path, plugins: Path, engine: Path) -> None:
     """Write the engine's files and engine.json. If the compiler refuses a precision that a GPU lacks, write
     refused.json instead of failing, so that the other precisions go on."""
-    wanted = Target.read(target)
+    wanted, params = Target.read(target), BuildParams.read()
+    samples = SampleSet.open(validation)
+    user_plugins(params.tensorrt.plugins, plugins)
     try:
         record = build_engine(
             precision,
             converted / "model.onnx",
             wanted,
-            BuildParams.read(),
-            Manifest.read(validation / "manifest.json"),
+            params,
+            samples.manifest,
             engine,
             ModelParams.read().scores,
         )
+        write_comparison(record, converted / "model.onnx", checked_feeds(samples, params.profile), engine)
     except EngineryError as error:
         if not (without := lacking(wanted, precision)):
             raise

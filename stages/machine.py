@@ -4,7 +4,7 @@ from pathlib import Path
 
 from enginery.core.params.all import Params
 from enginery.core.params.benchmark import ONNXRUNTIME
-from enginery.core.user_files import WEIGHTS_WITHOUT_FILE, user_calibration, user_checkpoint, user_model
+from enginery.core.user_files import WEIGHTS_WITHOUT_FILE, user_calibration, user_checkpoint, user_model, user_plugins
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
 from enginery.engine.tools import describe_tools
@@ -14,11 +14,19 @@ from enginery.quantization.dialect import dialect_of
 
 
 def machine(
-    models: Path, weights: Path, calibration: Path, machine: Path, target: Path, dialect: Path, tools: Path, code: Path
+    models: Path,
+    weights: Path,
+    calibration: Path,
+    plugins: Path,
+    machine: Path,
+    target: Path,
+    dialect: Path,
+    tools: Path,
+    code: Path,
 ) -> None:
     """Write what timings, engines, quantized graphs, all graphs and single stages depend on, each to its own file."""
     params = Params.read()
-    require_files(params, models, weights, calibration)
+    require_files(params, models, weights, calibration, plugins)
     described = describe_machine(params.runtime)
     described.write_if_new(machine)
     target_of(described, params.build.tensorrt).write_if_new(target)
@@ -32,7 +40,7 @@ def machine(
     print(f"{described.runtime} {described.runtime_version} on {described.device_name}, {described.cores} cores")
 
 
-def require_files(params: Params, models: Path, weights: Path, calibration: Path) -> None:
+def require_files(params: Params, models: Path, weights: Path, calibration: Path, plugins: Path) -> None:
     """Refuse a missing file of the user now: the stage that reads it may run hours later."""
     if params.model.is_onnx:
         user_model(params.model.source, models)
@@ -40,3 +48,4 @@ def require_files(params: Params, models: Path, weights: Path, calibration: Path
         user_checkpoint(params.weights.source, weights)
     if params.calibration.file:
         user_calibration(params.calibration.file, calibration)
+    user_plugins(params.build.tensorrt.plugins, plugins)

@@ -230,6 +230,7 @@ def build(profile):
         hardware_compatibility="none",
         version_compatible=False,
         compute_capabilities=("8.6", "8.9", "12.0"),
+        plugins=(),
     )
     return BuildParams(profile=profile, tf32=True, tensorrt=tensorrt)
 

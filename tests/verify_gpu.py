@@ -6,6 +6,7 @@ ENGINERY_RUNTIME names.
 
 import importlib
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from support.plugins import plugin_library
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from enginery.core.errors import EngineryError
@@ -23,12 +25,14 @@ from enginery.core.params.build import Profile, Range
 from enginery.core.params.inference import InferenceParams
 from enginery.core.params.precisions import Keep
 from enginery.core.precisions import PRECISIONS
+from enginery.core.progress import Phases
 from enginery.core.runtimes import RUNTIMES
 from enginery.engine.build import build_engine
 from enginery.engine.engine import open_engine, open_engines
 from enginery.engine.gpu import cuda
 from enginery.engine.gpu.nvml import GpuSampler, process_megabytes
 from enginery.engine.gpu.session import DeviceSession
+from enginery.engine.polygraphy import write_comparison
 from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes.tensorrt import TensorRT
 from enginery.engine.target import target_of
@@ -385,12 +389,59 @@ def test_a_second_build_finds_the_timings_of_the_first(graphs, machine, exact, m
     print(f"{first} s, with the timings of the first build {seconds('second', configure_without_timing)} s")
 
 
+def test_a_library_of_plugins_travels_with_its_engine(graphs, machine, exact, manifest, images, tmp_path):
+    """Neither stand-in has a plugin: TensorRT refuses the one that it asks for some, and the other one is loaded."""
+    if not RUNTIMES[machine.runtime].is_tensorrt:
+        pytest.skip(f"{machine.runtime} has no plugins")
+
+    def engine_with(kind):
+        library = plugin_library(tmp_path / "own.so", kind)
+        options = exact.tensorrt.model_copy(update={"plugins": (str(library),)})
+        build = exact.model_copy(update={"tensorrt": options})
+        build_engine("fp32", graphs["fp32"], target_of(machine, options), build, manifest, tmp_path / "engine")
+        library.unlink()
+        return tmp_path / "engine"
+
+    with open_engine(engine_with("registers nothing"), machine, PLAIN) as engine:
+        got = engine.run({"input": images})["logits"]
+    assert relative_error(meant(graphs["fp32"], images), got) < LIMITS["fp32"]
+    with pytest.raises(EngineryError, match=r"the plugin library own\.so .* is refused by TensorRT"):
+        engine_with("hands out nothing")
+
+
+def test_an_interrupt_ends_a_build_with_its_next_step(graphs, machine, exact, manifest, tmp_path, monkeypatch):
+    if not RUNTIMES[machine.runtime].is_tensorrt:
+        pytest.skip(f"{machine.runtime} does not say how far it is")
+    steps = []
+
+    def step(self, name, index):
+        if not steps:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)  # until the thread that waits for the build has seen it
+        steps.append(name)
+
+    monkeypatch.setattr(Phases, "step", step)
+    with pytest.raises(KeyboardInterrupt):
+        build_engine("fp32", graphs["fp32"], target_of(machine, exact.tensorrt), exact, manifest, tmp_path / "engine")
+    print(f"{len(steps)} steps")
+    assert len(steps) < 5
+    assert not (tmp_path / "engine").exists()
+
+
 def test_nvidias_own_command_builds_the_same_and_runs_it(engines, machine):
     if not RUNTIMES[machine.runtime].is_tensorrt:
         pytest.skip(f"there is none for {machine.runtime}")
     done = subprocess.run(["bash", str(engines / "int8" / "reproduce.sh")], capture_output=True, text=True)
     if any(reason in done.stderr for reason in ("is not on the PATH", "can be loaded by")):
         pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+def test_polygraphy_finds_that_an_engine_computes_what_its_graph_means(engines, graphs, images, precision):
+    record = EngineRecord.read(engines / precision / "engine.json")
+    write_comparison(record, graphs[precision], [{"input": images}, {"input": images[:3]}], engines / precision)
+    script = ["bash", str(engines / precision / "polygraphy.sh")]
+    done = subprocess.run(script, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 

@@ -1,6 +1,7 @@
 """Find the user's own files, which must lie in the folders that DVC watches."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from enginery.core.errors import EngineryError
@@ -19,6 +20,10 @@ def user_checkpoint(source: str, weights: Path) -> Path:
 
 def user_calibration(file: str, calibration: Path) -> Path:
     return user_file(file, calibration, "calibration.file", "null")
+
+
+def user_plugins(files: Sequence[str], plugins: Path) -> list[Path]:
+    return [user_file(file, plugins, "build.tensorrt.plugins", "[]") for file in files]
 
 
 def user_file(path: str, data: Path, setting: str, keywords: str) -> Path:

@@ -16,6 +16,7 @@ BROUGHT_BY = {
     "tensorrt": "NVIDIA's deb, rpm, tar and zip packages of TensorRT bring it, and its containers in /opt/tensorrt/bin",
     "tensorrt_rtx": "NVIDIA's tar and zip packages of TensorRT for RTX bring it",
 }
+LOADED_PLUGINS = '"${plugins[@]}"'
 INDICES = ("int32", "int64")  # the types that Gather and its like read
 SCRIPT = """\
 #!/usr/bin/env bash
@@ -36,6 +37,14 @@ SAME_VERSION = """\
 found=$({command} --help | grep -o -m 1 'TensorRT v[0-9]*' || true)
 [ "${{found:-TensorRT v{number}}}" = "TensorRT v{number}" ] ||
     fail "this {command} is of $found, and engine.plan can be loaded by TensorRT v{number} alone"
+"""
+# The names of functions are in a library between zeros. It hands its plugins to TensorRT, or registers them by itself.
+PLUGINS = """\
+plugins=()
+for library in {libraries}; do
+    grep -qazx -e getCreators -e getPluginCreators "$library" && how=dynamic || how=static
+    plugins+=("--${{how}}Plugins=$PWD/$library")
+done
 """
 SCRATCH = """\
 scratch=$(mktemp -d)
@@ -64,6 +73,8 @@ def _preparations(record: EngineRecord) -> list[str]:
         major, minor, patch = _version(record)[:3]
         command = RUNTIMES[record.target.runtime].trtexec
         lines.append(SAME_VERSION.format(command=command, number=10000 * major + 100 * minor + patch))
+    if names := record.build.tensorrt.plugin_names:
+        lines.append(PLUGINS.format(libraries=shlex.join(names)))
     lines.append(SCRATCH)
     if _varies(record):
         lines.append(f"batch=${{1:-{record.profile.batch.opt}}}\n")
@@ -88,6 +99,10 @@ def build_options(record: EngineRecord, onnx: str) -> list[str]:
         flags.append(f"--memPoolSize=workspace:{options.workspace_mb}M")
     if not build.tf32:
         flags.append("--noTF32")
+    if options.plugins:
+        flags.append(LOADED_PLUGINS)
+        if _is_rtx(record) or _version(record) >= (10, 15):
+            flags.append("--enablePluginOverride")
     if _is_rtx(record):
         listed = ",".join(capability.replace(".", "") for capability in record.target.capabilities)
         return [*flags, f"--computeCapabilities={listed}"]
@@ -109,6 +124,8 @@ def run_options(record: EngineRecord) -> list[str]:
     if indices := _indices(record):
         files = (f'{shlex.quote(spec.name)}:"$scratch"/{number}' for number, spec in enumerate(indices))
         flags.append(f"--loadInputs={','.join(files)}")
+    if record.build.tensorrt.plugins:
+        flags.append(LOADED_PLUGINS)
     flags += ["--warmUp=200", "--duration=3"]
     flags.append("--useSpinWait" if is_old else "--includeDataTransfers")
     if is_rtx:

@@ -19,6 +19,7 @@ from google.protobuf import text_format
 from PIL import Image
 from ruamel.yaml import YAML
 from support.command import ROOT, enginery
+from support.plugins import plugin_library
 from support.project import build_project, judge, make_project
 
 from enginery.bundle import licences, pages
@@ -98,9 +99,14 @@ def tensorrt_bundle(tmp_path_factory, plugin_onnx, build, manifest, machine):
 
 @pytest.fixture(scope="module")
 def portable_bundle(tmp_path_factory, plugin_onnx, build, manifest, machine):
-    """Return the same of an engine that runs with later versions of TensorRT, too, and contains a runtime for that."""
-    portable = build.model_copy(update={"tensorrt": build.tensorrt.model_copy(update={"version_compatible": True})})
-    return simulated_bundle(tmp_path_factory.mktemp("portable"), plugin_onnx, portable, manifest, machine)
+    """Return the same of an engine that runs with later versions of TensorRT, too, and contains a runtime for that. It
+    needs plugins of a user."""
+    root = tmp_path_factory.mktemp("portable")
+    kinds = {"Relu": "registers itself", "GlobalAveragePool": "hands out"}
+    plugins = tuple(str(plugin_library(root / f"{name}.so", kind, name)) for name, kind in kinds.items())
+    options = build.tensorrt.model_copy(update={"version_compatible": True, "plugins": plugins})
+    portable = build.model_copy(update={"tensorrt": options})
+    return simulated_bundle(root, plugin_onnx, portable, manifest, machine)
 
 
 def simulated_bundle(root, plugin_onnx, build, manifest, machine):
@@ -512,6 +518,29 @@ def test_graphs_of_large_batches_are_made_for_those_that_are_measured_or_preferr
         measured=SimpleNamespace(benchmark=SimpleNamespace(cuda_graph=True, latencies=latencies)),
     )
     assert replayed_sizes(passed) == replayed
+
+
+def test_plugins_are_in_the_bundle_and_its_pages_name_them(portable_bundle, tensorrt_bundle):
+    names = [f"{name}.so" for name in ("Relu", "GlobalAveragePool")]
+    for name in names:
+        assert (portable_bundle / "engine" / name).exists()
+        assert (portable_bundle / "triton" / MODEL / "1" / name).exists()
+    served = ";".join(f"/models/{MODEL}/1/{name}" for name in names)
+    readme = (portable_bundle / "README.md").read_text()
+    assert f"--backend-config=tensorrt,plugins='{served}'" in readme
+    assert f"the plugins that it needs: {', '.join(names)} |" in readme
+    assert "plugins" not in (tensorrt_bundle / "README.md").read_text()
+
+
+def test_plugins_that_do_not_load_are_a_sentence(portable_bundle, tmp_path):
+    copy = shutil.copytree(portable_bundle, tmp_path / "bundle")
+    (copy / "engine/Relu.so").write_bytes(b"no library")
+    rewrite(copy / "engine/engine.json", lambda record: record["files"].pop("Relu.so"))
+    environment = simulated.environment("11.4") | {"PYTHONPATH": str(simulated.SITE)}
+    command = [sys.executable, "infer.py", "x.png"]
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"the plugins do not load: \S+/engine/Relu.so: file too short\n", done.stderr)
 
 
 def test_what_loads_a_version_compatible_engine_allows_its_host_code(portable_bundle, tensorrt_bundle):

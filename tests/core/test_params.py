@@ -123,6 +123,10 @@ def test_the_repositorys_own_parameters_load():
         ({"benchmark.baselines": ["onnxruntime+fp16"]}, "benchmark.baselines.0: 'onnxruntime+fp16' is no baseline: "),
         ({"benchmark.baselines": ["eager+"]}, "benchmark.baselines.0: 'eager+' is no baseline: "),
         ({"benchmark.requests": [0]}, "benchmark.requests.0: input should be greater than or equal to 1, got 0"),
+        (
+            {"build.tensorrt.plugins": ["data/plugins/a/x.so", "data/plugins/b/x.so"]},
+            "build.tensorrt.plugins: lists a value twice: x.so, x.so",
+        ),
         ({"benchmark.requests": [2, 2]}, "benchmark.requests: lists a value twice: 2, 2"),
         # Values of the wrong type, or beyond reason.
         ({"weights.training.epochs": "many"}, "weights.training.epochs: input should be a valid integer"),

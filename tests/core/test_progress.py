@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from enginery.core import progress as module
-from enginery.core.progress import SECONDS_BETWEEN_LINES, progress
+from enginery.core.progress import SECONDS_BETWEEN_LINES, Phases, progress
 
 
 @pytest.fixture
@@ -33,6 +33,43 @@ def test_work_that_grows_is_never_more_than_all(clock, capsys):
     list(progress(range(5), "race", lambda: left.pop(0), "rounds"))
     counts = [line.partition(",")[0] for line in capsys.readouterr().out.splitlines()]
     assert counts == [f"race: {count} rounds" for count in ("1 of 3", "2 of 3", "3 of 5", "4 of 5", "5 of 5")]
+
+
+def report(phases):
+    """Report two steps, of which the first one is a phase of four steps."""
+    phases.start("all", None, 2)
+    phases.start("part", "all", 4)
+    phases.step("part", 1)
+    phases.finish("part")
+    phases.step("all", 0)
+    phases.step("never begun", 0)
+    phases.finish("all")
+    phases.close()
+
+
+def test_a_phase_is_as_far_as_its_steps_and_the_phases_in_it(clock, capsys):
+    report(Phases("building"))
+    assert capsys.readouterr().out.splitlines() == [
+        "building, all: 0 %, 6.0 s",
+        "building, part: 0 %, 12.0 s",
+        "building, part: 25 %, 18.0 s",
+        "building, all: 50 %, 24.0 s",
+        "building, all: 50 %, 30.0 s",
+    ]
+
+
+def test_a_bar_names_the_phase(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    report(Phases("building"))
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    for part in ("building, part:  25%", "building, all:  50%"):
+        assert part in shown.err
+
+
+def test_quick_phases_print_nothing(capsys):
+    report(Phases("building"))
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_bar_grows_with_its_work(monkeypatch, capsys):

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 
 import pytest
+from support.plugins import plugin_library
 
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
@@ -236,6 +237,20 @@ def test_rtx_captures_graphs_and_specializes_kernels_as_in_nvidias_examples(reco
 def test_kernels_are_timed_as_often_as_in_the_build(record_of, arrived, kind):
     assert "--avgTiming=8" in arrived(record_of(kind))[0]
     assert "--avgTiming=2" in arrived(record_of(kind, avg_timing_iterations=2))[0]
+
+
+@pytest.mark.parametrize("kind", VERSIONS)
+@pytest.mark.parametrize(("library", "how"), [("registers itself", "static"), ("hands out", "dynamic")])
+def test_trtexec_loads_the_plugins_of_the_engine_in_the_way_that_they_are_made_for(
+    record_of, arrived, tmp_path, kind, library, how
+):
+    plugin_library(tmp_path / "an engine/my plugin.so", library)
+    record = record_of(kind, plugins=("data/plugins/my plugin.so",))
+    loads = f"--{how}Plugins={tmp_path}/an engine/my plugin.so"
+    building, timing = arrived(record)
+    assert {loads, "--enablePluginOverride"} <= set(building)
+    assert loads in timing
+    assert not [flag for flags in arrived(record_of(kind)) for flag in flags if "lugin" in flag]
 
 
 @pytest.mark.parametrize("kind", VERSIONS)

@@ -62,6 +62,12 @@ public:
     IExecutionContext* createExecutionContext(IRuntimeConfig* settings) noexcept;
 };
 
+class IPluginRegistry
+{
+public:
+    virtual void* loadLibrary(char const* path) noexcept;
+};
+
 class IRuntime
 {
 public:
@@ -74,3 +80,5 @@ public:
 IRuntime* createInferRuntime(ILogger& logger) noexcept;
 
 } // namespace nvinfer1
+
+extern "C" nvinfer1::IPluginRegistry* getPluginRegistry() noexcept;

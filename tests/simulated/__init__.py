@@ -29,9 +29,9 @@ def environment(version: str, failure: str = "", **more: str) -> dict[str, str]:
 def failing(what: str) -> bool:
     """Tell whether SIMULATED_FAILURE, a list with commas, asks for this failure.
 
-    TensorRT: build_none, cache_refused, out_of_memory_build, deserialize_none, out_of_memory_run, wrong_shape,
-    unwritten_output, execute_false, not_capturable. CUDA: no_driver, no_device, old_driver, or the name of any
-    function. NVML: no_nvml, hidden_processes, throttled.
+    TensorRT: build_none, slow_build, cache_refused, out_of_memory_build, deserialize_none, out_of_memory_run,
+    wrong_shape, unwritten_output, execute_false, not_capturable. CUDA: no_driver, no_device, old_driver, or the name of
+    any function. NVML: no_nvml, hidden_processes, throttled.
     """
     return what in os.environ.get("SIMULATED_FAILURE", "").split(",")
 

@@ -4,15 +4,21 @@ Each failure is one sentence, leaves no unfinished engine, and frees all memory.
 """
 
 import contextlib
+import ctypes
 import gc
 import json
 import multiprocessing
+import os
 import re
+import signal
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorrt as trt
+from support.plugins import plugin_library
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.inference import InferenceParams
@@ -248,6 +254,53 @@ def test_plugins_are_registered_before_parsing_and_before_deserializing(
     monkeypatch.setitem(trt._registry, "plugins", False)
     with open_engine(tmp_path / "engine", gpu, PLAIN) as engine:
         assert np.isfinite(engine.run({"input": images})["logits"]).all()
+
+
+def test_a_build_that_is_interrupted_ends_with_its_next_step(make, fail, tmp_path):
+    fail("slow_build")  # it would take 50 seconds
+    threading.Timer(1, os.kill, [os.getpid(), signal.SIGINT]).start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        make()
+    assert time.monotonic() - started < 20
+    assert not (tmp_path / "engine").exists()
+
+
+@pytest.mark.parametrize("kind", ["registers itself", "hands out"])
+def test_the_plugins_of_users_travel_with_the_engine(make, gpu, tmp_path, images, kind):
+    """They are loaded before parsing, and from the engine's folder before deserializing, in whichever process."""
+    operator = {"registers itself": "Relu", "hands out": "GlobalAveragePool"}[kind]
+    library = plugin_library(tmp_path / "data/own.so", kind, operator)
+    folder = make(plugins=(str(library),))
+    library.unlink()
+    if "ENABLE_PLUGIN_OVERRIDE" in trt.OnnxParserFlag.__members__:  # else only operators that ONNX lacks are taken over
+        assert plan_settings(folder)["plugins"] == [operator]
+    ctypes.CDLL(None).unsetenv(b"SIMULATED_PLUGINS")  # it would be passed on to the other process
+    opening = multiprocessing.get_context("spawn").Process(target=require_usable, args=(folder, gpu, images))
+    opening.start()
+    opening.join()
+    assert opening.exitcode == 0
+    (folder / "own.so").write_bytes(b"")
+    assert "own.so is damaged" in refusal(lambda: open_engine(folder, gpu, PLAIN))
+
+
+def require_usable(folder, gpu, images):
+    with open_engine(folder, gpu, PLAIN) as engine:
+        assert np.isfinite(engine.run({"input": images})["logits"]).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("needs another library", r"does not load: /.*/own.so: undefined symbol: missing_function"),
+        ("hands out nothing", r"is refused by TensorRT: .*No creator returned by getPluginCreators.*"),
+    ],
+)
+def test_a_library_of_plugins_that_does_not_load_is_a_sentence(make, tmp_path, kind, wanted):
+    library = plugin_library(tmp_path / "own.so", kind)
+    sentence = refusal(lambda: make(plugins=(str(library),)))
+    assert re.fullmatch(rf"the plugin library own.so \(build.tensorrt.plugins\) {wanted}", sentence)
+    assert not (tmp_path / "engine").exists()
 
 
 def test_too_little_memory_for_the_context_is_a_sentence(make, gpu, fail):

@@ -21,6 +21,7 @@ PLAIN = {
     "None": lambda value: value is None,
     "buffer": lambda value: _is_buffer(value),
 }
+CAPSULES = ("capsule", "typing_extensions.CapsuleType")
 PLAIN |= {"typing.SupportsInt": PLAIN["int"], "typing_extensions.Buffer": PLAIN["buffer"]}
 
 
@@ -146,6 +147,8 @@ def _accepted(overloads, arguments, named, real: Callable) -> tuple[tuple, str]:
 def _fits(kind: str, value: object) -> bool:
     if kind in PLAIN:
         return PLAIN[kind](value)
+    if kind in CAPSULES:
+        return type(value).__name__ == "PyCapsule"
     if several := re.fullmatch(r"[Ll]ist\[(.*)\]", kind):
         return isinstance(value, list) and all(_fits(several[1], item) for item in value)
     name = re.sub(r".*(::|tensorrt\.)", "", kind)

@@ -5,6 +5,7 @@ builder and the profile are from TensorRT for RTX, which shares them and runs wi
 """
 
 import ctypes
+import datetime
 import functools
 import json
 import os
@@ -40,7 +41,7 @@ DTYPES = {
 }
 # The operators that TensorRT's parser imports as plugins, and what it calls them where they are not registered.
 PLUGINS = {"RoiAlign": "ROIAlign", "ScatterElements": "ScatterReduction", "DeformConv": "ModulatedDeformConv2d"}
-_registry = {"plugins": False}
+_registry = {"plugins": False, "of libraries": set()}
 # The first compute capability that has a type, and what the builder says for older GPUs: for fp8 in the words that
 # users report (issue 70 of Model-Optimizer), for bf16 in words made like them.
 HARDWARE = {
@@ -66,7 +67,51 @@ def init_libnvinfer_plugins(logger, namespace):
     """Register the plugins of TensorRT's own library for this process."""
     trt.init_libnvinfer_plugins(logger, namespace)  # the bindings refuse what is no logger
     _registry["plugins"] = True
+    _registry.setdefault("logger", logger)
     return True
+
+
+def get_plugin_registry():
+    return IPluginRegistry._new()
+
+
+class IPluginRegistry(Simulated, real=trt.IPluginRegistry):
+    """Registers the plugins of users' libraries. In the simulation a plugin is the name of an operator alone."""
+
+    def load_library(self, plugin_path):
+        call = "IPluginRegistry::loadLibrary: Error Code"
+        try:
+            library = ctypes.CDLL(plugin_path)
+        except OSError as error:
+            return _log_registry(f"{call} 6: API Usage Error (Unable to load library: {plugin_path}: {error})")
+        for symbol in ("getCreators", "setLoggerFinder"):
+            if not hasattr(library, symbol):
+                why = f"SymbolAddress for {symbol} could not be loaded, check function name against library symbol"
+                return _log_registry(f"{call} 3: API Usage Error ({why})")
+        count = ctypes.c_int32()
+        library.getCreators.restype = ctypes.POINTER(ctypes.c_char_p)
+        names = library.getCreators(ctypes.byref(count))
+        found = {names[index].decode() for index in range(count.value)}
+        if not found:
+            why = f"No creator returned by getPluginCreators in {plugin_path}."
+            return _log_registry(f"{call} 4: API Usage Error ({why})")
+        if found & _registry["of libraries"]:
+            return _log_registry(f"{call} 4: API Usage Error (Plugin creator already registered.)")
+        _registry["of libraries"] |= found
+        return datetime.datetime_CAPI  # a capsule at hand, for nobody looks into the library's handle
+
+
+def _log_registry(why: str) -> None:
+    """Log to the first logger of the process, as TensorRT does. Without a builder or a runtime there is none."""
+    _registry["logger"].log(ERROR, why)
+
+
+def _registered_by_libraries() -> set[str]:
+    """Return the operators with a plugin of a user's library. One that registers them by itself, when it is opened,
+    tells the simulation by a variable of the process's environment in C."""
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_char_p
+    return _registry["of libraries"] | set((getenv(b"SIMULATED_PLUGINS") or b"").decode().split())
 
 
 def _is_plugin(node: onnx.NodeProto) -> bool:
@@ -171,7 +216,7 @@ class OnnxParser(Simulated, real=trt.OnnxParser):
         self._network, self._logger, self._errors = network, logger, []
 
     def set_flag(self, flag):
-        """No flag changes what is simulated."""
+        self._flags = {*vars(self).get("_flags", ()), flag.name}
 
     @property
     def num_errors(self) -> int:
@@ -189,8 +234,13 @@ class OnnxParser(Simulated, real=trt.OnnxParser):
             return self._refuse(f"Input file cannot be found, or is not a regular file: {model}", "INVALID_VALUE")
         except Exception:  # protobuf's, of which there are two implementations
             return self._refuse("Failed to parse the ONNX model.", "MODEL_DESERIALIZE_FAILED")
+        own = _registered_by_libraries()
         for node in graph.node:
-            if node.domain == "" and not onnx.defs.has(node.op_type):
+            known = onnx.defs.has(node.op_type, node.domain)
+            if node.op_type in own and (not known or "ENABLE_PLUGIN_OVERRIDE" in vars(self).get("_flags", ())):
+                self._network._plugins.add(node.op_type)
+                continue
+            if not known:
                 return self._refuse(
                     'creator && "Plugin not found, are the plugin name, version, and namespace correct?"',
                     "INVALID_NODE",
@@ -291,10 +341,11 @@ class IBuilderConfig(Simulated, real=trt.IBuilderConfig):
 class Builder(Simulated, real=trt.Builder):
     def __init__(self, logger):
         self._logger = logger
+        _registry.setdefault("logger", logger)
 
     def create_network(self, flags=0):
         return INetworkDefinition._new(
-            inputs=[], outputs=[], nodes=[], types=set(), parser=lambda: None, flags=int(flags)
+            inputs=[], outputs=[], nodes=[], types=set(), plugins=set(), parser=lambda: None, flags=int(flags)
         )
 
     def create_builder_config(self):
@@ -305,7 +356,7 @@ class Builder(Simulated, real=trt.Builder):
         return IOptimizationProfile._new(shapes={})
 
     def build_serialized_network(self, network, config):
-        why = _obstacles(network, config)
+        why = _obstacles(network, config) or _steps_refused(vars(config).get("progress_monitor"), network)
         for line in why:
             self._logger.log(ERROR, line)
         if why:
@@ -327,6 +378,7 @@ class Builder(Simulated, real=trt.Builder):
             "avg_timing_iterations": config.avg_timing_iterations,
             "hardware_compatibility": config.hardware_compatibility_level.name,
             "limits": {pool.name: size for pool, size in config._limits.items()},
+            "plugins": sorted(network._plugins),
             "size": len(parser._content),
         }
         if config._cache:
@@ -399,7 +451,8 @@ class Runtime(Simulated, real=trt.Runtime):
         if weights.address is None:
             return self._refuse(*[line.format(len(content)) for line in OUT_OF_MEMORY])
         model = onnx.load_model_from_string(content)
-        if any(map(_is_plugin, model.graph.node)) and not _registry["plugins"]:
+        lacks_own = set(settings["plugins"]) - _registered_by_libraries()
+        if lacks_own or (any(map(_is_plugin, model.graph.node)) and not _registry["plugins"]):
             why = "Cannot deserialize plugin since corresponding IPluginCreator not found in Plugin Registry"
             return self._refuse(f"{call} creator failed.{why})")
         return ICudaEngine._new(model=model, settings=settings, logger=self._logger, weights=weights)
@@ -437,6 +490,30 @@ def _report_to(profiler, name, milliseconds):
     ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_float)(methods[slot])(
         itself, name.encode(), milliseconds
     )
+
+
+def _steps_refused(monitor, network) -> list[str]:
+    """Report phases through C++'s interface, with the names of a real builder. Return why it stops, or nothing."""
+    if monitor is None:
+        return []
+    itself, methods = _virtual(monitor)
+    text, number = ctypes.c_char_p, ctypes.c_int32
+    start = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, text, text, number)(methods[4])
+    step = ctypes.PYFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, text, number)(methods[5])
+    finish = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, text)(methods[6])
+    whole, inner, goes_on = b"Building engine", b"Timing graph nodes", True
+    count = 1000 if failing("slow_build") else len(network._nodes)
+    start(itself, whole, None, 2)
+    start(itself, inner, whole, count)
+    for index in range(count):
+        time.sleep(0.05 * failing("slow_build"))
+        if not (goes_on := step(itself, inner, index)):
+            break
+    finish(itself, inner)
+    goes_on = goes_on and step(itself, whole, 0)
+    finish(itself, whole)
+    cancelled = "IBuilder::buildSerializedNetwork: Error Code 7: BuildCanceled (Build canceled by user)"
+    return [] if goes_on else [cancelled]
 
 
 def _virtual(thing):

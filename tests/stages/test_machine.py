@@ -10,13 +10,14 @@ from enginery.core.files import sha256
 from enginery.pipeline.code import StageCode
 from stages.machine import machine
 
-FOLDERS = ("data/models", "data/weights", "data/calibration")
+FOLDERS = ("data/models", "data/weights", "data/calibration", "data/plugins")
 RECORDS = ("machine.json", "target.json", "dialect.json", "tools.json", "code")
 ONNX = {"weights.source": "given", "benchmark.baselines": ["onnxruntime"]}
 USER_FILES = [
     ({"weights.source": "data/weights/net.pt"}, "weights.source", "train, pretrained, given"),
     ({"model.source": "data/models/net.onnx", **ONNX}, "model.source", "a torchvision classifier"),
     ({"calibration.file": "data/calibration/cache"}, "calibration.file", "null"),
+    ({"build.tensorrt.plugins": ["data/plugins/x.so"]}, "build.tensorrt.plugins", "[]"),
 ]
 
 
@@ -36,7 +37,7 @@ def run(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("changes", "setting", "instead"), USER_FILES, ids=[setting for _, setting, _ in USER_FILES])
 def test_a_missing_file_is_refused_before_anything_is_made(run, changes, setting, instead):
-    path = changes[setting]
+    path = changes[setting][0] if isinstance(changes[setting], list) else changes[setting]
     with pytest.raises(EngineryError) as caught:
         run(changes)
     folder = Path(path).parent.as_posix()

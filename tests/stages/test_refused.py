@@ -30,7 +30,7 @@ def build_for(tmp_path, manifest, machine, monkeypatch):
         manifest.write(tmp_path / "manifest.json")
         facts = machine.model_dump(include=Target.model_fields.keys()) | {"device": device}
         Target(**facts, capabilities=capabilities, or_newer=False).write(tmp_path / "target.json")
-        build(precision, NOWHERE, tmp_path / "target.json", tmp_path, tmp_path / "engine")
+        build(precision, NOWHERE, tmp_path / "target.json", tmp_path, NOWHERE, tmp_path / "engine")
         return tmp_path / "engine"
 
     return run

@@ -55,6 +55,7 @@ class Params(Section):
             "benchmark.baselines": self.benchmark.baselines,
             "benchmark.requests": self.benchmark.requests,
             "build.tensorrt.compute_capabilities": self.build.tensorrt.compute_capabilities,
+            "build.tensorrt.plugins": self.build.tensorrt.plugin_names,
         }.items():
             if len(set(values)) < len(values):
                 raise ValueError(f"{place}: lists a value twice: {', '.join(map(str, values))}")

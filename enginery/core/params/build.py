@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -69,6 +70,12 @@ class TensorRTParams(Section):
     hardware_compatibility: HardwareCompatibility
     version_compatible: bool
     compute_capabilities: tuple[ComputeCapability, ...] = Field(min_length=1)
+    plugins: tuple[str, ...]
+
+    @property
+    def plugin_names(self) -> list[str]:
+        """Return the names that the plugin libraries have in the folder of an engine."""
+        return [Path(path).name for path in self.plugins]
 
     @field_validator("compute_capabilities", mode="before")
     @classmethod

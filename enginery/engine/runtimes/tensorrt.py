@@ -1,17 +1,22 @@
 """TensorRT 10 and 11, and TensorRT for RTX, which shares their API and builds without a GPU."""
 
+import ctypes
 import importlib
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
 from enginery.core.errors import EngineryError
+from enginery.core.files import sha256
 from enginery.core.params.build import Bound, BuildParams
 from enginery.core.params.inference import InferenceParams
+from enginery.core.progress import Phases
 from enginery.core.runtimes import RUNTIMES, not_installed
 from enginery.engine.gpu import cuda
 from enginery.engine.gpu.device import find_gpu
@@ -36,6 +41,7 @@ ADVICE = {  # by patterns of TensorRT's messages
 LACKS_PRECISION = r"Cannot compile (for target|operation)|require hardware with \w+ support"
 OTHER_GPUS = "Those GPUs cannot execute this precision: drop them from build.tensorrt.compute_capabilities"
 NO_SUCH_PRECISION = "This GPU cannot execute this precision: delete its section of `precisions`, if you do not need it"
+HAND_OUT_PLUGINS = ("getCreators", "getPluginCreators")  # what such a function may be called
 NOT_THE_CAUSE = "CUDA driver version is insufficient"  # follows real errors on a machine that builds without a GPU
 DAMAGED_CACHE = re.compile(r"deserialize timing cache|timing cache.*corrupt", re.IGNORECASE)
 SOURCE = re.compile(r"\s*\bIn \S+ at \S+:\d+|\[\w+\.cpp:[^]]*\] ")  # a place in NVIDIA's sources: no use to a user
@@ -50,6 +56,7 @@ class TensorRT:
     def __init__(self, library: str) -> None:
         self._library, self._is_rtx, self._oldest = library, library == "tensorrt_rtx", OLDEST[library]
         self._title, self._install = RUNTIMES[library].title, RUNTIMES[library].install
+        self._loaded: set[str] = set()  # the hashes of plugin libraries
         self._advice = ADVICE | {LACKS_PRECISION: OTHER_GPUS if self._is_rtx else NO_SUCH_PRECISION}
 
     def missing(self) -> str | None:
@@ -74,12 +81,14 @@ class TensorRT:
         """Build a strongly typed network: the graph says which operator runs in which type."""
         trt = self._trt()
         self._log.lines.clear()
-        builder = self._started(trt.Builder)
+        for path, name in zip(blueprint.build.tensorrt.plugins, blueprint.build.tensorrt.plugin_names, strict=True):
+            shutil.copyfile(path, folder / name)  # an engine that needs them is of no use without
+        builder = self._started(trt.Builder, folder, blueprint.build)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-        parser = self._parse(network, onnx)
+        parser = self._parse(network, onnx, blueprint.build)
         config = self._configure(builder, blueprint)
         with self._timing_cache(config, blueprint.build):
-            plan = builder.build_serialized_network(network, config)
+            plan = self._build(builder, network, config)
         if plan is None:
             raise EngineryError(f"{self._title} cannot build {onnx}: {self._why()}")
         (folder / PLAN).write_bytes(plan)
@@ -114,20 +123,54 @@ class TensorRT:
             call = session.bind(feeds)
             return median_times(layers, [profiler.times_of(call) for _ in range(WARM_UP + calls)][WARM_UP:])
 
-    def _started(self, kind: Any) -> Any:
+    def _build(self, builder: Any, network: Any, config: Any) -> Any:
+        """Build in another thread, because this one cannot be interrupted within the library. After an interrupt the
+        build ends with its next step."""
+        phases = Phases(f"building for {self._title}")
+        monitor = config.progress_monitor = _new_monitor(self._trt(), phases)
+        with closing(phases), ThreadPoolExecutor(1) as thread:
+            building = thread.submit(builder.build_serialized_network, network, config)
+            try:
+                return building.result()
+            except KeyboardInterrupt:
+                monitor.interrupted = True
+                raise
+
+    def _started(self, kind: Any, folder: Path, build: BuildParams) -> Any:
         """Create a builder or a runtime. Both need the plugins registered that RoiAlign, DeformConv and other operators
         become: TensorRT does not do it by itself. To do it again changes nothing."""
         if not self._is_rtx:
             self._trt().init_libnvinfer_plugins(self._log, "")
         try:
-            return kind(self._log)
+            started = kind(self._log)
         except TypeError:  # the bindings raise it where the library returns nothing
             raise EngineryError(f"{self._title} does not start: {self._why()}") from None
+        for name in build.tensorrt.plugin_names:  # only now, since their registry logs to the log of a builder
+            self._load_plugins(folder / name)
+        return started
 
-    def _parse(self, network: Any, onnx: Path) -> Any:
+    def _load_plugins(self, library: Path) -> None:
+        """Register the plugins of a user's library. It either does that by itself when it is opened, or has a function
+        that hands them to TensorRT, which refuses to register the same ones twice in a process."""
+        if (content := sha256(library)) in self._loaded:
+            return
+        what = f"the plugin library {library.name} (build.tensorrt.plugins)"
+        try:
+            opened = ctypes.CDLL(str(library.resolve()))
+        except OSError as error:
+            raise EngineryError(f"{what} does not load: {error}") from None
+        hands_out = any(hasattr(opened, function) for function in HAND_OUT_PLUGINS)
+        if hands_out and not self._trt().get_plugin_registry().load_library(str(library.resolve())):
+            raise EngineryError(f"{what} is refused by {self._title}: {self._why()}")
+        self._loaded.add(content)
+
+    def _parse(self, network: Any, onnx: Path, build: BuildParams) -> Any:
         trt = self._trt()
         parser = trt.OnnxParser(network, self._log)
         parser.set_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)  # the plugin would bind an engine to this version
+        if build.tensorrt.plugins and hasattr(trt.OnnxParserFlag, "ENABLE_PLUGIN_OVERRIDE"):  # since 10.15
+            # A user's plugin may take over an operator of ONNX, which ONNX Runtime can execute, too.
+            parser.set_flag(trt.OnnxParserFlag.ENABLE_PLUGIN_OVERRIDE)
         if not parser.parse_from_file(str(onnx)):
             errors = [parser.get_error(index) for index in range(parser.num_errors)]
             raise EngineryError(f"{self._title} cannot read {onnx}: {'; '.join(map(_sentence, errors)) or self._why()}")
@@ -198,7 +241,7 @@ class TensorRT:
     def _deserialize(self, plan: Path, build: BuildParams) -> Any:
         trt, title = self._trt(), self._title
         self._log.lines.clear()
-        runtime = self._started(trt.Runtime)
+        runtime = self._started(trt.Runtime, plan.parent, build)
         if not self._is_rtx and build.tensorrt.version_compatible:
             runtime.engine_host_code_allowed = True  # such a plan contains its own runtime; its hash has been checked
         with plan.open("rb") as file:
@@ -279,6 +322,30 @@ def _new_log(trt: Any) -> Any:
             return "; ".join(dict.fromkeys(causes[:MOST_ERRORS])) or "it gave no reason"
 
     return Log()
+
+
+def _new_monitor(trt: Any, phases: Phases) -> Any:
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+        """Passes on what the builder reports. An exception in a call from the library would end the process."""
+
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)  # pybind11 asks for this form instead of super()
+            self.interrupted = False
+
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            with suppress(Exception):
+                phases.start(phase_name, parent_phase, num_steps)
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            with suppress(Exception):
+                phases.step(phase_name, step)
+            return not self.interrupted
+
+        def phase_finish(self, phase_name: str) -> None:
+            with suppress(Exception):
+                phases.finish(phase_name)
+
+    return Monitor()
 
 
 def _new_profiler(trt: Any) -> Any:

@@ -4,14 +4,17 @@ import importlib
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from support.plugins import plugin_library
 from torchvision.models.resnet import Bottleneck, ResNet
 
 from enginery.core.errors import EngineryError
@@ -241,6 +244,31 @@ def test_a_precision_of_older_gpus_is_built_for_them(typed, make, build, tmp_pat
     assert record.target.capabilities == ("7.5",)
 
 
+def test_an_interrupt_ends_a_build_with_its_next_step(resnet, make, build, tmp_path, monkeypatch):
+    """The first step asks for the interrupt, and sees that the builder goes on for few steps only."""
+    steps = []
+
+    def step(self, name, index):
+        if not steps:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)  # until the thread that waits for the build has seen it
+        steps.append(name)
+
+    monkeypatch.setattr(tensorrt.Phases, "step", step)
+    with pytest.raises(KeyboardInterrupt):
+        make(resnet["fp32"], build, tmp_path / "out" / "fp32")
+    assert len(steps) < 5
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_the_builder_says_how_far_it_is(tiny_onnx, make, ada, tmp_path, monkeypatch):
+    found = []
+    monkeypatch.setattr(tensorrt.Phases, "_show", lambda self: found.append([*self._open]))
+    make(tiny_onnx, ada, tmp_path / "fp32")
+    assert found[0] == ["Building engine"]
+    assert len(max(found, key=len)) > 1  # phases within phases
+
+
 def test_building_prints_nothing(typed, make, ada, tmp_path, capfd):
     make(typed["int8"], ada, tmp_path / "int8", "int8")
     assert capfd.readouterr() == ("", "")
@@ -314,7 +342,31 @@ def test_a_script_for_nvidias_own_command_lies_beside_the_engine(built, typed):
     assert (built["int8"] / onnx_flag.removeprefix("--onnx=")).resolve() == typed["int8"].resolve()
 
 
+def with_plugin(build, library):
+    return build.model_copy(update={"tensorrt": build.tensorrt.model_copy(update={"plugins": (str(library),)})})
+
+
+def test_a_library_of_plugins_lies_beside_the_engine(tiny_onnx, make, ada, tmp_path):
+    library = plugin_library(tmp_path / "own.so", "registers nothing")
+    record = make(tiny_onnx, with_plugin(ada, library), tmp_path / "fp32")
+    assert record.files["own.so"] == sha256(library)
+
+
 # Graphs and parameters that TensorRT or Enginery refuses.
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("needs another library", "does not load: "),
+        ("hands out nothing", "is refused by TensorRT for RTX: IPluginRegistry::loadLibrary: Error Code 4: "),
+    ],
+)
+def test_a_library_of_plugins_that_does_not_load_is_a_sentence(tiny_onnx, make, ada, tmp_path, kind, wanted):
+    chosen = with_plugin(ada, plugin_library(tmp_path / "own.so", kind))
+    sentence = refusal(make, tiny_onnx, chosen, tmp_path / "out" / "fp32")
+    assert sentence.startswith(f"the plugin library own.so (build.tensorrt.plugins) {wanted}")
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def two_sizes(tmp_path):

@@ -1,0 +1,37 @@
+"""Plugin libraries for the simulated TensorRT, in which a plugin is the name of the operator that it takes over."""
+
+import shutil
+import subprocess
+
+import pytest
+
+SOURCES = {
+    # As with REGISTER_TENSORRT_PLUGIN: whoever opens the library has its plugins.
+    "registers itself": """
+#include <stdlib.h>
+__attribute__((constructor)) static void open(void) { setenv("SIMULATED_PLUGINS", "OPERATOR", 1); }
+""",
+    # As NVIDIA describes plugin shared libraries: TensorRT asks for the plugins.
+    "hands out": """
+static const char *const names[] = {"OPERATOR"};
+void setLoggerFinder(void *finder) {}
+const char *const *getCreators(int *count) { return *count = 1, names; }
+""",
+    "hands out nothing": """
+void setLoggerFinder(void *finder) {}
+void *const *getCreators(int *count) { return *count = 0, (void *)0; }
+""",
+    "registers nothing": "",
+    "needs another library": "int missing_function(void); int call(void) { return missing_function(); }",
+}
+
+
+def plugin_library(path, kind, operator="Relu"):
+    """Compile a library of one of these kinds."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    command = [compiler, "-shared", "-fPIC", "-Wl,-z,now", "-o", str(path), "-x", "c", "-"]
+    subprocess.run(command, input=SOURCES[kind].replace("OPERATOR", operator), text=True, check=True)
+    return path
