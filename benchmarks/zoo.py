@@ -4,9 +4,9 @@
     python benchmarks/zoo.py resnet50 swin_t      # two of them
 
 Each model has its own process and project folder, with the project's params.yaml except SETTINGS, and the smallest of
-SIZES that it accepts. NVIDIA's parser and builder (TensorRT for RTX) get every typed graph too, int8 with the float16
-rest that TensorRT gets. Rows are appended to `--rows`, a JSON line each. A sweep that was stopped continues with the
-next model; `--again` repeats models with a row of an older commit. `--table` prints the last row of each model.
+SIZES that it accepts. NVIDIA's parser and builder (TensorRT for RTX) get every graph too, as convert writes it for
+TensorRT. Rows are appended to `--rows`, a JSON line each. A sweep that was stopped continues with the next model;
+`--again` repeats models with a row of an older commit. `--table` prints the last row of each model.
 """
 
 import argparse
@@ -222,20 +222,19 @@ def nvidia_verdict(precision: str) -> str:
     """Parse and build the graph that TensorRT gets, and return `ok`; an error is raised."""
     from enginery.core.params.all import Params
     from enginery.engine.runtimes import load_runtime
-    from enginery.graph.onnx_file import save_graph
     from enginery.graph.read_interface import read_blueprint
-    from enginery.quantization.calibration.cache import read_cache
-    from enginery.quantization.quantize import quantize
+    from enginery.quantization.dialect import dialect_of
+    from stages.convert import convert
 
     params = Params.read()
-    graph, how = made_at(f"converted/{precision}/model.onnx"), params.precisions[precision]
-    if how.made_from == "calibrated":
-        ranges = read_cache(made_at("calibrated/calibration.cache"))
-        quantized = quantize(made_at("simplified/model.onnx"), precision, ranges, how.keep, rest="fp16")
-        graph = made_at(f"{precision}.nvidia.onnx")
-        save_graph(quantized, graph)
+    made_from, calibration = made_at(params.precisions[precision].made_from), made_at("samples/calibration")
     with tempfile.TemporaryDirectory() as scratch:
-        load_runtime(NVIDIA).compile(graph, read_blueprint(graph, params.build), Path(scratch))
+        dialect, converted, engine = (Path(scratch) / name for name in ("dialect.json", "converted", "engine"))
+        dialect_of("tensorrt", "cuda", "").write(dialect)
+        convert(precision, made_at("simplified"), made_from, calibration, dialect, converted)
+        engine.mkdir()
+        graph = converted / "model.onnx"
+        load_runtime(NVIDIA).compile(graph, read_blueprint(graph, params.build), engine)
     return "ok"
 
 

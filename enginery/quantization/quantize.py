@@ -1,4 +1,4 @@
-"""Make int8 and fp8 graphs for TensorRT: ModelOpt places the Q/DQ nodes, and the scales are our calibrated ones."""
+"""Make int8 and fp8 graphs for TensorRT: ModelOpt places Q/DQ nodes, which `fusion` mends, and the scales are ours."""
 
 import re
 import shutil
@@ -15,6 +15,7 @@ from enginery.core.params.precisions import Keep, Rest
 from enginery.core.precisions import PRECISIONS
 from enginery.graph.onnx_file import load_graph
 from enginery.quantization.calibration.cache import read_cache, write_cache
+from enginery.quantization.fusion import mend_fusions
 from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, quiet_modelopt
 from enginery.quantization.structure import LARGEST_FLOAT16
 
@@ -47,6 +48,18 @@ def quantize(
     The scales and all unquantized nodes have the type `rest`. `sizes` are those of `batch_of_zeros`: an image that the
     graph accepts. `largest_weight` is for int8 alone.
     """
+    return mend_fusions(_quantize_by_modelopt(source, precision, amax, keep, rest, sizes, largest_weight))
+
+
+def _quantize_by_modelopt(
+    source: Path,
+    precision: str,
+    amax: Mapping[str, float],
+    keep: Keep,
+    rest: Rest,
+    sizes: Mapping[str, int] | None,
+    largest_weight: int,
+) -> onnx.ModelProto:
     zeros = batch_of_zeros(source, sizes or {})
     tiny = [re.escape(name) for name in nodes_with_tiny_inputs(source, precision, amax, rest)]
     with quiet_modelopt(), tempfile.TemporaryDirectory() as scratch:
@@ -139,6 +152,7 @@ def tensors_to_quantize(source: Path, precision: str, keep: Keep, sizes: Mapping
     """Return the activations that need a range, since ModelOpt silently leaves out those that a cache lacks."""
     produced = [name for node in load_graph(source).graph.node for name in node.output]
     activations = [*batch_of_zeros(source, sizes or {}), *produced]
-    graph = quantize(source, precision, dict.fromkeys(activations, 1.0), keep, "fp32", sizes).graph
+    ones = dict.fromkeys(activations, 1.0)
+    graph = _quantize_by_modelopt(source, precision, ones, keep, "fp32", sizes, PRECISIONS["int8"].largest).graph
     quantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
     return [name for name in activations if name in quantized]

@@ -100,6 +100,13 @@ def check_path(words):
     assert path.startswith(MADE) or (ROOT / path).exists() or path == ".venv/bin/activate", path
 
 
+def check_docker(words):
+    if words[0] == "build":
+        assert (ROOT / words[words.index("--file") + 1]).is_file(), words
+    elif "make" in words:
+        check_make(words[words.index("make") + 1 :])
+
+
 def is_placeholder(text):
     return bool(re.search(r"\b[A-Z]{2,}\b", text))
 
@@ -129,6 +136,8 @@ def test_every_command_is_one_that_exists(command, tmp_path, monkeypatch):
         check_pip(words)
     elif program in ("bash", "source"):
         check_path(words)
+    elif program == "docker":
+        check_docker(words)
     elif program == "git":
         assert words[0] in GIT, words
     else:

@@ -14,6 +14,7 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from support.patterns import PATTERNS, pattern
 from support.plugins import plugin_library
 from torchvision.models.resnet import Bottleneck, ResNet
 
@@ -30,6 +31,7 @@ from enginery.engine.runtimes import load_runtime, tensorrt
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
 from enginery.graph.onnx_file import load_graph, save_graph
+from enginery.graph.read_interface import read_blueprint
 from enginery.graph.simplify import fold_constants, simplify_graph
 from enginery.model.export import export_model
 from enginery.quantization.cast import cast
@@ -137,7 +139,8 @@ def for_gpus(build, *capabilities):
 
 def written_in(folder, source, wanted):
     graph = load_graph(source)
-    ranges = dict.fromkeys(["input", *(name for node in graph.graph.node for name in node.output)], 4.0)
+    produced = [name for node in graph.graph.node for name in node.output]
+    ranges = dict.fromkeys([graph.graph.input[0].name, *produced], 4.0)
     paths = {}
     for name, (precision, rest) in wanted.items():
         paths[name] = folder / f"{name.replace(' ', '_')}.onnx"
@@ -148,6 +151,17 @@ def written_in(folder, source, wanted):
         else:
             save_graph(quantize(source, precision, ranges, EVERYTHING, rest), paths[name])
     return paths
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_the_patterns_of_nvidias_rules_are_built_in_int8_and_fp8(name, ada, tmp_path):
+    save_graph(pattern(name), tmp_path / "pattern.onnx")
+    wanted = {name: how for name, how in TYPED.items() if how[1] in ("fp16", "fp32")}
+    for kind, path in written_in(tmp_path, tmp_path / "pattern.onnx", wanted).items():
+        made = tmp_path / kind
+        made.mkdir()
+        load_runtime("tensorrt_rtx").compile(path, read_blueprint(path, ada), made)
+        assert list(made.iterdir()), kind
 
 
 def operator_graph(
