@@ -226,6 +226,8 @@ def build(profile):
         workspace_mb=None,
         optimization_level=3,
         avg_timing_iterations=8,
+        tiling_optimization_level="none",
+        max_aux_streams=None,
         timing_cache=True,
         hardware_compatibility="none",
         version_compatible=False,

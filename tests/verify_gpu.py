@@ -5,6 +5,7 @@ ENGINERY_RUNTIME names.
 """
 
 import importlib
+import itertools
 import os
 import signal
 import statistics
@@ -16,11 +17,13 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+import torch
 from support.plugins import plugin_library
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from enginery.core.errors import EngineryError
-from enginery.core.params.benchmark import BenchmarkParams
+from enginery.core.params.benchmark import TORCH_TENSORRT, BenchmarkParams
 from enginery.core.params.build import Profile, Range
 from enginery.core.params.inference import InferenceParams
 from enginery.core.params.precisions import Keep
@@ -43,6 +46,7 @@ from enginery.graph.interface import Blueprint, Interface, TensorSpec
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.quantization.cast import cast
 from enginery.quantization.quantize import quantize
+from enginery.speed.contenders import _compiled, pytorch_contender, require_possible
 from enginery.speed.isolated import measure_engine_isolated
 from enginery.speed.machine_pace import pace_meter
 from enginery.speed.records import SAME_PACE, Trace
@@ -355,6 +359,21 @@ def test_the_pace_sees_a_host_that_is_slow_to_launch():
         disturbed = statistics.median(read() for _ in range(21))
     print(f"{1e6 * undisturbed:.1f} us, disturbed {1e6 * disturbed:.1f} us")
     assert disturbed > SAME_PACE * undisturbed
+
+
+def test_torch_tensorrt_computes_what_pytorch_does_and_can_be_raced(machine, images):
+    try:
+        require_possible((TORCH_TENSORRT,), machine.device)
+    except EngineryError as error:
+        pytest.skip(str(error))
+    layers = [(nn.Conv2d(3 if index == 0 else 16, 16, 3, padding=1), nn.ReLU()) for index in range(4)]
+    model = nn.Sequential(*itertools.chain(*layers)).eval()
+    assert pytorch_contender(model, TORCH_TENSORRT, "cuda", False, {"input": images})() > 0
+    given = torch.from_numpy(images).to("cuda")
+    with torch.inference_mode():
+        wanted = model.to("cuda")(given).to("cpu").numpy()
+        got = _compiled(model, [TORCH_TENSORRT], tf32=False)(given).to("cpu").numpy()
+    assert relative_error(wanted, got) < LIMITS["fp32"]
 
 
 def test_tf32_is_used_only_if_it_is_allowed(graphs, engines, machine, build, manifest, images, tmp_path):

@@ -17,7 +17,7 @@ class Target(Record):
 
     runtime: str
     runtime_version: str
-    or_newer: bool  # whether a later version of the runtime, of the same major version, fits as well
+    or_newer: bool  # whether later versions fit as well: of the same major version, and of 11 for engines of 10
     device: str
     device_name: str | None
     capabilities: tuple[str, ...] = Field(min_length=1)
@@ -26,6 +26,7 @@ class Target(Record):
 
 
 MUST_AGREE = ("runtime", "runtime_version", "device", "device_name", "cores", "operating_system")
+ACROSS_MAJORS = {(10, 11)}  # NVIDIA's support matrix: version-compatible plans of the first run with the second
 OR_NEWER = "+"  # at the end of a compute capability: later ones fit as well
 ANY_GPU: dict[str, object] = {"device_name": None}
 
@@ -70,14 +71,19 @@ def differences(target: Target, machine: Machine) -> Mapping[str, tuple[str, str
     """Return what differs, by name: the value that the target asks for, and the machine's."""
     found = {name: (getattr(target, name), getattr(machine, name)) for name in MUST_AGREE}
     differing = {name: (repr(want), repr(have)) for name, (want, have) in found.items() if want not in (None, have)}
-    here, there = machine.runtime_version, target.runtime_version
-    if target.or_newer and here.partition(".")[0] == there.partition(".")[0] and _number(here) >= _number(there):
-        differing.pop("runtime_version", None)  # such an engine runs with later versions of its major version
+    if target.or_newer and _runs_plans_of(machine.runtime_version, target.runtime_version):
+        differing.pop("runtime_version", None)
     fits = any(_covers(listed, machine.capability) for listed in target.capabilities)
     if target.device == machine.device and not fits:
         what = "compute capability" if target.device == "cuda" else "instruction sets"
         differing[what] = (alternatives(target), machine.capability)
     return differing
+
+
+def _runs_plans_of(version: str, earlier: str) -> bool:
+    """Tell whether a version of TensorRT runs version-compatible plans of another."""
+    here, there = _number(version), _number(earlier)
+    return there <= here and (there[0] == here[0] or (there[0], here[0]) in ACROSS_MAJORS)
 
 
 def _covers(listed: str, capability: str) -> bool:

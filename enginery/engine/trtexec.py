@@ -5,7 +5,7 @@ from typing import get_args
 
 import numpy as np
 
-from enginery.core.params.build import Bound
+from enginery.core.params.build import Bound, TilingLevel
 from enginery.core.runtimes import RUNTIMES
 from enginery.data.feeds import BATCH
 from enginery.engine.record import EngineRecord
@@ -103,6 +103,10 @@ def build_options(record: EngineRecord, onnx: str) -> list[str]:
         flags.append(LOADED_PLUGINS)
         if _is_rtx(record) or _version(record) >= (10, 15):
             flags.append("--enablePluginOverride")
+    if options.tiling_optimization_level != "none":
+        flags.append(f"--tilingOptimizationLevel={get_args(TilingLevel).index(options.tiling_optimization_level)}")
+    if options.max_aux_streams is not None:
+        flags.append(f"--maxAuxStreams={options.max_aux_streams}")
     if _is_rtx(record):
         listed = ",".join(capability.replace(".", "") for capability in record.target.capabilities)
         return [*flags, f"--computeCapabilities={listed}"]

@@ -5,12 +5,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from enginery.core.errors import EngineryError
-from enginery.core.params.benchmark import ONNXRUNTIME, Baseline
+from enginery.core.params.benchmark import CUDA_GRAPH, ONNXRUNTIME, TORCH_TENSORRT, Baseline
 from enginery.core.params.inference import InferenceParams
 from enginery.data.feeds import Feeds
 from enginery.engine.runtimes import Session, load_runtime
@@ -21,13 +22,22 @@ from enginery.model.user_code import USER_ERRORS, describe_user_error
 Model = Callable[[Tensors], Tensors]
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 WARM_UP_CALLS = 3
+# Each version asks for one version of PyTorch, and none yet for the one that pyproject.toml pins. So this cannot be one
+# of its extras: pip would refuse to install it.
+INSTALL_TORCH_TENSORRT = (
+    "`pip install torch-tensorrt==2.14.0` installs its latest version, and with it PyTorch 2.14 and TensorRT 11.1 in "
+    "place of yours"
+)
 
 
 def require_possible(baselines: Sequence[Baseline], device: str) -> None:
     """Refuse a baseline that cannot run here, or not on the engine's device."""
-    captured = next((baseline for baseline in baselines if "cuda_graph" in baseline.split("+")), None)
-    if captured and device != "cuda":
-        raise EngineryError(f"benchmark.baselines: {captured} needs a GPU, and the runtime chosen here uses none")
+    for baseline in baselines:
+        words = baseline.split("+")
+        if device != "cuda" and (CUDA_GRAPH in words or TORCH_TENSORRT in words):
+            raise EngineryError(f"benchmark.baselines: {baseline} needs a GPU, and the runtime chosen here uses none")
+        if TORCH_TENSORRT in words:
+            _import_torch_tensorrt()
     if ONNXRUNTIME in baselines:
         runtime = load_runtime(ONNXRUNTIME)
         if problem := runtime.missing():
@@ -37,6 +47,16 @@ def require_possible(baselines: Sequence[Baseline], device: str) -> None:
                 f"benchmark.baselines: {ONNXRUNTIME} would run on {runtime.device()} here and the engine on {device}: "
                 "race both on one, by another runtime, or drop it"
             )
+
+
+def _import_torch_tensorrt() -> None:
+    """Import the package, which adds its backend to torch.compile."""
+    try:
+        import torch_tensorrt  # noqa: F401
+    except Exception as error:  # a plain Exception where TensorRT is missing, OSError beside another PyTorch
+        absent = isinstance(error, ModuleNotFoundError) and error.name == TORCH_TENSORRT
+        problem = "is not installed" if absent else f"cannot be loaded ({error})"
+        raise EngineryError(f"benchmark.baselines: Torch-TensorRT {problem}: {INSTALL_TORCH_TENSORRT}") from None
 
 
 @contextmanager
@@ -66,10 +86,12 @@ def pytorch_contender(
         typed = {name: one.to(dtype) if one.is_floating_point() else one for name, one in given.items()}
         return call_model(own, typed)
 
-    run = _with_baseline_in_errors(_compiled(cast_and_run, words), baseline)
+    # torch.compile compiles a code object for eight shapes, and runs the ninth as eager: each contender has its own.
+    cast_and_run.__code__ = cast_and_run.__code__.replace()
+    run = _with_baseline_in_errors(_compiled(cast_and_run, words, tf32), baseline)
     if device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-        return _on_gpu(run, {name: one.pin_memory() for name, one in inputs.items()}, replay="cuda_graph" in words)
+        return _on_gpu(run, {name: one.pin_memory() for name, one in inputs.items()}, replay=CUDA_GRAPH in words)
 
     def call() -> None:
         with torch.inference_mode():
@@ -97,8 +119,13 @@ def _with_baseline_in_errors(run: Model, baseline: Baseline) -> Model:
     return checked
 
 
-def _compiled(run: Model, words: Sequence[str]) -> Model:
+def _compiled(run: Model, words: Sequence[str], tf32: bool) -> Model:
     """Compile the model for one fixed shape, because an engine is tuned for one too."""
+    if TORCH_TENSORRT in words:
+        # Its documents begin with torch.compile: a user changes one line. Without pass_through_build_failures, a part
+        # that TensorRT cannot build would run in PyTorch, and be timed under TensorRT's name.
+        options: dict[str, Any] = {"disable_tf32": not tf32, "pass_through_build_failures": True}
+        return torch.compile(run, dynamic=False, backend=TORCH_TENSORRT, options=options)
     mode = "max-autotune" if "max_autotune" in words else None
     return torch.compile(run, dynamic=False, mode=mode) if mode or "compile" in words else run
 

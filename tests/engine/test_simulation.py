@@ -73,7 +73,7 @@ def test_each_failure_of_tensorrt_is_a_sentence(version):
     assert provoked.returncode == 0, output(provoked)
 
 
-@pytest.mark.parametrize("version", simulated.VERSIONS)
+@pytest.mark.parametrize("version", ["10.9", "11.4"])  # the oldest and the newest
 def test_the_tests_for_a_real_gpu_pass_on_the_simulated_one(version):
     """Two tests are left out: the simulation replays a graph by doing its work again, so launches take no less time;
     and Polygraphy looks for CUDA's own library."""
@@ -88,20 +88,11 @@ def test_the_tests_for_a_real_gpu_pass_on_the_simulated_one(version):
 def verify(test, path="", **environment):
     """Run one of the tests for a real GPU, and return how it ends."""
     places = os.pathsep.join(filter(None, [str(path), os.environ["PATH"]]))
-    command = [
-        warm_python() / "python3",
-        "-m",
-        "pytest",
-        "-q",
-        "-rs",
-        "-p",
-        "no:cacheprovider",
-        "tests/verify_gpu.py",
-        "-k",
-    ]
+    options = ("-q", "-rs", "-p", "no:cacheprovider", "-k", test)
+    command = [warm_python() / "python3", "-m", "pytest", *options, "tests/verify_gpu.py"]
     with tempfile.TemporaryDirectory() as own:
         environment = simulated.environment("11.4", XDG_CACHE_HOME=own, TMPDIR=own, PATH=places, **environment)
-        return subprocess.run([*command, test], cwd=ROOT, env=environment, capture_output=True, text=True)
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
 def test_a_timing_cache_that_does_not_work_is_seen():
@@ -111,7 +102,7 @@ def test_a_timing_cache_that_does_not_work_is_seen():
 
 
 def test_on_a_gpu_without_bf16_the_other_precisions_are_verified():
-    done = verify("computes_what_its_graph_means or what_was_executed", SIMULATED_CAPABILITY="7.5")
+    done = verify("(computes_what_its_graph_means and not polygraphy) or what_was_executed", SIMULATED_CAPABILITY="7.5")
     assert done.returncode == 0, output(done)
     assert "a GPU of compute capability 7.5 does not have bf16" in done.stdout
     marks = done.stdout.partition(" ")[0]

@@ -131,15 +131,22 @@ def test_an_engine_for_other_gpus_still_belongs_to_its_version_and_system(option
     assert differences(target, there).keys() == {"runtime_version", "operating_system"}
 
 
-@pytest.mark.parametrize("version", ["10.16.1.11", "10.17.0.1", "10.99"])
-def test_a_version_compatible_engine_runs_on_later_versions_of_its_major(options, version):
+@pytest.mark.parametrize("version", ["10.16.1.11", "10.17.0.1", "10.99", "11.0.0.114", "11.4.0.106"])
+def test_a_version_compatible_engine_of_10_runs_on_later_versions_and_on_11(options, version):
+    """NVIDIA's support matrix of 11.4 names this pair of major versions."""
     require_fits(target_of(MACHINE, options(version_compatible=True)), here(runtime_version=version), "engines/int8")
 
 
-@pytest.mark.parametrize("version", ["11.4.0.106", "1.7", "100.1", "10.16.1.10", "10.9.0.34"])
-def test_a_version_compatible_engine_runs_on_no_other_major_and_nothing_older(options, version):
-    sentence = refusal(target_of(MACHINE, options(version_compatible=True)), here(runtime_version=version))
-    assert f"runtime_version '10.16.1.11' there and {version!r} here" in sentence
+@pytest.mark.parametrize(
+    ("built", "version"),
+    [
+        *(("10.16.1.11", version) for version in ("1.7", "12.0.0.1", "100.1", "10.16.1.10", "10.9.0.34")),
+        *(("11.4.0.106", version) for version in ("10.16.1.11", "11.3.0.9", "12.0.0.1")),
+    ],
+)
+def test_a_version_compatible_engine_runs_on_no_other_major_and_nothing_older(options, built, version):
+    target = target_of(here(runtime_version=built), options(version_compatible=True))
+    assert f"runtime_version {built!r} there and {version!r} here" in refusal(target, here(runtime_version=version))
 
 
 def test_a_version_compatible_engine_still_belongs_to_its_gpu(options):
@@ -153,7 +160,7 @@ def test_a_version_compatible_engine_still_belongs_to_its_gpu(options):
 def test_an_engine_may_be_portable_to_other_gpus_and_versions_at_once(options):
     target = target_of(MACHINE, options(hardware_compatibility="ampere_plus", version_compatible=True))
     require_fits(target, here(**OTHER_GPU, capability="12.0", runtime_version="10.17.0"), "engines/int8")
-    assert differences(target, here(capability="7.5", runtime_version="11.4.0")).keys() == {
+    assert differences(target, here(capability="7.5", runtime_version="12.0.0")).keys() == {
         "runtime_version",
         "compute capability",
     }

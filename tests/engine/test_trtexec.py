@@ -260,6 +260,9 @@ def test_trtexec_loads_the_plugins_of_the_engine_in_the_way_that_they_are_made_f
         ({"workspace_mb": 512}, "--memPoolSize=workspace:512M"),
         ({"tf32": False}, "--noTF32"),
         ({"optimization_level": 5}, "--builderOptimizationLevel=5"),
+        ({"tiling_optimization_level": "fast"}, "--tilingOptimizationLevel=1"),
+        ({"tiling_optimization_level": "full"}, "--tilingOptimizationLevel=3"),
+        ({"max_aux_streams": 0}, "--maxAuxStreams=0"),
     ],
 )
 def test_an_option_of_the_build_is_passed_on_only_if_it_was_used(record_of, arrived, kind, options, flag):

@@ -19,6 +19,7 @@ from enginery.graph.bf16_twin import float32_twin
 from enginery.graph.onnx_file import save_graph
 from enginery.quantization.cast import cast
 from simulated.surface import Simulated
+from simulated.tensorrt import with_version
 
 STRONGLY_TYPED = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
 REAL = trt.ITensor._real.__module__
@@ -355,11 +356,12 @@ def test_a_plan_of_another_version_is_refused(plan, log):
 
 def test_a_version_compatible_plan_needs_permission_to_run_its_code(tiny_onnx, log):
     plan = build(tiny_onnx, log, change=lambda config: config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE))
-    plan = bytes(plan).replace(trt.__version__.encode(), b"9" * len(trt.__version__))
+    plan = with_version(bytes(plan), "10.0.1.6")
     runtime = trt.Runtime(log)
     assert runtime.deserialize_cuda_engine(plan) is None
     runtime.engine_host_code_allowed = True
     assert runtime.deserialize_cuda_engine(plan)
+    assert runtime.deserialize_cuda_engine(with_version(plan, "99.0.0.1")) is None
 
 
 def test_an_engine_describes_its_tensors_and_profile(plan, log):

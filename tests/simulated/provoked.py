@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,9 +19,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorrt as trt
+import torch
 from support.plugins import plugin_library
 
 from enginery.core.errors import EngineryError
+from enginery.core.files import sha256
 from enginery.core.params.inference import InferenceParams
 from enginery.core.params.precisions import Keep
 from enginery.engine.build import build_engine
@@ -33,9 +36,11 @@ from enginery.engine.this_machine import describe_machine
 from enginery.graph.onnx_file import count_nodes, load_graph, save_graph
 from enginery.quantization.cast import cast
 from enginery.quantization.quantize import quantize
+from enginery.speed.contenders import pytorch_contender, require_possible
 from enginery.speed.layer_times import trace_engine
 from enginery.speed.records import ENGINE, LAUNCHED
 from simulated import cudart
+from simulated.tensorrt import with_version
 from stages import benchmark
 
 PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
@@ -505,12 +510,15 @@ def test_every_choice_reaches_the_builder(make):
     assert (settings["optimization_level"], settings["limits"], settings["strongly_typed"]) == (3, {}, True)
     assert settings["detailed"]
     assert settings["avg_timing_iterations"] == 8
+    assert (settings["tiling_optimization_level"], settings["max_aux_streams"]) == ("NONE", -1)
     assert (settings["hardware_compatibility"], settings["version_compatible"]) == ("NONE", False)
     settings = plan_settings(
         make(
             "chosen",
             optimization_level=1,
             avg_timing_iterations=2,
+            tiling_optimization_level="full",
+            max_aux_streams=0,
             workspace_mb=64,
             hardware_compatibility="ampere_plus",
             version_compatible=True,
@@ -519,6 +527,16 @@ def test_every_choice_reaches_the_builder(make):
     assert (settings["optimization_level"], settings["limits"]) == (1, {"WORKSPACE": 64 << 20})
     assert (settings["hardware_compatibility"], settings["version_compatible"]) == ("AMPERE_PLUS", True)
     assert settings["avg_timing_iterations"] == 2
+    assert (settings["tiling_optimization_level"], settings["max_aux_streams"]) == ("FULL", 0)
+
+
+def test_an_option_that_tensorrt_refuses_is_a_sentence(make, fail):
+    fail("tiling_refused")
+    make("without")
+    assert refusal(lambda: make(tiling_optimization_level="fast")) == (
+        f"TensorRT {trt.__version__} refuses build.tensorrt.tiling_optimization_level: Error Code 3: API Usage Error "
+        "(Tiling is not supported on this GPU.)"
+    )
 
 
 def test_graphs_are_converted_alike_with_and_without_tensorrt(tiny_onnx, monkeypatch):
@@ -540,3 +558,48 @@ def test_compatibility_reaches_tensorrt_and_is_recorded(make, gpu, images, level
     assert target.or_newer
     with open_engine(folder, gpu, PLAIN) as engine:
         assert np.isfinite(engine.run({"input": images})["logits"]).all()
+
+
+def test_a_version_compatible_engine_of_an_earlier_tensorrt_10_runs(make, gpu, images):
+    """Also on 11, which NVIDIA's support matrix allows."""
+    folder = make(version_compatible=True)
+    plan, record = folder / "engine.plan", EngineRecord.read(folder / "engine.json")
+    plan.write_bytes(with_version(plan.read_bytes(), "10.0.1.6"))
+    target = record.target.model_copy(update={"runtime_version": "10.0.1.6"})
+    files = {plan.name: sha256(plan)}
+    record.model_copy(update={"target": target, "files": files}).write(folder / "engine.json")
+    with open_engine(folder, gpu, REPLAYED) as engine:
+        assert np.isfinite(engine.run({"input": images})["logits"]).all()
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+@pytest.mark.parametrize("baseline", ["torch_tensorrt", "torch_tensorrt+channels_last+fp16"])
+def test_torch_tensorrt_compiles_each_batch_size_with_the_arithmetic_of_the_engine(images, baseline, tf32):
+    require_possible((baseline,), "cuda")
+    torch._dynamo.reset()
+    compiled, model = sys.modules["torch_tensorrt"].compiled, torch.nn.Conv2d(3, 4, 3).eval()
+    compiled.clear()
+    for batch in (2, 8, 5):
+        call = pytorch_contender(model, baseline, "cuda", tf32, {"input": images[:batch]})
+        assert call() > 0
+    assert [settings["disable_tf32"] for settings in compiled] == [not tf32] * 3
+
+
+def test_what_torch_tensorrt_cannot_build_is_not_timed_as_its_own(images, fail):
+    fail("not_converted")
+    require_possible(("torch_tensorrt",), "cuda")
+    torch._dynamo.reset()
+    model = torch.nn.Conv2d(3, 4, 3).eval()
+    with pytest.raises(EngineryError, match=r"the model fails as torch_tensorrt on input .* failed in TensorRT"):
+        pytorch_contender(model, "torch_tensorrt", "cuda", True, {"input": images})
+
+
+def test_torch_tensorrt_for_another_pytorch_is_a_sentence(fail, monkeypatch):
+    fail("other_torch")
+    for name in ("torch_tensorrt", "simulated.torch_tensorrt"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert refusal(lambda: require_possible(("torch_tensorrt",), "cuda")) == (
+        "benchmark.baselines: Torch-TensorRT cannot be loaded (libtorchtrt.so: undefined symbol: "
+        "_ZN3c1015report_overflowEPKc): `pip install torch-tensorrt==2.14.0` installs its latest version, and with it "
+        "PyTorch 2.14 and TensorRT 11.1 in place of yours"
+    )

@@ -287,8 +287,19 @@ class ITimingCache(Simulated, real=trt.ITimingCache):
 class IBuilderConfig(Simulated, real=trt.IBuilderConfig):
     builder_optimization_level = 3
     avg_timing_iterations = 1
+    max_aux_streams = -1
     profiling_verbosity = trt.ProfilingVerbosity.LAYER_NAMES_ONLY
     hardware_compatibility_level = trt.HardwareCompatibilityLevel.NONE
+
+    @property
+    def tiling_optimization_level(self):
+        return self._tiling
+
+    @tiling_optimization_level.setter
+    def tiling_optimization_level(self, level):
+        if failing("tiling_refused"):  # the C++ setter returns false, which the bindings do not pass on
+            return self._logger.log(ERROR, "Error Code 3: API Usage Error (Tiling is not supported on this GPU.)")
+        self._tiling = level
 
     def set_flag(self, flag):
         self._flags.add(flag)
@@ -350,6 +361,7 @@ class Builder(Simulated, real=trt.Builder):
 
     def create_builder_config(self):
         state = {"flags": {trt.BuilderFlag.TF32}, "limits": {}, "profiles": [], "cache": None}
+        state["tiling"] = trt.TilingOptimizationLevel.NONE
         return IBuilderConfig._new(logger=self._logger, **state)
 
     def create_optimization_profile(self):
@@ -376,6 +388,8 @@ class Builder(Simulated, real=trt.Builder):
             "strongly_typed": bool(network._flags & strongly_typed),
             "optimization_level": config.builder_optimization_level,
             "avg_timing_iterations": config.avg_timing_iterations,
+            "tiling_optimization_level": config.tiling_optimization_level.name,
+            "max_aux_streams": config.max_aux_streams,
             "hardware_compatibility": config.hardware_compatibility_level.name,
             "limits": {pool.name: size for pool, size in config._limits.items()},
             "plugins": sorted(network._plugins),
@@ -435,7 +449,8 @@ class Runtime(Simulated, real=trt.Runtime):
         if read(len(MAGIC)) != MAGIC:
             return self._refuse(f"{call} magicTagRead == kMAGIC_TAG failed.Magic tag does not match)")
         settings = json.loads(read(int.from_bytes(read(4), "little")))
-        if settings["version"] != __version__ and not settings["version_compatible"]:
+        compatible = settings["version_compatible"] and _runs_plans_of(settings["version"])
+        if settings["version"] != __version__ and not compatible:
             return self._refuse(
                 f"{call} stdVersionRead == kSERIALIZATION_VERSION failed.Version tag does not match. Note: Current "
                 f"Version: {__version__}, Serialized Engine Version: {settings['version']})"
@@ -460,6 +475,21 @@ class Runtime(Simulated, real=trt.Runtime):
     def _refuse(self, *why):
         for line in why:
             self._logger.log(ERROR, line)
+
+
+def _runs_plans_of(version: str) -> bool:
+    """Tell whether this version runs version-compatible plans of another: NVIDIA's support matrix of 11.4.1 allows
+    earlier versions of the same major one, 10 on 11, and 8 on 10."""
+    there, here = (tuple(map(int, each.split("."))) for each in (version, __version__))
+    return there <= here and (there[0], here[0]) in {(10, 10), (11, 11), (10, 11), (8, 10)}
+
+
+def with_version(plan: bytes, version: str) -> bytes:
+    """Return a plan as another version would have written it."""
+    start = len(MAGIC) + 4
+    end = start + int.from_bytes(plan[len(MAGIC) : start], "little")
+    header = json.dumps(json.loads(plan[start:end]) | {"version": version}).encode()
+    return MAGIC + len(header).to_bytes(4, "little") + header + plan[end:]
 
 
 def _stream_of(reader):

@@ -2,6 +2,7 @@
 
 import functools
 import time
+from unittest.mock import patch
 
 import torch
 
@@ -37,6 +38,7 @@ def install() -> None:
         for name in names:
             setattr(owner, name, _on_cpu(getattr(owner, name)))
     torch.mm = _small(torch.mm)
+    torch.compile = _without_gpu(torch.compile)
     torch.Tensor.pin_memory = lambda self: self
     torch.cuda.Event = Event
     torch.cuda.current_stream = lambda device=None: Stream()
@@ -51,6 +53,22 @@ def install() -> None:
 def _small(product):
     """Multiply a corner of the matrices: the whole product would take a CPU a minute."""
     return lambda left, right: product(left[:64, :64], right[:64, :64])
+
+
+def _without_gpu(compiler):
+    """Hide the simulated GPU while torch.compile works: it asks CUDA itself in too many places to simulate."""
+
+    @functools.wraps(compiler)
+    def compile_function(function, **options):
+        compiled = compiler(function, **options)
+
+        def call(*arguments):
+            with patch.object(torch.cuda, "is_available", lambda: False):
+                return compiled(*arguments)
+
+        return call
+
+    return compile_function
 
 
 def _on_cpu(function):

@@ -1,4 +1,6 @@
 import gc
+import re
+import sys
 import weakref
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -80,6 +82,16 @@ def test_a_compiled_baseline_is_compiled_once(baseline):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
+def test_each_of_many_batch_sizes_is_compiled():
+    """PyTorch would run the ninth and later ones as eager, under the name of the compiled baseline."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model = nn.Flatten().eval()
+    for batch in range(1, 11):
+        pytorch_contender(model, "compile", "cpu", True, {"input": np.zeros((batch, 3), np.float32)})()
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 10
+
+
 @pytest.mark.parametrize("baseline", ["eager+bf16", "compile+bf16"])
 def test_a_model_that_fails_in_another_type_is_an_error_with_the_users_line(baseline):
     class FloatConstant(nn.Module):
@@ -105,9 +117,23 @@ def test_onnx_runtime_runs_the_graph_as_a_baseline(tiny_onnx, build, inference):
         assert session.run({"input": images})["logits"].shape == (2, 16)
 
 
-def test_a_baseline_that_needs_a_gpu_is_refused_without_one():
-    with pytest.raises(EngineryError, match=r"benchmark\.baselines: cuda_graph\+fp16 needs a GPU"):
-        require_possible(("eager", "cuda_graph+fp16"), "cpu")
+@pytest.mark.parametrize("baseline", ["cuda_graph+fp16", "torch_tensorrt", "torch_tensorrt+bf16"])
+def test_a_baseline_that_needs_a_gpu_is_refused_without_one(baseline):
+    with pytest.raises(EngineryError, match=rf"benchmark\.baselines: {re.escape(baseline)} needs a GPU"):
+        require_possible(("eager", baseline), "cpu")
+
+
+def test_torch_tensorrt_that_is_not_installed_is_a_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_tensorrt", None)
+    with pytest.raises(EngineryError) as caught:
+        require_possible(("eager", "torch_tensorrt+fp16"), "cuda")
+    assert str(caught.value) == (
+        "benchmark.baselines: Torch-TensorRT is not installed: `pip install torch-tensorrt==2.14.0` installs its "
+        "latest version, and with it PyTorch 2.14 and TensorRT 11.1 in place of yours"
+    )
+
+
+def test_graphs_are_captured_on_a_gpu():
     require_possible(("cuda_graph",), "cuda")
 
 

@@ -4,8 +4,8 @@ from pydantic import AfterValidator, Field
 
 from enginery.core.params.section import Section
 
-ONNXRUNTIME, EAGER = "onnxruntime", "eager"
-LAUNCHES = (EAGER, "compile", "max_autotune", "cuda_graph")
+ONNXRUNTIME, EAGER, CUDA_GRAPH, TORCH_TENSORRT = "onnxruntime", "eager", "cuda_graph", "torch_tensorrt"
+LAUNCHES = (EAGER, "compile", "max_autotune", CUDA_GRAPH, TORCH_TENSORRT)
 NUMBER_FORMATS = ("fp16", "bf16")
 LAYOUTS = ("channels_last",)
 

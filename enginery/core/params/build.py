@@ -7,6 +7,7 @@ from enginery.core.params.section import Section
 
 HardwareCompatibility = Literal["none", "same_compute_capability", "ampere_plus"]
 ComputeCapability = Literal["7.5", "8.0", "8.6", "8.9", "12.0", "12.1"]
+TilingLevel = Literal["none", "fast", "moderate", "full"]
 Bound = Literal["min", "opt", "max"]
 ENDS: tuple[Bound, ...] = ("min", "max")
 
@@ -66,6 +67,8 @@ class TensorRTParams(Section):
     workspace_mb: int | None = Field(ge=1, le=1 << 20)
     optimization_level: int = Field(ge=0, le=5)
     avg_timing_iterations: int = Field(ge=1, le=1000)
+    tiling_optimization_level: TilingLevel
+    max_aux_streams: int | None = Field(ge=0, le=64)
     timing_cache: bool
     hardware_compatibility: HardwareCompatibility
     version_compatible: bool

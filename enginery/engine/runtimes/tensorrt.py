@@ -185,6 +185,11 @@ class TensorRT:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_mb << 20)
         if not build.tf32:
             config.clear_flag(trt.BuilderFlag.TF32)
+        if options.tiling_optimization_level != "none":
+            level = getattr(trt.TilingOptimizationLevel, options.tiling_optimization_level.upper())
+            self._set(config, "tiling_optimization_level", level)
+        if options.max_aux_streams is not None:
+            self._set(config, "max_aux_streams", options.max_aux_streams)
         if self._is_rtx:
             config.num_compute_capabilities = len(options.compute_capabilities)
             for index, capability in enumerate(options.compute_capabilities):
@@ -201,6 +206,12 @@ class TensorRT:
         if config.add_optimization_profile(profile) < 0:
             raise EngineryError(f"{self._title} refuses build.profile {build.profile}: {self._why()}")
         return config
+
+    def _set(self, config: Any, option: str, value: Any) -> None:
+        """Set an option that TensorRT may refuse. It then keeps the value that it had, and says so in the log alone."""
+        setattr(config, option, value)
+        if getattr(config, option) != value:
+            raise EngineryError(f"{self._title} {self.version()} refuses build.tensorrt.{option}: {self._why()}")
 
     @contextmanager
     def _timing_cache(self, config: Any, build: BuildParams) -> Iterator[None]:

@@ -249,6 +249,14 @@ def test_a_gpu_that_cannot_execute_a_precision_is_named_with_the_way_out(
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_tiling_and_streams_are_options_of_the_real_builder(tiny_onnx, make, ada, tmp_path):
+    chosen = ada.tensorrt.model_copy(update={"tiling_optimization_level": "full", "max_aux_streams": 2})
+    make(tiny_onnx, ada.model_copy(update={"tensorrt": chosen}), tmp_path / "engine")
+    script = (tmp_path / "engine" / "reproduce.sh").read_text()
+    assert "--tilingOptimizationLevel=3" in script
+    assert "--maxAuxStreams=2" in script
+
+
 def test_an_error_does_not_name_nvidias_source_files(typed, make, build, tmp_path):
     assert ".cpp" not in refusal(make, typed["fp8"], for_gpus(build, "8.6"), tmp_path / "fp8", "fp8")
 
