@@ -3,7 +3,11 @@
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
+
+from enginery.core.params.inference import InferenceParams
+from enginery.engine.engine import open_engine
 
 SOURCES = {
     # As with REGISTER_TENSORRT_PLUGIN: whoever opens the library has its plugins.
@@ -35,3 +39,9 @@ def plugin_library(path, kind, operator="Relu"):
     command = [compiler, "-shared", "-fPIC", "-Wl,-z,now", "-o", str(path), "-x", "c", "-"]
     subprocess.run(command, input=SOURCES[kind].replace("OPERATOR", operator), text=True, check=True)
     return path
+
+
+def run_once(folder, gpu, images):
+    """Run an engine. It stands here so that a new process need not import what only tests do."""
+    with open_engine(folder, gpu, InferenceParams(threads=0, cuda_graph=False)) as engine:
+        assert np.isfinite(engine.run({"input": images})["logits"]).all()
