@@ -18,16 +18,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zoo
-from numpy.typing import NDArray
-from ruamel.yaml import YAML
 
 if TYPE_CHECKING:
-    from enginery.data.feeds import Feeds
+    from enginery.data.feeds import Feeds, Run
     from enginery.data.sample_set import SampleSet
 
 HERE = Path(__file__).parent
@@ -50,7 +49,7 @@ OWN = {  # beside torchvision's: parameters of the two models of small_transform
     },
 }
 BATCHES = (1, 8)
-SECONDS = 4.0
+SECONDS, MINUTES = 4.0, 60
 OURS, FP32, NNCF, ORT = "Enginery", "Enginery fp32", "NNCF", "ONNX Runtime"
 Row = dict[str, Any]
 Call = Callable[[], object]
@@ -73,12 +72,14 @@ def run_model(name: str, row_file: Path, epochs: int | None) -> None:
         label: open_engine(zoo.made_at(f"engines/{precision}"), here, InferenceParams.read())
         for label, precision in ((OURS, "int8"), (FP32, "fp32"))
     }
-    contenders = {label: engine.bind for label, engine in engines.items()}
+    contenders: dict[str, Callable[[Feeds], Call]] = {label: engine.bind for label, engine in engines.items()}
+    runs: dict[str, Run] = {label: engine.run for label, engine in engines.items()}
     exported, calibration = zoo.made_at("exported/model.onnx"), SampleSet.open(zoo.made_at("samples/calibration"))
     failed = {}
     for label, make in ((NNCF, nncf_engine), (ORT, onnxruntime_engine)):
         try:
             contenders[label] = make(name, exported, calibration)
+            runs[label] = partial(run_bound, contenders[label])
         except Exception as error:  # a peer that fails is a row with its reason
             failed[label] = " ".join(str(error).split())[:200] or type(error).__name__
     validation = SampleSet.open(zoo.made_at("samples/validation"))
@@ -86,39 +87,23 @@ def run_model(name: str, row_file: Path, epochs: int | None) -> None:
         "model": name,
         "where": f"{here.device_name}, {os.cpu_count()} cores",
         "runtime": f"{here.runtime} {here.runtime_version}",
-        "answers": dict(answers(contenders, validation)),
+        "answers": dict(answers(runs, validation)),
         "milliseconds": race_all(contenders, validation),
-        "failed": failed,
+        "without": failed,
     }
     row_file.write_text(json.dumps(row))
 
 
 def write_params(name: str, epochs: int | None) -> None:
     """Write params.yaml as it comes, but for the model, what it reads, and how long it is trained."""
-    from enginery.cli.recipes import apply_recipe
-    from enginery.core.params.model import ModelParams
-    from enginery.model.factory import make_model
-
-    shutil.copyfile(zoo.ROOT / "params.yaml", "params.yaml")
-    changes = OWN.get(name)
-    if changes is None:
-        model = make_model(ModelParams(source=name, arguments={}), 10)
-        size = zoo.smallest_size(model)
-        changes = {
-            "model": {"source": name},
-            "samples": {"preprocessing": {"resize": size, "crop": size}},
-            "weights": {"training": zoo.training(model, size, epochs)},
-        }
-    else:
+    if name in OWN:
         shutil.copyfile(HERE / "small_transformers.py", "small_transformers.py")
-        if name == "encoder":
-            for folder in ("images", "weights"):
-                Path("data", folder).mkdir(parents=True)
-            command = [sys.executable, "small_transformers.py", "data/images/text.npz", "data/weights/encoder.pt"]
-            subprocess.run(command, check=True)
-    with Path("peers.yaml").open("w") as file:
-        YAML().dump(changes, file)
-    apply_recipe(Path("peers.yaml"))
+    if name == "encoder":
+        for folder in ("images", "weights"):
+            Path("data", folder).mkdir(parents=True)
+        command = [sys.executable, "small_transformers.py", "data/images/text.npz", "data/weights/encoder.pt"]
+        subprocess.run(command, check=True)
+    zoo.lay_over_params(OWN.get(name) or zoo.needs_of(name, epochs))
 
 
 def nncf_engine(name: str, exported: Path, calibration: "SampleSet") -> Callable[["Feeds"], Call]:
@@ -165,38 +150,34 @@ def onnxruntime_engine(name: str, exported: Path, calibration: "SampleSet") -> C
     return lambda feeds: lambda: dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
 
-def answers(
-    contenders: Mapping[str, Callable[["Feeds"], Call]], validation: "SampleSet"
-) -> Iterator[tuple[str, dict[str, float]]]:
+def run_bound(bind: Callable[["Feeds"], Call], feeds: "Feeds") -> Any:
+    return bind(feeds)()
+
+
+def answers(runs: Mapping[str, "Run"], validation: "SampleSet") -> Iterator[tuple[str, dict[str, float | None]]]:
     """Yield what each contender's answers are worth, beside PyTorch's."""
+    from enginery.accuracy.agreement import accuracy_of, compare
     from enginery.data.sample_set import output_file
     from enginery.model.records import Reference
 
     name, *_ = Reference.read(zoo.made_at("reference/reference.json")).outputs
     wanted = np.load(zoo.made_at("reference") / output_file(0))
     labels = np.array([-1 if sample.label is None else sample.label for sample in validation.manifest.samples])
-    yield "PyTorch", {"accuracy": float((wanted.argmax(1) == labels).mean())}
-    for label, bind in contenders.items():
-        found: NDArray[np.float32] = np.concatenate([run(bind, feeds, name) for feeds in validation.batches(8)])
-        difference = np.linalg.norm(found - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
+    yield "PyTorch", {"accuracy": accuracy_of({name: wanted}, labels, name)}
+    for label, run in runs.items():
+        found = np.concatenate([np.array(run(feeds)[name]) for feeds in validation.batches(8)])
+        errors = compare({name: wanted}, {name: found}, name)
+        differences = np.linalg.norm(found - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
         yield (
             label,
             {
-                "error": float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted)),
-                "typical_error": float(np.mean(difference)),
-                "cosine": float((found * wanted).sum() / np.linalg.norm(found) / np.linalg.norm(wanted)),
-                "agreement": float((found.argmax(1) == wanted.argmax(1)).mean()),
-                "accuracy": float((found.argmax(1) == labels).mean()),
+                "error": errors.relative,
+                "typical_error": float(np.mean(differences)),
+                "cosine": errors.cosine,
+                "agreement": errors.top1_agreement,
+                "accuracy": accuracy_of({name: found}, labels, name),
             },
         )
-
-
-def run(bind: Callable[["Feeds"], Call], feeds: "Feeds", name: str) -> NDArray[np.float32]:
-    from enginery.engine.engine import Engine
-
-    owner = getattr(bind, "__self__", None)
-    results: Any = owner.run(feeds) if isinstance(owner, Engine) else bind(feeds)()
-    return np.array(results[name])
 
 
 def race_all(contenders: Mapping[str, Callable[["Feeds"], Call]], validation: "SampleSet") -> dict[str, Row]:
@@ -219,25 +200,6 @@ def race_all(contenders: Mapping[str, Callable[["Feeds"], Call]], validation: "S
                 row[f"over {peer}"] = [float(np.median(ratios)), *median_interval(ratios, params.confidence, random)]
         found[str(batch)] = row
     return found
-
-
-def in_own_process(name: str, epochs: int | None) -> Row:
-    command = [sys.executable, __file__, name, *([] if epochs is None else ["--epochs", str(epochs)])]
-    with tempfile.TemporaryDirectory(prefix="peers.") as scratch:
-        row_file, log = Path(scratch, "row.json"), Path(scratch, "log")
-        with log.open("w") as output:
-            subprocess.run(
-                [*command, "--one", str(row_file)],
-                cwd=scratch,
-                env=os.environ | {"PYTHONPATH": f"{zoo.ROOT}:{scratch}", "NNCF_CI": "1"},  # NNCF reports no usage
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
-        if row_file.exists():
-            row: Row = json.loads(row_file.read_text())
-            return row
-        return {"model": name, "failed": {OURS: "\n".join(log.read_text().splitlines()[-12:])}}
 
 
 def table(rows: list[Row]) -> str:
@@ -282,7 +244,7 @@ def main() -> None:
         run_model(options.models[0], options.one, options.epochs)
     else:
         for name in options.models:
-            row = in_own_process(name, options.epochs)
+            row = zoo.row_of([__file__, name], name, MINUTES, options.epochs)
             with options.rows.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(table([row]) if "answers" in row else json.dumps(row), flush=True)

@@ -94,21 +94,36 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str) -> Non
 
 def write_params(name: str, epochs: int | None, device: str) -> tuple[int, int]:
     """Write params.yaml with SETTINGS for the smallest image that the model accepts. Return its size and the epochs."""
-    from enginery.cli.recipes import apply_recipe
+    needed = needs_of(name, epochs)
+    trained, pixels = needed["weights"]["training"], needed["samples"]["preprocessing"]
+    trained["device"] = device
+    lay_over_params(SETTINGS | needed | {"samples": SETTINGS["samples"] | needed["samples"]})
+    return pixels["resize"], trained["epochs"]
+
+
+def needs_of(name: str, epochs: int | None) -> Row:
+    """Return the parameters that a torchvision classifier of digits needs."""
     from enginery.core.params.model import ModelParams
     from enginery.model.factory import make_model
 
     model = make_model(ModelParams(source=name, arguments={}), 10)
     size = smallest_size(model)
-    changes = json.loads(json.dumps(SETTINGS))
-    changes["model"] = {"source": name}
-    changes["samples"]["preprocessing"] = {"resize": size, "crop": size}
-    changes["weights"] = {"training": training(model, size, epochs) | {"device": device}}
+    return {
+        "model": {"source": name},
+        "samples": {"preprocessing": {"resize": size, "crop": size}},
+        "weights": {"training": training(model, size, epochs)},
+    }
+
+
+def lay_over_params(changes: Row) -> None:
+    """Write the project's params.yaml with these changes into the current folder."""
+    from enginery.cli.recipes import apply_recipe
+
     shutil.copyfile(ROOT / "params.yaml", "params.yaml")
-    with Path("zoo.yaml").open("w") as file:
+    recipe = Path("recipe.yaml")
+    with recipe.open("w") as file:
         YAML().dump(changes, file)
-    apply_recipe(Path("zoo.yaml"))
-    return size, changes["weights"]["training"]["epochs"]
+    apply_recipe(recipe)
 
 
 def smallest_size(model: "nn.Module") -> int:
@@ -283,9 +298,14 @@ def sweep(models: list[str], rows: Path, again: bool, minutes: int, epochs: int 
 
 
 def in_own_process(model: str, minutes: int, epochs: int | None, device: str) -> Row:
-    with tempfile.TemporaryDirectory(prefix="zoo.") as scratch:
+    return row_of([__file__, model, "--device", device], model, minutes, epochs)
+
+
+def row_of(script: list[str], model: str, minutes: int, epochs: int | None) -> Row:
+    """Run a script in a new folder, within bounds of time and memory, and return the row that it wrote so far."""
+    with tempfile.TemporaryDirectory(prefix=f"{model}.") as scratch:
         row_file, log = Path(scratch) / "row.json", Path(scratch) / "log"
-        command = [sys.executable, __file__, model, "--one", str(row_file), "--device", device]
+        command = [sys.executable, *script, "--one", str(row_file)]
         command += [] if epochs is None else ["--epochs", str(epochs)]
         started = time.perf_counter()
         try:
@@ -293,7 +313,7 @@ def in_own_process(model: str, minutes: int, epochs: int | None, device: str) ->
                 code = subprocess.run(
                     command,
                     cwd=scratch,
-                    env=os.environ | {"PYTHONPATH": str(ROOT)},
+                    env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{scratch}", "NNCF_CI": "1"},  # reports no usage
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     timeout=60 * minutes,

@@ -7,7 +7,6 @@ ENGINERY_RUNTIME names.
 import importlib
 import itertools
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 import torch
+from support.interrupts import interrupt_at_first_step
 from support.plugins import plugin_library
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,7 +28,6 @@ from enginery.core.params.build import Profile, Range
 from enginery.core.params.inference import InferenceParams
 from enginery.core.params.precisions import Keep
 from enginery.core.precisions import PRECISIONS
-from enginery.core.progress import Phases
 from enginery.core.runtimes import RUNTIMES
 from enginery.engine.build import build_engine
 from enginery.engine.engine import open_engine, open_engines
@@ -431,15 +430,7 @@ def test_a_library_of_plugins_travels_with_its_engine(graphs, machine, exact, ma
 def test_an_interrupt_ends_a_build_with_its_next_step(graphs, machine, exact, manifest, tmp_path, monkeypatch):
     if not RUNTIMES[machine.runtime].is_tensorrt:
         pytest.skip(f"{machine.runtime} does not say how far it is")
-    steps = []
-
-    def step(self, name, index):
-        if not steps:
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.2)  # until the thread that waits for the build has seen it
-        steps.append(name)
-
-    monkeypatch.setattr(Phases, "step", step)
+    steps = interrupt_at_first_step(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         build_engine("fp32", graphs["fp32"], target_of(machine, exact.tensorrt), exact, manifest, tmp_path / "engine")
     print(f"{len(steps)} steps")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from enginery.accuracy.records import Validation
 from enginery.core.errors import EngineryError
+from enginery.core.precisions import QUANTIZED
 from enginery.engine.folder import read_refusal
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
@@ -81,6 +82,11 @@ class Findings:
     @property
     def throughput_contradicts_race(self) -> bool:
         return any(entry.contradicts_race(one) for entry in self.precisions for one in entry.benchmark.throughput)
+
+    @property
+    def floats(self) -> list[Evidence]:
+        """Return the precisions that are not quantized and did not run as another type."""
+        return [one for one in self.precisions if one.precision not in QUANTIZED and one.engine.runs_its_precision]
 
     @property
     def tuned_batch(self) -> int:

@@ -16,7 +16,7 @@ from enginery.report.tables import OWN_PROCESS
 from enginery.report.verdict import AS_FAST, recommend
 from enginery.speed.records import baseline_title
 
-# What TensorRT for RTX executes in a quantized precision, by NVIDIA's support matrix.
+# TensorRT for RTX executes only this in a quantized precision, says NVIDIA's support matrix.
 EXECUTED_BY_RTX = {"int8": "the weights of matrix products alone", "fp8": "matrix products alone"}
 
 
@@ -98,14 +98,13 @@ def _on_quantized_rtx(findings: Findings) -> list[Note]:
 
 def _on_slow_quantized(findings: Findings) -> list[Note]:
     """Name the quantized engines that a float engine beats, and the layers that lost."""
-    real = [entry for entry in findings.precisions if entry.engine.runs_its_precision]
-    floats = [entry for entry in real if entry.precision not in QUANTIZED]
-    fastest = max(floats, key=lambda entry: findings.quoted(entry).median, default=None)
+    fastest = max(findings.floats, key=lambda entry: findings.quoted(entry).median, default=None)
     return [
         Note(f"{entry.precision} does not pay here", _why_slow(entry, fastest, findings))
-        for entry in real
+        for entry in findings.precisions
         if fastest
         and entry.precision in QUANTIZED
+        and entry.engine.runs_its_precision
         and findings.quoted(fastest).median > AS_FAST * findings.quoted(entry).median
     ]
 

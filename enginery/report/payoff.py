@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from enginery.core.params.precisions import MustPay
-from enginery.core.precisions import QUANTIZED
 from enginery.core.text import first_few
 from enginery.report.evidence import Evidence, Findings
 from enginery.report.noise import reasons
@@ -40,8 +39,9 @@ def _rival(named: Evidence | None, findings: Findings) -> Evidence | None:
     if named and named.engine.runs_its_precision:
         return named
     # To beat only a slow stand-in would be no gain over the engines that there are.
-    real = [one for one in findings.precisions if one.precision not in QUANTIZED and one.engine.runs_its_precision]
-    return max([*([named] if named else []), *real], key=lambda entry: findings.quoted(entry).median, default=None)
+    return max(
+        [*([named] if named else []), *findings.floats], key=lambda entry: findings.quoted(entry).median, default=None
+    )
 
 
 def _rival_title(name: str, named: Evidence | None, rival: Evidence) -> str:

@@ -18,13 +18,13 @@ OLDEST_AND_NEWEST = (simulated.VERSIONS[0], simulated.VERSIONS[-1])
 CAPTURE = cudart.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
 
 
-def run(version, *arguments):
+def run(version, *arguments, **environment):
     """Run Python on the simulated machine, with folders of its own for the cache and for temporary files.
 
     The timings of a simulated GPU are useless to others, and two pytests that clean up one temporary folder may fail.
     """
     with tempfile.TemporaryDirectory() as own:
-        environment = simulated.environment(version, XDG_CACHE_HOME=own, TMPDIR=own)
+        environment = simulated.environment(version, XDG_CACHE_HOME=own, TMPDIR=own, **environment)
         command = [warm_python() / "python3", *arguments]
         return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
@@ -86,14 +86,10 @@ def test_the_tests_for_a_real_gpu_pass_on_the_simulated_one(version):
     assert "5 deselected" in verified.stdout  # those named above still exist, one of them for each precision
 
 
-def verify(test, path="", **environment):
+def verify(test, **environment):
     """Run one of the tests for a real GPU, and return how it ends."""
-    places = os.pathsep.join(filter(None, [str(path), os.environ["PATH"]]))
     options = ("-q", "-rs", "-p", "no:cacheprovider", "-k", test)
-    command = [warm_python() / "python3", "-m", "pytest", *options, "tests/verify_gpu.py"]
-    with tempfile.TemporaryDirectory() as own:
-        environment = simulated.environment("11.4", XDG_CACHE_HOME=own, TMPDIR=own, PATH=places, **environment)
-        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    return run("11.4", "-m", "pytest", *options, "tests/verify_gpu.py", **environment)
 
 
 def test_a_timing_cache_that_does_not_work_is_seen():
@@ -113,7 +109,7 @@ def test_on_a_gpu_without_bf16_the_other_precisions_are_verified():
 def test_another_version_of_trtexec_is_no_failure(tmp_path):
     (tmp_path / "trtexec").write_text("#!/bin/sh\necho '&&&& RUNNING TensorRT.trtexec [TensorRT v101601] [b11]'\n")
     (tmp_path / "trtexec").chmod(0o755)
-    done = verify("nvidias_own_command", path=tmp_path)
+    done = verify("nvidias_own_command", PATH=os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
     assert done.returncode == 0, output(done)
     assert "this trtexec is of TensorRT v101601" in done.stdout
 

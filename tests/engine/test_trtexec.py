@@ -16,7 +16,7 @@ VERSIONS = {
     "tensorrt 10": "10.16.1.11", "tensorrt 11": "11.4.0.106", "tensorrt_rtx 1.4": "1.4.0.76",
     "tensorrt_rtx 1": "1.7.1.116",
 }  # fmt: skip
-# What NVIDIA's source of trtexec does with these options (samples/common of 10.16 and 11.1). It prints what it was
+# It treats these options as NVIDIA's source of trtexec does (samples/common of 10.16 and 11.1). It prints what it was
 # given, and the content of input files.
 FAKE = """\
 #!/usr/bin/env bash

@@ -49,7 +49,7 @@ def kept(path, amax):
 
 
 class Reading:
-    """What reads what in a graph with Q/DQ nodes."""
+    """Finds the readers and the makers in a graph with Q/DQ nodes."""
 
     def __init__(self, model):
         self.nodes, self.constants = list(model.graph.node), constants(model)

@@ -10,12 +10,12 @@ from enginery.core.params.inference import InferenceParams
 from enginery.engine.engine import open_engine
 
 SOURCES = {
-    # As with REGISTER_TENSORRT_PLUGIN: whoever opens the library has its plugins.
+    # Whoever opens the library has its plugins, as with REGISTER_TENSORRT_PLUGIN.
     "registers itself": """
 #include <stdlib.h>
 __attribute__((constructor)) static void open(void) { setenv("SIMULATED_PLUGINS", "OPERATOR", 1); }
 """,
-    # As NVIDIA describes plugin shared libraries: TensorRT asks for the plugins.
+    # TensorRT asks for the plugins, as NVIDIA describes plugin shared libraries.
     "hands out": """
 static const char *const names[] = {"OPERATOR"};
 void setLoggerFinder(void *finder) {}

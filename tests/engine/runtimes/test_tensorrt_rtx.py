@@ -4,16 +4,15 @@ import importlib
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from support.interrupts import interrupt_at_first_step
 from support.patterns import PATTERNS, pattern
 from support.plugins import plugin_library
 from torchvision.models.resnet import Bottleneck, ResNet
@@ -268,15 +267,7 @@ def test_a_precision_of_older_gpus_is_built_for_them(typed, make, build, tmp_pat
 
 def test_an_interrupt_ends_a_build_with_its_next_step(resnet, make, build, tmp_path, monkeypatch):
     """The first step asks for the interrupt, and sees that the builder goes on for few steps only."""
-    steps = []
-
-    def step(self, name, index):
-        if not steps:
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.2)  # until the thread that waits for the build has seen it
-        steps.append(name)
-
-    monkeypatch.setattr(tensorrt.Phases, "step", step)
+    steps = interrupt_at_first_step(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         make(resnet["fp32"], build, tmp_path / "out" / "fp32")
     assert len(steps) < 5
