@@ -150,12 +150,14 @@ def training(model: "nn.Module", size: int, epochs: int | None) -> Row:
 
 def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
     """Run all stages before those of a precision, and return PyTorch's accuracy."""
+    from enginery.core.params.all import Params
     from enginery.model.records import Reference
     from stages.calibrate import calibrate
     from stages.export import export
     from stages.machine import machine
     from stages.reference import reference
     from stages.samples import samples
+    from stages.search import search
     from stages.simplify import simplify
     from stages.weights import weights
 
@@ -185,6 +187,11 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
         "calibrate",
         partial(calibrate, Path("data/calibration"), made / "simplified", sets["calibration"], made / "calibrated"),
     )
+    for name in Params.read().search:
+        found, code = made / "searched" / f"{name}.json", records["code"] / "search.json"
+        found.parent.mkdir(exist_ok=True)
+        given = made / "simplified", made / "calibrated", sets["calibration"], records["dialect"], code, found
+        step(f"search {name}", partial(search, name, *given))
     return Reference.read(made / "reference" / "reference.json").accuracy or 0.0
 
 
@@ -205,12 +212,9 @@ def take(precision: str, step: Callable[[str, Callable[[], object]], object]) ->
     engine.parent.mkdir(exist_ok=True)
     validation, machine = made_at("samples/validation"), made_at("machine.json")
     report = Path("reports/validation") / f"{precision}.json"
-    made_from = made_at(Params.read().precisions[precision].made_from)
-    calibration, dialect = made_at("samples/calibration"), made_at("dialect.json")
-    step(
-        f"{precision} convert",
-        lambda: convert(precision, made_at("simplified"), made_from, calibration, dialect, converted),
-    )
+    made_from = Params.read().precisions[precision].made_from
+    given = *map(made_at, ("simplified", made_from, "calibrated", "samples/calibration", "dialect.json")), converted
+    step(f"{precision} convert", lambda: convert(precision, *given))
     step(
         f"{precision} build",
         lambda: build(precision, converted, made_at("target.json"), validation, Path("data/plugins"), engine),
@@ -242,11 +246,11 @@ def nvidia_verdict(precision: str) -> str:
     from stages.convert import convert
 
     params = Params.read()
-    made_from, calibration = made_at(params.precisions[precision].made_from), made_at("samples/calibration")
     with tempfile.TemporaryDirectory() as scratch:
         dialect, converted, engine = (Path(scratch) / name for name in ("dialect.json", "converted", "engine"))
         dialect_of("tensorrt", "cuda", "").write(dialect)
-        convert(precision, made_at("simplified"), made_from, calibration, dialect, converted)
+        made = map(made_at, ("simplified", params.precisions[precision].made_from, "calibrated", "samples/calibration"))
+        convert(precision, *made, dialect, converted)
         engine.mkdir()
         graph = converted / "model.onnx"
         load_runtime(NVIDIA).compile(graph, read_blueprint(graph, params.build), engine)

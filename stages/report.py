@@ -27,6 +27,7 @@ def report(
     machine: Path,
     simplified: Path,
     calibrated: Path,
+    converted: Path,
     tools: Path,
     samples: Path,
     page: Path,
@@ -42,7 +43,7 @@ def report(
     params = Params.read()
     precisions = params.precisions
     findings = gather_findings(tuple(precisions), engines, validation, benchmark, trace, machine)
-    background = gather_background(params, simplified, calibrated, tools, samples)
+    background = gather_background(params, simplified, calibrated, converted, tools, samples)
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
     nights = read_history(history)
     with new_folder(figures) as unfinished:

@@ -8,7 +8,7 @@ import sys
 from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import Any, NoReturn, Protocol
 
-from enginery.cli.commands import bundle, compare, doctor, infer, inspect
+from enginery.cli.commands import bundle, compare, doctor, infer, inspect, keep
 from enginery.cli.completion import FUNCTIONS
 from enginery.cli.terminal import painted
 from enginery.core.errors import EngineryError
@@ -23,6 +23,7 @@ in the usual order:
   enginery infer artifacts/engines/int8 cat.jpg  what it sees in a picture
   enginery compare HEAD~1 reports                is it worse than before?
   enginery bundle int8                           a folder to deploy
+  enginery keep int8                             search no more
 
 exit codes:
   0  fine
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Command] = {
     "infer": infer,
     "compare": compare,
     "bundle": bundle,
+    "keep": keep,
 }
 
 

@@ -1,7 +1,7 @@
 """Apply a recipe: a file with the parameters that differ, laid over params.yaml without losing its comments."""
 
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,33 @@ from enginery.core.params.all import Params
 from enginery.core.params.reading import yaml_problem
 from enginery.core.params.section import PARAMS_FILE
 
+Content = MutableMapping[str, Any]
+
 
 def apply_recipe(recipe: Path, params_file: Path = PARAMS_FILE) -> None:
     """Change params.yaml, unless the result would not be valid."""
-    yaml = YAML()
-    yaml.width, yaml.preserve_quotes = 120, True
-    yaml.representer.add_representer(type(None), _write_null)
-    changes, params = _read(yaml, recipe), _read(yaml, params_file)
-    _overlay(params, changes)
+    changes = _read(_yaml(), recipe)
+    edit_params(lambda params: _overlay(params, changes), str(recipe), params_file)
+
+
+def edit_params(change: Callable[[Content], None], whose: str, params_file: Path = PARAMS_FILE) -> None:
+    """Change params.yaml and keep its comments. If the result is not valid, say so of `whose` change it is."""
+    yaml = _yaml()
+    params = _read(yaml, params_file)
+    change(params)
     with new_file(params_file) as temporary:
         yaml.dump(params, temporary)
         try:
             Params.read(temporary)
         except EngineryError as error:
-            raise EngineryError(str(error).replace(str(temporary), str(recipe))) from None
+            raise EngineryError(str(error).replace(str(temporary), whose)) from None
+
+
+def _yaml() -> YAML:
+    yaml = YAML()
+    yaml.width, yaml.preserve_quotes = 120, True
+    yaml.representer.add_representer(type(None), _write_null)
+    return yaml
 
 
 def _write_null(representer: RoundTripRepresenter, _: None) -> ScalarNode:
@@ -37,7 +50,7 @@ def _write_null(representer: RoundTripRepresenter, _: None) -> ScalarNode:
     return representer.represent_scalar("tag:yaml.org,2002:null", "null")
 
 
-def _read(yaml: YAML, path: Path) -> MutableMapping[str, Any]:
+def _read(yaml: YAML, path: Path) -> Content:
     try:
         content = yaml.load(path.read_text())
     except FileNotFoundError:
@@ -49,7 +62,7 @@ def _read(yaml: YAML, path: Path) -> MutableMapping[str, Any]:
     return content
 
 
-def _overlay(params: MutableMapping[str, Any], changes: MutableMapping[str, Any]) -> None:
+def _overlay(params: Content, changes: Content) -> None:
     for key, value in changes.items():
         if isinstance(value, MutableMapping) and isinstance(params.get(key), MutableMapping):
             _overlay(params[key], value)

@@ -17,8 +17,11 @@ class Precision:
         return self.largest > 0
 
     @property
-    def made_from(self) -> Literal["simplified", "calibrated"]:
-        return "calibrated" if self.is_quantized else "simplified"
+    def made_from(self) -> tuple[str, ...]:
+        """Return what params.yaml may say that it is made from."""
+        if not self.is_quantized:
+            return ("simplified",)
+        return ("searched", "calibrated") if self.onnx_type == "INT8" else ("calibrated",)
 
 
 PRECISIONS: dict[str, Precision] = {

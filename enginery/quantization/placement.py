@@ -29,10 +29,10 @@ class Placement:
         self.products = [node for node in nodes if _is_product(node)]
         self._passing = {node for node in nodes if _passes_on(node)}
         self._gated = {node for node in nodes if node.op_type == "Mul" and _reads_activations(node)}
-        arithmetic = [*self.products, *(node for node in nodes if _is_sum(node) or _is_average(node))]
+        self.arithmetic = [node for node in nodes if _is_product(node) or _is_sum(node) or _is_average(node)]
         self._operands = {
             (node, index)
-            for node in arithmetic
+            for node in self.arithmetic
             for index, value in enumerate(node.inputs[: 1 if node.op_type in AVERAGES else 2])
             if _is_activation(value)
         }

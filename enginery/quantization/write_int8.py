@@ -55,8 +55,7 @@ def write_int8(
     for node in writer.placement.products:
         writer.round_weights(node, largest_weight)
     for group in writer.groups:
-        added = any(node.op_type == "Add" for readers in group.values() for node, _ in readers)
-        writer.round_activations(group, grid_of([ranges[name] for name in names_of(group)], added))
+        writer.round_activations(group, grid_of([ranges[name] for name in names_of(group)], is_added(group)))
     return ir.to_proto(writer.model)
 
 
@@ -67,6 +66,10 @@ def tensors_in_int8(model: onnx.ModelProto, kept: Collection[str] = ()) -> list[
 
 def names_of(group: Group) -> list[str]:
     return [value.name or "" for value in group]
+
+
+def is_added(group: Group) -> bool:
+    return any(node.op_type == "Add" for readers in group.values() for node, _ in readers)
 
 
 def dtype_of(value: ir.Value) -> np.dtype[np.generic]:

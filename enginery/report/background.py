@@ -13,6 +13,7 @@ from enginery.engine.tools import Tools
 from enginery.graph.simplify import Simplification
 from enginery.quantization.calibration.provenance import Calibration
 from enginery.quantization.calibration.sketch import Histograms, Sketch
+from enginery.search.records import SEARCH, Search
 
 BULK = 0.999  # the share of magnitudes that counts as the bulk; outliers lie beyond it
 RESHAPES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # these change no value
@@ -39,6 +40,7 @@ class Background:
     tools: Tools
     validation_sha256: str  # of the list of validation samples
     makers: Mapping[str, Maker]
+    searches: Mapping[str, Search]  # by precision
 
     @property
     def drawn_tensors(self) -> list[str]:
@@ -56,7 +58,9 @@ class Background:
         return amax[name] == amax[maker.reads]
 
 
-def gather_background(params: Params, simplified: Path, calibrated: Path, tools: Path, samples: Path) -> Background:
+def gather_background(
+    params: Params, simplified: Path, calibrated: Path, converted: Path, tools: Path, samples: Path
+) -> Background:
     return Background(
         params,
         Simplification.read(simplified / "simplify.json"),
@@ -65,6 +69,7 @@ def gather_background(params: Params, simplified: Path, calibrated: Path, tools:
         Tools.read(tools),
         SampleSet.open(samples).list_sha256,
         makers_of(onnx.load(simplified / "model.onnx").graph),
+        {name: Search.read(found) for name in params.search if (found := converted / name / SEARCH).exists()},
     )
 
 

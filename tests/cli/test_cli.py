@@ -14,7 +14,7 @@ from support.command import ROOT, enginery, on_a_terminal
 
 from enginery.engine.record import EngineRecord
 
-COMMANDS = ("doctor", "inspect", "infer", "compare", "bundle")
+COMMANDS = ("doctor", "inspect", "infer", "compare", "bundle", "keep")
 COLOUR = "\033["
 
 
@@ -25,7 +25,7 @@ def test_without_arguments_it_prints_the_help():
     listed = re.findall(r"(?m)^    (\w+) ", done.stdout)
     assert tuple(listed) == COMMANDS, "the usual order"
     shown = re.findall(r"(?m)^  (?:enginery|dvc) (\w+)", done.stdout)
-    assert shown == ["doctor", "repro", "inspect", "infer", "compare", "bundle"]
+    assert shown == ["doctor", "repro", "inspect", "infer", "compare", "bundle", "keep"]
     assert [line.split()[0] for line in done.stdout.split("exit codes:\n")[1].splitlines()] == [*"012345", "130"]
 
 

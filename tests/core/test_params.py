@@ -23,7 +23,7 @@ def error_of(path):
 def test_the_repositorys_own_parameters_load():
     params = Params.read(ROOT / "params.yaml")
     assert list(params.precisions) == ["fp32", "fp16", "bf16", "int8"]
-    assert params.precisions["int8"].made_from == "calibrated"
+    assert params.precisions["int8"].made_from == "searched"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,9 @@ def test_the_repositorys_own_parameters_load():
         ({"precisions.in8": {}}, "precisions.in8: unknown precision; known here: fp32, fp16, bf16, int8, fp8"),
         ({"precisions.tf32": {}}, "precisions.tf32: unknown precision; known here: fp32, fp16, bf16, int8, fp8"),
         ({"precisions": {}}, "precisions is empty"),
-        ({"precisions.int8.from": "simplified"}, "precisions.int8.from: int8 is made from 'calibrated'"),
+        ({"precisions.int8.from": "simplified"}, "precisions.int8.from: int8 is made from 'searched' or 'calibrated'"),
+        ({"precisions.int8.from": "calibrated"}, "search.int8: set precisions.int8.from to searched, or remove it"),
+        ({"search.int8": REMOVED}, "search.int8 is missing, and precisions.int8.from is searched"),
         ({"precisions.fp16.from": "calibrated"}, "precisions.fp16.from: fp16 is made from 'simplified'"),
         (
             {"precisions.int8.must_pay": {"over": "fp8", "times": 1.1}},
@@ -86,7 +88,10 @@ def test_the_repositorys_own_parameters_load():
             {"precisions.int8.must_pay": {"over": "int8", "times": 1.1}},
             "precisions.int8.must_pay.over: int8 is not another precision that is made",
         ),
-        ({"precisions.int8.from": "exported"}, "precisions.int8.from: input should be 'simplified' or 'calibrated'"),
+        (
+            {"precisions.int8.from": "exported"},
+            "precisions.int8.from: input should be 'simplified', 'calibrated' or 'searched'",
+        ),
         # Options of the runtimes.
         (
             {"precisions.fp16.keep.rest": "auto"},

@@ -76,7 +76,7 @@ OPEN_ENGINES = {"build", "validate", "benchmark", "trace", "machine"}
         ("enginery/report/page/page.html", add("<p>more</p>"), {"report"}),
         ("enginery/quantization/calibration/thresholds.py", CODE, {"calibrate"}),
         ("enginery/quantization/calibration/sketch.py", CODE, {"calibrate", "report"}),
-        ("enginery/quantization/quantize.py", CODE, {"convert"}),
+        ("enginery/quantization/quantize.py", CODE, {"search", "convert"}),
         ("enginery/core/params/weights.py", CODE, {"weights", "machine", "report"}),
         ("enginery/core/params/benchmark.py", CODE, {"benchmark", "trace", "machine", "report"}),
         ("enginery/engine/runtimes/openvino.py", CODE, OPEN_ENGINES),

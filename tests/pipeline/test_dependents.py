@@ -16,8 +16,11 @@ def each(*stages):
 
 
 ENDS = {"report", "gate"}
-AFTER_CALIBRATION = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "trace@int8"} | ENDS
-AFTER_EXPORT = {"simplify", "calibrate"} | each("convert", "build", "validate", "benchmark", "trace") | ENDS
+AFTER_SEARCH = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "trace@int8"} | ENDS
+AFTER_CALIBRATION = {"search@int8"} | AFTER_SEARCH
+AFTER_EXPORT = (
+    {"simplify", "calibrate", "search@int8"} | each("convert", "build", "validate", "benchmark", "trace") | ENDS
+)
 AFTER_WEIGHTS = {"reference", "export"} | AFTER_EXPORT
 RACES = each("validate", "benchmark", "trace")
 DEPENDENTS = {
@@ -29,6 +32,8 @@ DEPENDENTS = {
     "export.opset": {"export"} | AFTER_EXPORT,
     "calibration.bins": {"calibrate"} | AFTER_CALIBRATION,
     "precisions.int8.keep.nodes": AFTER_CALIBRATION,
+    "precisions.int8.thresholds.cosine": AFTER_CALIBRATION,
+    "search.int8.seconds": AFTER_CALIBRATION,
     "precisions.bf16.thresholds.cosine": {"validate@bf16"} | ENDS,
     "build.profile.batch.opt": each("build") | RACES | ENDS,
     "build.profile.batch.max": AFTER_WEIGHTS,
@@ -40,7 +45,7 @@ DEPENDENTS = {
     # What `machine` writes.
     "artifacts/machine.json": RACES | ENDS,
     "artifacts/target.json": each("build") | RACES | ENDS,
-    "artifacts/dialect.json": each("convert", "build") | RACES | ENDS,
+    "artifacts/dialect.json": {"search@int8"} | each("convert", "build") | RACES | ENDS,
     "artifacts/tools.json": {"samples", "weights"} | AFTER_WEIGHTS,
     "artifacts/code/weights.json": {"weights"} | AFTER_WEIGHTS,
     "artifacts/code/trace.json": each("trace") | ENDS,

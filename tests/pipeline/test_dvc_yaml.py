@@ -14,7 +14,7 @@ from enginery.core.params.all import Section  # and with it every section
 
 LONGEST = 200  # lines
 VERSIONS = "artifacts/tools.json"  # of the libraries that shape graphs: watched, but no stage needs to read it
-UNWATCHED = {("convert", "artifacts/samples/calibration")}  # dvc.yaml says why
+UNWATCHED = {("convert", "artifacts/samples/calibration"), ("convert", "artifacts/calibrated")}  # dvc.yaml says why
 # A stage that reads a section may use a part of it.
 BATCH_ENDS = {"build.profile.batch.min", "build.profile.batch.max"}  # not the size that engines are tuned for
 USED_PARTS = {
@@ -56,7 +56,7 @@ def expand():
     stages = {}
     for name, written in planned_stages().items():
         body = written.get("do", written)
-        items = [("int8", "calibrated"), ("fp16", "simplified")] if "foreach" in written else [(None, None)]
+        items = [("int8", "searched"), ("fp16", "simplified")] if "foreach" in written else [(None, None)]
         for key, made_from in items:
 
             def fill(text, key=key, made_from=made_from):
@@ -168,7 +168,7 @@ def section_read(node):
         case ast.Call(ast.Attribute(ast.Name(name), "read")) if name in SECTIONS:
             return SECTIONS[name], SECTIONS[name].place or ALL
         case ast.Call(ast.Attribute(ast.Name(name), "read_for")) if name in SECTIONS:
-            return SECTIONS[name], "precisions.${key}"
+            return SECTIONS[name], "search.${key}" if name == "SearchParams" else "precisions.${key}"
         case ast.Call(ast.Attribute(ast.Name(name), "read_at"), [ast.Constant(place)]) if name in SECTIONS:
             return SECTIONS[name], place
     return None
@@ -239,6 +239,7 @@ def test_parameters_are_read_by_stages_and_commands_only():
         "enginery/bundle/write.py",
         "enginery/cli/commands/compare.py",
         "enginery/cli/doctor/machine.py",
+        "enginery/cli/keep.py",
         "enginery/cli/recipes.py",
         "enginery/core/params/__main__.py",
         "enginery/regression/nightly/__main__.py",

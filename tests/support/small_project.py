@@ -8,6 +8,7 @@ from ruamel.yaml import YAML
 
 from enginery.accuracy.records import Validation
 from enginery.cli.recipes import apply_recipe
+from enginery.core.params.all import Params
 from enginery.engine.record import EngineRecord
 from enginery.regression.verdict import Verdict
 from support.checkout import checkout
@@ -31,7 +32,8 @@ def small_project(folder, monkeypatch, precision):
     monkeypatch.syspath_prepend(root)
     yaml = YAML()
     params = yaml.load(root / "params.yaml")
-    params["precisions"] = {precision: params["precisions"][precision]}
+    for section in ("precisions", "search"):
+        params[section] = {name: each for name, each in params[section].items() if name == precision}
     params["precisions"][precision]["thresholds"] |= {"top1_agreement": 0, "accuracy_drop": 1}
     yaml.dump(params, root / "params.yaml")
     return root
@@ -64,7 +66,8 @@ def run_stages(monkeypatch, *stages, only=PRECISION):
 
 
 def run_pipeline(monkeypatch, only=PRECISION):
-    run_stages(monkeypatch, *STAGES, *PER_PRECISION, "report", "gate", only=only)
+    searches = ["search"] if only in Params.read().search else []
+    run_stages(monkeypatch, *STAGES, *searches, *PER_PRECISION, "report", "gate", only=only)
     assert Path("reports/report.html").stat().st_size > 10_000
     assert Verdict.read(Path("reports/verdict.json")).failures == {only: ()}
     record = EngineRecord.read(Path(f"artifacts/engines/{only}/engine.json"))

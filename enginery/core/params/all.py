@@ -12,6 +12,7 @@ from enginery.core.params.inference import InferenceParams
 from enginery.core.params.model import ModelParams
 from enginery.core.params.precisions import PrecisionParams
 from enginery.core.params.samples import SamplesParams
+from enginery.core.params.search import SearchParams
 from enginery.core.params.section import Section
 from enginery.core.params.validation import ValidationParams
 from enginery.core.params.weights import WeightsParams
@@ -26,6 +27,7 @@ class Params(Section):
     weights: WeightsParams
     export: ExportParams
     calibration: CalibrationParams
+    search: dict[PrecisionName, SearchParams]
     precisions: dict[PrecisionName, PrecisionParams] = Field(min_length=1)
     build: BuildParams
     inference: InferenceParams
@@ -35,8 +37,9 @@ class Params(Section):
     @model_validator(mode="after")
     def _precisions_are_possible(self) -> Self:
         for name, precision in self.precisions.items():
-            if precision.made_from != (needed := PRECISIONS[name].made_from):
-                raise ValueError(f"precisions.{name}.from: {name} is made from '{needed}', not '{precision.made_from}'")
+            if precision.made_from not in (possible := PRECISIONS[name].made_from):
+                needed = " or ".join(f"'{each}'" for each in possible)
+                raise ValueError(f"precisions.{name}.from: {name} is made from {needed}, not '{precision.made_from}'")
             over = precision.must_pay and precision.must_pay.over
             if over and (over == name or over not in self.precisions):
                 raise ValueError(f"precisions.{name}.must_pay.over: {over} is not another precision that is made")
@@ -46,6 +49,15 @@ class Params(Section):
                 raise ValueError(
                     f"precisions.{name}.keep.rest: only {' and '.join(QUANTIZED)} have a choice; {name} keeps fp32"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _searches_are_used(self) -> Self:
+        searched = {name for name, precision in self.precisions.items() if precision.is_searched}
+        for name in sorted(searched ^ self.search.keys()):
+            if name in searched:
+                raise ValueError(f"search.{name} is missing, and precisions.{name}.from is searched")
+            raise ValueError(f"search.{name}: set precisions.{name}.from to searched, or remove it from search")
         return self
 
     @model_validator(mode="after")

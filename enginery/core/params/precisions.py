@@ -43,10 +43,15 @@ class MustPay(Section):
 
 
 class PrecisionParams(Section):
-    made_from: Literal["simplified", "calibrated"] = Field(alias="from")
+    made_from: Literal["simplified", "calibrated", "searched"] = Field(alias="from")
     keep: Keep
     thresholds: Thresholds
     must_pay: MustPay | None = None
+
+    @property
+    def is_searched(self) -> bool:
+        """Tell whether a search says what is not quantized."""
+        return self.made_from == "searched"
 
     @classmethod
     def read_for(cls, precision: str) -> Self:

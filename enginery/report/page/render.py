@@ -23,6 +23,7 @@ from enginery.report.notes import noise_by_batch, noisy_as_quoted, notes_on
 from enginery.report.page import causes, pictures
 from enginery.report.page.listing import facts, latencies, of_frame, overview, throughputs
 from enginery.report.page.nights import draw_trends
+from enginery.report.page.searches import describe_search, search_pictures
 from enginery.report.verdict import MEASURE_AGAIN, doubts, is_certain, recommend, why
 from enginery.report.wording import device, percent
 from enginery.speed.records import baseline_title
@@ -140,6 +141,7 @@ def _explained(findings: Findings, background: Background) -> dict[str, Any]:
         "histograms": histograms,
         "method_costs": ", ".join(f"{cost:.2%} by {method}" for method, cost in background.calibration.costs.items()),
         "methods_chosen": ", ".join(f"{method} for {count}" for method, count in chosen.most_common()),
+        "searches": [(describe_search(each), search_pictures(each)) for each in background.searches.values()],
         "reshaped": len(background.histograms.tensors) - len(background.drawn_tensors),
         "first_histograms": FIRST_HISTOGRAMS,
         "operators": causes.operator_picture(background),

@@ -1,0 +1,63 @@
+"""Pictures of a search: what each layer loses, and the sets of layers that were tried."""
+
+from markupsafe import Markup
+
+from enginery.report.page.rows import Row, bar, draw_rows
+from enginery.report.page.scales import from_zero, short
+from enginery.report.page.svg import Figure
+from enginery.search.in_words import in_words
+from enginery.search.records import Search
+
+MOST_LAYERS = 40  # those that lose most, in the order of the graph
+
+
+def describe_search(found: Search) -> str:
+    words = in_words(found)
+    return f"{words[0].upper()}{words[1:]}, on {found.samples[1]} calibration samples."
+
+
+def search_pictures(found: Search) -> list[Figure]:
+    """Draw the losses of layers and the path of the search; nothing if int8 needed no search."""
+    if len(found.path) < 2:
+        return []
+    return [
+        Figure("What int8 costs each layer alone, in the order of the graph", _losses(found)),
+        Figure("The sets of layers that were tried, the fewest first", _path(found)),
+    ]
+
+
+def _losses(found: Search) -> Markup:
+    measured = [layer for layer in found.layers if layer.loss is not None]
+    worst = {layer.name for layer in sorted(measured, key=lambda each: -(each.loss or 0))[:MOST_LAYERS]}
+    rows = [
+        Row(
+            layer.name,
+            (bar(100 * (layer.loss or 0), "strong" if layer.name in found.spared else "faint", layer.op_type),),
+            f"{layer.loss:.2%}, {layer.work:.1%} of the work",
+            "strong" if layer.name in found.spared else "plain",
+        )
+        for layer in measured
+        if layer.name in worst
+    ]
+    scale = from_zero(100 * (layer.loss or 0) for layer in measured)
+    title = f"What {found.precision} costs each layer alone"
+    return draw_rows("search-losses", title, rows, scale, "relative error of the outputs, %; spared layers in colour")
+
+
+def _path(found: Search) -> Markup:
+    steps = sorted(found.path, key=lambda step: step.spared)
+    answer = len(found.spared)
+    rows = [
+        Row(
+            f"{step.spared} layers, {step.work:.0%} of the work",
+            (bar(100 * min(step.used, 2), "strong" if step.spared == answer else "faint"),),
+            f"{short(100 * step.used)}%",
+            "strong" if step.spared == answer else "plain",
+        )
+        for step in steps
+    ]
+    title = f"What is lost with the layers in floating point that {found.precision} loses most by"
+    scale = from_zero([200.0 if any(step.used > 1 for step in steps) else 100.0])
+    return draw_rows(
+        "search-path", title, rows, scale, "% of what the thresholds allow; up to 200 are drawn", beside=100
+    )

@@ -1,0 +1,47 @@
+"""`enginery keep` writes what a search found into params.yaml, and keeps its comments."""
+
+import shutil
+
+import pytest
+from support.paths import ROOT
+
+from enginery.cli.keep import SEARCHED, freeze_search
+from enginery.core.errors import EngineryError
+from enginery.core.params.all import Params
+from enginery.search.records import Layer, Search, Step
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
+    monkeypatch.chdir(tmp_path)
+    step = Step(spared=2, work=0.2, cosine=1, relative_error=0, top1_agreement=None, accuracy_drop=None, used=0.5)
+    names = ("conv", "blocks.1/add", "head")
+    layers = tuple(Layer(name=name, op_type="Conv", work=0.1, loss=0.1) for name in names)
+    found = Search(
+        precision="int8", calibration="", model="", layers=layers, samples=(8, 16), path=(step,), spared=names[:2]
+    )
+    SEARCHED.mkdir(parents=True)
+    found.write(SEARCHED / "int8.json")
+
+
+def test_what_was_found_is_kept_and_nothing_is_searched(project, tmp_path):
+    before = (tmp_path / "params.yaml").read_text()
+    assert "keeps 2 layers of int8" in freeze_search("int8")
+    params, after = Params.read(), (tmp_path / "params.yaml").read_text()
+    assert params.search == {}
+    assert params.precisions["int8"].made_from == "calibrated"
+    assert params.precisions["int8"].keep.nodes == ("conv", r"blocks\.1/add")
+    assert before.count("#") - after.count("#") <= 1, "the comment on search.int8.seconds goes with it"
+    with pytest.raises(EngineryError, match=r"params\.yaml searches nothing for 'int8': search has no precision"):
+        freeze_search("int8")
+
+
+def test_without_a_search_nothing_is_kept(project, tmp_path):
+    before = (tmp_path / "params.yaml").read_text()
+    with pytest.raises(EngineryError, match="searches nothing for 'fp16': search has int8"):
+        freeze_search("fp16")
+    (SEARCHED / "int8.json").unlink()
+    with pytest.raises(EngineryError, match=r"int8\.json is missing: run `dvc repro`"):
+        freeze_search("int8")
+    assert (tmp_path / "params.yaml").read_text() == before

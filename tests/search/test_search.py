@@ -1,0 +1,135 @@
+"""Which layers are spared, on made-up losses: their squares add up, as those of a real network nearly do."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.precisions import Thresholds
+from enginery.search import journal as journal_module
+from enginery.search.in_words import in_words
+from enginery.search.journal import Journal
+from enginery.search.records import Layer, Search, Step
+from enginery.search.search import AIM, find_spared, in_order_of_worth
+
+LOSSES = {"a": 0.02, "b": 0.2, "c": 0.03, "d": 0.1, "e": 0.01}
+WORK = {"a": 0.1, "b": 0.1, "c": 0.5, "d": 0.1, "e": 0.2}
+
+
+class MadeUp:
+    """A trial whose thresholds allow a relative error of `allowed`."""
+
+    def __init__(self, allowed=0.15, dies_at=None):
+        self.limits = Thresholds(cosine=0.9, relative_error=allowed, top1_agreement=0.9, accuracy_drop=0.1)
+        self.asked, self.dies_at = [], dies_at
+
+    def loss_alone(self, layer):
+        if layer == self.dies_at:
+            raise KeyboardInterrupt
+        self.asked.append(layer)
+        return LOSSES[layer]
+
+    def check(self, spared, work):
+        self.asked.append(tuple(spared))
+        error = math.hypot(*(loss for name, loss in LOSSES.items() if name not in spared))
+        return Step(
+            spared=len(spared),
+            work=work,
+            cosine=1,
+            relative_error=error,
+            top1_agreement=None,
+            accuracy_drop=None,
+            used=error / self.limits.relative_error,
+        )
+
+
+@pytest.fixture
+def journal(tmp_path):
+    return Journal(tmp_path / "journal.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "spared"),
+    [(1.0, ()), (0.15, ("b",)), (0.06, ("b", "d")), (0.03, ("b", "d", "a", "c")), (0.001, ("b", "d", "a", "c", "e"))],
+)
+def test_the_fewest_layers_are_spared_that_keep_the_thresholds(journal, allowed, spared):
+    answer = find_spared(MadeUp(allowed), WORK, journal, seconds=60)
+    assert answer.spared == spared
+    assert answer.path[0].spared == 0
+    chosen = next(step for step in answer.path if step.spared == len(spared))
+    assert chosen.used <= AIM
+    assert all(step.used > AIM for step in answer.path if step.spared < len(spared))
+
+
+def test_a_model_that_needs_nothing_is_measured_no_further(journal):
+    trial = MadeUp(allowed=1.0)
+    assert find_spared(trial, WORK, journal, seconds=60).losses == {}
+    assert trial.asked == [()]
+
+
+def test_layers_are_worth_more_the_more_they_lose_for_their_work():
+    assert in_order_of_worth({"small": 0.1, "large": 0.12}, {"small": 0.1, "large": 0.9}) == ["small", "large"]
+    assert in_order_of_worth({"small": 0.1, "large": 0.9}, {"small": 0.1, "large": 0.9}) == ["large", "small"]
+
+
+def test_a_search_that_was_killed_goes_on_and_finds_the_same(tmp_path):
+    path, whole = tmp_path / "journal.jsonl", MadeUp()
+    wanted = find_spared(whole, WORK, Journal(tmp_path / "another.jsonl"), seconds=60)
+    with pytest.raises(KeyboardInterrupt):
+        find_spared(MadeUp(dies_at="d"), WORK, Journal(path), seconds=60)
+    path.write_text(path.read_text() + '["half a li')
+    rest = MadeUp()
+    assert find_spared(rest, WORK, Journal(path), seconds=60) == wanted
+    assert rest.asked[:2] == ["d", "e"]
+    assert len(rest.asked) < len(whole.asked)
+    assert find_spared(MadeUp(dies_at="a"), WORK, Journal(path), seconds=60) == wanted
+
+
+def test_other_ranges_have_another_journal(monkeypatch, tmp_path):
+    monkeypatch.setattr(journal_module, "user_cache_path", lambda _: tmp_path)
+    Journal.about("ranges", 1).answer("question", lambda: 1)
+    assert Journal.about("ranges", 1).answer("question", lambda: 2) == 1
+    assert Journal.about("ranges", 2).answer("question", lambda: 2) == 2
+
+
+def test_what_there_is_no_time_for_is_not_measured(journal, monkeypatch):
+    with pytest.raises(EngineryError, match="1e-09 seconds do not suffice to measure one layer"):
+        find_spared(MadeUp(), WORK, journal, seconds=1e-9)
+    seconds = iter((0, 1, 2, 3, 4, 5))
+    monkeypatch.setattr("enginery.search.search.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    answer = find_spared(MadeUp(), WORK, journal, seconds=3)
+    assert answer.losses.keys() == {"a", "b"}
+    assert answer.spared == ("b",)
+
+
+@pytest.mark.parametrize(
+    ("path", "spared", "said"),
+    [
+        ([(0, 0.4)], "", "all 5 layers may be in int8, which takes 40% of what the thresholds allow"),
+        (
+            [(0, 1.4), (5, 0.1), (2, 0.7)],
+            "ab",
+            "2 of 5 layers stay in floating point, 40% of the work, which takes 70% ",
+        ),
+        ([(0, 1.4), (5, 1.2)], "", "no set of layers keeps the thresholds; the closest leaves 5 layers"),
+    ],
+)
+def test_the_answer_is_a_sentence(path, spared, said):
+    steps = tuple(
+        Step(
+            spared=count,
+            work=count / 5,
+            cosine=1,
+            relative_error=used,
+            top1_agreement=None,
+            accuracy_drop=None,
+            used=used,
+        )
+        for count, used in path
+    )
+    layers = tuple(Layer(name=name, op_type="Conv", work=0.2, loss=0.1) for name in LOSSES)
+    found = Search(
+        precision="int8", calibration="", model=None, layers=layers, samples=(8, 16), path=steps, spared=tuple(spared)
+    )
+    assert said in in_words(found)

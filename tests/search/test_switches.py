@@ -1,0 +1,32 @@
+"""A graph whose layers are switched to floating point computes what a graph does that is written so."""
+
+import numpy as np
+import pytest
+
+from enginery.graph.as_written import open_as_written, run_graph
+from enginery.graph.onnx_file import load_graph
+from enginery.quantization.calibration.measure import measure
+from enginery.quantization.write_int8 import Range, write_int8
+from enginery.search.switches import SwitchedGraph
+
+LAYERS = ["conv1", "conv2", "pool", "classifier"]
+
+
+@pytest.fixture(scope="module")
+def feeds():
+    return {"input": np.random.default_rng(5).uniform(-1, 1, (16, 3, 8, 8)).astype(np.float32)}
+
+
+@pytest.mark.parametrize("kept", [[], ["conv1"]], ids=["all", "one is kept"])
+@pytest.mark.parametrize("largest", [127, 64])
+def test_what_is_switched_computes_what_is_written(tiny_onnx, feeds, largest, kept):
+    graph = load_graph(tiny_onnx)
+    ranges = {name: Range(each.lowest, each.amax) for name, each in measure(graph, [feeds], bins=2048).items()}
+    switched = SwitchedGraph(graph, ranges, kept, largest)
+    assert switched.layers == [name for name in LAYERS if name not in kept]
+    for spared in ([], ["conv2"], ["classifier", "pool"], LAYERS):
+        written = write_int8(graph, ranges, [*kept, *spared], largest)
+        wanted = run_graph(open_as_written(written), feeds)["logits"]
+        np.testing.assert_allclose(switched.run(feeds, spared)["logits"], wanted, atol=1e-5, err_msg=str(spared))
+    exact = run_graph(open_as_written(graph), feeds)["logits"]
+    assert np.abs(switched.run(feeds)["logits"] - exact).max() > 1e-3 > np.abs(wanted - exact).max()
