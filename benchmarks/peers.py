@@ -12,7 +12,6 @@ are those of the whole answers over the validation set, relative to PyTorch's.
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -60,6 +59,7 @@ def run_model(name: str, row_file: Path, epochs: int | None) -> None:
     write_params(name, epochs)
     zoo.prepare(lambda _, call: call())
 
+    from enginery.core.cores import usable_cores
     from enginery.core.params.inference import InferenceParams
     from enginery.data.sample_set import SampleSet
     from enginery.engine.engine import open_engine
@@ -85,7 +85,7 @@ def run_model(name: str, row_file: Path, epochs: int | None) -> None:
     validation = SampleSet.open(zoo.made_at("samples/validation"))
     row = {
         "model": name,
-        "where": f"{here.device_name}, {os.cpu_count()} cores",
+        "where": f"{here.device_name}, {usable_cores()} cores",
         "runtime": f"{here.runtime} {here.runtime_version}",
         "answers": dict(answers(runs, validation)),
         "milliseconds": race_all(contenders, validation),

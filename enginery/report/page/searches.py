@@ -3,7 +3,7 @@
 from markupsafe import Markup
 
 from enginery.report.page.rows import Row, bar, draw_rows
-from enginery.report.page.scales import from_zero, short
+from enginery.report.page.scales import from_zero
 from enginery.report.page.svg import Figure
 from enginery.search.in_words import in_words
 from enginery.search.records import Search
@@ -21,8 +21,8 @@ def search_pictures(found: Search) -> list[Figure]:
     if len(found.path) < 2:
         return []
     return [
-        Figure("What int8 costs each layer alone, in the order of the graph", _losses(found)),
         Figure("The sets of layers that were tried, the fewest first", _path(found)),
+        Figure(f"What {found.precision} costs each layer alone, in the order of the graph", _losses(found)),
     ]
 
 
@@ -51,7 +51,7 @@ def _path(found: Search) -> Markup:
         Row(
             f"{step.spared} layers, {step.work:.0%} of the work",
             (bar(100 * min(step.used, 2), "strong" if step.spared == answer else "faint"),),
-            f"{short(100 * step.used)}%",
+            f"{step.used:.0%}",
             "strong" if step.spared == answer else "plain",
         )
         for step in steps
