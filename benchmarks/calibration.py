@@ -70,7 +70,7 @@ def export(name: str, size: int, path: Path) -> None:
     model = make_model(ModelParams(source=name, arguments={}), classes=1000)
     profile = Profile(batch=Range(min=1, opt=2, max=64))
     example = {"input": np.zeros((2, 3, size, size), np.float32)}
-    exported = export_model(model, example, {0: BATCH}, profile, OPSET)
+    exported = export_model(model, example, {"input": {0: BATCH}}, profile, OPSET)
     save_graph(fold_constants(simplify_graph(exported)), path)
 
 

@@ -7,12 +7,14 @@ from enginery.core.files import new_folder
 from enginery.core.params.precisions import PrecisionParams
 from enginery.core.precisions import PRECISIONS
 from enginery.data.sample_set import SampleSet
+from enginery.graph.files import copy_graph
 from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
 from enginery.quantization.calibration.provenance import Calibration, require_match
 from enginery.quantization.cast import cast
 from enginery.quantization.conversion import Conversion, require_kept_exist
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import quantize_in_dialect, rest_of, rewritten
+from enginery.quantization.modelopt import named_sizes
 from enginery.search.records import SEARCH, spared_layers
 
 
@@ -30,13 +32,14 @@ def convert(
     source, samples = simplified / "model.onnx", SampleSet.open(calibration)
     graph = load_graph(source)
     require_kept_exist(keep, graph)
+    sizes = named_sizes(graph, samples.cycled(1))
     with new_folder(converted) as unfinished:
         target = unfinished / "model.onnx"
         if (graph_for_compiler := rewritten(graph, wanted, precision)) is not None:
             graph = graph_for_compiler
             save_graph(graph, target)
         else:
-            shutil.copyfile(source, target)
+            copy_graph(source, unfinished)
         if PRECISIONS[precision].is_quantized:
             ranges = Calibration.read(calibrated / "calibration.json")
             require_match(ranges, calibrated / "calibration.cache", source, samples)
@@ -45,12 +48,12 @@ def convert(
                 found = made_from / f"{precision}.json"
                 spared = spared_layers(found, ranges)
                 shutil.copyfile(found, unfinished / SEARCH)  # for the report
-            graph, high = quantize_in_dialect(precision, target, ranges, samples.sizes, wanted, keep, spared)
+            graph, high = quantize_in_dialect(precision, target, ranges, sizes, wanted, keep, spared)
             for name, why in high.items():
                 print(f"{precision}: {name} stays in {rest_of(keep, wanted)}: {why}")
             save_graph(graph, target)
         elif precision != "fp32":
-            graph = cast(target, precision, keep, samples.sizes)
+            graph = cast(target, precision, keep, sizes)
             save_graph(graph, target)
         record = Conversion(precision=precision, opset=opset_of(graph), nodes=count_nodes(graph))
         record.write(unfinished / "convert.json")

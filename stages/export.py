@@ -6,7 +6,7 @@ from enginery.core.files import new_folder
 from enginery.core.params.build import Profile
 from enginery.core.params.export import ExportParams
 from enginery.core.params.model import ModelParams
-from enginery.data.sample_set import SampleSet, checked_feeds
+from enginery.data.sample_set import SampleSet, checked_feeds, varying_axes
 from enginery.graph.as_written import run_graph
 from enginery.graph.check import check_at_each_size
 from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
@@ -26,7 +26,7 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
     checked = checked_feeds(samples, profile)
     example = samples.cycled(profile.batch.nearest(2))
     given = weights / GIVEN_GRAPH
-    varying = {number: axis for number, axis in samples.axes.items() if axis in profile.ranges}
+    varying = varying_axes(samples, profile)
     adopted = adopt_graph(load_graph(given), example, varying, name) if given.exists() else None
     if adopted:  # this says what does not fit the profile, where running the graph would only fail
         interface_of(adopted, profile, name)
@@ -37,10 +37,11 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
     for size in sorted({profile.batch.min, profile.batch.max}):
         require_runs(source_model, samples.cycled(size), samples.classes, scores)
     require_steady(source_model, checked, wanted)
-    graph = adopted or export_model(load_model(weights), example, samples.axes, profile, ExportParams.read().opset)
+    graph = adopted or export_model(load_model(weights), example, varying, profile, ExportParams.read().opset)
     with new_folder(exported) as unfinished:
         path = unfinished / "model.onnx"
         save_graph(graph, path)
+        graph = load_graph(path)  # whose weights are no longer in memory if they are large
         interface_of(graph, profile, f"the exported graph of {name}")
         session = open_exported(path, name)
         got = [run_graph(session, feeds) for feeds in checked]

@@ -10,13 +10,15 @@ from enginery.core.params.model import ModelParams
 from enginery.core.params.precisions import PrecisionParams
 from enginery.core.params.search import SearchParams
 from enginery.data.feeds import Run
-from enginery.data.sample_set import SampleSet
+from enginery.data.sample_set import MANIFEST, SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
+from enginery.graph.files import graph_sha256
 from enginery.graph.onnx_file import load_graph
 from enginery.quantization.calibration.provenance import Calibration, require_match, require_tensors
 from enginery.quantization.conversion import kept_nodes, require_kept_exist
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import is_written_here, quantize_in_dialect, rewritten, value_ranges
+from enginery.quantization.modelopt import named_sizes
 from enginery.quantization.structure import nodes_beyond_int8
 from enginery.quantization.write_int8 import tensors_in_int8
 from enginery.search.in_words import in_words
@@ -40,6 +42,7 @@ def search(
     if not len(samples):
         raise EngineryError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
     plain = load_graph(source)
+    sizes = named_sizes(plain, samples.cycled(1))
     require_kept_exist(keep, plain)
     graph = rewritten(plain, wanted, precision) or plain
     kept = {*nodes_beyond_int8(graph, ranges.amax), *kept_nodes(keep, graph)}
@@ -47,18 +50,16 @@ def search(
     switched = SwitchedGraph(graph, value_ranges(ranges), kept, wanted.largest_weight)
 
     def as_converted(spared: Collection[str]) -> Run:
-        made, _ = quantize_in_dialect(precision, source, ranges, samples.sizes, wanted, keep, spared)
+        made, _ = quantize_in_dialect(precision, source, ranges, sizes, wanted, keep, spared)
         return partial(run_graph, open_as_written(made))
 
     run = switched.run_with if is_written_here(precision, keep, wanted) else as_converted
-    trial = Trial(graph, switched, run, samples, ModelParams.read().scores, limits)
-    origin = [
-        wanted.model_dump(),
-        keep.model_dump(),
-        *map(sha256, (source, calibration / "manifest.json", code)),
-    ]
-    work = shares_of_work(graph, switched.layers, samples.sizes)
-    answer = find_spared(trial, work, Journal.about(ranges.cache_sha256, *origin), seconds)
+    scores = ModelParams.read().scores
+    trial = Trial(graph, switched, run, samples, scores, limits)
+    files = graph_sha256(source), ranges.cache_sha256, sha256(calibration / MANIFEST), sha256(code)
+    journal = Journal.about(*files, wanted.model_dump(), keep.model_dump(), scores)
+    work = shares_of_work(graph, switched.layers, sizes)
+    answer = find_spared(trial, work, journal, seconds)
     operators = {node.name: node.op_type for node in graph.graph.node}
     record = Search(
         precision=precision,

@@ -1,16 +1,17 @@
 """Get the model with its weights: train it, or take torchvision's weights, the user's checkpoint or an ONNX file."""
 
+import math
 from contextlib import nullcontext
 from pathlib import Path
 
-import onnx
 import torch
 
-from enginery.core.files import new_folder, sha256
+from enginery.core.files import new_folder
 from enginery.core.params.model import ModelParams
 from enginery.core.params.weights import WeightsParams
 from enginery.core.user_files import user_model
 from enginery.data.sample_set import SampleSet
+from enginery.graph.files import graph_sha256
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.model.checkpoint import WEIGHTS, WEIGHTS_RECORD
 from enginery.model.records import Weights
@@ -26,9 +27,9 @@ def weights(data: Path, models: Path, training: Path, weights: Path) -> None:
         if params.is_onnx:
             file = unfinished / GIVEN_GRAPH
             graph = load_graph(user_model(params.source, models))
-            save_graph(graph, file)  # it now contains weights that were in files beside it
+            save_graph(graph, file)  # with the weights that were in several files
             classes = samples.classes or None
-            parameters = sum(len(onnx.numpy_helper.to_array(tensor).ravel()) for tensor in graph.graph.initializer)
+            parameters = sum(math.prod(tensor.dims) for tensor in graph.graph.initializer)
         else:
             file = unfinished / WEIGHTS
             with warn_of_unwatched_code(params.source) if params.is_factory else nullcontext():
@@ -36,7 +37,11 @@ def weights(data: Path, models: Path, training: Path, weights: Path) -> None:
             torch.save(model.state_dict(), file)
             parameters = sum(parameter.numel() for parameter in model.parameters())
         record = Weights(
-            model=params.source, arguments=params.arguments, source=source.source, classes=classes, sha256=sha256(file)
+            model=params.source,
+            arguments=params.arguments,
+            source=source.source,
+            classes=classes,
+            sha256=graph_sha256(file),
         )
         record.write(unfinished / WEIGHTS_RECORD)
     print(f"{record.model}: {parameters:,} parameters, weights from {record.source}")

@@ -14,7 +14,7 @@ from enginery.core.params.build import ENDS, Range
 from enginery.core.params.precisions import Thresholds
 from enginery.core.progress import progress
 from enginery.data.feeds import Outputs, Run, resized, scores_among
-from enginery.data.sample_set import SampleSet, run_all
+from enginery.data.sample_set import SampleSet, run_all, varying_axes
 from enginery.engine.engine import Engine
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.bf16_twin import float32_twin, uses_bf16
@@ -35,7 +35,7 @@ def validate_engine(
     precision, sizes, named = engine.record.precision, engine.record.profile.batch, engine.record.scores
     scores = scores_among({name: values.shape for name, values in reference.items()}, samples.classes, named)
     model, whole = load_graph(onnx), sizes.min > 1
-    as_written = partial(run_graph, open_as_written(float32_twin(model) if uses_bf16(model) else model))
+    as_written = partial(run_graph, open_as_written(float32_twin(model) if uses_bf16(model) else onnx))
     graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph")
     compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine")
     accuracies = [accuracy_of(outputs, samples.labels, scores) for outputs in (reference, graph, compiled)]
@@ -99,11 +99,11 @@ def check_spot(
 
 
 def check_sizes(engine: Engine, as_written: Run, samples: SampleSet) -> tuple[Resized, ...]:
-    """Compare the engine with its graph at the smallest and the largest image size of its profile. PyTorch is not
+    """Compare the engine with its graph at the smallest and the largest sizes of its profile. PyTorch is not
     needed: the export compared the graph with PyTorch at these sizes."""
     checks, profile = [], engine.record.profile
     for bound in ENDS if profile.resizes else ():
-        feeds = resized(samples.cycled(profile.batch.opt), samples.axes, profile.at(bound))
+        feeds = resized(samples.cycled(profile.batch.opt), varying_axes(samples, profile), profile.at(bound))
         sizes = {axis: size for axis, size in profile.at(bound).items() if axis != "batch"}
         checks.append(Resized(sizes=sizes, errors=compare(as_written(feeds), engine.run(feeds))))
     return tuple(checks)
@@ -121,7 +121,7 @@ def broken_at_batches(spots: Iterable[Spot], limits: Thresholds) -> tuple[str, .
 
 
 def broken_at_sizes(checks: Iterable[Resized], limits: Thresholds) -> tuple[str, ...]:
-    """Return a sentence for each image size at which the engine and its graph differ."""
+    """Return a sentence for each size at which the engine and its graph differ."""
     broken = []
     for check in checks:
         where = ", ".join(f"{axis} {size}" for axis, size in check.sizes.items())

@@ -13,6 +13,7 @@ from enginery.engine.description import where
 from enginery.engine.folder import REPRODUCE
 from enginery.engine.record import EngineRecord
 from enginery.engine.tools import installed_version
+from enginery.graph.files import data_of
 from enginery.report.tables import RUNS_FOR_P99
 from enginery.speed.records import ENGINE
 
@@ -53,6 +54,7 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         "sizes": record.profile.at("opt"),
         "shape_ranges": _shapes(record, ranges),
         "shape": _shapes(record, record.profile.at("opt") | {BATCH: "$batch"}),
+        "weights": data_of(passed.onnx).name if data_of(passed.onnx).exists() else None,
         "requirements": requirements(record),
         **(example_facts(record) if has_example(record) else {}),
         "about_model": about_model(params),

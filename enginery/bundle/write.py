@@ -18,6 +18,7 @@ from enginery.core.runtimes import RUNTIMES
 from enginery.engine.folder import BUNDLED, RECORD, REPRODUCE
 from enginery.engine.record import EngineRecord
 from enginery.engine.trtexec import reproduce_script
+from enginery.graph.files import copy_graph
 
 MANIFEST, BUNDLES = "bundle.json", Path("bundles")
 PAGES = ("README.md", "NOTICE", "requirements.txt")
@@ -55,7 +56,7 @@ def fill(passed: Passed, params: Params, model: str, folder: Path) -> None:
     (folder / BUNDLED).mkdir()
     for name in (*record.files, RECORD):
         shutil.copyfile(passed.folder / name, folder / BUNDLED / name)
-    shutil.copyfile(passed.onnx, folder / "model.onnx")
+    copy_graph(passed.onnx, folder)
     (folder / "labels.txt").write_text(labels)
     (folder / "LICENSE").write_text(licence_text())
     for name in PAGES:

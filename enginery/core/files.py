@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256(*paths: Path) -> str:
+    """Return the hash of what is in the files, one after the other."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()
 
 
 def sha256_of(document: Any) -> str:

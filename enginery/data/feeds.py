@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 Feeds = Mapping[str, NDArray[Any]]
 Outputs = dict[str, NDArray[Any]]
 Run = Callable[[Feeds], Outputs]
-Axes = Mapping[int, str]  # which axes of the inputs may vary, by number: the batch, height and width of images
+Axes = Mapping[int, str]  # which axes of an input may vary, by number: the batch, height and width of images
+AxesOf = Mapping[str, Axes]  # by input
 BATCH = "batch"
 INPUT_TYPES = ("float32", "int32", "int64", "bool")  # what engines take
 
@@ -32,10 +33,13 @@ def shaped_as_scores(shapes: Mapping[str, Sequence[object]], classes: int) -> li
     ]
 
 
-def resized(feeds: Feeds, axes: Axes, sizes: Mapping[str, int]) -> Feeds:
-    """Return the images repeated or cut to another height and width, for uses that do not depend on their content."""
-    for number, axis in axes.items():
-        if axis in sizes and axis != BATCH:
-            wanted = np.arange(sizes[axis])
-            feeds = {name: np.take(array, wanted % array.shape[number], number) for name, array in feeds.items()}
-    return feeds
+def resized(feeds: Feeds, axes_of: AxesOf, sizes: Mapping[str, int]) -> Feeds:
+    """Return the samples repeated or cut to other sizes, for uses that do not depend on their content."""
+
+    def fitted(array: NDArray[Any], axes: Axes) -> NDArray[Any]:
+        for number, axis in axes.items():
+            if axis in sizes and axis != BATCH:
+                array = np.take(array, np.arange(sizes[axis]) % array.shape[number], number)
+        return array
+
+    return {name: fitted(array, axes_of[name]) for name, array in feeds.items()}

@@ -14,7 +14,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.files import sha256_of
 from enginery.core.params.build import ENDS, Profile
 from enginery.core.progress import progress
-from enginery.data.feeds import Feeds, Outputs, Run, resized
+from enginery.data.feeds import AxesOf, Feeds, Outputs, Run, resized
 from enginery.data.manifest import Manifest
 from enginery.data.preprocessing import normalize
 
@@ -65,12 +65,6 @@ class SampleSet:
         first = 1 if how and how.layout == "nhwc" else 2
         return {0: "batch"} | ({first: "height", first + 1: "width"} if how else {})
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Return the height and width of the images; arrays have neither."""
-        how = self.manifest.preprocessing
-        return dict(zip(("height", "width"), how.crop, strict=True)) if how else {}
-
     def read_at(self, indices: NDArray[np.int64]) -> Feeds:
         """Return samples as the model takes them, by the names of its inputs."""
         how = self.manifest.preprocessing
@@ -99,8 +93,31 @@ class SampleSet:
 def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:
     """Return what graphs are checked on: samples at their own size, and at the smallest and largest of the profile."""
     feeds = samples.cycled(profile.batch.nearest(CHECKED_BATCH))
-    ends = [resized(feeds, samples.axes, profile.at(bound)) for bound in ENDS] if profile.resizes else []
+    axes_of = varying_axes(samples, profile)
+    ends = [resized(feeds, axes_of, profile.at(bound)) for bound in ENDS] if profile.resizes else []
     return [feeds, *ends]
+
+
+def varying_axes(samples: SampleSet, profile: Profile) -> AxesOf:
+    """Return which axes of each input vary, by the profile's names. Refuse names that do not fit the samples."""
+    shapes = {name: array.shape for name, array in samples.cycled(1).items()}
+    varying = {name: {n: axis for n, axis in samples.axes.items() if axis in profile.ranges} for name in shapes}
+    for axis, sizes in profile.axes.items():
+        place, found = f"build.profile.axes.{axis}", dict[str, int]()
+        for name, number in sizes.numbers(shapes).items():
+            if name not in shapes:
+                raise EngineryError(f"{place}: there is no input {name}; the samples give {', '.join(shapes)}")
+            if number >= len(shapes[name]):
+                raise EngineryError(f"{place}: input {name} has no axis {number}: the samples are {shapes[name][1:]}")
+            if number in varying[name]:
+                raise EngineryError(f"{place}: axis {number} of input {name} is the {varying[name][number]} already")
+            found[name], varying[name][number] = shapes[name][number], axis
+        if len(set(found.values())) > 1:
+            several = ", ".join(f"{size} in {name}" for name, size in found.items())
+            raise EngineryError(f"{place}: inputs that share an axis have one size there, and the samples {several}")
+        if (size := next(iter(found.values()))) not in sizes:
+            raise EngineryError(f"{place}: the samples have {size} there, which is not within {sizes}")
+    return varying
 
 
 def run_all(run: Run, samples: SampleSet, batch: int, whole: bool, label: str) -> Outputs:

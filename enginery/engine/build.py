@@ -13,6 +13,7 @@ from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import load_runtime
 from enginery.engine.target import Target
 from enginery.engine.trtexec import reproduce_script
+from enginery.graph.files import graph_bytes, graph_sha256
 from enginery.graph.read_interface import read_blueprint
 
 
@@ -38,8 +39,8 @@ def build_engine(
             build=build,
             files={file.name: sha256(file) for file in files},
             bytes=sum(file.stat().st_size for file in files),
-            onnx_sha256=sha256(onnx),
-            onnx_bytes=onnx.stat().st_size,
+            onnx_sha256=graph_sha256(onnx),
+            onnx_bytes=graph_bytes(onnx),
             interface=blueprint.interface,
             layers=tuple(layers),
             build_seconds=round(seconds, 3),

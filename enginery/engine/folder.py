@@ -7,6 +7,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.paths import ENGINES
 from enginery.engine.record import EngineRecord, Refusal
+from enginery.graph.files import graph_sha256
 
 RECORD, REPRODUCE, REFUSED = "engine.json", "reproduce.sh", "refused.json"
 BUNDLED = "engine"  # the folder of the engine inside a bundle
@@ -41,7 +42,7 @@ def pass_on_refusal(engine: Path, report: Path) -> bool:
 
 def require_made_of(record: EngineRecord, precision: str, onnx: Path) -> None:
     """Refuse an engine of another graph or precision: it might agree with PyTorch and would prove nothing."""
-    if record.precision != precision or record.onnx_sha256 != sha256(onnx):
+    if record.precision != precision or record.onnx_sha256 != graph_sha256(onnx):
         raise EngineryError(f"the engine was not built as {precision} of {onnx}: run `dvc repro` to build it again")
 
 

@@ -3,11 +3,11 @@
 Each result is rounded as arithmetic units do it: they take bfloat16 operands, accumulate in float32 and round once.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx  # alone, since stages that only run graphs import this module, and onnx_ir takes longer to import
 from onnx import TensorProto, helper, numpy_helper
+
+from enginery.graph.data_apart import array_of, with_bodies
 
 BF16, FP32 = TensorProto.BFLOAT16, TensorProto.FLOAT
 
@@ -16,14 +16,14 @@ def uses_bf16(model: onnx.ModelProto) -> bool:
     """Tell whether a constant is in bfloat16, or a node casts to it."""
     return any(
         any(tensor.data_type == BF16 for tensor in graph.initializer) or any(map(_casts_to_bf16, graph.node))
-        for graph in _with_bodies(model.graph)
+        for graph in with_bodies(model.graph)
     )
 
 
 def float32_twin(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the graph with float32 for bfloat16, and each result rounded; leave `model` as it is."""
     twin = onnx.shape_inference.infer_shapes(model)  # a copy that holds the type of each tensor
-    for graph in reversed(list(_with_bodies(twin.graph))):  # a body before its graph, which copies its nodes
+    for graph in reversed(list(with_bodies(twin.graph))):  # a body before its graph, which copies its nodes
         _compute_in_float32(graph)
     return twin
 
@@ -37,7 +37,7 @@ def _compute_in_float32(graph: onnx.GraphProto) -> None:
             value.type.tensor_type.elem_type = FP32
     for tensor in graph.initializer:
         if tensor.data_type == BF16:
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+            tensor.CopyFrom(numpy_helper.from_array(array_of(tensor).astype(np.float32), tensor.name))
     changed = onnx.GraphProto()
     for node in graph.node:
         changed.node.extend(_rounding(node.input[0], node.output[0]) if _casts_to_bf16(node) else _exact(node, rounded))
@@ -58,15 +58,6 @@ def _rounding(source: str, target: str) -> list[onnx.NodeProto]:
         helper.make_node("Cast", [source], [f"{target}.bf16"], to=BF16),
         helper.make_node("Cast", [f"{target}.bf16"], [target], to=FP32),
     ]
-
-
-def _with_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graph, and the graphs within it: the branches of an If, the body of a Loop."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                yield from _with_bodies(body)
 
 
 def _casts_to_bf16(node: onnx.NodeProto) -> bool:

@@ -7,14 +7,14 @@ import onnx
 from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
-from enginery.data.feeds import INPUT_TYPES, Axes, Feeds
+from enginery.data.feeds import INPUT_TYPES, AxesOf, Feeds
 from enginery.graph.onnx_file import graph_inputs
 
 
-def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -> onnx.ModelProto:
-    """Name the axes that vary batch, height and width, as build.profile does, and change nothing else.
+def adopt_graph(model: onnx.ModelProto, example: Feeds, axes_of: AxesOf, what: str) -> onnx.ModelProto:
+    """Name the axes that vary as build.profile does: batch, height, width and the user's. Change nothing else.
 
-    `axes` are those of the profile. Another axis that the file leaves open gets its size in the samples.
+    `axes_of` has those of the profile, by input. Another axis that the file leaves open gets its size in the samples.
     """
     inputs = graph_inputs(model.graph)
     names = [tensor.name for tensor in inputs]
@@ -28,16 +28,17 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes: Axes, what: str) -
         _require_fitting(tensor, example[tensor.name], what)
         for number, size in enumerate(tensor.type.tensor_type.shape.dim):
             if not size.HasField("dim_value"):
-                ours = axes.get(number, example[tensor.name].shape[number])
+                ours = axes_of[tensor.name].get(number, example[tensor.name].shape[number])
                 ours_of[size.dim_param].add(ours)
                 _set_size(size, ours)
+    ours_alone = {axis for axes in axes_of.values() for axis in axes.values()}
     for tensor in (*model.graph.output, *model.graph.value_info):
         for size in tensor.type.tensor_type.shape.dim:
             if size.dim_param:
                 meanings = ours_of[size.dim_param]
                 if len(meanings) == 1:
                     _set_size(size, *meanings)
-                elif meanings or size.dim_param in axes.values():  # it has several, or is ours for something else
+                elif meanings or size.dim_param in ours_alone:  # it has several, or is ours for something else
                     size.ClearField("dim_param")
     return model
 

@@ -18,7 +18,7 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import Profile
 from enginery.core.text import first_line
-from enginery.data.feeds import BATCH, Axes, Feeds
+from enginery.data.feeds import BATCH, AxesOf, Feeds
 from enginery.graph.as_written import open_as_written
 from enginery.graph.passes.find import all_values, names_in_use, unused_name
 from enginery.model.call import call_model
@@ -26,7 +26,6 @@ from enginery.model.source_model import run_model
 from enginery.model.user_code import user_frames
 
 EXPORT_LIMIT = 1e-4  # float32 sums in another order differ by about 1e-6; a wrong graph by 1e-2 and more
-MOST_BYTES = 2**31 - 2**20  # Protobuf's limit, less what the graph itself takes
 PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
@@ -54,13 +53,8 @@ def require_names(inputs: Iterable[str]) -> None:
             )
 
 
-def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile, opset: int) -> onnx.ModelProto:
+def export_model(model: nn.Module, example: Feeds, axes_of: AxesOf, profile: Profile, opset: int) -> onnx.ModelProto:
     """Export the model; axes with a range in `profile` stay dynamic."""
-    size = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *model.buffers()))
-    if size > MOST_BYTES:  # would otherwise fail late and with a traceback
-        raise EngineryError(
-            f"model.source: its weights take {size / 1e9:.1f} GB, and an ONNX file holds {MOST_BYTES / 1e9:.1f} at most"
-        )
     given = {name: torch.tensor(array) for name, array in example.items()}
     outputs = list(run_model(model, example))
     if twice := next((name for name in outputs if name in given), None):
@@ -68,13 +62,14 @@ def export_model(model: nn.Module, example: Feeds, axes: Axes, profile: Profile,
             f"model.source: output {twice} has the name of an input, and names in a graph are unique: "
             "return it under another"
         )
-    dynamic = {
-        number: torch.export.Dim(axis, min=1 if axis == BATCH else sizes.min, max=None if axis == BATCH else sizes.max)
-        for number, axis in axes.items()
-        if (sizes := profile.ranges.get(axis)) and not sizes.fixed
+    dims = {
+        axis: torch.export.Dim(axis, min=1 if axis == BATCH else sizes.min, max=None if axis == BATCH else sizes.max)
+        for axis, sizes in profile.ranges.items()
+        if not sizes.fixed
     }
     wrapped, arrays = _WithTupleOutput(model, list(given)).eval(), tuple(given.values())
-    shapes = {"arrays": (dynamic,) * len(arrays)}
+    dynamic = ({n: dims[axis] for n, axis in axes_of[name].items() if axis in dims} for name in given)
+    shapes = {"arrays": tuple(dynamic)}
     settings = {"input_names": list(given), "output_names": outputs, "opset_version": opset}
     program = _export(wrapped, arrays, shapes, settings)
     if unused := [value.name or "" for value in program.model.graph.inputs if not value.uses()]:

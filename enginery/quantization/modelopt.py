@@ -28,6 +28,16 @@ def batch_of_zeros(source: Path, sizes: Mapping[str, int], batch: int = CALIBRAT
     return zeros
 
 
+def named_sizes(model: onnx.ModelProto, feeds: Feeds) -> dict[str, int]:
+    """Return the size that samples have at each axis that varies beside the batch, by its name."""
+    return {
+        size.dim_param: feeds[tensor.name].shape[number]
+        for tensor in graph_inputs(model.graph)
+        for number, size in enumerate(tensor.type.tensor_type.shape.dim)
+        if number and size.dim_param
+    }
+
+
 @contextlib.contextmanager
 def errors_as_sentences(precision: str) -> Iterator[None]:
     """Turn ModelOpt's exceptions into one sentence, since a graph that it cannot convert is no defect of ours."""

@@ -1,7 +1,6 @@
 """Make int8 and fp8 graphs for TensorRT: ModelOpt places Q/DQ nodes, which `fusion` mends, and the scales are ours."""
 
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,8 @@ from onnx import TensorProto, numpy_helper
 from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep, Rest
 from enginery.core.precisions import PRECISIONS
+from enginery.graph.data_apart import in_memory
+from enginery.graph.files import copy_graph, data_of
 from enginery.graph.onnx_file import load_graph
 from enginery.quantization.calibration.cache import read_cache, write_cache
 from enginery.quantization.fusion import mend_fusions
@@ -70,8 +71,7 @@ def _quantize_by_modelopt(
         shapes = ",".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in zeros.items())
         with errors_as_sentences(precision):
             modelopt_quantize(
-                # A copy, since ModelOpt changes the file of some graphs.
-                shutil.copyfile(source, Path(scratch) / "given.onnx").as_posix(),
+                str(copy_graph(source, Path(scratch))),  # since ModelOpt changes the file of some graphs
                 quantize_mode=precision,
                 calibration_data=zeros,  # ModelOpt runs it, but takes the ranges from the cache
                 calibration_shapes=shapes,
@@ -81,9 +81,10 @@ def _quantize_by_modelopt(
                 nodes_to_exclude=[*keep.nodes, *tiny],
                 high_precision_dtype=rest,
                 output_path=str(target),
+                use_external_data_format=data_of(source).exists(),
                 log_level="ERROR",
             )
-        model = load_graph(target)
+        model = in_memory(load_graph(target))  # the file does not stay
         constants = {tensor.name: tensor for tensor in model.graph.initializer}
         if rest == "fp32":
             _set_float16_scales(model.graph, constants, source)

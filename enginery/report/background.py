@@ -68,7 +68,7 @@ def gather_background(
         Histograms.read(calibrated / "histograms.json"),
         Tools.read(tools),
         SampleSet.open(samples).list_sha256,
-        makers_of(onnx.load(simplified / "model.onnx").graph),
+        makers_of(onnx.load(simplified / "model.onnx", load_external_data=False).graph),
         {name: Search.read(found) for name in params.search if (found := converted / name / SEARCH).exists()},
     )
 

@@ -120,6 +120,17 @@ def test_the_repositorys_own_parameters_load():
         ({"build.profile.batch.opt": 32}, "build.profile.batch: needs min <= opt <= max, got 1, 32, 16"),
         ({"build.profile.batch.min": 0}, "build.profile.batch.min: input should be greater than or equal to 1, got 0"),
         ({"benchmark.batches": []}, "benchmark.batches is empty"),
+        # Other axes.
+        (
+            {"build.profile.axes": {"width": {"min": 1, "opt": 2, "max": 3}}},
+            "build.profile.axes: width has a line of its own, build.profile.width: give its range there",
+        ),
+        ({"build.profile.axes": {"a-b": {"min": 1, "opt": 2, "max": 3}}}, "build.profile.axes: 'a-b' must be made of"),
+        ({"build.profile.axes": {"length": {"min": 9, "opt": 2, "max": 3}}}, "build.profile.axes.length: needs min <="),
+        (
+            {"build.profile.axes": {"length": {"min": 1, "opt": 2, "max": 3, "inputs": {"ids": 0}}}},
+            "build.profile.axes.length.inputs.ids: input should be greater than or equal to 1, got 0",
+        ),
         ({"benchmark.batches": [1, 4, 1]}, "benchmark.batches: lists a value twice: 1, 4, 1"),
         ({"benchmark.batches": [0]}, "benchmark.batches.0: input should be greater than or equal to 1, got 0"),
         ({"benchmark.baselines": ["eager", "eager"]}, "benchmark.baselines: lists a value twice: eager, eager"),

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from enginery.core.errors import EngineryError
-from enginery.core.params.build import Profile, Range
+from enginery.core.params.build import Axis, Profile, Range
 from enginery.data.preprocessing import normalize
-from enginery.data.sample_set import SampleSet, checked_feeds, input_file, run_all
+from enginery.data.sample_set import SampleSet, checked_feeds, input_file, run_all, varying_axes
 
 
 @pytest.mark.parametrize(("size", "wanted"), [(5, [5, 5, 5, 5, 1]), (21, [21]), (30, [21])])
@@ -89,6 +89,48 @@ def test_an_empty_set_gives_zeros_of_the_right_shape(tmp_path, manifest):
 def test_the_axes_of_height_and_width_follow_the_layout(samples, manifest, preprocessing, layout, axes):
     changed = manifest.model_copy(update={"preprocessing": preprocessing.model_copy(update={"layout": layout})})
     assert SampleSet(samples.folder, changed).axes == {0: "batch"} | axes
+
+
+TEXTS = {"ids": np.zeros((2, 24), np.int64), "mask": np.zeros((2, 24), bool), "pixels": np.zeros((2, 3, 5, 24))}
+
+
+def axes_of(tmp_path, manifest, **axes):
+    for index, array in enumerate(TEXTS.values()):
+        np.save(tmp_path / input_file(index), array)
+    arrays = manifest.model_copy(update={"preprocessing": None, "inputs": tuple(TEXTS)})
+    profile = Profile(batch=Range(min=1, opt=1, max=2), axes={name: Axis(**axis) for name, axis in axes.items()})
+    return varying_axes(SampleSet(tmp_path, arrays), profile)
+
+
+SIZES = {"min": 8, "opt": 24, "max": 32}
+
+
+def test_axes_get_their_names_where_the_profile_says(tmp_path, manifest):
+    places, three = {"ids": 1, "mask": 1, "pixels": 3}, {"min": 3, "opt": 3, "max": 9, "inputs": {"pixels": 1}}
+    assert axes_of(tmp_path, manifest, length=SIZES | {"inputs": places}, channels=three) == {
+        "ids": {0: "batch", 1: "length"},
+        "mask": {0: "batch", 1: "length"},
+        "pixels": {0: "batch", 3: "length", 1: "channels"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("inputs", "told"),
+    [
+        ({"id": 1}, "there is no input id; the samples give ids, mask, pixels"),
+        ({"ids": 2}, "input ids has no axis 2: the samples are (24,)"),
+        (None, "inputs that share an axis have one size there, and the samples 24 in ids, 24 in mask, 3 in pixels"),
+        ({"pixels": 2}, "the samples have 5 there, which is not within 8 to 32"),
+    ],
+)
+def test_axes_that_do_not_fit_the_samples_are_refused(tmp_path, manifest, inputs, told):
+    with pytest.raises(EngineryError, match=re.escape(f"build.profile.axes.length: {told}")):
+        axes_of(tmp_path, manifest, length=SIZES | {"inputs": inputs})
+
+
+def test_an_axis_has_one_name(tmp_path, manifest):
+    with pytest.raises(EngineryError, match=r"build\.profile\.axes\.other: axis 1 of input ids is the length already"):
+        axes_of(tmp_path, manifest, length=SIZES | {"inputs": {"ids": 1}}, other=SIZES | {"inputs": {"ids": 1}})
 
 
 def test_the_lists_hash_follows_images_and_order_but_not_preprocessing(samples, manifest, preprocessing):

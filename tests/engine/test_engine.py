@@ -322,6 +322,6 @@ def test_onnx_runtime_on_a_gpu_refuses_an_output_of_unknown_size(coarse_onnx, pa
         runtime.compile(coarse_onnx, read_blueprint(coarse_onnx, pair_build), tmp_path)
     assert str(caught.value) == (
         "ONNX Runtime on a GPU must be told how large output map is, and its size '(height + 1)//2' at axis 2 is known "
-        "from a run alone: set build.profile.height and width to null, or take TensorRT"
+        "from a run alone: let only the batch vary in build.profile, or take TensorRT"
     )
     assert list(tmp_path.iterdir()) == []

@@ -3,14 +3,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from support.errors import error_of
-from support.tensors import noise, sizes_of
+from support.tensors import noise, of_each, sizes_of
 
 from enginery.core.params.build import Profile, Range
 from enginery.graph.read_interface import interface_of
 from enginery.model.adopt import adopt_graph
 
 BATCH = Profile(batch=Range(min=1, opt=2, max=8))
-IMAGES = {0: "batch", 2: "height", 3: "width"}
+BATCHED = of_each({0: "batch"})
+IMAGES = of_each({0: "batch", 2: "height", 3: "width"})
 
 
 def given_graph(*shape, output=("N", 4), hidden=("N", 4)):
@@ -53,7 +54,7 @@ def test_only_sizes_that_are_certainly_those_of_the_images_get_their_names(shape
 
 
 def test_an_open_axis_that_the_profile_lacks_gets_its_size_in_the_samples():
-    batch = {0: "batch"}
+    batch = BATCHED
     shape = ("N", "seq", 4)
     graph = adopt_graph(given_graph(*shape, output=shape), {"input": noise(2, 5, 4)}, batch, "x.onnx")
     assert [*sizes_of([*graph.graph.input, *graph.graph.output]).values()] == [["batch", 5, 4]] * 2
@@ -68,7 +69,7 @@ def test_an_open_axis_that_the_profile_lacks_gets_its_size_in_the_samples():
 
 def test_a_name_of_two_sizes_is_removed_from_outputs():
     given = given_graph("N", "N", output=("N", "N"), hidden=("N", "N"))
-    graph = adopt_graph(given, {"input": noise(2, 4)}, {0: "batch"}, "x.onnx").graph
+    graph = adopt_graph(given, {"input": noise(2, 4)}, BATCHED, "x.onnx").graph
     assert sizes_of([*graph.input, *graph.output]) == {"input": ["batch", 4], "scores": [0, 0]}
 
 
@@ -83,7 +84,7 @@ def test_fixed_sizes_stay_as_they_are():
 def test_another_type_is_refused_and_arrays_are_suggested_only_if_they_can_have_it(dtype, takes_arrays):
     given = given_graph("N", 4, output=("N", 4), hidden=("N", 4))
     given.graph.input[0].type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    assert error_of(adopt_graph, given, {"input": noise(2, 4)}, {0: "batch"}, "x.onnx") == (
+    assert error_of(adopt_graph, given, {"input": noise(2, 4)}, BATCHED, "x.onnx") == (
         f"x.onnx: input input is {dtype}, and the samples give float32: images are always float32, and arrays float32, "
         "int32, int64, bool; export the model with a cast of its own"
         + (", or bring arrays as samples.source" if takes_arrays else "")
@@ -92,7 +93,7 @@ def test_another_type_is_refused_and_arrays_are_suggested_only_if_they_can_have_
 
 def test_inputs_with_other_names_than_the_samples_are_refused():
     for example in ({"image": noise(2, 4)}, {"input": noise(2, 4), "mask": noise(2, 4)}):
-        assert error_of(adopt_graph, given_graph("N", 4), example, {0: "batch"}, "data/models/x.onnx") == (
+        assert error_of(adopt_graph, given_graph("N", 4), example, BATCHED, "data/models/x.onnx") == (
             f"data/models/x.onnx takes input, and the samples give {', '.join(example)}: "
             "use the same names, for images by samples.input"
         )
@@ -110,4 +111,4 @@ def test_constants_that_are_listed_as_inputs_need_no_samples():
     given = given_graph("N", 4)
     given.graph.initializer.append(onnx.numpy_helper.from_array(noise(4), "bias"))
     given.graph.input.append(helper.make_tensor_value_info("bias", TensorProto.FLOAT, [4]))
-    assert adopt_graph(given, {"input": noise(2, 4)}, {0: "batch"}, "x.onnx").graph.input[0].name == "input"
+    assert adopt_graph(given, {"input": noise(2, 4)}, BATCHED, "x.onnx").graph.input[0].name == "input"

@@ -21,8 +21,11 @@ from support.small_project import (
     small_project,
 )
 
+from enginery.core.errors import EngineryError
+from enginery.core.params.inference import InferenceParams
 from enginery.data.manifest import Manifest
 from enginery.data.sample_set import output_file
+from enginery.engine.engine import open_engine
 from enginery.model.records import Reference, Weights
 
 SMALL_IMAGES = "samples: {preprocessing: {resize: 20, crop: 16}}"
@@ -134,6 +137,28 @@ def test_several_inputs_one_of_integers_and_several_outputs(project, monkeypatch
     capsys.readouterr()
     exec(example("python", "open_engine", document="python"), {})
     assert sorted(capsys.readouterr().out.splitlines()) == ["features (4, 64)", "scores (4, 4)"]
+
+
+def test_arrays_that_vary_along_an_axis_that_two_inputs_share(project, monkeypatch):
+    write_code(monkeypatch, "texts", example("python", "# texts.py"))
+    rng = np.random.default_rng(0)
+    mask = (np.arange(24) < rng.integers(2, 24, (40, 1))).astype(np.float32)
+    np.savez("data/images/texts.npz", ids=rng.integers(0, 100, (40, 24)), mask=mask)
+    lay_over(example("yaml", "texts:network"), TINY)
+    record, validation = run_pipeline(monkeypatch)
+    assert shapes(record.interface.inputs) == {
+        "ids": ("int64", ("batch", "length")),
+        "mask": ("float32", ("batch", "length")),
+    }
+    assert [other.sizes for other in validation.resized] == [{"length": 4}, {"length": 48}]
+    with open_engine(Path("artifacts/engines/int8"), None, InferenceParams.read()) as engine:
+        fed = {"ids": np.zeros((2, 9), np.int64), "mask": np.ones((2, 8), np.float32)}
+        with pytest.raises(EngineryError, match="input mask has length 8, and input ids has 9"):
+            engine.run(fed)
+        with pytest.raises(
+            EngineryError, match=r"input ids has shape \(2, 49\), and the engine takes \(1 to 4, 4 to 48\)"
+        ):
+            engine.run({"ids": np.zeros((2, 49), np.int64), "mask": np.ones((2, 49), np.float32)})
 
 
 def test_a_factory_with_a_checkpoint_and_a_fixed_batch(project, monkeypatch):

@@ -38,6 +38,7 @@ DEPENDENTS = {
     "build.profile.batch.opt": each("build") | RACES | ENDS,
     "build.profile.batch.max": AFTER_WEIGHTS,
     "build.profile.height": {"export"} | AFTER_EXPORT,
+    "build.profile.axes": {"export"} | AFTER_EXPORT,
     "precisions.int8.must_pay": ENDS,
     "inference.threads": RACES | ENDS,
     "validation.spot_samples": each("validate") | ENDS,

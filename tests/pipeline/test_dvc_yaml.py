@@ -17,9 +17,10 @@ VERSIONS = "artifacts/tools.json"  # of the libraries that shape graphs: watched
 UNWATCHED = {("convert", "artifacts/samples/calibration"), ("convert", "artifacts/calibrated")}  # dvc.yaml says why
 # A stage that reads a section may use a part of it.
 BATCH_ENDS = {"build.profile.batch.min", "build.profile.batch.max"}  # not the size that engines are tuned for
+OTHER_AXES = {"build.profile.height", "build.profile.width", "build.profile.axes"}
 USED_PARTS = {
-    ("export", "build.profile"): BATCH_ENDS | {"build.profile.height", "build.profile.width"},
-    ("simplify", "build.profile"): BATCH_ENDS | {"build.profile.height", "build.profile.width"},
+    ("export", "build.profile"): BATCH_ENDS | OTHER_AXES,
+    ("simplify", "build.profile"): BATCH_ENDS | OTHER_AXES,
     ("reference", "build.profile.batch"): BATCH_ENDS,
     ("weights", "model"): {"model.source", "model.arguments"},  # which output holds scores changes no weights
 }

@@ -227,9 +227,8 @@ class OnnxParser(Simulated, real=trt.OnnxParser):
 
     def parse_from_file(self, model):
         try:
-            with open(model, "rb") as file:
-                self._content = file.read()
-            graph = onnx.load_model_from_string(self._content).graph
+            read = onnx.load(model)  # with weights that are beside the file, as NVIDIA's parser
+            graph, self._content = read.graph, read.SerializeToString()
         except OSError:
             return self._refuse(f"Input file cannot be found, or is not a regular file: {model}", "INVALID_VALUE")
         except Exception:  # protobuf's, of which there are two implementations

@@ -131,7 +131,7 @@ class Params(Section):
             sizes = profile.ranges.get(axis)
             if sizes and how is None:
                 raise ValueError(
-                    f"build.profile.{axis}: arrays without samples.preprocessing vary in their batch alone"
+                    f"build.profile.{axis}: only images of samples.preprocessing have one, arrays build.profile.axes"
                 )
             if sizes and how and how.crop[index] not in sizes:
                 raise ValueError(

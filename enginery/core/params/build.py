@@ -1,5 +1,7 @@
+from collections.abc import Iterable
+from keyword import iskeyword
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -39,21 +41,43 @@ class Range(Section):
         return str(self.min) if self.fixed else f"{self.min} to {self.max}"
 
 
+class Axis(Range):
+    """The sizes of an axis that the user names, and where it is: its number in each input that has it."""
+
+    inputs: dict[str, Annotated[int, Field(ge=1)]] | None = Field(default=None, min_length=1)
+
+    def numbers(self, inputs: Iterable[str]) -> dict[str, int]:
+        """Return its number by input. If the user gives none, it is the first after the batch in each input."""
+        return self.inputs or dict.fromkeys(inputs, 1)
+
+
 class Profile(Section, place="build.profile"):
-    """The sizes that may vary from call to call: the batch, and of images height and width if given as ranges."""
+    """The sizes that may vary from call to call: the batch, the height and width of images, and axes of the user's."""
 
     batch: Range
     height: Range | None = None
     width: Range | None = None
+    axes: dict[str, Axis] = Field(default_factory=dict)
 
     @property
     def ranges(self) -> dict[str, Range]:
-        found = {"batch": self.batch, "height": self.height, "width": self.width}
+        found = {"batch": self.batch, "height": self.height, "width": self.width, **self.axes}
         return {axis: sizes for axis, sizes in found.items() if sizes}
 
     @property
     def resizes(self) -> bool:
-        return bool(self.height or self.width)
+        """Tell whether more than the batch varies."""
+        return len(self.ranges) > 1
+
+    @field_validator("axes")
+    @classmethod
+    def _have_usable_names(cls, axes: dict[str, Axis]) -> dict[str, Axis]:
+        for name in axes:
+            if name in ("batch", "height", "width"):
+                raise ValueError(f"{name} has a line of its own, build.profile.{name}: give its range there")
+            if not name.isidentifier() or iskeyword(name):  # PyTorch's exporter calculates with them
+                raise ValueError(f"'{name}' must be made of letters, digits and _")
+        return axes
 
     def at(self, bound: Bound) -> dict[str, int]:
         """Return the size of each axis at one bound."""

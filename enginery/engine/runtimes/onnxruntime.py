@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto, load_model, load_model_from_string
+from onnx import TensorProto, load_model
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import BuildParams
@@ -25,8 +25,9 @@ from enginery.engine.runtimes import Arrays, Session
 from enginery.engine.runtimes.layer_times import WARM_UP, median_times
 from enginery.engine.tools import installed_version
 from enginery.graph.bf16_twin import float32_twin, uses_bf16
+from enginery.graph.files import data_of
 from enginery.graph.interface import Blueprint, Interface
-from enginery.graph.onnx_file import load_graph
+from enginery.graph.onnx_file import load_graph, save_graph
 
 GRAPH = "engine.onnx"
 RAN = "_kernel_time"  # in the profile, the end of the name of each node that was run
@@ -60,14 +61,17 @@ class ONNXRuntime:
             _require_known_sizes(blueprint)
         try:
             try:
-                _optimize(onnx.read_bytes(), folder, blueprint.build)
+                _optimize(onnx, folder, blueprint.build)
             except Exception:
                 model = load_graph(onnx)
                 if not uses_bf16(model):
                     raise
                 # Both providers lack bfloat16 kernels: the CPU's for Conv, CUDA's for MaxPool. A graph of the same
                 # meaning in float32 is built instead, and its layers will say fp32.
-                _optimize(float32_twin(model).SerializeToString(), folder, blueprint.build)
+                with tempfile.TemporaryDirectory() as scratch:
+                    twin = Path(scratch) / "twin.onnx"
+                    save_graph(float32_twin(model), twin)
+                    _optimize(twin, folder, blueprint.build)
             build, smallest = blueprint.build, blueprint.build.profile.at("min")
             with _profiled(folder, build, threads=0) as session:  # the layers are those that an inference runs
                 feeds = {spec.name: np.zeros(spec.at(smallest), spec.dtype) for spec in blueprint.interface.inputs}
@@ -80,7 +84,7 @@ class ONNXRuntime:
     def load(self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int) -> Sequence[Session]:
         options = _options(inference.threads)
         if _device() == "cpu":
-            session = _session(str(folder / GRAPH), options, blueprint.build)
+            session = _session(folder / GRAPH, options, blueprint.build)
             return [CpuSession(session) for _ in range(requests)]
         return [_on_gpu(folder, blueprint, inference, options) for _ in range(requests)]
 
@@ -101,12 +105,12 @@ def _on_gpu(folder: Path, blueprint: Blueprint, inference: InferenceParams, opti
     """Open a session that replays CUDA graphs by itself, unless ONNX Runtime places a node on the CPU."""
     stream, replays = Stream(), inference.cuda_graph
     try:
-        session = _session(str(folder / GRAPH), options, blueprint.build, stream, replays)
+        session = _session(folder / GRAPH, options, blueprint.build, stream, replays)
     except Exception as error:  # ONNX Runtime's own exceptions share no base class
         if NOT_ALL_ON_GPU not in str(error):
             raise
         replays = False
-        session = _session(str(folder / GRAPH), options, blueprint.build, stream)
+        session = _session(folder / GRAPH, options, blueprint.build, stream)
     return DeviceSession(stream, Executor(session, blueprint.interface, replays), blueprint, replay=False)
 
 
@@ -117,7 +121,7 @@ def _require_known_sizes(blueprint: Blueprint) -> None:
         if isinstance(size, str) and size not in blueprint.build.profile.ranges:
             raise EngineryError(
                 f"ONNX Runtime on a GPU must be told how large output {name} is, and its size '{size}' at axis {axis} "
-                "is known from a run alone: set build.profile.height and width to null, or take TensorRT"
+                "is known from a run alone: let only the batch vary in build.profile, or take TensorRT"
             )
 
 
@@ -203,15 +207,16 @@ def _options(threads: int, optimize: bool = False) -> Any:
     return options
 
 
-def _optimize(model: bytes, folder: Path, build: BuildParams) -> None:
+def _optimize(model: Path, folder: Path, build: BuildParams) -> None:
     options = _options(threads=0, optimize=True)
     options.optimized_model_filepath = str(folder / GRAPH)
+    if data_of(model).exists():
+        data = data_of(folder / GRAPH).name
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", data)
     _session(model, options, build)
 
 
-def _session(
-    model: bytes | str, options: Any, build: BuildParams, stream: Stream | None = None, replays: bool = False
-) -> Any:
+def _session(model: Path, options: Any, build: BuildParams, stream: Stream | None = None, replays: bool = False) -> Any:
     import onnxruntime
 
     if _device() == "cpu":
@@ -226,12 +231,12 @@ def _session(
     return session
 
 
-def convolutions(model: bytes | str) -> dict[str, str]:
+def convolutions(model: Path) -> dict[str, str]:
     """Return the provider options that make the convolutions of this graph fast: see docs/measurements.md. The CUDA
     provider refuses channels last where weights are quantized, since it does not lay them out anew. It compiles fused
     float16 kernels for each shape, and a CUDA graph of them that was replayed after a run of another shape never
     returned."""
-    graph = (load_model_from_string(model) if isinstance(model, bytes) else load_model(model)).graph
+    graph = load_model(model, load_external_data=False).graph
     if any(node.op_type == "DequantizeLinear" for node in graph.node):
         return {}
     halves = any(tensor.data_type == TensorProto.FLOAT16 for tensor in graph.initializer)
@@ -245,7 +250,7 @@ def _profiled(folder: Path, build: BuildParams, threads: int) -> Iterator[Any]:
     options.enable_profiling = True
     with tempfile.TemporaryDirectory() as scratch:
         options.profile_file_prefix = str(Path(scratch) / "profile")
-        yield _session(str(folder / GRAPH), options, build)
+        yield _session(folder / GRAPH, options, build)
 
 
 def _nodes_by_call(session: Any) -> list[list[dict[str, Any]]]:

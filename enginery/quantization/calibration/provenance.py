@@ -14,6 +14,7 @@ from enginery.core.files import sha256
 from enginery.core.params.calibration import CalibrationParams
 from enginery.core.record import Record
 from enginery.data.sample_set import SampleSet
+from enginery.graph.files import graph_sha256
 
 
 class Calibration(Record):
@@ -42,7 +43,7 @@ def measured_provenance(
 ) -> Calibration:
     """Describe what was measured here. `more` are the fields that the ranges of the cache leave out."""
     origin = {
-        "model_sha256": sha256(model),
+        "model_sha256": graph_sha256(model),
         "samples_sha256": samples.list_sha256,
         "preprocessing_sha256": samples.preprocessing_sha256,
         "samples": len(samples),
@@ -65,7 +66,7 @@ def _calibration(params: CalibrationParams, cache: Path, amax: Mapping[str, floa
 def require_match(record: Calibration, cache: Path, model: Path, samples: SampleSet) -> None:
     """Refuse a calibration of another model, other samples or another preprocessing, whose scales would be wrong."""
     found = {
-        "the model": (record.model_sha256, sha256(model)),
+        "the model": (record.model_sha256, graph_sha256(model)),
         "the calibration samples": (record.samples_sha256, samples.list_sha256),
         "the preprocessing": (record.preprocessing_sha256, samples.preprocessing_sha256),
         "calibration.cache itself": (record.cache_sha256, sha256(cache)),

@@ -19,7 +19,7 @@ from torchvision.models.resnet import Bottleneck, ResNet
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
-from enginery.core.params.build import Profile, Range
+from enginery.core.params.build import Axis, Profile, Range
 from enginery.core.params.precisions import Keep
 from enginery.engine import this_machine as machine_module
 from enginery.engine.build import build_engine
@@ -124,7 +124,7 @@ def resnet(tmp_path_factory):
     torch.manual_seed(0)
     model, example = ResNet(Bottleneck, [1, 1, 1, 2]).eval(), np.zeros((2, 3, 224, 224), np.float32)
     profile = Profile(batch=Range(min=1, opt=8, max=16))
-    graph = export_model(model, {"input": example}, {0: "batch"}, profile, opset=20)
+    graph = export_model(model, {"input": example}, {"input": {0: "batch"}}, profile, opset=20)
     folder = tmp_path_factory.mktemp("resnet")
     save_graph(fold_constants(simplify_graph(graph)), folder / "simplified.onnx")
     return written_in(folder, folder / "simplified.onnx", {name: TYPED[name] for name in PRECISIONS})
@@ -246,6 +246,29 @@ def test_a_gpu_that_cannot_execute_a_precision_is_named_with_the_way_out(
         "Those GPUs cannot execute this precision: drop them from build.tensorrt.compute_capabilities"
     )
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_weights_beside_the_graph_are_built_into_the_engine(tiny_onnx, make, ada, tmp_path, monkeypatch):
+    monkeypatch.setattr("enginery.graph.data_apart.MOST_BYTES", 1000)
+    monkeypatch.setattr("enginery.graph.data_apart.FEWEST_BYTES", 256)
+    (tmp_path / "large").mkdir()
+    save_graph(load_graph(tiny_onnx), tmp_path / "large/model.onnx")
+    record = make(tmp_path / "large/model.onnx", ada, tmp_path / "fp32")
+    assert record.bytes > record.onnx_bytes > 40_000
+
+
+def test_axes_of_two_inputs_are_one_profile(make, ada, tmp_path):
+    source = operator_graph(
+        tmp_path / "in" / "model.onnx",
+        [(("MatMul", ["ids", "mask"], ["logits"], "product"), {})],
+        [("ids", TensorProto.FLOAT, ["batch", "length", 4]), ("mask", TensorProto.FLOAT, ["batch", 4, "length"])],
+        (TensorProto.FLOAT, ["batch", "length", "length"]),
+    )
+    length = {"length": Axis(min=2, opt=8, max=16, inputs={"ids": 1, "mask": 2})}
+    profile = ada.profile.model_copy(update={"axes": length})
+    record = make(source, ada.model_copy(update={"profile": profile}), tmp_path / "out" / "fp32")
+    assert record.profile.axes == length
+    assert "--minShapes=ids:2x2x4,mask:2x4x2 " in (tmp_path / "out/fp32/reproduce.sh").read_text()
 
 
 def test_tiling_and_streams_are_options_of_the_real_builder(tiny_onnx, make, ada, tmp_path):
