@@ -25,7 +25,7 @@ CLASSES = 16
 SIZE = 8
 SLOWEST = (
     "test_pipeline.py", "test_user_models.py", "test_several_models.py", "test_simulation.py", "test_tensorrt_rtx.py",
-    "test_notebook.py", "test_recipes.py", "test_bundle.py",
+    "test_bundle.py", "test_documents.py", "test_notebook.py", "test_export.py", "test_browser.py", "test_recipes.py",
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 from support.command import ROOT, enginery
 from support.plugins import plugin_library
 from support.project import build_project, judge, make_project
+from support.warm_python import warm_python
 
 from enginery.bundle import licences, pages
 from enginery.bundle.pages import REPLACED, preprocessing_for_bundle, standalone_preprocessing
@@ -112,7 +113,7 @@ def portable_bundle(tmp_path_factory, plugin_onnx, build, manifest, machine):
 def simulated_bundle(root, plugin_onnx, build, manifest, machine):
     arguments = (plugin_onnx, build.model_dump_json(), manifest.model_dump_json(), root / "engine", root / "machine")
     done = subprocess.run(
-        [sys.executable, "-c", SIMULATED_ENGINE, *map(str, arguments)],
+        [warm_python() / "python3", "-c", SIMULATED_ENGINE, *map(str, arguments)],
         cwd=ROOT,
         env=simulated.environment("11.4", XDG_CACHE_HOME=str(root), TMPDIR=str(root)),
         capture_output=True,
@@ -307,9 +308,8 @@ def test_the_example_is_a_command(openvino_bundle, photos, top1):
 
 def test_the_example_says_how_it_is_used_and_what_it_cannot_read(openvino_bundle, tmp_path):
     def run(*images):
-        return subprocess.run(
-            [sys.executable, "infer.py", *images], cwd=openvino_bundle, capture_output=True, text=True
-        )
+        command = [warm_python() / "python3", "infer.py", *images]
+        return subprocess.run(command, cwd=openvino_bundle, capture_output=True, text=True)
 
     alone, absent = run(), run(tmp_path / "absent.png")
     assert (alone.returncode, alone.stdout) == (1, "")
@@ -344,7 +344,8 @@ def test_the_example_loads_no_damaged_engine(openvino_bundle, tmp_path):
     bundle = shutil.copytree(openvino_bundle, tmp_path / "bundle")
     blob = bundle / "engine" / "engine.blob"
     blob.write_bytes(blob.read_bytes()[:-1])
-    done = subprocess.run([sys.executable, "infer.py", "x.png"], cwd=bundle, capture_output=True, text=True)
+    command = [warm_python() / "python3", "infer.py", "x.png"]
+    done = subprocess.run(command, cwd=bundle, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (1, "engine/engine.blob is damaged\n")
 
 
@@ -388,9 +389,8 @@ def test_whatever_the_preprocessing_the_bundle_feeds_the_same_tensor(photos, pre
         "how = Preprocessing(**json.loads(Path('preprocessing.json').read_text()))\n"
         "numpy.save('fed.npy', numpy.stack([prepare(Path(image), how) for image in sys.argv[1:]]))"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, "-c", program, *map(str, images)]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    command = [warm_python() / "python3", "-c", program, *map(str, images)]
+    subprocess.run(command, cwd=tmp_path, check=True)
     fed = np.load(tmp_path / "fed.npy")
     assert fed.shape[1:] == how.shape
     assert np.array_equal(fed, np.stack([prepare(image, how) for image in images]))
@@ -537,7 +537,7 @@ def test_plugins_that_do_not_load_are_a_sentence(portable_bundle, tmp_path):
     (copy / "engine/Relu.so").write_bytes(b"no library")
     rewrite(copy / "engine/engine.json", lambda record: record["files"].pop("Relu.so"))
     environment = simulated.environment("11.4") | {"PYTHONPATH": str(simulated.SITE)}
-    command = [sys.executable, "infer.py", "x.png"]
+    command = [warm_python() / "python3", "infer.py", "x.png"]
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(r"the plugins do not load: \S+/engine/Relu.so: file too short\n", done.stderr)

@@ -8,6 +8,7 @@ import sys
 import pytest
 from ruamel.yaml import YAML
 from support.command import ROOT
+from support.warm_python import warm_python
 
 PATCHES = sorted((ROOT / "tests/contributing").glob("*.patch"))
 COPIED = ("enginery", "stages", "docs", "params.yaml", "dvc.yaml", "pyproject.toml")
@@ -97,8 +98,8 @@ def test_each_worked_example_fits_and_works(patch, copy, tiny_onnx):
     run(copy, "git", "apply", str(patch))
     run(copy, sys.executable, "-m", "ruff", "check", "enginery", "stages")
     run(copy, sys.executable, "-m", "ruff", "format", "--check", "enginery", "stages")
-    run(copy, sys.executable, "-m", "enginery.core.params")
-    run(copy, sys.executable, "-c", WHAT_IT_DOES[patch.stem], str(tiny_onnx))
+    run(copy, str(warm_python() / "python3"), "-m", "enginery.core.params")
+    run(copy, str(warm_python() / "python3"), "-c", WHAT_IT_DOES[patch.stem], str(tiny_onnx))
 
 
 def test_each_worked_example_is_told_of():

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from support.paths import ROOT
+from support.command import ROOT, enginery
 
 from enginery.core.files import sha256
 from enginery.engine.build import build_engine
@@ -39,14 +39,6 @@ def facts(folder):
     """Return the lines before the table of layers, as values by name."""
     lines = describe_engine(folder).split("\n\n")[0].splitlines()
     return {name: value.strip() for name, value in (line.split("  ", 1) for line in lines)}
-
-
-def inspect(path):
-    """Run the command `enginery inspect`."""
-    program = "from enginery.cli.main import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", program, "inspect", str(path)], cwd=ROOT, capture_output=True, text=True
-    )
 
 
 def test_an_engine_is_described_by_what_matters(openvino, tiny_onnx, machine):
@@ -92,7 +84,7 @@ def test_an_engine_for_gpus_is_described_where_there_is_none(rtx):
 
 
 def test_the_command_prints_the_description(openvino):
-    done = inspect(openvino)
+    done = enginery("inspect", openvino)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == describe_engine(openvino) + "\n"
 
@@ -152,7 +144,7 @@ def of_bytes(folder):
     ids=["damaged", "no blob", "no record", "another version", "bytes", "a blob", "a record", "nothing"],
 )
 def test_a_damaged_or_missing_engine_is_one_sentence(openvino, tmp_path, mistake, wanted):
-    done = inspect(mistake(shutil.copytree(openvino, tmp_path / "engine")))
+    done = enginery("inspect", mistake(shutil.copytree(openvino, tmp_path / "engine")))
     assert done.returncode == 1
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
@@ -162,7 +154,7 @@ def test_a_damaged_or_missing_engine_is_one_sentence(openvino, tmp_path, mistake
 
 def test_a_bundle_in_place_of_an_engine_is_named(openvino, tmp_path):
     shutil.copytree(openvino, tmp_path / "bundle/engine")
-    done = inspect(tmp_path / "bundle")
+    done = enginery("inspect", tmp_path / "bundle")
     assert (done.returncode, done.stdout) == (1, "")
     bundle = tmp_path / "bundle"
     assert done.stderr == f"enginery: {bundle} is a bundle, whose engine is {bundle}/engine: give that folder\n"
@@ -170,7 +162,7 @@ def test_a_bundle_in_place_of_an_engine_is_named(openvino, tmp_path):
 
 def test_an_onnx_file_or_a_plan_in_place_of_a_folder_is_one_sentence(tiny_onnx, rtx):
     for path in (tiny_onnx, rtx / "engine.plan"):
-        done = inspect(path)
+        done = enginery("inspect", path)
         assert (done.returncode, done.stdout) == (1, "")
         wanted = f"{path} is not an engine's folder: `dvc repro` makes one per precision, in artifacts/engines"
         assert done.stderr == f"enginery: {wanted}\n"

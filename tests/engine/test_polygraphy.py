@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from support.plugins import plugin_library
+from support.warm_python import warm_python
 
 from enginery.core.params.precisions import Keep
 from enginery.engine.build import build_engine
@@ -47,7 +47,7 @@ def built_by(onnx_of, build, manifest, tmp_path):
 
 
 def run(folder, *options):
-    path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    path = f"{warm_python()}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
         ["bash", folder / "polygraphy.sh", *options], env=os.environ | {"PATH": path}, capture_output=True, text=True
     )

@@ -15,6 +15,7 @@ ROOT = bindings.FOLDER.parents[1]
 GPU_TO_HOST = cudart.cudaMemcpyKind.cudaMemcpyDeviceToHost
 HOST_TO_GPU = cudart.cudaMemcpyKind.cudaMemcpyHostToDevice
 OLDEST_AND_NEWEST = (simulated.VERSIONS[0], simulated.VERSIONS[-1])
+OF_ANY_TENSORRT = ("-k", "not (torch_tensorrt or the_pace_sees)")  # what TensorRT has no part in is tested once
 CAPTURE = cudart.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
 
 
@@ -25,8 +26,8 @@ def run(version, *arguments, **environment):
     """
     with tempfile.TemporaryDirectory() as own:
         environment = simulated.environment(version, XDG_CACHE_HOME=own, TMPDIR=own, **environment)
-        command = [warm_python() / "python3", *arguments]
-        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        python = warm_python() / "python3" if arguments[0] == "-m" else sys.executable
+        return subprocess.run([python, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
 def output(done):
@@ -70,7 +71,8 @@ def test_tensorrt_is_simulated_as_its_bindings_describe_it(version):
 
 @pytest.mark.parametrize("version", OLDEST_AND_NEWEST)
 def test_each_failure_of_tensorrt_is_a_sentence(version):
-    provoked = run(version, "-m", "pytest", "-p", "no:cacheprovider", "tests/simulated/provoked.py")
+    chosen = () if version == simulated.VERSIONS[-1] else OF_ANY_TENSORRT
+    provoked = run(version, "-m", "pytest", "-p", "no:cacheprovider", *chosen, "tests/simulated/provoked.py")
     assert provoked.returncode == 0, output(provoked)
 
 
@@ -80,10 +82,12 @@ def test_the_tests_for_a_real_gpu_pass_on_the_simulated_one(version):
     and Polygraphy looks for CUDA's own library."""
     timed = "tests/verify_gpu.py::test_replaying_a_graph_is_no_slower_than_launching_its_kernels"
     outside = "tests/verify_gpu.py::test_polygraphy_finds_that_an_engine_computes_what_its_graph_means"
-    options = ("-x", "-p", "no:cacheprovider", "--deselect", timed, "--deselect", outside)
+    chosen = () if version == simulated.VERSIONS[-1] else OF_ANY_TENSORRT
+    options = ("-x", "-p", "no:cacheprovider", "--deselect", timed, "--deselect", outside, *chosen)
     verified = run(version, "-m", "pytest", *options, "tests/verify_gpu.py")
     assert verified.returncode == 0, output(verified)
-    assert "5 deselected" in verified.stdout  # those named above still exist, one of them for each precision
+    # Those named above still exist, one of them for each precision.
+    assert f"{7 if chosen else 5} deselected" in verified.stdout
 
 
 def verify(test, **environment):

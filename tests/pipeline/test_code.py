@@ -4,11 +4,11 @@ import ast
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.paths import ROOT
+from support.warm_python import warm_python
 
 from enginery.pipeline.code import PACKAGES, code_of_stages
 
@@ -127,7 +127,8 @@ for stage in sys.argv[1:]:
 
 
 def test_every_module_that_importing_a_stage_loads_is_found():
-    child = subprocess.run([sys.executable, "-c", LOADED, *sorted(ALL)], cwd=ROOT, capture_output=True, text=True)
+    command = [warm_python() / "python3", "-c", LOADED, *sorted(ALL)]
+    child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert child.returncode == 0, child.stderr
     for stage, files in map(json.loads, child.stdout.splitlines()):
         loaded = {Path(file).relative_to(ROOT).as_posix() for file in files}

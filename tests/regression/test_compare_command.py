@@ -3,20 +3,18 @@
 import json
 import shutil
 import subprocess
-import sys
 
 import pytest
 from support.paths import ROOT
+from support.warm_python import warm_python
 
 from enginery.regression.measurements import read_measurements
 
 
 def enginery(*arguments, folder):
-    program = "from enginery.cli.main import main; main()"
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments], cwd=folder, capture_output=True, text=True, env=environment
-    )
+    command = [warm_python() / "enginery", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.warm_python import warm_python
 
 from enginery.core.errors import EngineryError
 from enginery.engine.record import EngineRecord
@@ -35,7 +35,7 @@ def made(built, run, tmp_path_factory):
     call(project, "git", "init", "-q")
     call(project, "git", "config", "user.name", "a")
     call(project, "git", "config", "user.email", "a@b")
-    call(project, sys.executable, "-m", "dvc", "init", "-q")
+    call(project, warm_python() / "dvc", "init", "-q")
     (project / "dvc.yaml").write_text(PIPELINE)
     for seconds in (OLD, NEW):
         record = EngineRecord.read(built / "engine.json").model_copy(update={"build_seconds": seconds})
@@ -43,7 +43,7 @@ def made(built, run, tmp_path_factory):
         runs = [run(13.0, 4.4, precision=precision, engine=record.identity) for precision in ("fp32", "int8")]
         both = runs[0].model_copy(update={"precisions": tuple(one.precisions[0] for one in runs)})
         both.write(project / "reports" / "measurements.json")
-        call(project, sys.executable, "-m", "dvc", "repro", "-q")
+        call(project, warm_python() / "dvc", "repro", "-q")
         call(project, "git", "add", "-A")
         call(project, "git", "commit", "-q", "-m", f"{seconds} seconds")
     return project

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from support.paths import ROOT
+from support.warm_python import warm_python
 
 from enginery.pipeline.source import imports_of
 
@@ -24,7 +25,7 @@ ROOMS = (
 LIGHT_STAGES = ("machine", "samples", "calibrate", "search", "convert", "build", "validate", "trace", "report", "gate")
 
 
-def imported(modules, blocked=()):
+def imported(modules, blocked=(), python=sys.executable):
     """All that is loaded after importing the modules, without the blocked ones."""
     program = f"""
 import importlib, json, sys
@@ -33,13 +34,13 @@ for module in {list(modules)!r}:
     importlib.import_module(module)
 print(json.dumps(sorted(name for name, module in sys.modules.items() if module is not None)))
 """
-    child = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    child = subprocess.run([python, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert child.returncode == 0, child.stderr
     return set(json.loads(child.stdout.splitlines()[-1]))
 
 
 def test_every_module_imports_without_tensorrt():
-    assert imported(MODULES, blocked=("tensorrt", "tensorrt_rtx")) >= set(MODULES)
+    assert imported(MODULES, ("tensorrt", "tensorrt_rtx"), warm_python() / "python3") >= set(MODULES)
 
 
 def test_stages_that_need_no_torch_do_not_load_it():

@@ -5,7 +5,6 @@ import os
 import pty
 import struct
 import subprocess
-import sys
 import termios
 
 from support.paths import ROOT
@@ -13,13 +12,9 @@ from support.warm_python import warm_python
 
 
 def enginery(*arguments, cwd=ROOT, **more):
-    """Return what it prints, and its exit code. `more` is added to the environment.
-
-    In the usual environment, a Python that has already imported much runs it.
-    """
-    python = sys.executable if more else str(warm_python() / "python3")
+    """Return what it prints, and its exit code. `more` is added to the environment."""
     return subprocess.run(
-        [python, "-m", "enginery.cli", *map(str, arguments)],
+        [warm_python() / "enginery", *map(str, arguments)],
         cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "100"} | more,
         capture_output=True,
@@ -33,7 +28,7 @@ def on_a_terminal(*arguments, cwd=ROOT, both=True, **more):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     child = subprocess.Popen(
-        [sys.executable, "-m", "enginery.cli", *map(str, arguments)],
+        [warm_python() / "enginery", *map(str, arguments)],
         cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"} | more,
         stdin=subprocess.DEVNULL,

@@ -5,10 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.warm_python import warm_python
+
 
 def attempt(root, script):
     environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join([str(warm_python()), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": str(root),
         **{f"GIT_{who}_{what}": "a@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
     }

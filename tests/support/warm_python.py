@@ -1,6 +1,7 @@
 """A `python3` that begins with PyTorch and others imported, as each stage would spend most of its seconds on that.
 
-This file is also the program of the process that imports them. It forks for each `python3 -m MODULE ...`.
+`dvc`, `enginery` and `polygraphy` beside it begin so, too. This file is also the program of the process that imports
+all this. It forks for each command, and serves all workers of pytest.
 """
 
 import gc
@@ -18,46 +19,63 @@ from functools import cache
 from importlib import import_module, invalidate_caches
 from pathlib import Path
 from select import select
+from types import ModuleType
+
+from filelock import FileLock
 
 IMPORTED = (
     "torchvision", "torch.onnx", "modelopt.onnx.autocast", "modelopt.onnx.quantization", "modelopt.onnx.trt_utils",
     "onnxsim", "onnxscript", "onnxruntime", "openvino.tools.ovc", "sympy", "lief", "pandas", "matplotlib.pyplot",
-    "sklearn.datasets",
+    "sklearn.datasets", "polygraphy.tools", "polygraphy.backend.onnxrt", "networkx", "pygit2", "dulwich.client",
+    "dvc.cli.parser", "dvc.repo.reproduce", "dvc.repo.graph", "dvc.repo.experiments", "dvc.repo.plots", "dvc.rwlock",
+    "dvc.scm", "dvc.lock", "dvc.utils.strictyaml",
 )  # fmt: skip
+PROGRAMS = {"python3": (), "python": (), "dvc": ("-m", "dvc"), "enginery": ("-m", "enginery.cli")}
+PROGRAMS |= {"polygraphy": ("-c", "from polygraphy.tools import main; raise SystemExit(main())")}
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
 
-if sys.argv[1:2] != ["-m"]:
-    os.execv("{python}", ["{python}", *sys.argv[1:]])
+arguments = [*{before}, *sys.argv[1:]]
+if not arguments or arguments[0][0] == "-" and arguments[0] not in ("-m", "-c"):
+    os.execv("{python}", ["{python}", *arguments])
 with socket.socket(socket.AF_UNIX) as server:
     server.connect("{address}")
     socket.send_fds(server, [b"+"], [0, 1, 2])
-    server.sendall(json.dumps([sys.argv, os.getcwd(), dict(os.environ)]).encode())
+    server.sendall(json.dumps([arguments, os.getcwd(), dict(os.environ)]).encode())
     server.shutdown(socket.SHUT_WR)
     sys.exit(int(server.recv(8) or 70))
 """
 
 
+@cache
 def warm_python() -> Path:
     """Return the folder to put before others on the PATH."""
-    return _start()[0]
+    run, owner = os.environ.get("PYTEST_XDIST_TESTRUNUID"), os.getppid()
+    if run is None:
+        run, owner = str(os.getpid()), os.getpid()
+    folder = Path(tempfile.gettempdir(), f"warm-python-{run}")
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            _start(folder, owner)
+    return folder
 
 
-@cache
-def _start() -> tuple[Path, subprocess.Popen[bytes]]:
-    """Start the process that forks. It ends where its standard input does: with this process."""
-    folder = Path(tempfile.mkdtemp())
-    address, client = folder / "socket", folder / "python3"
-    client.write_text(CLIENT.format(python=sys.executable, address=address))
-    client.chmod(0o755)
-    command = [sys.executable, "-P", __file__, str(folder)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"ready\n"
-    return folder, process
+def _start(folder: Path, owner: int) -> None:
+    """Start the process that forks. It ends when its owner does: the pytest that started the workers."""
+    folder.mkdir()
+    for name, before in PROGRAMS.items():
+        (folder / name).write_text(CLIENT.format(python=sys.executable, before=before, address=folder / "socket"))
+        (folder / name).chmod(0o755)
+    command = [sys.executable, "-P", __file__, str(folder), str(owner)]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    started = subprocess.Popen(command, **pipes, start_new_session=True)
+    with started.stdout as said:
+        assert said.readline() == b"ready\n"
+    started.returncode = 0  # nobody waits for it
 
 
-def serve(folder: Path) -> None:
-    """Fork for each request until standard input ends."""
+def serve(folder: Path, owner: int) -> None:
+    """Fork for each request, as long as the owner runs."""
     for name in IMPORTED:
         import_module(name)
     gc.freeze()
@@ -66,21 +84,25 @@ def serve(folder: Path) -> None:
         listening.bind(str(folder / "socket"))
         listening.listen()
         print("ready", flush=True)
-        while sys.stdin not in select([listening, sys.stdin], [], [])[0]:
+        while Path(f"/proc/{owner}").exists():
+            if not select([listening], [], [], 1)[0]:
+                continue
             connection, _ = listening.accept()
             if os.fork() == 0:
                 listening.close()
-                run(connection, str(folder / "python3"))
+                run(connection, folder)
             connection.close()
     shutil.rmtree(folder)
+    Path(f"{folder}.lock").unlink()
     os._exit(0)  # at once: libraries report leaks at an ordinary end
 
 
-def run(connection: socket.socket, client: str) -> None:
-    """Run the module as a new Python would, tell the client its exit code, and end this process."""
+def run(connection: socket.socket, folder: Path) -> None:
+    """Run the program as a new Python would, tell the client its exit code, and end this process."""
     code = 1
     try:
-        code = _run_module(connection, client)
+        _run_program(connection, folder)
+        code = 0
     except SystemExit as left:
         code = left.code if isinstance(left.code, int) else int(left.code is not None)
         if isinstance(left.code, str):
@@ -93,27 +115,48 @@ def run(connection: socket.socket, client: str) -> None:
     os._exit(code)
 
 
-def _run_module(connection: socket.socket, client: str) -> int:
+def _run_program(connection: socket.socket, client: Path) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _, streams, _, _ = socket.recv_fds(connection, 1, 3)
     for target, given in enumerate(streams):
         os.dup2(given, target)
         os.close(given)
-    sys.stdout, sys.stderr = (open(stream, "w", closefd=False) for stream in (1, 2))  # noqa: SIM115
     with connection.makefile() as request:
-        (_, _, module, *arguments), folder, environment = json.load(request)
+        (what, *arguments), folder, environment = json.load(request)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.executable, tempfile.tempdir = client, None
-    sys.path[:0] = [folder, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # colorama, which DVC imports, has put others there
+    for stream in (sys.stdout, sys.stderr):
+        encoding = environment.get("PYTHONIOENCODING", stream.encoding)
+        stream.reconfigure(encoding=encoding, errors=stream.errors, line_buffering=stream.isatty())
+    sys.executable, tempfile.tempdir = str(client / "python3"), None
+    sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in environment
+    added = [folder, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    _forget_modules_that_stand_in(added)
+    sys.path[:0] = added
     invalidate_caches()
     if "SIMULATED_TENSORRT" in environment:
         import sitecustomize  # noqa: F401  # as Python does when it starts
-    sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-    return 0
+    sys.argv = arguments
+    if what == "-m":
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    elif what == "-c":
+        sys.argv, main = ["-c", *arguments[1:]], ModuleType("__main__")
+        sys.modules["__main__"] = main
+        exec(compile(arguments[0], "<string>", "exec"), vars(main))
+    else:
+        sys.argv, sys.path[0] = [what, *arguments], os.path.dirname(os.path.abspath(what))
+        runpy.run_path(what, run_name="__main__")
+
+
+def _forget_modules_that_stand_in(folders: list[str]) -> None:
+    """Let a module in these folders be imported in place of the imported one of its name, as in a new Python."""
+    files = [file for folder in folders for way in ("*.py", "*/__init__.py") for file in Path(folder).glob(way)]
+    names = {file.parent.name if file.stem == "__init__" else file.stem for file in files}
+    for name in [name for name in sys.modules if name.partition(".")[0] in names]:
+        del sys.modules[name]
 
 
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]))
+    serve(Path(sys.argv[1]), int(sys.argv[2]))

@@ -4,11 +4,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
 from support.paths import ROOT
 from support.project import let_make_run
+from support.warm_python import warm_python
 
 from enginery.regression.history import read_history
 from enginery.regression.verdict import Verdict
@@ -34,6 +34,10 @@ __path__ = pkgutil.extend_path(__path__, __name__)
 from dvc.version import __version__, version_tuple
 """
 ENGINE = "0123456789abcdef0123456789abcdef.dir"  # a hash that is not in DVC's cache
+
+
+def nightly():
+    return warm_python() / "python3", "-m", "enginery.regression.nightly"
 
 
 class Project:
@@ -64,13 +68,13 @@ class Project:
     def fail(self, *arguments):
         (self.root.parent / "broken").write_text(" ".join(arguments))
 
-    def night(self, *measurements, command=(sys.executable, "-m", "enginery.regression.nightly"), **environment):
+    def night(self, *measurements, command=None, **environment):
         for each in measurements:
             each.write(self.root.parent / "waiting" / f"{self.count:03}.json")
             self.count += 1
         paths = os.pathsep.join([str(self.root.parent / "stand-in"), str(ROOT)])
         return subprocess.run(
-            command,
+            command or nightly(),
             cwd=self.root,
             capture_output=True,
             text=True,
@@ -191,8 +195,6 @@ def test_the_history_is_plain_json(project, run):
 
 @pytest.mark.parametrize("given", [["--confidence", "99"], ["--confidence", "-1"], ["--attempts", "-1"]])
 def test_wrong_options_are_refused_before_any_work(given):
-    done = subprocess.run(
-        [sys.executable, "-m", "enginery.regression.nightly", *given], cwd=ROOT, capture_output=True, text=True
-    )
+    done = subprocess.run([*nightly(), *given], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"argument {given[0]}: " in done.stderr
