@@ -156,17 +156,20 @@ def run_bound(bind: Callable[["Feeds"], Call], feeds: "Feeds") -> Any:
 
 def answers(runs: Mapping[str, "Run"], validation: "SampleSet") -> Iterator[tuple[str, dict[str, float | None]]]:
     """Yield what each contender's answers are worth, beside PyTorch's."""
-    from enginery.accuracy.agreement import accuracy_of, compare
+    from enginery.accuracy.agreement import compare
+    from enginery.accuracy.results import agreement_of, metric_of
     from enginery.data.sample_set import output_file
     from enginery.model.records import Reference
+    from enginery.tasks.choose import task_of
 
     name, *_ = Reference.read(zoo.made_at("reference/reference.json")).outputs
     wanted = np.load(zoo.made_at("reference") / output_file(0))
     labels = np.array([-1 if sample.label is None else sample.label for sample in validation.manifest.samples])
-    yield "PyTorch", {"accuracy": accuracy_of({name: wanted}, labels, name)}
+    task, places = task_of("classification", name), np.arange(len(labels))
+    yield "PyTorch", {"accuracy": metric_of(task, {name: wanted}, labels, places)}
     for label, run in runs.items():
         found = np.concatenate([np.array(run(feeds)[name]) for feeds in validation.batches(8)])
-        errors = compare({name: wanted}, {name: found}, name)
+        errors = compare({name: wanted}, {name: found})
         differences = np.linalg.norm(found - wanted, axis=1) / np.linalg.norm(wanted, axis=1)
         yield (
             label,
@@ -174,8 +177,8 @@ def answers(runs: Mapping[str, "Run"], validation: "SampleSet") -> Iterator[tupl
                 "error": errors.relative,
                 "typical_error": float(np.mean(differences)),
                 "cosine": errors.cosine,
-                "agreement": errors.top1_agreement,
-                "accuracy": accuracy_of({name: found}, labels, name),
+                "agreement": agreement_of(task, {name: wanted}, {name: found}).share,
+                "accuracy": metric_of(task, {name: found}, labels, places),
             },
         )
 

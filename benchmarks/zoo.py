@@ -173,12 +173,12 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
         Path(folder).mkdir(parents=True, exist_ok=True)
     made, sets = Path("artifacts"), {n: made_at(f"samples/{n}") for n in ("training", "calibration", "validation")}
     validation = sets["validation"]
-    records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools")} | {
+    records = {name: made / f"{name}.json" for name in ("machine", "target", "dialect", "tools", "task")} | {
         "code": made / "code"
     }
     users = (Path("data") / name for name in ("models", "weights", "calibration", "plugins"))
     step("machine", partial(machine, *users, **records))
-    step("samples", partial(samples, Path("data/images"), **sets))
+    step("samples", partial(samples, Path("data/images"), records["task"], **sets))
     step("weights", partial(weights, Path("data/weights"), Path("data/models"), sets["training"], made / "weights"))
     step("export", partial(export, made / "weights", validation, made / "exported"))
     step("simplify", partial(simplify, made / "exported", validation, made / "simplified"))
@@ -192,7 +192,7 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
         found.parent.mkdir(exist_ok=True)
         given = made / "simplified", made / "calibrated", sets["calibration"], records["dialect"], code, found
         step(f"search {name}", partial(search, name, *given))
-    return Reference.read(made / "reference" / "reference.json").accuracy or 0.0
+    return Reference.read(made / "reference" / "reference.json").metrics.get("accuracy", 0.0)
 
 
 def made_at(place: str) -> Path:
@@ -229,8 +229,8 @@ def take(precision: str, step: Callable[[str, Callable[[], object]], object]) ->
         "relative": found.engine_against_pytorch.relative,
         "graph": found.graph_against_pytorch.relative,
         "compiler": found.engine_against_graph.relative,
-        "agreement": found.engine_against_pytorch.top1_agreement,
-        "accuracy": found.engine_accuracy,
+        "agreement": found.same_answers,
+        "accuracy": found.main.engine if found.main else None,
         "broken": list(found.broken),
         "fault": found.loss_comes_from,
         "executed": EngineRecord.read(engine / "engine.json").executed,

@@ -32,10 +32,10 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
         interface_of(adopted, profile, name)
     else:
         require_names(example)
-    wanted = [require_runs(source_model, feeds, samples.classes, scores) for feeds in checked]
+    wanted = [require_runs(source_model, feeds, samples, scores) for feeds in checked]
     # Engines would fail at these sizes too, but after hours and with errors of their own.
     for size in sorted({profile.batch.min, profile.batch.max}):
-        require_runs(source_model, samples.cycled(size), samples.classes, scores)
+        require_runs(source_model, samples.cycled(size), samples, scores)
     require_steady(source_model, checked, wanted)
     graph = adopted or export_model(load_model(weights), example, varying, profile, ExportParams.read().opset)
     with new_folder(exported) as unfinished:

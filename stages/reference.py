@@ -4,14 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
-from enginery.accuracy.agreement import accuracy_of
 from enginery.core.files import new_folder
 from enginery.core.params.build import Profile
 from enginery.core.params.model import ModelParams
-from enginery.data.feeds import scores_among
 from enginery.data.sample_set import SampleSet, output_file, run_all
 from enginery.model.records import Reference
 from enginery.model.source_model import made_by, open_source_model
+from enginery.tasks.choose import task_of
 
 BATCH = 32
 
@@ -21,12 +20,20 @@ def reference(weights: Path, validation: Path, reference: Path) -> None:
     samples, sizes = SampleSet.open(validation), Profile.read().batch
     whole = sizes.min > 1  # at a minimum of 1, the last batch may be smaller
     outputs = run_all(open_source_model(weights), samples, sizes.nearest(BATCH), whole, "reference")
-    shapes = {name: values.shape for name, values in outputs.items()}
-    accuracy = accuracy_of(outputs, samples.labels, scores_among(shapes, samples.classes, ModelParams.read().scores))
-    result = Reference(made_by=made_by(weights), outputs=tuple(outputs), samples=len(samples), accuracy=accuracy)
+    task = task_of(samples.manifest.task, ModelParams.read().scores, samples.manifest.class_names)
+    truth, everything = samples.truth, np.arange(len(samples))
+    measured = [] if truth is None else zip(task.metrics, task.measure(outputs, truth, everything), strict=False)
+    metrics = {metric.name: (metric, metric.over(statistics)) for metric, statistics in measured}
+    result = Reference(
+        made_by=made_by(weights),
+        outputs=tuple(outputs),
+        samples=len(samples),
+        metrics={name: value for name, (_, value) in metrics.items()},
+    )
     with new_folder(reference) as unfinished:
         for index, values in enumerate(outputs.values()):
             np.save(unfinished / output_file(index), values, allow_pickle=False)
         result.write(unfinished / "reference.json")
-    right = "accuracy not measured, no labels or no scores;" if result.accuracy is None else f"{result.accuracy:.2%} of"
-    print(f"{result.made_by}: {right} {result.samples} validation images")
+    found = ", ".join(f"{metric.name} {metric.written(value)}" for metric, value in metrics.values())
+    found = found or f"{task.metrics[0].name} not measured, {task.lacking}"
+    print(f"{result.made_by}: {found}; {result.samples} validation images")

@@ -3,19 +3,23 @@
 from pathlib import Path
 
 from enginery.core.params.samples import SamplesParams
+from enginery.core.tasks import ChosenTask
+from enginery.data.sample_set import SampleSet
 from enginery.data.sources import open_source
+from enginery.data.sources.truth import Known
 from enginery.data.splits import shared_images, split, write_split
 
 
-def samples(data: Path, training: Path, calibration: Path, validation: Path) -> None:
+def samples(data: Path, task: Path, training: Path, calibration: Path, validation: Path) -> None:
     """Write the training, calibration and validation splits."""
-    params = SamplesParams.read()
-    source = open_source(params, data)
+    params, chosen = SamplesParams.read(), ChosenTask.read(task).task
+    source = open_source(params, data, chosen)
     folders = {"training": training, "calibration": calibration, "validation": validation}
     manifests = {}
     for name, indices in split(len(source), params).items():
-        manifests[name] = write_split(source, indices, params, folders[name])
-        labels = "" if manifests[name].is_labeled else ", without labels"
+        manifests[name] = write_split(source, indices, params, folders[name], chosen)
+        labelled = SampleSet(folders[name], manifests[name]).truth is not None
+        labels = "" if labelled else f", without {Known(chosen).array}"
         print(f"{name}: {len(indices)} of {len(source)} images from {params.source}{labels}")
     if shared := shared_images(manifests):
         print(f"MIND: {shared}")

@@ -28,6 +28,7 @@ from enginery.search.search import find_spared
 from enginery.search.switches import SwitchedGraph
 from enginery.search.trial import Trial
 from enginery.search.work import shares_of_work
+from enginery.tasks.choose import task_of
 
 
 def search(
@@ -54,10 +55,11 @@ def search(
         return partial(run_graph, open_as_written(made))
 
     run = switched.run_with if is_written_here(precision, keep, wanted) else as_converted
-    scores = ModelParams.read().scores
-    trial = Trial(graph, switched, run, samples, scores, limits)
+    scores, known = ModelParams.read().scores, samples.manifest
+    task = task_of(known.task, scores, known.class_names)
+    trial = Trial(graph, switched, run, samples, task, limits)
     files = graph_sha256(source), ranges.cache_sha256, sha256(calibration / MANIFEST), sha256(code)
-    journal = Journal.about(*files, wanted.model_dump(), keep.model_dump(), scores)
+    journal = Journal.about(*files, wanted.model_dump(), keep.model_dump(), scores, known.task)
     work = shares_of_work(graph, switched.layers, sizes)
     answer = find_spared(trial, work, journal, seconds)
     operators = {node.name: node.op_type for node in graph.graph.node}

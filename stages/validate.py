@@ -37,13 +37,18 @@ def validate(
         )
     record.write(report)
     errors = record.engine_against_pytorch
-    agreeing = "" if errors.top1_agreement is None else f", top-1 agreement {errors.top1_agreement:.2%}"
-    print(f"{precision}: {_accuracy(record)}, cosine {errors.cosine:.6f}{agreeing}")
+    agreed = record.agreement
+    agreeing = f", {agreed.name} {agreed.share_with_interval}" if agreed else ""
+    print(f"{precision}: {_results(record)}, cosine {errors.cosine:.6f}{agreeing}")
     for line in record.broken:
         print(f"{precision}: BROKEN THRESHOLD: {line}")
 
 
-def _accuracy(record: Validation) -> str:
-    if record.engine_accuracy is None:
-        return "accuracy not measured: no labels or no scores"
-    return f"accuracy {record.engine_accuracy:.2%} ({record.reference} {record.reference_accuracy:.2%})"
+def _results(record: Validation) -> str:
+    if not record.results:
+        return f"{record.metric} not measured: {record.lacking}"
+    return ", ".join(
+        f"{one.name} {one.written(one.engine)} ({record.reference} {one.written(one.reference)}, "
+        f"drop {one.drop_with_interval})"
+        for one in record.results
+    )

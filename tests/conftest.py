@@ -192,6 +192,7 @@ def manifest(preprocessing):
     samples = tuple(Sample(name=f"image {i}", sha256=f"{i:064x}", label=i % CLASSES) for i in range(21))
     classes = tuple(f"class {label}" for label in range(CLASSES))
     return Manifest(
+        task="classification",
         source="data/tiny",
         inputs=("input",),
         preprocessing=preprocessing,

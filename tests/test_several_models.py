@@ -55,7 +55,7 @@ def project(tmp_path_factory):
     points = np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)
     np.savez(project.root / "data/images/points.npz", points=points)
     project.set(**{f"precisions.{name}": None for name in ("fp32", "fp16", "bf16")})
-    project.set(**{f"precisions.int8.thresholds.{limit}": 0 for limit in ("cosine", "top1_agreement")})
+    project.set(**{f"precisions.int8.thresholds.{limit}": 0 for limit in ("cosine", "agreement")})
     project.set(**{"precisions.int8.thresholds.relative_error": 10})
     for command in (
         ("git", "init", "--quiet"),

@@ -8,18 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
-from enginery.accuracy.agreement import accuracy_of, broken_thresholds, compare, origin_of_loss, spread
+from enginery.accuracy.agreement import broken_thresholds, compare, origin_of_loss, spread
 from enginery.accuracy.records import Resized, Spot, Validation
+from enginery.accuracy.results import agreement_of, measure, metric_of
 from enginery.core.params.build import ENDS, Range
 from enginery.core.params.precisions import Thresholds
 from enginery.core.progress import progress
-from enginery.data.feeds import Outputs, Run, resized, scores_among
+from enginery.data.feeds import Outputs, Run, resized
 from enginery.data.sample_set import SampleSet, run_all, varying_axes
 from enginery.engine.engine import Engine
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.bf16_twin import float32_twin, uses_bf16
 from enginery.graph.onnx_file import load_graph
 from enginery.model.records import PYTORCH
+from enginery.tasks.choose import task_of
+from enginery.tasks.task import Task
 
 
 def validate_engine(
@@ -32,31 +35,32 @@ def validate_engine(
     made_by: str = PYTORCH,
 ) -> Validation:
     """Validate an engine against `reference`, the outputs that `made_by` returned for the same samples."""
-    precision, sizes, named = engine.record.precision, engine.record.profile.batch, engine.record.scores
-    scores = scores_among({name: values.shape for name, values in reference.items()}, samples.classes, named)
+    precision, sizes = engine.record.precision, engine.record.profile.batch
+    task = task_of(samples.manifest.task, engine.record.scores, samples.manifest.class_names)
     model, whole = load_graph(onnx), sizes.min > 1
     as_written = partial(run_graph, open_as_written(float32_twin(model) if uses_bf16(model) else onnx))
     graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph")
     compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine")
-    accuracies = [accuracy_of(outputs, samples.labels, scores) for outputs in (reference, graph, compiled)]
-    wanted_accuracy, graph_accuracy, got_accuracy = accuracies
-    engine_errors, graph_errors = compare(reference, compiled, scores), compare(reference, graph, scores)
-    compiler_errors = compare(graph, compiled, scores)
+    results = measure(task, (reference, graph, compiled), samples.truth)
+    agreement = agreement_of(task, reference, compiled)
+    engine_errors, graph_errors = compare(reference, compiled), compare(reference, graph)
+    compiler_errors = compare(graph, compiled)
     batches = spot_batches(sizes)
-    spots = tuple(check_spot(engine, samples, reference, compiled, size, spot_samples, scores) for size in batches)
+    spots = tuple(check_spot(engine, samples, reference, compiled, size, spot_samples, task) for size in batches)
     other_sizes = check_sizes(engine, as_written, samples)
-    drop = None if wanted_accuracy is None or got_accuracy is None else wanted_accuracy - got_accuracy
-    broken = broken_thresholds(engine_errors, drop, limits, None if samples.classes or named else scores)
+    doubt = task.doubt({name: values.shape for name, values in reference.items()})
+    broken = broken_thresholds(engine_errors, agreement, results[0] if results else None, limits, doubt)
     broken += broken_at_batches(spots, limits) + broken_at_sizes(other_sizes, limits)
     return Validation(
         precision=precision,
+        task=samples.manifest.task,
         reference=made_by,
         engine=engine.record.identity,
         samples=len(samples),
-        reference_accuracy=wanted_accuracy,
-        graph_accuracy=graph_accuracy,
-        engine_accuracy=got_accuracy,
-        accuracy_drop=drop,
+        results=results,
+        metric=task.metrics[0].name,
+        lacking=task.lacking,
+        agreement=agreement,
         engine_against_pytorch=engine_errors,
         graph_against_pytorch=graph_errors,
         engine_against_graph=compiler_errors,
@@ -64,7 +68,7 @@ def validate_engine(
         resized=other_sizes,
         loss_comes_from=origin_of_loss(graph_errors, compiler_errors),
         broken=broken,
-        spread=spread(reference, compiled, scores),
+        spread=spread(reference, compiled, task.leads_kept(reference, compiled)),
     )
 
 
@@ -81,7 +85,7 @@ def check_spot(
     compiled: Outputs,
     batch: int,
     count: int,
-    scores: str | None = None,
+    task: Task,
 ) -> Spot:
     """Run full batches of one size, about `count` samples. A set that is too small is repeated."""
     batches = max(1, min(count, len(samples)) // batch)
@@ -92,8 +96,8 @@ def check_spot(
     return Spot(
         batch=batch,
         samples=len(chosen),
-        errors=compare(_select(reference, chosen), found, scores),
-        accuracy=accuracy_of(found, None if samples.labels is None else samples.labels[chosen], scores),
+        errors=compare(_select(reference, chosen), found),
+        metric=metric_of(task, found, samples.truth, chosen),
         drift=compare(_select(compiled, chosen), found).relative,
     )
 
@@ -110,7 +114,7 @@ def check_sizes(engine: Engine, as_written: Run, samples: SampleSet) -> tuple[Re
 
 
 def broken_at_batches(spots: Iterable[Spot], limits: Thresholds) -> tuple[str, ...]:
-    """Return a sentence for each batch size that changes the outputs. Accuracy has no limit: the images are too few."""
+    """Return a sentence for each batch size that changes the outputs. The metric has no limit: too few images."""
     broken = []
     for spot in spots:
         if spot.errors.nonfinite:

@@ -8,6 +8,7 @@ from enginery.bundle.triton import BACKENDS
 from enginery.core.params.all import Params
 from enginery.core.params.model import NO_SCORES
 from enginery.core.runtimes import RUNTIMES
+from enginery.core.tasks import CLASSIFICATION
 from enginery.data.feeds import BATCH
 from enginery.engine.description import where
 from enginery.engine.folder import REPRODUCE
@@ -72,7 +73,7 @@ def has_example(record: EngineRecord) -> bool:
     if record.preprocessing is None or record.scores == NO_SCORES or not len(inputs) == len(outputs) == 1:
         return False
     shape = outputs[0].shape
-    return len(shape) == 2 and isinstance(shape[1], int)
+    return record.task == CLASSIFICATION and len(shape) == 2 and isinstance(shape[1], int)
 
 
 def example_facts(record: EngineRecord) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Classify images with an engine: the most likely classes of each, with their probabilities."""
+"""Answer for images with an engine, as its task answers: classes and their probabilities, areas, numbers."""
 
 import json
 import os
@@ -15,42 +15,37 @@ from enginery.core.cores import in_parallel
 from enginery.core.errors import EngineryError
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.progress import progress
-from enginery.data.feeds import scores_among
+from enginery.data.feeds import Outputs
 from enginery.data.preprocessing import prepare
 from enginery.data.sources.files import IMAGE_SUFFIXES
 from enginery.engine.engine import Engine
 from enginery.engine.folder import require_engine
 from enginery.engine.record import EngineRecord
+from enginery.tasks.choose import task_of
+from enginery.tasks.task import Shown, Task
 
 Tensor = NDArray[np.float32]
-ROUNDING = 0.02  # probabilities in few bits may miss a sum of 1 by this much
-
-
-class Guess(NamedTuple):
-    name: str
-    number: int
-    probability: float
 
 
 class Answer(NamedTuple):
-    """The answer for one image: guesses, the best one first, or the error that prevented them."""
+    """The answer for one image, or the error that prevented it."""
 
     image: Path
-    guesses: tuple[Guess, ...]
+    shown: Shown | None
     error: str | None
 
 
 def infer(folder: Path, places: Sequence[Path], top: int, batch: int | None, threads: int, as_lines: bool) -> int:
-    """Print the likeliest classes of each image, and return how many images could not be read."""
+    """Print the answer for each image, and return how many images could not be read."""
     require_engine(folder)  # before the images: if the two are swapped, the message should be about the engine
     images = find_images(places)
     width = max(len(str(image)) for image in images)
     unread = 0
     with open_engine(folder, threads) as engine:
-        classifier = Classifier(engine, folder)
+        reader = Reader(engine, folder)
         size = batch_size(engine.record, batch)
         batches = [images[start : start + size] for start in range(0, len(images), size)]
-        for answer in (answer for few in _with_bar(batches) for answer in classifier.answer(few, top)):
+        for answer in (answer for few in _with_bar(batches) for answer in reader.answer(few, top)):
             unread += answer.error is not None
             print_answer(answer, width, as_lines)
     if unread:
@@ -64,25 +59,24 @@ def _with_bar(batches: list[list[Path]]) -> Iterable[list[Path]]:
     return progress(batches, "images", len(batches), "batches") if drawn else batches
 
 
-class Classifier:
-    """An engine that takes images and gives a score per class."""
+class Reader:
+    """An engine that takes images, whose outputs its task reads."""
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self._engine = engine
         self.how = required_preprocessing(engine.record, folder)
-        self._output = require_classifier(engine.record, folder)
-        self._names = engine.record.class_names
+        self._task = require_readable(engine.record, folder)
 
     def answer(self, images: Sequence[Path], top: int) -> Iterator[Answer]:
         """Answer for one batch, in the order given. An image that cannot be read is left out of the batch."""
         read = list(in_parallel(self._read, images))
         readable = [tensor for tensor in read if not isinstance(tensor, str)]
-        scores = iter(self._scores(np.stack(readable)) if readable else ())
+        shown = self._task.show(self._outputs(np.stack(readable)), top) if readable else iter(())
         for image, tensor in zip(images, read, strict=True):
             if isinstance(tensor, str):
-                yield Answer(image, (), tensor)
+                yield Answer(image, None, tensor)
             else:
-                yield Answer(image, best(next(scores), self._names, top), None)
+                yield Answer(image, next(shown), None)
 
     def _read(self, image: Path) -> Tensor | str:
         try:
@@ -90,15 +84,14 @@ class Classifier:
         except EngineryError as error:
             return str(error)
 
-    def _scores(self, images: Tensor) -> Tensor:
-        """Return the scores. Too few images for the engine are filled up with copies, whose scores are dropped."""
+    def _outputs(self, images: Tensor) -> Outputs:
+        """Return the outputs. Too few images for the engine are filled up with copies, whose outputs are dropped."""
         filled = np.resize(images, (max(len(images), self._engine.record.profile.batch.min), *images.shape[1:]))
         (spec,) = self._engine.record.interface.inputs
-        logits = self._engine.run({spec.name: filled})[self._output]
-        scores = logits[: len(images)].astype(np.float32)
-        if not np.isfinite(scores).all():
-            raise EngineryError("the engine's scores are not all finite: `dvc repro` validates it, and says more")
-        return scores
+        outputs = {name: each[: len(images)] for name, each in self._engine.run({spec.name: filled}).items()}
+        if not all(np.isfinite(each).all() for each in outputs.values()):
+            raise EngineryError("the engine's outputs are not all finite: `dvc repro` validates it, and says more")
+        return outputs
 
 
 def required_preprocessing(record: EngineRecord, folder: Path) -> Preprocessing:
@@ -107,14 +100,17 @@ def required_preprocessing(record: EngineRecord, folder: Path) -> Preprocessing:
     return record.preprocessing
 
 
-def require_classifier(record: EngineRecord, folder: Path) -> str:
-    """Return the output that holds the scores, as validation finds it."""
+def require_readable(record: EngineRecord, folder: Path) -> Task:
+    """Return the task of the engine, if it can read one of its outputs."""
     inputs, outputs = record.interface.inputs, record.interface.outputs
-    scores = scores_among({spec.name: spec.shape for spec in outputs}, len(record.class_names), record.scores)
-    if len(inputs) != 1 or scores is None:
+    task = task_of(record.task, record.scores, record.class_names)
+    if len(inputs) != 1 or task.reads({spec.name: spec.shape for spec in outputs}) is None:
         tensors = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in (*inputs, *outputs))
-        raise EngineryError(f"{folder} is no classifier of images, one input and a score per class: it has {tensors}")
-    return scores
+        raise EngineryError(
+            f"{folder} has no answers for images: its task, {record.task}, needs one input and an output that it can "
+            f"read, and it has {tensors}"
+        )
+    return task
 
 
 def batch_size(record: EngineRecord, asked: int | None) -> int:
@@ -154,34 +150,15 @@ def _files_below(folder: Path) -> Iterator[Path]:
         yield from (Path(root) / name for name in names)
 
 
-def best(scores: NDArray[np.float32], names: Sequence[str], top: int) -> tuple[Guess, ...]:
-    """Return the best classes. Of equal scores the first one wins, as in validation."""
-    probabilities = probabilities_of(scores.astype(np.float64))
-    order = np.argsort(-scores, kind="stable")[:top]
-    known = dict(enumerate(names))  # a model may know more classes than the samples have names for
-    return tuple(Guess(known.get(i, f"class {i}"), i, float(probabilities[i])) for i in map(int, order))
-
-
-def probabilities_of(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the probabilities of logits. A model that ends in a softmax gives probabilities itself."""
-    if scores.min() >= 0 and abs(scores.sum() - 1) < ROUNDING:
-        return scores
-    exponents = np.exp(scores - scores.max())
-    return exponents / exponents.sum()  # type: ignore[no-any-return]
-
-
 def print_answer(answer: Answer, width: int, as_line: bool) -> None:
     if as_line:
         print(as_json(answer), flush=True)
-    elif answer.error:
+    elif answer.shown is None:
         print(answer.error, file=sys.stderr)
     else:
-        guesses = "   ".join(f"{guess.name} {guess.probability:.1%}" for guess in answer.guesses)
-        print(f"{answer.image!s:<{width}}   {guesses}", flush=True)
+        print(f"{answer.image!s:<{width}}   {answer.shown.text}", flush=True)
 
 
 def as_json(answer: Answer) -> str:
-    if answer.error:
-        return json.dumps({"image": str(answer.image), "error": answer.error})
-    top = [{"class": one.name, "index": one.number, "probability": round(one.probability, 6)} for one in answer.guesses]
-    return json.dumps({"image": str(answer.image), "top": top})
+    found = answer.shown.fields if answer.shown else {"error": answer.error}
+    return json.dumps({"image": str(answer.image), **found})

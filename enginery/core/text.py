@@ -24,6 +24,12 @@ def file_size(count: int) -> str:
     return f"{count / MEGABYTE:.1f} MB" if count >= MEGABYTE else f"{count / KILOBYTE:.1f} kB"
 
 
+def figure(value: float, unit: str) -> str:
+    """Write the value of a metric: a share in percent, or a plain number."""
+    rounded = round(value, 4) + 0.0  # no sign is left before a zero
+    return f"{rounded:.2%}" if unit == "%" else f"{rounded:.4f}"
+
+
 def suggestion(given: str, known: Collection[str]) -> str:
     """Return the end of a sentence that calls `given` unknown: the nearest known name, or all of them."""
     if nearest := difflib.get_close_matches(given, known, n=1, cutoff=0.5):

@@ -11,7 +11,7 @@ WEIGHTS_WITHOUT_FILE = ("train", "pretrained", "given")  # what weights.source m
 
 
 def user_model(source: str, models: Path) -> Path:
-    return user_file(source, models, "model.source", "a torchvision classifier")
+    return user_file(source, models, "model.source", "a torchvision model")
 
 
 def user_checkpoint(source: str, weights: Path) -> Path:

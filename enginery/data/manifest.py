@@ -13,9 +13,11 @@ class Sample(Record):
 class Manifest(Record):
     """The samples of one split, in order, with the inputs of the model that they are for and how they are prepared.
 
-    `class_names` is empty if unknown. `preprocessing` is None for arrays, which are fed as they are.
+    `task` says what the model does with them, `class_names` is empty if unknown, and `preprocessing` is None for
+    arrays, which are fed as they are.
     """
 
+    task: str
     source: str
     inputs: tuple[str, ...]
     preprocessing: Preprocessing | None

@@ -18,7 +18,7 @@ from enginery.data.feeds import AxesOf, Feeds, Outputs, Run, resized
 from enginery.data.manifest import Manifest
 from enginery.data.preprocessing import normalize
 
-MANIFEST = "manifest.json"
+MANIFEST, TRUTH = "manifest.json", "truth.npy"
 # The batch size that graphs are checked at, or the nearest that the profile has. The exporter sees a batch of two, so a
 # batch size that is frozen into the graph fails here.
 CHECKED_BATCH = 7
@@ -37,6 +37,12 @@ class SampleSet:
 
     def __len__(self) -> int:
         return len(self.manifest.samples)
+
+    @property
+    def truth(self) -> NDArray[Any] | None:
+        """Return what the task compares answers with: labels, or else masks, targets or scores. None if not known."""
+        file = self.folder / TRUTH
+        return np.load(file, mmap_mode="r") if file.exists() else self.labels
 
     @property
     def labels(self) -> NDArray[np.int64] | None:

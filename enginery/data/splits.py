@@ -1,8 +1,10 @@
 """Divide the images among training, calibration and validation, and write each split to disk."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import islice
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -12,12 +14,14 @@ from enginery.core.files import new_folder
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.params.samples import SamplesParams
 from enginery.core.progress import progress
+from enginery.core.tasks import CLASSIFICATION
 from enginery.data.manifest import Manifest, Sample
-from enginery.data.sample_set import MANIFEST, input_file, start_npy_file
+from enginery.data.sample_set import MANIFEST, TRUTH, input_file, start_npy_file
 from enginery.data.sources import Source
 from enginery.data.sources.arrays import ImageArray
 from enginery.data.sources.files import ImageFiles
 from enginery.data.sources.tensors import Tensors
+from enginery.data.sources.truth import Truths
 
 
 def split(total: int, params: SamplesParams) -> dict[str, list[int]]:
@@ -33,16 +37,20 @@ def split(total: int, params: SamplesParams) -> dict[str, list[int]]:
     return {name: list(islice(order, count)) for name, count in asked.items()}
 
 
-def write_split(source: Source, indices: Sequence[int], params: SamplesParams, folder: Path) -> Manifest:
+def write_split(
+    source: Source, indices: Sequence[int], params: SamplesParams, folder: Path, task: str = CLASSIFICATION
+) -> Manifest:
     """Write a split to disk while it is decoded, so that memory does not grow with the number of images."""
     with new_folder(folder) as unfinished:
         if isinstance(source, Tensors):
             inputs, samples = source.inputs, source.write(indices, unfinished)
+            _write_truths(source.truths, indices, unfinished)
         elif params.preprocessing:
             inputs, samples = (params.input,), _write_pixels(source, indices, params.preprocessing, unfinished)
         else:
             raise EngineryError(f"samples.preprocessing: {params.source} holds images, which need it")
         manifest = Manifest(
+            task=task,
             source=params.source,
             inputs=inputs,
             preprocessing=params.preprocessing,
@@ -57,12 +65,33 @@ def _write_pixels(
     source: ImageFiles | ImageArray, indices: Sequence[int], how: Preprocessing, folder: Path
 ) -> list[Sample]:
     samples: list[Sample] = []
-    with start_npy_file(folder / input_file(0), np.dtype(np.uint8), (len(indices), *how.shape)) as file:
+    with ExitStack() as opened:
+        pixels_type, shape = np.dtype(np.uint8), (len(indices), *how.shape)
+        file = opened.enter_context(start_npy_file(folder / input_file(0), pixels_type, shape))
+        truth_file = opened.enter_context(_start_truths(source.truths, len(indices), how, folder))
         prepared = in_parallel(lambda index: source.prepare(index, how), indices)
-        for sample, pixels in progress(prepared, "samples", len(indices), "images"):
+        for sample, pixels, truth in progress(prepared, "samples", len(indices), "images"):
             samples.append(sample)
             file.write(pixels.data)
+            if truth is not None and truth_file:
+                truth_file.write(np.ascontiguousarray(truth).data)
     return samples
+
+
+def _start_truths(
+    truths: Truths | None, count: int, how: Preprocessing | None, folder: Path
+) -> AbstractContextManager[IO[bytes] | None]:
+    if truths is None:
+        return nullcontext()
+    like = truths.like(how)
+    return start_npy_file(folder / TRUTH, like.dtype, (count, *like.shape))
+
+
+def _write_truths(truths: Truths | None, indices: Sequence[int], folder: Path) -> None:
+    with _start_truths(truths, len(indices), None, folder) as file:
+        for index in indices:
+            if file and truths:
+                file.write(truths.prepare(index, None, None).data)
 
 
 def shared_images(manifests: Mapping[str, Manifest]) -> str | None:

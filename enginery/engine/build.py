@@ -47,6 +47,7 @@ def build_engine(
             preprocessing=manifest.preprocessing,
             class_names=manifest.class_names,
             scores=scores,
+            task=manifest.task,
         )
         if RUNTIMES[target.runtime].is_tensorrt:
             (unfinished / REPRODUCE).write_text(reproduce_script(record, os.path.relpath(onnx, folder)))

@@ -8,6 +8,7 @@ from enginery.core.params.model import NO_SCORES
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.precisions import accepted_as
 from enginery.core.record import Record
+from enginery.core.tasks import CLASSIFICATION
 from enginery.engine.target import Target
 from enginery.graph.interface import Blueprint, Interface
 
@@ -39,6 +40,7 @@ class EngineRecord(Record):
     preprocessing: Preprocessing | None
     class_names: tuple[str, ...]
     scores: str | None  # model.scores of params.yaml
+    task: str = CLASSIFICATION
 
     @property
     def blueprint(self) -> Blueprint:

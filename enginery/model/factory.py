@@ -21,15 +21,18 @@ def make_model(params: ModelParams, classes: int | None) -> nn.Module:
 
 
 def _from_torchvision(params: ModelParams, classes: int | None) -> nn.Module:
-    classifiers = torchvision.models.list_models(torchvision.models)
-    if params.source not in classifiers:
-        near = difflib.get_close_matches(params.source, classifiers, n=1)
+    segmenters = torchvision.models.list_models(torchvision.models.segmentation)
+    known = [*torchvision.models.list_models(torchvision.models), *segmenters]
+    if params.source not in known:
+        near = difflib.get_close_matches(params.source, known, n=1)
         hint = f"did you mean '{near[0]}'?" if near else "see torchvision.models.list_models()."
         raise EngineryError(
-            f"model.source: torchvision has no classifier '{params.source}'; {hint} "
+            f"model.source: torchvision has no model '{params.source}' for these tasks; {hint} "
             "A model of your own is package.module:factory"
         )
     arguments = ({} if classes is None else {"num_classes": classes}) | params.arguments
+    if params.source in segmenters:
+        arguments = {"weights_backbone": None} | arguments  # torchvision would download a backbone's
     try:
         model: nn.Module = torchvision.models.get_model(params.source, weights=None, **arguments)
     except Exception as error:  # layers raise errors of many types for a size that they cannot have

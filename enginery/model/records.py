@@ -26,9 +26,9 @@ PYTORCH = "PyTorch"  # `made_by` of a Reference, unless the model came as an ONN
 
 
 class Reference(Record):
-    """The outputs of the source model. `accuracy` is None where there are no labels or no scores."""
+    """The outputs of the source model, and what each metric of the task makes of them: none if not measured."""
 
     made_by: str
     outputs: tuple[str, ...]  # their values are in one file each, which is named by its number
     samples: int
-    accuracy: float | None
+    metrics: dict[str, float]

@@ -10,14 +10,15 @@ import torch
 from torch import nn
 
 from enginery.core.errors import EngineryError
-from enginery.core.params.model import NO_SCORES
-from enginery.data.feeds import Feeds, Outputs, Run, scores_among, shaped_as_scores
+from enginery.data.feeds import Feeds, Outputs, Run
+from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.check import check_at_each_size
 from enginery.model.call import call_model
 from enginery.model.checkpoint import load_model
 from enginery.model.records import PYTORCH
 from enginery.model.user_code import USER_ERRORS, describe_user_error
+from enginery.tasks.choose import misfit_of, task_of
 
 STEADY_LIMIT = 1e-5  # threads that sum in another order change a result by about 1e-7
 GIVEN_GRAPH = "model.onnx"  # in the weights' folder, if the model came as an ONNX file
@@ -45,9 +46,10 @@ def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
         return {name: (each.float() if each.is_floating_point() else each).numpy() for name, each in outputs.items()}
 
 
-def require_runs(run: Run, feeds: Feeds, classes: int, scores: str | None = None) -> Outputs:
-    """Run a few samples, so that a model that refuses them or returns unusable outputs fails before hours of work."""
-    samples = len(next(iter(feeds.values())))
+def require_runs(run: Run, feeds: Feeds, samples: SampleSet, scores: str | None = None) -> Outputs:
+    """Run a few samples, so that a model that refuses them or returns outputs that do not fit its task fails before
+    hours of work. `scores` is model.scores."""
+    count = len(next(iter(feeds.values())))
     try:
         outputs = _run_or_explain(run, describe_user_error, feeds)
     except EngineryError as error:
@@ -56,39 +58,22 @@ def require_runs(run: Run, feeds: Feeds, classes: int, scores: str | None = None
         hint = "It takes a single sample: set min, opt and max of build.profile.batch to 1"
         raise EngineryError(f"{error}\n{hint}") from None
     for name, output in outputs.items():
-        if output.ndim == 0 or len(output) != samples or not np.issubdtype(output.dtype, np.floating):
+        if output.ndim == 0 or len(output) != count or not np.issubdtype(output.dtype, np.floating):
             raise EngineryError(
                 f"model.source: output {name} is {output.dtype} of shape {output.shape}; "
-                f"it must be floats with the batch, here {samples}, as first axis"
+                f"it must be floats with the batch, here {count}, as first axis"
             )
         if not np.isfinite(output).all():
             raise EngineryError(
                 f"model.source: output {name} holds NaN or infinity: are the weights whole, and are samples prepared "
                 "as the model was trained on them?"
             )
-    _require_scores(outputs, classes, scores)
+    manifest = samples.manifest
+    task = task_of(manifest.task, scores, manifest.class_names)
+    shapes = {name: each.shape for name, each in outputs.items()}
+    if why := misfit_of(task, shapes, samples.truth, manifest.class_names):
+        raise EngineryError(why)
     return outputs
-
-
-def _require_scores(outputs: Outputs, classes: int, scores: str | None) -> None:
-    """Refuse outputs without a score for each class, unless `scores`, which is model.scores, expects none."""
-    if scores == NO_SCORES:
-        return
-    shapes, returned = {name: output.shape for name, output in outputs.items()}, _shapes(outputs)
-    if scores and not scores_among(shapes, classes, scores):
-        wanted = f"a score for each of the {classes} classes" if classes else "a score per class"
-        raise EngineryError(f"model.scores: '{scores}' is no output with {wanted}: the model returns {returned}")
-    if classes and not any(shape[1:] == (classes,) for shape in shapes.values()):
-        raise EngineryError(
-            f"samples.source has {classes} classes, and no output of the model has as many: it returns {returned}. "
-            "Are these the images that the model was trained on? If its outputs are no scores of classes, set "
-            f"model.scores: {NO_SCORES}"
-        )
-    if classes and not scores and len(several := shaped_as_scores(shapes, classes)) > 1:
-        raise EngineryError(
-            f"samples.source has {classes} classes, and outputs {', '.join(several)} of the model have as many: "
-            f"name the one with their scores as model.scores, or set it to {NO_SCORES}"
-        )
 
 
 def require_steady(run: Run, feeds: Sequence[Feeds], outputs: Sequence[Outputs]) -> None:

@@ -8,7 +8,7 @@ import site
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from enginery.core.errors import EngineryError
@@ -31,6 +31,11 @@ def fingerprint(source: str) -> dict[str, str]:
     return {name: sha256(file) for name, file in sorted(watched_files(source).items())}
 
 
+def fingerprint_of_task(task: str) -> dict[str, str]:
+    """Do the same for a task. It is derived from a class of Enginery, whose own files are those of each stage."""
+    return {name: sha256(file) for name, file in sorted(watched_files(task, "task", without=("enginery",)).items())}
+
+
 def files_named_in(arguments: object) -> dict[str, str]:
     """Return the hashes of the project's files that `model.arguments` name at any depth, such as a configuration."""
     if isinstance(arguments, dict | list):
@@ -44,15 +49,15 @@ def files_named_in(arguments: object) -> dict[str, str]:
     return {arguments: sha256(Path(arguments))} if is_in_project else {}
 
 
-def watched_files(source: str) -> dict[str, Path]:
+def watched_files(source: str, parameter: str = "model.source", without: Sequence[str] = ()) -> dict[str, Path]:
     """Return the files of the source's package, and of the user's modules that these import, without running any."""
     package = source.partition(":")[0].partition(".")[0]
     files = _files_of_package(package)
     if not files:
         raise EngineryError(
-            f"model.source: there is no module '{package}' in {Path.cwd()} nor among the installed packages"
+            f"{parameter}: there is no module '{package}' in {Path.cwd()} nor among the installed packages"
         )
-    known, waiting = {package, *sys.stdlib_module_names}, [files]
+    known, waiting = {package, *without, *sys.stdlib_module_names}, [files]
     while waiting:
         for name in {name for file in waiting.pop().values() for name in _imported_packages(file)} - known:
             known.add(name)

@@ -49,7 +49,7 @@ def _trained(params: ModelParams, how: TrainingParams, classes: int | None, trai
     torch.manual_seed(how.seed)
     model = make_model(params, classes)
     scores = None if params.scores == NO_SCORES else params.scores  # training needs scores even if validation does not
-    require_runs(partial(run_model, model), training.cycled(2), classes or 0, scores)
+    require_runs(partial(run_model, model), training.cycled(2), training, scores)
     by_design = not_finite(model.state_dict())
     train(model, training, how)
     require_finite(model.state_dict(), Path("the trained model"), by_design)

@@ -17,17 +17,21 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("enginery", "stages")
 RUNTIMES_PACKAGE = "enginery.engine.runtimes"
 RUNNER = "stages.__main__"
-MODEL_FACTORY = "enginery.model.factory"  # a stage that imports it runs the user's own code
+# A stage that imports one of these runs the user's own code.
+MODEL_FACTORY, TASK = "enginery.model.factory", "enginery.tasks.choose"
 
 
 class StageCode(Record):
-    """The code of one stage: the digest of each file of the project, and of each file of the user's own model."""
+    """The code of one stage: the digest of each file of the project, and of each file of the user's model and task."""
 
     modules: dict[str, str]
     model: dict[str, str]
+    task: dict[str, str]
 
 
-def code_of_stages(runtimes: Collection[str], model: Mapping[str, str], root: Path = ROOT) -> dict[str, StageCode]:
+def code_of_stages(
+    runtimes: Collection[str], model: Mapping[str, str], task: Mapping[str, str], root: Path = ROOT
+) -> dict[str, StageCode]:
     """Return the code of each stage, without the runtimes that are not in use: no result depends on them."""
     unused = {_module_of_runtime(name) for name in RUNTIMES} - {_module_of_runtime(name) for name in runtimes}
     with KeptSources(root / "enginery" / "__pycache__" / "sources.json") as sources:
@@ -37,6 +41,7 @@ def code_of_stages(runtimes: Collection[str], model: Mapping[str, str], root: Pa
             stage: StageCode(
                 modules=dict(sorted(item for name in names for item in modules.digests(name).items())),
                 model=dict(model) if MODEL_FACTORY in names else {},
+                task=dict(task) if TASK in names else {},
             )
             for stage, names in imported.items()
         }

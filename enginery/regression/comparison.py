@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+from enginery.accuracy.intervals import Z
 from enginery.accuracy.records import Validation
 from enginery.core.errors import EngineryError
 from enginery.regression import conditions
@@ -133,27 +134,28 @@ def _compare_results(old: Measured, new: Measured, deviations: float) -> list[Ch
     was, now, precision = old.validation, new.validation, new.precision
     if was.samples != now.samples:
         why = f"one was validated with {was.samples} images, the other with {now.samples}"
-        return [not_comparable(precision, "accuracy", why)]
+        return [not_comparable(precision, now.metric, why)]
     errors = (was.engine_against_pytorch.relative, now.engine_against_pytorch.relative)
     shares = (old.executed_as_asked, new.executed_as_asked)
     closer = math.log((errors[0] + NO_ERROR) / (errors[1] + NO_ERROR))
     return [
-        *_compare_accuracy(was, now, deviations),
+        *_compare_metric(was, now, deviations),
         judge_factor(precision, "relative error", closer, MORE_ERROR, *errors),
         judge_difference(precision, "executed as asked", shares[1] - shares[0], 0, *shares),
     ]
 
 
-def _compare_accuracy(was: Validation, now: Validation, deviations: float) -> list[Change]:
-    """Compare accuracies; without labels there are none."""
-    before, after, precision = was.engine_accuracy, now.engine_accuracy, now.precision
+def _compare_metric(was: Validation, now: Validation, deviations: float) -> list[Change]:
+    """Compare how well the task is done; without labels or the like this is not known."""
+    precision, before, after = now.precision, was.main, now.main
+    if was.metric != now.metric:
+        return [not_comparable(precision, now.metric, f"the earlier run was judged by {was.metric}")]
     if before is None or after is None:
         if before is after:
             return []
-        why = f"the {'earlier' if before is None else 'later'} run had no labels or no scores to measure it with"
-        return [not_comparable(precision, "accuracy", why)]
-    # Only the images whose class differed from PyTorch's in one of the runs can be right in one and wrong in the other.
-    agreements = [(each.samples, each.engine_against_pytorch.top1_agreement) for each in (was, now)]
-    undecided = sum(samples * (1 - share) for samples, share in agreements if share is not None)
-    slack = deviations * (math.sqrt(undecided) / now.samples)
-    return [judge_difference(precision, "accuracy", after - before, slack, before, after)]
+        why = f"the {'earlier' if before is None else 'later'} run had {now.lacking} to measure it with"
+        return [not_comparable(precision, now.metric, why)]
+    # Both engines are held against PyTorch on the same samples, so what may be chance is known of either drop.
+    slack = deviations * math.hypot(*((one.interval.high - one.interval.low) / (2 * Z) for one in (before, after)))
+    better = after.engine - before.engine if after.higher_is_better else before.engine - after.engine
+    return [judge_difference(precision, now.metric, better, slack, before.engine, after.engine)]

@@ -31,7 +31,8 @@ class Night(Record):
     driver: str
     precision: str
     ratios: tuple[Ratio, ...]
-    accuracy: float | None
+    accuracy: float | None  # the value of the metric
+    metric: str = "accuracy"
     relative_error: float
     engine_bytes: int
     outcome: Outcome | None  # None if there was no good run to compare with
@@ -66,7 +67,8 @@ class Setting(Record):
         """Make the setting without defaults, so that a parameter of a later version does not make another setting."""
         return cls(
             machine=machine.model_dump(mode="json", include=set(MACHINE_IDENTITY)),
-            model=params.model.model_dump(mode="json", exclude_defaults=True),
+            model=params.model.model_dump(mode="json", exclude_defaults=True)
+            | params.model_dump(include={"task"}, exclude_defaults=True),
             weights=params.weights.model_dump(mode="json", exclude_defaults=True),
             samples=params.samples.model_dump(mode="json", exclude_defaults=True, exclude={"calibration"}),
         )

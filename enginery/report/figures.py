@@ -81,9 +81,10 @@ def _tradeoff(axes: Axes, findings: Findings, failures: Mapping[str, tuple[str, 
     axes.margins(x=0.2, y=0.2)
     _name_dots(axes, rows)
     axes.set_xlabel(f"times as fast as {baseline_title(findings.baselines[0])}, batch {findings.tuned_batch}")
-    axes.set_ylabel("relative error of the logits (lower is better)")
+    axes.set_ylabel("relative error of the outputs (lower is better)")
     hollow = "; hollow: ran as another type, or failed" if len(filled) < len(rows) else ""
-    title = f"Right and down is better; the label shows accuracy, if it is known{hollow}"
+    metric = findings.precisions[0].validation.metric
+    title = f"Right and down is better; the label shows {metric}, if it is known{hollow}"
     axes.set_title(title, fontsize=10, loc="left")
     axes.grid(alpha=0.25)
 
@@ -93,9 +94,7 @@ def _name_dots(axes: Axes, rows: pd.DataFrame) -> None:
     axes.autoscale_view()
     height = axes.bbox.height * POINTS / axes.figure.dpi
     places = (axes.transData - axes.transAxes).transform(rows[["speedup", "relative_error"]])
-    names = [
-        row.precision if pd.isna(row.accuracy) else f"{row.precision}, {row.accuracy:.1%}" for row in rows.itertuples()
-    ]
+    names = [row.precision if pd.isna(row.metric) else f"{row.precision}, {row.metric}" for row in rows.itertuples()]
     dots = [Named(across, height * (1 - up), name) for (across, up), name in zip(places, names, strict=True)]
     for row, label in zip(rows.itertuples(), place_labels(dots, height, RIGHT), strict=True):
         axes.annotate(

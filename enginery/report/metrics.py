@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from enginery.accuracy.records import Result, Validation
 from enginery.report.evidence import Evidence, Findings
 from enginery.report.tables import known_p99
 from enginery.report.verdict import recommend
@@ -12,7 +13,7 @@ def metrics(findings: Findings) -> dict[str, Any]:
     chosen = recommend(findings)
     return {
         "recommended": chosen.precision if chosen else "none",
-        **_known({"pytorch": _known({"accuracy_%": _percent(findings.precisions[0].validation.reference_accuracy)})}),
+        **_known({"pytorch": _results(findings.precisions[0].validation, "reference")}),
         **{entry.precision: _of_precision(entry, findings) for entry in findings.precisions},
     }
 
@@ -28,9 +29,8 @@ def _of_precision(entry: Evidence, findings: Findings) -> dict[str, Any]:
     return _known(
         {
             "passed": validation.passed,
-            "accuracy_%": _percent(validation.engine_accuracy),
-            "accuracy_drop_%": _percent(validation.accuracy_drop),
-            "same_answer_%": _percent(errors.top1_agreement),
+            **_results(validation, "engine", "drop"),
+            "same_answer_%": _percent(validation.same_answers),
             "cosine": round(errors.cosine, 6),
             "relative_error_ppm": _digits(1e6 * errors.relative),  # DVC shows five decimals; fp32's error has more
             "executed_as_asked_%": _percent(entry.engine.share_as_asked),
@@ -40,6 +40,17 @@ def _of_precision(entry: Evidence, findings: Findings) -> dict[str, Any]:
             **{batch_key(findings, batch): _of_batch(entry, batch, findings) for batch in findings.batches},
         }
     )
+
+
+def key_of(result: Result, figure: str = "engine") -> str:
+    """Return the key of a metric, such as accuracy_%, or of its drop, such as accuracy_drop_%."""
+    name = result.name.replace(" ", "_")
+    return "_".join(filter(None, (name, "drop" if figure == "drop" else "", result.unit)))
+
+
+def _results(validation: Validation, *figures: str) -> dict[str, Any]:
+    values = [(one, figure, getattr(one, figure)) for one in validation.results for figure in figures]
+    return {key_of(one, figure): _percent(value) if one.unit else round(value, 5) for one, figure, value in values}
 
 
 def _of_batch(entry: Evidence, batch: int, findings: Findings) -> dict[str, Any]:

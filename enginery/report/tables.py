@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
+from enginery.accuracy.records import Spot, Validation
 from enginery.core.params.benchmark import EAGER
 from enginery.core.text import file_size, first_few
 from enginery.report.evidence import MOST_DEVIATION, Evidence, Findings
 from enginery.report.line_fit import fit_line
 from enginery.report.noise import reasons
 from enginery.report.verdict import verdict_on
-from enginery.report.wording import percent
+from enginery.report.wording import engine_metric
 from enginery.speed.records import ENGINE, LAUNCHED, Latency, PeakMemory, Throughput, baseline_title
 
 RUNS_FOR_P99 = 100
@@ -26,9 +27,7 @@ def accuracy_table(findings: Findings) -> pd.DataFrame:
     rows = {
         entry.precision: {
             "thresholds": "passed" if entry.validation.passed else "FAILED",
-            "accuracy": percent(entry.validation.engine_accuracy),
-            "drop": percent(entry.validation.accuracy_drop),
-            "top-1 agreement": percent(entry.validation.engine_against_pytorch.top1_agreement),
+            **_results(entry.validation),
             "cosine": f"{entry.validation.engine_against_pytorch.cosine:.6f}",
             "relative error": f"{entry.validation.engine_against_pytorch.relative:.1e}",
             "max abs error": f"{entry.validation.engine_against_pytorch.max_abs:.1e}",
@@ -40,6 +39,16 @@ def accuracy_table(findings: Findings) -> pd.DataFrame:
     return _frame(rows)
 
 
+def _results(validation: Validation) -> dict[str, str]:
+    """Return the cells on what the task measures. If it could not be measured, two say so."""
+    cells = {validation.metric: "-", "drop": "-"}
+    for number, one in enumerate(validation.results):
+        drop = f"{one.name} drop" if number else "drop"
+        cells |= {one.name: one.written(one.engine), drop: one.drop_with_interval}
+    agreed = validation.agreement
+    return cells | ({agreed.name: agreed.share_with_interval} if agreed else {})
+
+
 def blame_table(findings: Findings) -> pd.DataFrame:
     """Tell the errors of the graph's types from those of the compiler."""
     rows = {
@@ -47,8 +56,7 @@ def blame_table(findings: Findings) -> pd.DataFrame:
             "from the precision: graph to PyTorch": f"{entry.validation.graph_against_pytorch.relative:.1e}",
             "from the compiler: engine to graph": f"{entry.validation.engine_against_graph.relative:.1e}",
             "in total: engine to PyTorch": f"{entry.validation.engine_against_pytorch.relative:.1e}",
-            "accuracy of the graph": percent(entry.validation.graph_accuracy),
-            "accuracy of the engine": percent(entry.validation.engine_accuracy),
+            **_of_graph_and_engine(entry.validation),
             "to blame": entry.validation.loss_comes_from if entry.validation.broken else "nothing broke",
         }
         for entry in findings.precisions
@@ -56,11 +64,17 @@ def blame_table(findings: Findings) -> pd.DataFrame:
     return _frame(rows)
 
 
+def _of_graph_and_engine(validation: Validation) -> dict[str, str]:
+    main, name = validation.main, validation.metric
+    graph = "-" if main is None else main.written(main.graph)
+    return {f"{name} of the graph": graph, f"{name} of the engine": engine_metric(validation)}
+
+
 def spot_table(findings: Findings) -> pd.DataFrame:
-    """Compare each engine at single batch sizes with itself: accuracy, and how far its logits differ."""
+    """Compare each engine at single batch sizes with itself: the metric, and how far its outputs differ."""
     rows = {
         entry.precision: {
-            f"batch {spot.batch}": f"{percent(spot.accuracy)}, {f'{spot.drift:.1e}' if spot.drift else '0'}"
+            f"batch {spot.batch}": f"{_of_spot(entry, spot)}, {f'{spot.drift:.1e}' if spot.drift else '0'}"
             for spot in entry.validation.spots
         }
         for entry in findings.precisions
@@ -68,11 +82,16 @@ def spot_table(findings: Findings) -> pd.DataFrame:
     return _frame(rows)
 
 
+def _of_spot(entry: Evidence, spot: Spot) -> str:
+    main = entry.validation.main
+    return "-" if main is None or spot.metric is None else main.written(spot.metric)
+
+
 def explain_spots(findings: Findings) -> str:
-    samples = findings.precisions[0].validation.spots[0].samples
+    validation = findings.precisions[0].validation
     return (
-        f"At single batch sizes, over {samples} images or one batch: accuracy, and the relative error against the "
-        "same engine's logits on the full set, which ran at the largest batch size"
+        f"At single batch sizes, over {validation.spots[0].samples} images or one batch: {validation.metric}, and the "
+        "relative error against the same engine's outputs on the full set, which ran at the largest batch size"
     )
 
 
@@ -230,7 +249,7 @@ def tradeoff_rows(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -
     return pd.DataFrame(
         {
             "precision": entry.precision,
-            "accuracy": entry.validation.engine_accuracy,
+            "metric": None if entry.validation.main is None else engine_metric(entry.validation),
             "relative_error": entry.validation.engine_against_pytorch.relative,
             "speedup": findings.quoted(entry).median,
             "speedup_low": findings.quoted(entry).low,

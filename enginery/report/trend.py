@@ -18,6 +18,7 @@ from enginery.report.figures import COLORS, STYLE
 LEAST_ERROR = 1e-7  # the resolution of float32: an error of zero has no place on a logarithmic axis
 MOST_DATES = 5
 TREND = "trend.png"
+OF_NIGHT = {"date", "revision", "precision", "metric", "accuracy", "relative_error", "kept"}
 
 
 def trend_rows(histories: Sequence[History]) -> pd.DataFrame:
@@ -25,7 +26,9 @@ def trend_rows(histories: Sequence[History]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "setting": history.setting.title,
-            **night.model_dump(include={"date", "revision", "precision", "accuracy", "relative_error", "kept"}),
+            **night.model_dump(
+                include={"date", "revision", "precision", "metric", "accuracy", "relative_error", "kept"}
+            ),
             "speedup": night.speed(),
             "speedup_low": night.speed("low"),
             "speedup_high": night.speed("high"),

@@ -7,7 +7,7 @@ from enginery.core.text import file_size
 from enginery.report.evidence import Evidence, Findings
 from enginery.report.noise import reasons, slowdowns
 from enginery.report.payoff import too_slow
-from enginery.report.wording import accuracy_beside
+from enginery.report.wording import metric_beside
 from enginery.speed.noise_limits import LARGEST_MACHINE_EFFECT
 from enginery.speed.records import baseline_title
 
@@ -91,13 +91,12 @@ def sentence(findings: Findings) -> str:
         )
     elif found:
         closing = f" **Measure again:** {found}. The choice does not depend on it; `{MEASURE_AGAIN}`."
-    agreed, agreement = validation.engine_against_pytorch.top1_agreement, ""
-    if agreed is not None:
-        same = f", and the same answer as {validation.reference} for"
-        agreement = f"{same} {agreed:.2%} of {validation.samples} images"
+    agreed, agreement = validation.agreement, ""
+    if agreed:
+        agreement = f", and the same answer as {validation.reference} for {agreed.share:.2%} of {agreed.among}"
     return (
         f"{opening} {ratio.median:.2f} times as fast as {baseline_title(baseline)} at batch {batch} "
         f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
-        f"{accuracy_beside(validation)}{agreement}. "
+        f"{metric_beside(validation)}{agreement}. "
         f"The engine takes {file_size(engine.bytes)}.{closing}"
     )

@@ -5,14 +5,18 @@ from enginery.engine.machine import Machine
 
 
 def percent(share: float | None) -> str:
-    """Write a share. Without labels or scores accuracy is not known, which is not zero."""
+    """Write a share. What was not measured is not zero."""
     return "-" if share is None else f"{share:.2%}"
 
 
-def accuracy_beside(found: Validation) -> str:
-    if found.engine_accuracy is None or found.reference_accuracy is None:
-        return "accuracy not measured (no labels or no scores)"
-    return f"accuracy {found.engine_accuracy:.2%} where {found.reference} has {found.reference_accuracy:.2%}"
+def metric_beside(found: Validation) -> str:
+    if not (main := found.main):
+        return f"{found.metric} not measured ({found.lacking})"
+    return f"{main.name} {main.written(main.engine)} where {found.reference} has {main.written(main.reference)}"
+
+
+def engine_metric(found: Validation) -> str:
+    return "-" if found.main is None else found.main.written(found.main.engine)
 
 
 def device(machine: Machine) -> str:

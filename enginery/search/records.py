@@ -25,8 +25,8 @@ class Step(Record):
     work: float  # their share of the work
     cosine: float
     relative_error: float
-    top1_agreement: float | None
-    accuracy_drop: float | None
+    agreement: float | None  # None if answers of the task cannot be the same
+    metric_drop: float | None  # of the task's metric; None if it cannot be measured
     used: float  # the largest part of what a threshold allows, 1 being all of it
 
 

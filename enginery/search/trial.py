@@ -7,14 +7,16 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from enginery.accuracy.agreement import accuracy_of, compare
+from enginery.accuracy.agreement import compare
+from enginery.accuracy.results import metric_of
 from enginery.core.params.precisions import Thresholds
-from enginery.data.feeds import Outputs, Run, scores_among
+from enginery.data.feeds import Outputs, Run
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.onnx_file import fixed_batch
 from enginery.search.records import Step
 from enginery.search.switches import SwitchedGraph
+from enginery.tasks.task import Task
 
 CHOOSING = 8  # samples to measure layers by
 FIRST = 32  # of the samples to check by, which are enough where little or very much is lost
@@ -34,19 +36,18 @@ class Trial:
         switched: SwitchedGraph,
         run_with: Callable[[Collection[str]], Run],
         samples: SampleSet,
-        scores: str | None,
+        task: Task,
         limits: Thresholds,
     ) -> None:
         """`run_with` runs the graph as it will be converted with these layers spared, which `switched` resembles."""
         self.limits = limits
         self._switched, self._run_with, self._samples = switched, run_with, samples
+        self._task, self._truth = task, samples.truth
         self._exact = partial(run_graph, open_as_written(graph))
         self._batch = fixed_batch(graph) or BATCH
         chosen = min(CHOOSING, max(1, len(samples) // 2))
         self._feeds = samples.read_at(np.arange(-(-chosen // self._batch) * self._batch) % len(samples))
         self._wanted = self._exact(self._feeds)
-        shapes = {name: values.shape for name, values in self._wanted.items()}
-        self._scores = scores_among(shapes, samples.classes, scores)
         size = sum(values[0].nbytes for values in self._wanted.values())
         self.chosen, self.checked = chosen, max(1, min(len(samples) - chosen, OUTPUT_BYTES // max(size, 1)))
         self._expected: dict[int, Outputs] = {}
@@ -73,17 +74,16 @@ class Trial:
         if count not in self._expected:
             self._expected[count] = self._run_all(self._exact, places)
         wanted, found = self._expected[count], self._run_all(run, places)
-        errors = compare(wanted, found, self._scores)
-        labels = None if self._samples.labels is None else self._samples.labels[places]
-        exact, got = (accuracy_of(outputs, labels, self._scores) for outputs in (wanted, found))
-        drop = None if exact is None or got is None else exact - got
+        errors, same = compare(wanted, found), self._task.agree(wanted, found)
+        exact, got = (metric_of(self._task, outputs, self._truth, places) for outputs in (wanted, found))
+        better = 1 if self._task.metrics[0].higher_is_better else -1
         step = Step(
             spared=len(spared),
             work=work,
             cosine=errors.cosine,
             relative_error=errors.relative,
-            top1_agreement=errors.top1_agreement,
-            accuracy_drop=drop,
+            agreement=None if same is None else float(same.mean()),
+            metric_drop=None if exact is None or got is None else better * (exact - got),
             used=LOST,
         )
         used = max(*self._used_by_errors(step), *self._used_by_answers(step))
@@ -94,9 +94,9 @@ class Trial:
         return (1 - step.cosine) / max(1 - allowed.cosine, TINY), step.relative_error / allowed.relative_error
 
     def _used_by_answers(self, step: Step) -> tuple[float, float]:
-        allowed, agreement = self.limits, 1.0 if step.top1_agreement is None else step.top1_agreement
-        others = (1 - agreement) / max(1 - allowed.top1_agreement, TINY)
-        return others, max(step.accuracy_drop or 0.0, 0.0) / max(allowed.accuracy_drop, TINY)
+        allowed, agreement = self.limits, 1.0 if step.agreement is None else step.agreement
+        others = (1 - agreement) / max(1 - allowed.agreement, TINY)
+        return others, max(step.metric_drop or 0.0, 0.0) / max(allowed.metric_drop, TINY)
 
     def _run_all(self, run: Run, places: NDArray[np.int64]) -> Outputs:
         parts = []

@@ -1,7 +1,8 @@
+import numpy as np
 import onnx
 import pytest
 
-from enginery.accuracy.agreement import accuracy_of
+from enginery.accuracy.results import metric_of
 from enginery.accuracy.validate import check_spot, spot_batches, validate_engine
 from enginery.core.params.build import Profile, Range
 from enginery.core.params.precisions import Thresholds
@@ -10,8 +11,9 @@ from enginery.engine.build import build_engine
 from enginery.engine.engine import open_engine
 from enginery.engine.target import target_of
 from enginery.graph.as_written import open_as_written, run_graph
+from enginery.tasks.choose import task_of
 
-STRICT = Thresholds(cosine=0.9999, relative_error=1e-4, top1_agreement=1, accuracy_drop=0)
+STRICT = Thresholds(cosine=0.9999, relative_error=1e-4, agreement=1, metric_drop=0)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,10 @@ def test_an_engine_that_computes_what_pytorch_does_passes_on_every_sample(engine
     record = validate_engine(engine, tiny_onnx, samples, reference, STRICT, spot_samples=7)
     assert record.passed
     assert record.samples == 21
-    assert record.reference_accuracy == record.engine_accuracy == accuracy_of(reference, samples.labels, "logits")
+    accuracy = metric_of(task_of("classification"), reference, samples.labels, np.arange(21))
+    assert record.main.reference == record.main.engine == accuracy
+    assert (record.main.name, record.main.drop) == ("accuracy", 0)
+    assert record.main.interval.low < 0 < record.main.interval.high
     assert record.engine_against_pytorch.relative < 1e-5
     assert record.graph_against_pytorch.relative < 1e-6
     assert [spot.batch for spot in record.spots] == spot_batches(engine.record.profile.batch)
@@ -55,9 +60,8 @@ def test_without_labels_only_the_accuracy_is_left_out(engine, tiny_onnx, samples
     unlabeled = SampleSet(samples.folder, manifest.model_copy(update={"samples": without_labels}))
     record = validate_engine(engine, tiny_onnx, unlabeled, reference, STRICT, spot_samples=7)
     assert record.passed
-    accuracies = (record.reference_accuracy, record.graph_accuracy, record.engine_accuracy, record.accuracy_drop)
-    assert {*accuracies, *(spot.accuracy for spot in record.spots)} == {None}
-    assert record.engine_against_pytorch.top1_agreement == 1
+    assert {record.main, *(spot.metric for spot in record.spots)} == {None}
+    assert (record.agreement.share, record.agreement.interval.high) == (1, 1)
 
 
 def test_a_loss_breaks_its_threshold_once(engine, tiny_onnx, samples, reference):
@@ -88,8 +92,9 @@ def test_a_batch_size_that_changes_the_outputs_is_named(engine, tiny_onnx, sampl
 
 
 def test_a_set_smaller_than_the_batch_is_repeated(engine, tiny_onnx, samples, reference):
-    spot = check_spot(engine, samples, reference, reference, engine.record.profile.batch.max, count=1)
-    assert spot.samples == engine.record.profile.batch.max
+    largest, task = engine.record.profile.batch.max, task_of("classification")
+    spot = check_spot(engine, samples, reference, reference, largest, 1, task)
+    assert spot.samples == largest
     assert spot.drift < 1e-5
 
 

@@ -399,7 +399,7 @@ def test_whatever_the_preprocessing_the_bundle_feeds_the_same_tensor(photos, pre
 def test_an_engine_that_is_fed_tensors_is_bundled_without_an_example(project, machine):
     record = project / "artifacts/engines/fp32/engine.json"
     rewrite(record, lambda document: document.update(preprocessing=None, class_names=[]))
-    judge(project, EngineRecord.read(record), machine, reference_accuracy=None, engine_accuracy=None)
+    judge(project, EngineRecord.read(record), machine, results=())
     bundle = bundled(project)
     example = {"infer.py", "runtime.py", "preprocessing.py", "preprocessing.json"}
     assert names_in(bundle) == (COMMON | OWN["openvino"]) - example

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from support.command import ROOT, enginery, on_a_terminal
 
-from enginery.cli.inference import Classifier, batch_size, best, require_classifier, required_preprocessing
+from enginery.cli.inference import Reader, batch_size, require_readable, required_preprocessing
 from enginery.core.errors import EngineryError
 from enginery.engine.engine import open_engine
 
@@ -54,7 +54,7 @@ class Recorder:
 def test_the_engine_is_fed_the_very_tensor_that_validation_fed_it(built, machine, inference, images, photos, validated):
     with open_engine(built, machine, inference) as engine:
         recorder = Recorder(engine)
-        answers = list(Classifier(recorder, built).answer(images, top=1))
+        answers = list(Reader(recorder, built).answer(images, top=1))
     (fed,) = recorder.fed
     order = [sample.name for sample in validated.manifest.samples]
     wanted = validated.cycled(7)["input"][[order.index(path.relative_to(photos).as_posix()) for path in images]]
@@ -198,17 +198,16 @@ def test_an_engine_that_is_no_classifier_of_images_is_refused(built, machine, in
         required_preprocessing(fed_tensors, built)
     inputs = record.interface.inputs * 2
     pair = record.model_copy(update={"interface": record.interface.model_copy(update={"inputs": inputs})})
-    with pytest.raises(
-        EngineryError, match="is no classifier of images, one input and a score per class: it has input"
-    ):
-        require_classifier(pair, built)
-    with pytest.raises(EngineryError, match="is no classifier of images"):
-        require_classifier(record.model_copy(update={"scores": "none"}), built)
+    refused = "its task, classification, needs one input and an output that it can read, and it has input"
+    with pytest.raises(EngineryError, match=refused):
+        require_readable(pair, built)
+    with pytest.raises(EngineryError, match="has no answers for images"):
+        require_readable(record.model_copy(update={"scores": "none"}), built)
     interface = record.interface
     varying = interface.outputs[0].model_copy(update={"shape": ("batch", "height//8")})
     pieces = record.model_copy(update={"interface": interface.model_copy(update={"outputs": (varying,)})})
-    with pytest.raises(EngineryError, match="is no classifier of images"):
-        require_classifier(pieces, built)
+    with pytest.raises(EngineryError, match="has no answers for images"):
+        require_readable(pieces, built)
 
 
 def test_scores_that_are_no_numbers_are_an_error(built, machine, inference, images):
@@ -217,19 +216,7 @@ def test_scores_that_are_no_numbers_are_an_error(built, machine, inference, imag
             return {name: array * np.nan for name, array in super().run(feeds).items()}
 
     with open_engine(built, machine, inference) as engine, pytest.raises(EngineryError, match="are not all finite"):
-        list(Classifier(Spoiled(engine), built).answer(images, top=1))
-
-
-def test_a_model_that_ends_in_a_softmax_gives_its_probabilities_itself():
-    guesses = best(np.array([0.1, 0.7, 0.2], np.float32), ["a", "b", "c"], top=2)
-    assert [(guess.name, round(guess.probability, 6)) for guess in guesses] == [("b", 0.7), ("c", 0.2)]
-    assert best(np.array([0.1, 0.7, 0.3], np.float32), ["a", "b", "c"], top=1)[0].probability < 0.5, "these are logits"
-
-
-def test_probabilities_of_huge_scores_do_not_overflow():
-    guesses = best(np.array([1e4, -1e4, 1e4], np.float32), ["a", "b"], top=3)
-    assert [(guess.name, guess.number) for guess in guesses] == [("a", 0), ("class 2", 2), ("b", 1)]
-    assert [guess.probability for guess in guesses] == [0.5, 0.5, 0.0]
+        list(Reader(Spoiled(engine), built).answer(images, top=1))
 
 
 def test_neither_torch_nor_pandas_is_loaded(built, images):

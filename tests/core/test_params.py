@@ -43,33 +43,38 @@ def test_the_repositorys_own_parameters_load():
         ({"precisions.fp16.keep.node": []}, "precisions.fp16.keep.node is not a parameter; did you mean 'nodes'?"),
         ({"export.zzz": 1}, "export.zzz is not a parameter; known here: opset"),
         (
+            {"task": "segmentaton"},
+            "task: there is no task 'segmentaton'; did you mean 'segmentation'? A task of yo",
+        ),
+        ({"task": "segmentation"}, "weights.source: train teaches classifiers alone, and task is segmentation; give"),
+        (
             {"model.source": "nets.Net"},
-            "model.source: 'nets.Net' is neither a torchvision classifier, nor package.module:factory, "
+            "model.source: 'nets.Net' is neither a torchvision model, nor package.module:factory, "
             "nor data/models/FILE.onnx",
         ),
         (
             {"model.source": "nets:"},
-            "model.source: 'nets:' is neither a torchvision classifier, nor package.module:factory, "
+            "model.source: 'nets:' is neither a torchvision model, nor package.module:factory, "
             "nor data/models/FILE.onnx",
         ),
         (
             {"model.source": ":Net"},
-            "model.source: ':Net' is neither a torchvision classifier, nor package.module:factory, "
+            "model.source: ':Net' is neither a torchvision model, nor package.module:factory, "
             "nor data/models/FILE.onnx",
         ),
         (
             {"model.source": ".nets:Net"},
-            "model.source: '.nets:Net' is neither a torchvision classifier, nor package.module:factory, "
+            "model.source: '.nets:Net' is neither a torchvision model, nor package.module:factory, "
             "nor data/models/FILE.onnx",
         ),
         (
             {"model.source": "nets.py:Net"},
-            "model.source: 'nets.py:Net' is neither a torchvision classifier, nor package.module:factory, "
+            "model.source: 'nets.py:Net' is neither a torchvision model, nor package.module:factory, "
             "nor data/models/FILE.onnx",
         ),
         (
             {"model.source": "code/nets:Net"},
-            "model.source: 'code/nets:Net' is neither a torchvision classifier, nor package.module:factory, "
+            "model.source: 'code/nets:Net' is neither a torchvision model, nor package.module:factory, "
             "nor data/models/FILE.onnx",
         ),
         # Precisions.
@@ -325,3 +330,13 @@ def test_arguments_that_json_keeps_are_taken_as_they_are(tmp_path):
     record = Weights(model="net:make", arguments=arguments, source="given", classes=None, sha256="0" * 64)
     record.write(tmp_path / "weights.json")
     assert Weights.read(tmp_path / "weights.json").arguments == arguments
+
+
+def test_the_names_that_thresholds_had_for_classifiers_still_work_and_the_task_need_not_be_named(tmp_path):
+    now = Params.read(written(tmp_path, {}))
+    limits = now.precisions["int8"].thresholds
+    old = {"cosine": limits.cosine, "relative_error": limits.relative_error}
+    old |= {"top1_agreement": limits.agreement, "accuracy_drop": limits.metric_drop}
+    assert Params.read(written(tmp_path, {"task": REMOVED, "precisions.int8.thresholds": old})) == now
+    both = written(tmp_path, {"precisions.int8.thresholds.accuracy_drop": 0.5})
+    assert error_of(both).endswith("accuracy_drop is not a parameter; did you mean 'metric_drop'?")

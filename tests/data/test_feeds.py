@@ -1,7 +1,6 @@
 import numpy as np
-import pytest
 
-from enginery.data.feeds import resized, scores_among
+from enginery.data.feeds import resized
 
 IMAGES = {"input": {0: "batch", 2: "height", 3: "width"}}
 
@@ -29,27 +28,3 @@ def test_channels_last_are_resized_where_their_height_and_width_are():
         7,
         3,
     )
-
-
-@pytest.mark.parametrize(
-    ("shapes", "classes", "asked", "found"),
-    [
-        ({"logits": (2, 10)}, 0, None, "logits"),
-        ({"features": (2, 64), "scores": (2, 10)}, 10, None, "scores"),
-        ({"centre": (2, 2), "scores": (2, 2)}, 2, None, None),  # as many columns as classes by chance
-        ({"centre": (2, 2), "scores": (2, 2)}, 2, "scores", "scores"),
-        ({"features": (2, 64), "scores": (2, 10)}, 0, None, None),  # boxes and scores look alike
-        ({"features": (2, 64), "scores": (2, 10)}, 0, "scores", "scores"),
-        ({"features": (2, 64), "scores": (2, 10)}, 10, "features", None),
-        ({"scores": (2, 10), "map": (2, 10, 8, 8), "odds": (2, 1)}, 0, None, "scores"),
-        ({"boxes": (2, 4)}, 0, "none", None),
-        ({"scores": (2, 10)}, 10, "none", None),
-        ({"scores": (2, 10)}, 9, None, None),
-        ({"odds": (2, 1)}, 1, None, None),
-        ({"pieces": ("batch", "height//8")}, 0, None, None),
-        ({"scores": ("batch", 10)}, 10, None, "scores"),
-        ({}, 10, None, None),
-    ],
-)
-def test_the_scores_are_the_output_that_is_asked_for_or_the_only_one_of_their_shape(shapes, classes, asked, found):
-    assert scores_among(shapes, classes, asked) == found

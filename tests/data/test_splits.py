@@ -7,6 +7,7 @@ from support.paths import ROOT
 
 from enginery.cli.recipes import apply_recipe
 from enginery.core.errors import EngineryError
+from enginery.core.tasks import ChosenTask
 from enginery.data.sample_set import SampleSet, input_file
 from enginery.data.sources import open_source
 from enginery.data.splits import shared_images, split, write_split
@@ -107,7 +108,8 @@ def test_the_stage_writes_all_splits_and_names_copies(pets, capsys):
     recipe = Path("recipe.yaml")
     recipe.write_text("samples: {source: data/pets, validation: 2, training: 0, calibration: 2}\nweights: {source: x}")
     apply_recipe(recipe)
-    stage(Path("data"), Path("out/training"), Path("out/calibration"), Path("out/validation"))
+    ChosenTask(task="classification").write(Path("task.json"))
+    stage(Path("data"), Path("task.json"), Path("out/training"), Path("out/calibration"), Path("out/validation"))
     splits = {name: SampleSet.open(Path("out") / name) for name in ("training", "calibration", "validation")}
     assert {name: len(samples) for name, samples in splits.items()} == {
         "training": 0,

@@ -131,7 +131,7 @@ def test_a_recipe_without_files_comes_through_all_stages(name, tmp_path, monkeyp
     lay_over_params(recipe, SMALLEST + f"model: {{arguments: {WITHOUT_FILES[name]}}}\n")
     record, validation = run_pipeline(monkeypatch, "fp32")
     assert record.class_names == tuple("0123456789")
-    assert validation.engine_accuracy is not None
+    assert validation.main is not None
 
 
 # Benchmarks, with arguments that make them short, and what only a finished run prints.

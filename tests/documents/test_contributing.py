@@ -59,7 +59,8 @@ from enginery.engine.this_machine import describe_machine
 from enginery.engine.target import target_of
 onnx, machine = Path(sys.argv[1]), describe_machine("onnx_reference")
 build = BuildParams.read()
-manifest = Manifest(source="x", inputs=("input",), preprocessing=None, class_names=(), samples=())
+about = {"task": "classification", "source": "x", "inputs": ("input",), "preprocessing": None}
+manifest = Manifest(**about, class_names=(), samples=())
 inference = InferenceParams(threads=0, cuda_graph=False)
 folder = Path("engine")
 record = build_engine("fp32", onnx, target_of(machine, build.tensorrt), build, manifest, folder)

@@ -265,6 +265,7 @@ def digits(machine, build, preprocessing, tmp_path_factory):
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), folder / "onnx")
     manifest = Manifest(
+        task="classification",
         source="digits",
         inputs=("input",),
         preprocessing=preprocessing,

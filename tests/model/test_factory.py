@@ -18,7 +18,8 @@ from enginery.model.factory import make_model
 )
 def test_a_misspelt_model_suggests_the_nearest(name, wanted):
     assert error_of(make_model, ModelParams(source=name, arguments={}), 3) == (
-        f"model.source: torchvision has no classifier '{name}'; {wanted} A model of your own is package.module:factory"
+        f"model.source: torchvision has no model '{name}' for these tasks; {wanted} "
+        "A model of your own is package.module:factory"
     )
 
 

@@ -1,5 +1,6 @@
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -8,6 +9,8 @@ import torch
 from torch import nn
 
 from enginery.core.errors import EngineryError
+from enginery.data.manifest import Manifest
+from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.model.records import Weights
 from enginery.model.source_model import open_source_model, require_runs, require_steady, run_model
@@ -30,9 +33,15 @@ def run_of(answer):
     return partial(run_model, Net(answer))
 
 
+def samples_of(classes):
+    names = tuple(map(str, range(classes)))
+    about = {"task": "classification", "source": "x", "inputs": ("input",), "preprocessing": None, "samples": ()}
+    return SampleSet(Path("nowhere"), Manifest(class_names=names, **about))
+
+
 def refusal_of(answer, classes=0):
     with pytest.raises(EngineryError) as caught:
-        require_runs(run_of(answer), FEEDS, classes)
+        require_runs(run_of(answer), FEEDS, samples_of(classes))
     return str(caught.value)
 
 
@@ -91,9 +100,11 @@ def test_outputs_are_float32_whatever_the_model_computes_in():
 
 
 def test_a_model_that_accepts_the_samples_passes():
-    require_runs(run_of(lambda pixels: pixels[:, :3]), FEEDS, 3)
-    require_runs(run_of(lambda pixels: {"map": pixels.reshape(2, 2, 3), "scores": pixels[:, :3]}), FEEDS, 3)
-    require_runs(run_of(lambda pixels: pixels.reshape(2, 2, 3)), FEEDS, 0)  # the number of classes is unknown
+    def both(pixels):
+        return {"map": pixels.reshape(2, 2, 3), "scores": pixels[:, :3]}
+
+    for answer, classes in ((lambda pixels: pixels[:, :3], 3), (both, 3), (lambda pixels: pixels.reshape(2, 2, 3), 0)):
+        require_runs(run_of(answer), FEEDS, samples_of(classes))  # 0: the number of classes is unknown
 
 
 def test_a_model_that_accepts_one_sample_only_is_refused_with_the_setting_for_it():
@@ -113,7 +124,7 @@ def test_a_model_that_accepts_two_samples_is_refused_without_this_setting():
 
     feeds = {"input": np.zeros((4, 6), np.float32)}
     with pytest.raises(EngineryError) as caught:
-        require_runs(run_of(answer), feeds, 0)
+        require_runs(run_of(answer), feeds, samples_of(0))
     assert str(caught.value).startswith("model.source: the model fails on input (4, 6): RuntimeError: ")
     assert "It takes a single sample" not in str(caught.value)
 
@@ -158,17 +169,17 @@ def test_an_output_without_the_batch_or_of_another_type_is_refused_by_name(answe
 
 def test_another_number_of_classes_is_reported_with_the_shapes_of_the_outputs():
     assert refusal_of(lambda pixels: pixels[:, :3], classes=10) == (
-        "samples.source has 10 classes, and no output of the model has as many: it returns logits (2, 3). "
-        "Are these the images that the model was trained on? If its outputs are no scores of classes, "
-        "set model.scores: none"
+        "samples.source has 10 classes, and no output of the model has as many. Are these the images that the model "
+        "was trained on? If its outputs are no scores of classes, set task, or model.scores: none. The model returns "
+        "logits (2, 3), which would fit task: embedding or regression"
     )
 
 
 def test_a_model_without_scores_passes_if_model_scores_is_none():
     feeds, outputs = FEEDS, run_of(lambda pixels: pixels[:, :1])
-    assert require_runs(outputs, feeds, 2, "none")["logits"].shape == (2, 1)
-    with pytest.raises(EngineryError, match=r"set model\.scores: none"):
-        require_runs(outputs, feeds, 2)
+    assert require_runs(outputs, feeds, samples_of(2), "none")["logits"].shape == (2, 1)
+    with pytest.raises(EngineryError, match=r"set task, or model\.scores: none"):
+        require_runs(outputs, feeds, samples_of(2))
 
 
 def test_the_user_must_choose_between_several_outputs_that_may_be_scores():
@@ -177,12 +188,13 @@ def test_the_user_must_choose_between_several_outputs_that_may_be_scores():
 
     assert refusal_of(answer, classes=2) == (
         "samples.source has 2 classes, and outputs centre, scores of the model have as many: "
-        "name the one with their scores as model.scores, or set it to none"
+        "name the one with their scores as model.scores, or set it to none. The model returns centre (2, 2), "
+        "scores (2, 2), map (2, 3)"
     )
     for scores in ("scores", "none"):
-        require_runs(run_of(answer), FEEDS, 2, scores)
-    require_runs(run_of(answer), FEEDS, 3)
-    require_runs(run_of(answer), FEEDS, 0)  # without classes there is no accuracy
+        require_runs(run_of(answer), FEEDS, samples_of(2), scores)
+    require_runs(run_of(answer), FEEDS, samples_of(3))
+    require_runs(run_of(answer), FEEDS, samples_of(0))  # without classes there is no accuracy
 
 
 @pytest.mark.parametrize(
@@ -191,9 +203,10 @@ def test_the_user_must_choose_between_several_outputs_that_may_be_scores():
 )
 def test_the_output_that_model_scores_names_must_hold_scores(scores, classes, wanted):
     with pytest.raises(EngineryError) as caught:
-        require_runs(run_of(lambda pixels: pixels), FEEDS, classes, scores)
+        require_runs(run_of(lambda pixels: pixels), FEEDS, samples_of(classes), scores)
     assert str(caught.value) == (
-        f"model.scores: '{scores}' is no output with {wanted}: the model returns logits (2, 6)"
+        f"model.scores: '{scores}' is no output with {wanted}. The model returns logits (2, 6), which would fit task: "
+        "embedding or regression"
     )
 
 

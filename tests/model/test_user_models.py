@@ -133,7 +133,7 @@ def test_several_inputs_one_of_integers_and_several_outputs(project, monkeypatch
     made = Path("artifacts/reference")
     scores = np.load(made / output_file(Reference.read(made / "reference.json").outputs.index("scores")))
     labels = [sample.label for sample in Manifest.read(Path("artifacts/samples/validation/manifest.json")).samples]
-    assert validation.reference_accuracy == np.mean(scores.argmax(1) == labels)  # not the first output's
+    assert validation.main.reference == np.mean(scores.argmax(1) == labels)  # not the first output's
     capsys.readouterr()
     exec(example("python", "open_engine", document="python"), {})
     assert sorted(capsys.readouterr().out.splitlines()) == ["features (4, 64)", "scores (4, 4)"]
@@ -192,8 +192,7 @@ samples: {source: data/images/plain, preprocessing: {resize: 32, crop: 32}}
     record, validation = run_pipeline(monkeypatch)
     assert shapes(record.interface.outputs) == {"logits": ("float32", ("batch", 7))}
     assert Weights.read(Path("artifacts/weights/weights.json")).classes == 7
-    assert validation.engine_accuracy is None
-    assert validation.engine_against_pytorch.top1_agreement is not None
+    assert (validation.main, validation.agreement.name) == (None, "top-1 agreement")
 
 
 def test_an_onnx_file_that_is_already_there(project, monkeypatch):
@@ -232,8 +231,7 @@ samples: {source: data/images/pets}
     lay_over(recipe, SMALL_IMAGES, TINY)
     record, validation = run_pipeline(monkeypatch)
     assert record.scores == "none"
-    assert (validation.engine_accuracy, validation.accuracy_drop) == (None, None)
-    assert validation.engine_against_pytorch.top1_agreement is None
+    assert (validation.main, validation.agreement) == (None, None)
     assert "accuracy not measured (no labels or no scores)." in Path("reports/summary.md").read_text()
 
 
@@ -247,7 +245,7 @@ def test_maps_whose_size_follows_from_the_images(project, monkeypatch):
     assert ["height" in logits.shape[2], "width" in logits.shape[3]] == [True, True]
     assert logits.shape[2:] != ("height", "width")
     assert [other.sizes for other in validation.resized] == [{"height": 15, "width": 16}, {"height": 33, "width": 24}]
-    assert validation.engine_accuracy is None
+    assert validation.main is None
 
 
 def test_code_that_is_not_watched_gives_a_warning_in_the_stage_weights(project, monkeypatch, capsys):

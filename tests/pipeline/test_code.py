@@ -29,14 +29,14 @@ def rerun(copy):
     """Return the stages whose code is another one when files are changed: by a function of their text."""
 
     def stages(*changes, runtimes=OPENVINO):
-        before = code_of_stages(runtimes, MODEL, copy)
+        before = code_of_stages(runtimes, MODEL, {}, copy)
         texts = {copy / path: (copy / path).read_text() for path, _ in changes}
         for path, change in changes:
             changed = change((copy / path).read_text())
             assert changed != (copy / path).read_text()
             (copy / path).write_text(changed)
         try:
-            after = code_of_stages(runtimes, MODEL, copy)
+            after = code_of_stages(runtimes, MODEL, {}, copy)
         finally:
             for path, text in texts.items():
                 path.write_text(text)
@@ -102,16 +102,22 @@ def test_a_module_that_is_imported_for_its_types_alone_does_not_count(rerun):
 
 
 def test_the_users_model_counts_where_it_is_run(copy):
-    before, after = (code_of_stages(OPENVINO, model, copy) for model in (MODEL, {"net.py": "another hash"}))
+    before, after = (code_of_stages(OPENVINO, model, {}, copy) for model in (MODEL, {"net.py": "another hash"}))
     assert {stage for stage in ALL if before[stage] != after[stage]} == {"weights", "export", "reference", "benchmark"}
+
+
+def test_the_users_task_counts_where_answers_are_judged(copy):
+    before, after = (code_of_stages(OPENVINO, {}, task, copy) for task in ({}, {"signs.py": "a hash"}))
+    changed = {stage for stage in ALL if before[stage] != after[stage]}
+    assert changed == {"weights", "export", "reference", "validate"}
 
 
 @pytest.mark.parametrize("damaged", ["no json", '{"format": 1, "files": 3}'])
 def test_kept_results_that_cannot_be_read_are_made_again(copy, damaged):
     kept = copy / "enginery/__pycache__/sources.json"
-    first, text = code_of_stages(OPENVINO, MODEL, copy), kept.read_text()
+    first, text = code_of_stages(OPENVINO, MODEL, {}, copy), kept.read_text()
     kept.write_text(damaged)
-    assert code_of_stages(OPENVINO, MODEL, copy) == first
+    assert code_of_stages(OPENVINO, MODEL, {}, copy) == first
     assert json.loads(kept.read_text()) == json.loads(text)
 
 
@@ -133,7 +139,7 @@ def test_every_module_that_importing_a_stage_loads_is_found():
     for stage, files in map(json.loads, child.stdout.splitlines()):
         loaded = {Path(file).relative_to(ROOT).as_posix() for file in files}
         assert f"stages/{stage}.py" in loaded
-        assert loaded <= code_of_stages(OPENVINO, {})[stage].modules.keys()
+        assert loaded <= code_of_stages(OPENVINO, {}, {})[stage].modules.keys()
 
 
 def test_no_file_imports_in_a_way_that_reading_it_does_not_find():
@@ -144,6 +150,7 @@ def test_no_file_imports_in_a_way_that_reading_it_does_not_find():
         "enginery/cli/inference.py": {"the root package"},
         "enginery/engine/runtimes/tensorrt.py": {"import_module"},  # NVIDIA's library: there are two
         "enginery/model/factory.py": {"import_module"},  # the user's model, whose files StageCode.model lists
+        "enginery/tasks/choose.py": {"import_module"},  # the user's task, whose files StageCode.task lists
         "stages/__main__.py": {"import_module"},  # the stage itself
     }
 

@@ -47,6 +47,7 @@ DEPENDENTS = {
     "artifacts/machine.json": RACES | ENDS,
     "artifacts/target.json": each("build") | RACES | ENDS,
     "artifacts/dialect.json": {"search@int8"} | each("convert", "build") | RACES | ENDS,
+    "artifacts/task.json": {"samples", "weights"} | AFTER_WEIGHTS,
     "artifacts/tools.json": {"samples", "weights"} | AFTER_WEIGHTS,
     "artifacts/code/weights.json": {"weights"} | AFTER_WEIGHTS,
     "artifacts/code/trace.json": each("trace") | ENDS,

@@ -1,4 +1,6 @@
 import pytest
+from support.results import accuracy as of_accuracy
+from support.results import agreed
 
 from enginery.accuracy.records import Errors, Spread, Validation
 from enginery.regression.measurements import Measured, Measurements
@@ -35,7 +37,6 @@ def run(machine):
             relative=relative,
             cosine=0.999,
             worst_cosine=0.9,
-            top1_agreement=0.99,
             nonfinite=0,
         )
         validation = Validation(
@@ -43,10 +44,8 @@ def run(machine):
             reference="PyTorch",
             engine=engine,
             samples=samples,
-            reference_accuracy=accuracy and 0.96,
-            graph_accuracy=accuracy,
-            engine_accuracy=accuracy,
-            accuracy_drop=accuracy and 0.96 - accuracy,
+            **of_accuracy(0.96, accuracy, accuracy),
+            agreement=agreed(0.99),
             engine_against_pytorch=errors,
             graph_against_pytorch=errors,
             engine_against_graph=errors,

@@ -189,6 +189,14 @@ def test_runs_of_different_versions_are_compared(run):
     assert conclusion(compare_runs(run(13.0, 4.4), other, 0.99)) == Outcome.REGRESSION
 
 
+def test_runs_of_different_tasks_are_not_compared_by_a_metric(run):
+    before, after = run(13.0, 4.4), run(13.0, 4.4)
+    (entry,) = after.precisions
+    other = entry.model_copy(update={"validation": entry.validation.model_copy(update={"metric": "mIoU"})})
+    changes = compare_runs(before, after.model_copy(update={"precisions": (other,)}), 0.99)
+    assert [change.why for change in changes if change.figure == "mIoU"] == ["the earlier run was judged by accuracy"]
+
+
 @pytest.mark.parametrize(
     ("change", "figure", "outcome"),
     [

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.results import accuracy, agreed
 
 from enginery.accuracy.agreement import spread
 from enginery.accuracy.records import Errors, Spot, Spread, Validation
@@ -12,6 +13,7 @@ from enginery.graph.interface import Interface, TensorSpec
 from enginery.model.records import PYTORCH
 from enginery.report.evidence import Evidence, Findings
 from enginery.speed.records import Benchmark, Contention, Latency, MachinePace, PeakMemory, Ratio, Throughput, Trace
+from enginery.tasks.classification import Classification
 
 BATCHES = (1, 8)
 
@@ -21,7 +23,8 @@ def spread_of_images(error: float) -> Spread:
     rng = np.random.default_rng(0)
     wanted = rng.normal(0, 3, (200, 10)).astype(np.float32)
     got = wanted * (1 + error * rng.normal(size=wanted.shape)).astype(np.float32)
-    return spread({"logits": wanted}, {"logits": got}, "logits")
+    outputs = {"logits": wanted}, {"logits": got}
+    return spread(*outputs, Classification(None, ()).leads_kept(*outputs))
 
 
 @pytest.fixture
@@ -36,7 +39,6 @@ def evidence(machine, build, manifest):
             relative=relative,
             cosine=0.998765,
             worst_cosine=0.9,
-            top1_agreement=0.96875,
             nonfinite=0,
         )
         layers = [
@@ -68,14 +70,12 @@ def evidence(machine, build, manifest):
                 reference=PYTORCH,
                 engine="2" * 64,
                 samples=512,
-                reference_accuracy=0.9876,
-                graph_accuracy=0.98,
-                engine_accuracy=0.9753,
-                accuracy_drop=0.0123,
+                **accuracy(0.9876, 0.98, 0.9753),
+                agreement=agreed(0.96875),
                 engine_against_pytorch=errors,
                 graph_against_pytorch=errors,
                 engine_against_graph=errors.model_copy(update={"relative": relative / 10}),
-                spots=(Spot(batch=1, samples=64, errors=errors, accuracy=0.984375, drift=1.5e-7),),
+                spots=(Spot(batch=1, samples=64, errors=errors, metric=0.984375, drift=1.5e-7),),
                 resized=(),
                 loss_comes_from="precision",
                 broken=broken,

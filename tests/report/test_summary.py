@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from support.findings import noisy, on_gpu, paced, summary_of, unlabelled
+from support.findings import noisy, of_regression, on_gpu, paced, summary_of, unlabelled
+from support.pages import Reader, page_of, require_same_figures
 
 from enginery.engine.record import Layer
 from enginery.report import tables
@@ -26,6 +27,29 @@ def test_without_labels_accuracy_is_left_out_and_not_zero(findings, evidence, tm
     assert "0.00%" not in summary_of(found)
     draw_figures(found, {}, tmp_path)
     assert (tmp_path / "tradeoff.png").stat().st_size > 10_000
+
+
+def test_a_metric_that_is_a_plain_number_is_shown_as_one_with_the_interval_of_its_drop(findings, evidence):
+    found = findings(*(of_regression(evidence(name)) for name in ("fp32", "int8")))
+    assert "R² 0.9000 where PyTorch has 0.9100. The engine" in sentence(found)
+    row = tables.accuracy_table(found).loc["int8"]
+    assert row[["R²", "drop", "RMSE", "RMSE drop"]].tolist() == [
+        "0.9000", "0.0100 (-0.0100 to 0.0300)", "13.0000", "0.5000 (-0.0100 to 0.0300)"
+    ]  # fmt: skip
+    got = metrics(found)
+    assert got["pytorch"] == {"R²": 0.91, "RMSE": 12.5}
+    assert {"R²": 0.9, "R²_drop": 0.01, "RMSE": 13.0, "RMSE_drop": 0.5}.items() <= got["int8"].items()
+    assert "same_answer_%" not in got["int8"]
+    page = Reader(page_of(found))
+    require_same_figures(page.figures, found)
+    assert "its R² is 0.9000 where PyTorch has 0.9100" in page.text
+    assert "Higher is better: R²" in page.text
+
+
+def test_the_drop_and_the_agreement_have_intervals(findings, evidence):
+    row = tables.accuracy_table(findings(evidence("int8"))).loc["int8"]
+    assert row["drop"] == "1.23% (0.23% to 2.23%)"
+    assert row["top-1 agreement"] == "96.88% (95.88% to 97.88%)"
 
 
 def test_the_summary_holds_a_table_for_every_question(findings, evidence):

@@ -99,7 +99,7 @@ def test_plots_get_a_row_per_point(findings, evidence):
     ]
     tradeoff = tables.tradeoff_rows(both, {}).set_index("precision").loc["int8"]
     assert (tradeoff.speedup, tradeoff.speedup_low, tradeoff.speedup_high) == (4.0, 3.8, 4.2)
-    assert (tradeoff.accuracy, tradeoff.relative_error) == (0.9753, 0.01)
+    assert (tradeoff.metric, tradeoff.relative_error) == ("97.53%", 0.01)
 
 
 def test_the_plot_of_errors_gets_the_verdict_too(findings, evidence):

@@ -13,8 +13,10 @@ from support.small_project import TINY, run_pipeline, run_stages, small_project
 
 from enginery.cli.recipes import apply_recipe
 from enginery.core.params.all import Params
+from enginery.core.tasks import ChosenTask
 from enginery.data.manifest import Manifest
 from enginery.model.records import Export, Reference
+from recipes import regressor, scenes
 
 STAGES = ("samples", "weights", "export", "reference")
 SYNSETS = [f"n{1440764 + 137 * place:08}" for place in range(1000)]
@@ -31,6 +33,7 @@ def lay_over(recipe, changes):
     apply_recipe(ROOT / "recipes" / f"{recipe}.yaml")
     Path("smaller.yaml").write_text(changes)
     apply_recipe(Path("smaller.yaml"))
+    ChosenTask(task=Params.read().task).write(Path("artifacts/task.json"))
 
 
 def photos(folder, count):
@@ -69,8 +72,8 @@ def test_cats_and_dogs_to_the_gate(tmp_path, monkeypatch):
     assert record.class_names == manifest.class_names == ("cat", "dog")
     assert {sample.label for sample in manifest.samples} == {0, 1}
     assert export.against_pytorch.relative_error < 1e-4
-    assert (reference.samples, 0 <= reference.accuracy <= 1) == (24, True)
-    assert 0 <= validation.engine_accuracy <= 1
+    assert (reference.samples, 0 <= reference.metrics["accuracy"] <= 1) == (24, True)
+    assert 0 <= validation.main.engine <= 1
 
 
 def test_imagenet_as_soon_as_the_files_are_there(project, monkeypatch):
@@ -84,6 +87,25 @@ def test_imagenet_as_soon_as_the_files_are_there(project, monkeypatch):
     assert all(SYNSETS[sample.label] == sample.name.split("/")[0] for sample in manifest.samples)
     assert manifest.preprocessing.shape == (3, 224, 224)
     assert export.against_pytorch.relative_error < 1e-4
+
+
+def test_the_segmenter_finds_the_scenes_and_the_network_that_are_made_for_it(project, monkeypatch):
+    monkeypatch.setattr(scenes, "FOR_PIPELINE", 12)
+    monkeypatch.setattr("sys.argv", ["scenes.py", "--scenes", "16", "--epochs", "1"])
+    scenes.main()
+    lay_over("segmenter", "samples: {validation: 8, calibration: 4}\n")
+    run_stages(monkeypatch, *STAGES)
+    manifest, export, reference = results()
+    assert (manifest.task, len(manifest.class_names), manifest.is_labeled) == ("segmentation", scenes.CLASSES, False)
+    assert export.against_pytorch.relative_error < 1e-4
+    assert 0 < reference.metrics["mIoU"] < 1
+
+
+def test_the_regressor_predicts_better_than_the_mean(project, monkeypatch):
+    regressor.main()
+    lay_over("regressor", "export: {opset: 20}\n")
+    run_stages(monkeypatch, *STAGES)
+    assert Reference.read(Path("artifacts/reference/reference.json")).metrics["R²"] > 0.3
 
 
 def load_recipe(name):

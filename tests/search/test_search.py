@@ -21,7 +21,7 @@ class MadeUp:
     """A trial whose thresholds allow a relative error of `allowed`."""
 
     def __init__(self, allowed=0.15, dies_at=None):
-        self.limits = Thresholds(cosine=0.9, relative_error=allowed, top1_agreement=0.9, accuracy_drop=0.1)
+        self.limits = Thresholds(cosine=0.9, relative_error=allowed, agreement=0.9, metric_drop=0.1)
         self.asked, self.dies_at = [], dies_at
 
     def loss_alone(self, layer):
@@ -38,8 +38,8 @@ class MadeUp:
             work=work,
             cosine=1,
             relative_error=error,
-            top1_agreement=None,
-            accuracy_drop=None,
+            agreement=None,
+            metric_drop=None,
             used=error / self.limits.relative_error,
         )
 
@@ -122,8 +122,8 @@ def test_the_answer_is_a_sentence(path, spared, said):
             work=count / 5,
             cosine=1,
             relative_error=used,
-            top1_agreement=None,
-            accuracy_drop=None,
+            agreement=None,
+            metric_drop=None,
             used=used,
         )
         for count, used in path

@@ -11,11 +11,11 @@ from enginery.pipeline.code import StageCode
 from stages.machine import machine
 
 FOLDERS = ("data/models", "data/weights", "data/calibration", "data/plugins")
-RECORDS = ("machine.json", "target.json", "dialect.json", "tools.json", "code")
+RECORDS = ("machine.json", "target.json", "dialect.json", "tools.json", "task.json", "code")
 ONNX = {"weights.source": "given", "benchmark.baselines": ["onnxruntime"]}
 USER_FILES = [
     ({"weights.source": "data/weights/net.pt"}, "weights.source", "train, pretrained, given"),
-    ({"model.source": "data/models/net.onnx", **ONNX}, "model.source", "a torchvision classifier"),
+    ({"model.source": "data/models/net.onnx", **ONNX}, "model.source", "a torchvision model"),
     ({"calibration.file": "data/calibration/cache"}, "calibration.file", "null"),
     ({"build.tensorrt.plugins": ["data/plugins/x.so"]}, "build.tensorrt.plugins", "[]"),
 ]

@@ -73,9 +73,9 @@ class Project:
             self.set(**{f"{section}.{name}": value for name, value in values.items()})
         self.set(**{"precisions.fp16": None, "precisions.bf16": None})  # their chains are int8's without calibration
         for precision in PRECISIONS:  # a model trained for four steps is not worth guarding
-            self.set(**{f"precisions.{precision}.thresholds.{limit}": 0 for limit in ("cosine", "top1_agreement")})
+            self.set(**{f"precisions.{precision}.thresholds.{limit}": 0 for limit in ("cosine", "agreement")})
             self.set(**{f"precisions.{precision}.thresholds.relative_error": 10})
-            self.set(**{f"precisions.{precision}.thresholds.accuracy_drop": 1})
+            self.set(**{f"precisions.{precision}.thresholds.metric_drop": 1})
 
 
 def each(*stages: str) -> set[str]:

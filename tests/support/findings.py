@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from enginery.accuracy.records import Interval, Result
 from enginery.engine.gpu.conditions import GpuConditions
 from enginery.report.summary import write_summary
 from enginery.report.verdict import failures_of
@@ -22,9 +23,17 @@ GPU = GpuConditions(
 
 def unlabelled(entry):
     """Return evidence from images without labels."""
-    unknown = dict.fromkeys(("reference_accuracy", "graph_accuracy", "engine_accuracy", "accuracy_drop"))
-    spots = tuple(spot.model_copy(update={"accuracy": None}) for spot in entry.validation.spots)
-    return replace(entry, validation=entry.validation.model_copy(update={**unknown, "spots": spots}))
+    spots = tuple(spot.model_copy(update={"metric": None}) for spot in entry.validation.spots)
+    return replace(entry, validation=entry.validation.model_copy(update={"results": (), "spots": spots}))
+
+
+def of_regression(entry):
+    """Return evidence of a task whose metric is a plain number, with another one beside it, and without agreement."""
+    about = {"graph": 0.9, "unit": "", "interval": Interval(low=-0.01, high=0.03)}
+    r2 = Result(name="R²", higher_is_better=True, reference=0.91, engine=0.9, drop=0.01, **about)
+    rmse = Result(name="RMSE", higher_is_better=False, reference=12.5, engine=13, drop=0.5, **about)
+    changes = {"task": "regression", "metric": "R²", "results": (r2, rmse), "agreement": None}
+    return replace(entry, validation=entry.validation.model_copy(update=changes))
 
 
 def noisy(entry, latency=None, contention=None, **changes):

@@ -132,7 +132,8 @@ def nights_of(speeds, setting="resnet18 on a machine", precision="int8", verdict
     return pd.DataFrame(
         {
             "setting": setting, "date": [first + timedelta(days=day) for day in range(len(speeds))],
-            "precision": precision, "speedup": speeds, "accuracy": None, "relative_error": error,
+            "precision": precision, "speedup": speeds, "metric": "accuracy", "accuracy": None,
+            "relative_error": error,
             "verdict": verdicts or ["no change"] * len(speeds),
             "revision": [f"{day:012x}" for day in range(len(speeds))],
         }

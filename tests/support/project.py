@@ -17,10 +17,9 @@ from enginery.regression.measurements import Measured, Measurements
 from enginery.regression.verdict import Verdict
 from enginery.speed.records import Benchmark, Contention, Latency, MachinePace, Ratio
 from support.command import ROOT
+from support.results import accuracy, agreed
 
-CLOSE = Errors(
-    max_abs=1e-5, mean_abs=1e-6, relative=1e-6, cosine=1.0, worst_cosine=1.0, top1_agreement=1.0, nonfinite=0
-)
+CLOSE = Errors(max_abs=1e-5, mean_abs=1e-6, relative=1e-6, cosine=1.0, worst_cosine=1.0, nonfinite=0)
 
 
 def make_project(root: Path, engine: Path, onnx: Path, machine: Machine) -> Path:
@@ -60,10 +59,8 @@ def judge(root: Path, record: EngineRecord, machine: Machine, identity: str | No
         reference=PYTORCH,
         engine=identity or record.identity,
         samples=512,
-        reference_accuracy=0.986,
-        graph_accuracy=0.985,
-        engine_accuracy=0.984,
-        accuracy_drop=0.002,
+        **accuracy(0.986, 0.985, 0.984),
+        agreement=agreed(1.0),
         engine_against_pytorch=CLOSE,
         graph_against_pytorch=CLOSE,
         engine_against_graph=CLOSE,

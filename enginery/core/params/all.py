@@ -2,7 +2,7 @@
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from enginery.core.params.benchmark import ONNXRUNTIME, BenchmarkParams
 from enginery.core.params.build import BuildParams
@@ -18,9 +18,12 @@ from enginery.core.params.validation import ValidationParams
 from enginery.core.params.weights import WeightsParams
 from enginery.core.precisions import PRECISIONS, QUANTIZED, PrecisionName
 from enginery.core.runtimes import RuntimeName
+from enginery.core.tasks import CLASSIFICATION, OWN_TASK, TASKS
+from enginery.core.text import suggestion
 
 
 class Params(Section):
+    task: str = CLASSIFICATION
     runtime: Literal["auto", RuntimeName]
     samples: SamplesParams
     model: ModelParams
@@ -33,6 +36,14 @@ class Params(Section):
     inference: InferenceParams
     validation: ValidationParams
     benchmark: BenchmarkParams
+
+    @field_validator("task")
+    @classmethod
+    def _is_a_task(cls, task: str) -> str:
+        if task not in TASKS and not OWN_TASK.fullmatch(task):
+            known = suggestion(task, TASKS)
+            raise ValueError(f"there is no task '{task}'{known} A task of your own is package.module:Task")
+        return task
 
     @model_validator(mode="after")
     def _precisions_are_possible(self) -> Self:
@@ -112,6 +123,8 @@ class Params(Section):
         return self
 
     def _require_trainable(self) -> None:
+        if self.task != CLASSIFICATION:
+            raise ValueError(f"weights.source: train teaches classifiers alone, and task is {self.task}; give weights")
         how, size = self.samples.preprocessing, self.weights.training.size
         if how is None or how.layout == "nhwc":
             raise ValueError(

@@ -12,7 +12,7 @@ NO_SCORES = "none"  # what model.scores is for a model that has no score per cla
 
 
 class ModelParams(Section, place="model"):
-    """The model: a torchvision classifier, the user's own `package.module:factory`, or an ONNX file in data/models."""
+    """The model: a torchvision model, the user's own `package.module:factory`, or an ONNX file in data/models."""
 
     source: str
     arguments: dict[str, Any]
@@ -38,7 +38,7 @@ class ModelParams(Section, place="model"):
     def _is_one_of_three(cls, source: str) -> str:
         if not source.endswith(".onnx") and (not MODEL.fullmatch(source) or ".py:" in source):
             raise ValueError(
-                f"'{source}' is neither a torchvision classifier, nor package.module:factory, nor data/models/FILE.onnx"
+                f"'{source}' is neither a torchvision model, nor package.module:factory, nor data/models/FILE.onnx"
             )
         return source
 

@@ -1,7 +1,7 @@
 import re
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.reading import read_yaml, section_at
@@ -29,10 +29,13 @@ class Keep(Section):
 
 
 class Thresholds(Section):
+    """The limits of errors, and of what the task measures. Both of the latter are shares, whatever the task, so that
+    another task needs no other names; `top1_agreement` and `accuracy_drop` are what they were called before."""
+
     cosine: float = Field(ge=-1, le=1)
     relative_error: float = Field(gt=0)
-    top1_agreement: Share
-    accuracy_drop: float = Field(ge=-1, le=1)
+    agreement: Share = Field(validation_alias=AliasChoices("agreement", "top1_agreement"))
+    metric_drop: float = Field(ge=-1, le=1, validation_alias=AliasChoices("metric_drop", "accuracy_drop"))
 
 
 class MustPay(Section):

@@ -16,6 +16,7 @@ def _names_or_file(given: Any) -> Any:
 class SamplesParams(Section, place="samples"):
     source: str
     class_names: Annotated[str | tuple[str, ...] | None, BeforeValidator(_names_or_file)] = None
+    ignore: int = Field(default=255, ge=0, le=65535)
     input: str = Field(default="input", min_length=1)
     seed: int = Field(ge=0)
     validation: int = Field(ge=1)

@@ -1,36 +1,48 @@
 """Read samples from scikit-learn's digits, which need no download, or from the user's own files."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.samples import SamplesParams
+from enginery.core.tasks import CLASSIFICATION
 from enginery.core.user_files import user_file
 from enginery.data.sources.arrays import ARRAY_SUFFIXES, ImageArray, open_array
 from enginery.data.sources.classes import read_classes
-from enginery.data.sources.digits import Digits
+from enginery.data.sources.digits import open_digits
 from enginery.data.sources.files import ImageFiles
 from enginery.data.sources.folder import open_folder
+from enginery.data.sources.masked_folder import open_masked_folder
 from enginery.data.sources.table import open_table
 from enginery.data.sources.tensors import Tensors, open_tensors
+from enginery.data.sources.truth import Known
 
 Source = ImageFiles | ImageArray | Tensors
 
 
-def open_source(params: SamplesParams, data: Path) -> Source:
+def open_source(params: SamplesParams, data: Path, task: str = CLASSIFICATION) -> Source:
+    """Open the samples with what the task wants to know of them, as far as it is there."""
+    source = _open(params, data, Known(task, params.ignore))
+    return source if Known(task).labels else replace(source, labels=None)
+
+
+def _open(params: SamplesParams, data: Path, known: Known) -> Source:
     listed = read_classes(params.class_names, data)
     if params.source == "digits":
         if listed:
             raise EngineryError("samples.class_names: the digits name their own classes; set it to null")
-        return Digits()
+        return open_digits()
     path = user_file(params.source, data, "samples.source", "digits")
     if params.preprocessing is None:
-        return open_tensors(path, listed)
+        return open_tensors(path, listed, known)
+    if path.is_dir() and known.task == "segmentation":
+        return open_masked_folder(path, data, listed, known.ignore)
     if path.is_dir():
         return open_folder(path, data, listed)
     if path.suffix == ".csv":
-        return open_table(path, data, listed)
+        return open_table(path, data, listed, known)
     if path.suffix in ARRAY_SUFFIXES:
-        return open_array(path, listed)
+        return open_array(path, listed, known)
     raise EngineryError(
         f"samples.source: {path} is none of what can be read; give 'digits', a folder of images, a .csv of paths, "
         "or an .npz or .npy of pixels"

@@ -18,6 +18,7 @@ from enginery.data.manifest import Sample
 from enginery.data.preprocessing import Pixels, pixels_of
 from enginery.data.sources.classes import LABELS, Classes, class_each
 from enginery.data.sources.files import Prepared
+from enginery.data.sources.truth import LABELLED, Known, Truths
 
 ARRAY_SUFFIXES = (".npy", ".npz")
 
@@ -29,6 +30,7 @@ class ImageArray:
     labels: list[int] | None
     class_names: tuple[str, ...]
     digits: int = 6  # of the numbers in the names of samples
+    truths: Truths | None = None
 
     def __len__(self) -> int:
         return len(self.images)
@@ -41,11 +43,12 @@ class ImageArray:
             label=None if self.labels is None else self.labels[index],
         )
         image = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
-        return Prepared(sample, pixels_of(image, how))
+        truth = None if self.truths is None else self.truths.prepare(index, how, image.size)
+        return Prepared(sample, pixels_of(image, how), truth)
 
 
-def open_array(path: Path, listed: Classes | None) -> ImageArray:
-    arrays = read_arrays(path, ("images", LABELS))
+def open_array(path: Path, listed: Classes | None, known: Known = LABELLED) -> ImageArray:
+    arrays = read_arrays(path, ("images", known.array))
     images, labels = arrays["images"], arrays.get(LABELS)
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
         raise EngineryError(
@@ -61,7 +64,8 @@ def open_array(path: Path, listed: Classes | None) -> ImageArray:
             f"numbers or names of shape ({len(images)},), one for each image"
         )
     written = None if labels is None else [str(label) for label in labels.tolist()]
-    return ImageArray(path.name, pixels, *class_each(written, listed, lambda index: f"{path}, image {index},"))
+    labelled = class_each(written, listed, lambda index: f"{path}, image {index},")
+    return ImageArray(path.name, pixels, *labelled, truths=known.truths(path, arrays, len(images)))
 
 
 def read_arrays(path: Path, wanted: Sequence[str] = ()) -> dict[str, NDArray[np.generic]]:

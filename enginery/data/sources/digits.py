@@ -5,10 +5,9 @@ import numpy as np
 from enginery.data.sources.arrays import ImageArray
 
 
-class Digits(ImageArray):
-    def __init__(self) -> None:
-        from sklearn.datasets import load_digits  # takes a second to import, and no other source needs it
+def open_digits() -> ImageArray:
+    from sklearn.datasets import load_digits  # takes a second to import, and no other source needs it
 
-        digits = load_digits()
-        pixels = (digits.images * (255 / 16)).round().astype(np.uint8)
-        super().__init__("digits", pixels, digits.target.tolist(), tuple(map(str, digits.target_names)), digits=4)
+    digits = load_digits()
+    pixels = (digits.images * (255 / 16)).round().astype(np.uint8)
+    return ImageArray("digits", pixels, digits.target.tolist(), tuple(map(str, digits.target_names)), digits=4)

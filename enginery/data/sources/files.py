@@ -5,10 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from enginery.core.files import sha256
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.data.manifest import Sample
-from enginery.data.preprocessing import Pixels, read_pixels
+from enginery.data.preprocessing import Pixels, decode, read_pixels
+from enginery.data.sources.truth import Truths
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".avif", ".tif", ".tiff"}
 
@@ -16,6 +20,7 @@ IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".avif", ".t
 class Prepared(NamedTuple):
     sample: Sample
     pixels: Pixels
+    truth: NDArray[np.generic] | None = None
 
 
 @dataclass(frozen=True)
@@ -26,10 +31,14 @@ class ImageFiles:
     names: Sequence[str]
     labels: Sequence[int] | None
     class_names: tuple[str, ...]
+    truths: Truths | None = None
 
     def __len__(self) -> int:
         return len(self.files)
 
     def prepare(self, index: int, how: Preprocessing) -> Prepared:
         file, label = self.files[index], None if self.labels is None else self.labels[index]
-        return Prepared(Sample(name=self.names[index], sha256=sha256(file), label=label), read_pixels(file, how))
+        sample = Sample(name=self.names[index], sha256=sha256(file), label=label)
+        if self.truths is None:
+            return Prepared(sample, read_pixels(file, how))
+        return Prepared(sample, read_pixels(file, how), self.truths.prepare(index, how, decode(file).size))

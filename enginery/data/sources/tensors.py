@@ -16,6 +16,7 @@ from enginery.data.manifest import Sample
 from enginery.data.sample_set import input_file, start_npy_file
 from enginery.data.sources.arrays import read_arrays
 from enginery.data.sources.classes import LABELS, Classes, class_each
+from enginery.data.sources.truth import LABELLED, Known, Truths
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Tensors:
     arrays: Mapping[str, NDArray[np.generic]]  # by the names of the inputs
     labels: list[int] | None
     class_names: tuple[str, ...]
+    truths: Truths | None = None
+    paired: bool = False  # each row is a pair of samples
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -34,23 +37,25 @@ class Tensors:
 
     def write(self, indices: Sequence[int], folder: Path) -> list[Sample]:
         """Write samples one by one, so that memory does not grow with their number."""
+        places = [(index, side) for index in indices for side in ((0, 1) if self.paired else ((),))]
         with ExitStack() as opened:
             files = []
             for position, array in enumerate(self.arrays.values()):
-                shape = (len(indices), *array.shape[1:])
+                shape = (len(places), *array.shape[2 if self.paired else 1 :])
                 files.append(opened.enter_context(start_npy_file(folder / input_file(position), _native(array), shape)))
-            return [self._write_sample(index, files) for index in indices]
+            return [self._write_sample(index, side, files) for index, side in places]
 
-    def _write_sample(self, index: int, files: Sequence[IO[bytes]]) -> Sample:
+    def _write_sample(self, index: int, side: int | tuple[()], files: Sequence[IO[bytes]]) -> Sample:
         digest = hashlib.sha256()
         for (name, array), file in zip(self.arrays.items(), files, strict=True):
-            row = np.ascontiguousarray(array[index], _native(array))
+            row = np.ascontiguousarray(array[index][side], _native(array))
             if not np.isfinite(row).all():
                 raise EngineryError(f"samples.source: {name} of {self.name} is NaN or infinite in sample {index}")
             digest.update(row.data)
             file.write(row.data)
         label = None if self.labels is None else self.labels[index]
-        return Sample(name=f"{self.name}/{index:06d}", sha256=digest.hexdigest(), label=label)
+        name = f"{self.name}/{index:06d}{'ab'[side] if isinstance(side, int) else ''}"
+        return Sample(name=name, sha256=digest.hexdigest(), label=label)
 
 
 def _native(array: NDArray[np.generic]) -> np.dtype[np.generic]:
@@ -58,18 +63,28 @@ def _native(array: NDArray[np.generic]) -> np.dtype[np.generic]:
     return array.dtype.newbyteorder("=")
 
 
-def open_tensors(path: Path, listed: Classes | None) -> Tensors:
-    """Open an archive whose arrays have the names of the inputs. An array `labels` holds the labels."""
+def open_tensors(path: Path, listed: Classes | None, known: Known = LABELLED) -> Tensors:
+    """Open an archive whose arrays have the names of the inputs. One more has what the task wants to know, such as
+    `labels`. Where that is a score of each pair, the two samples of a pair lie along the second axis."""
     if path.suffix != ".npz":
         raise EngineryError(
             f"samples.source: without samples.preprocessing, samples are arrays as the model takes them, and {path} "
             "is no .npz of these; images need samples.preprocessing"
         )
     arrays = read_arrays(path)
-    labels = arrays.pop(LABELS, None)
+    labels = arrays.pop(LABELS, None) if known.labels else None
+    truth = arrays.pop(known.array, None)
     _require_feedable(path, arrays, labels)
+    truths = known.truths(path, {} if truth is None else {known.array: truth}, len(next(iter(arrays.values()))))
+    paired = known.task == "embedding" and truths is not None
+    if paired and (alone := [name for name, array in arrays.items() if array.shape[1:2] != (2,)]):
+        raise EngineryError(
+            f"samples.source: {path} has a score for each pair, so {alone[0]} needs the two samples of a pair along "
+            f"its second axis, and its shape is {arrays[alone[0]].shape}"
+        )
     written = None if labels is None else [str(label) for label in labels.tolist()]
-    return Tensors(path.name, arrays, *class_each(written, listed, lambda index: f"{path}, sample {index},"))
+    classes = class_each(written, listed, lambda index: f"{path}, sample {index},")
+    return Tensors(path.name, arrays, *classes, truths=truths, paired=paired)
 
 
 def _require_feedable(

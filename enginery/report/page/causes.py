@@ -1,11 +1,13 @@
 """Pictures that explain the figures: errors against speed, errors of single images, calibration, the graph."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from enginery.core.text import first_few
+from enginery.accuracy.records import Result
+from enginery.core.text import figure, first_few
 from enginery.graph.simplify import Simplification
 from enginery.report.background import Background
 from enginery.report.evidence import Evidence, Findings
@@ -22,36 +24,57 @@ MOST_HISTOGRAMS = 120  # more would make the page heavy
 
 
 def tradeoff_pictures(findings: Findings, looks: Looks) -> list[Figure]:
-    """Draw error against speed, and accuracy against speed; without labels, the share of same answers."""
+    """Draw error against speed, and the metric against speed; if that is not known, the share of same answers."""
     validations = [entry.validation for entry in findings.precisions]
     errors = [max(one.engine_against_pytorch.relative, LEAST_ERROR) for one in validations]
-    accuracies = [100 * one.engine_accuracy for one in validations if one.engine_accuracy is not None]
-    labelled = len(accuracies) == len(validations)
-    agreed = [one.engine_against_pytorch.top1_agreement for one in validations]
-    answers = accuracies if labelled else [100 * share for share in agreed if share is not None]
-    what = "accuracy" if labelled else "same answer as PyTorch"
     speeds = from_zero(1.1 * findings.quoted(entry).high for entry in findings.precisions)
     faster = f"times as fast as {baseline_title(findings.baselines[0])}, batch {findings.tuned_batch}"
-    closer = Axes(speeds, decades(errors, LEAST_ERROR), faster, "relative error of the logits")
-    pictures = [Figure("Lower is closer to PyTorch", _against_speed("error", findings, looks, closer, errors))]
-    if len(answers) == len(validations):  # otherwise the model has no classes
-        better = Axes(speeds, around(answers, most=100), faster, f"{what}, % of images")
-        picture = _against_speed("answers", findings, looks, better, answers)
-        pictures.append(Figure(f"Higher is better: {what}", picture))
+    closer = Axes(speeds, decades(errors, LEAST_ERROR), faster, "relative error of the outputs")
+    texts = [short(error) for error in errors]
+    pictures = [Figure("Lower is closer to PyTorch", _against_speed("error", findings, looks, closer, errors, texts))]
+    results = [one.main for one in validations if one.main]
+    agreed = [one.agreement for one in validations if one.agreement]
+    if len(results) == len(validations):
+        main = results[0]
+        pictures.append(_answers(findings, looks, (speeds, faster), [one.engine for one in results], main))
+    elif len(agreed) == len(validations):  # otherwise answers can be neither right nor the same
+        same = [one.share for one in agreed]
+        pictures.append(_answers(findings, looks, (speeds, faster), same, None))
     return pictures
 
 
-def _against_speed(key: str, findings: Findings, looks: Looks, axes: Axes, values: Sequence[float]) -> Markup:
-    is_error = axes.y.logarithmic
+def _answers(
+    findings: Findings, looks: Looks, speed: tuple[Scale, str], values: Sequence[float], of: Result | None
+) -> Figure:
+    """Draw how good the answers are, by a result's metric, or how many are PyTorch's."""
+    name, unit = (of.name, of.unit) if of else ("same answer as PyTorch", "%")
+    heights = [100 * value if unit else value for value in values]
+    beside = f"{name}, %{' of images' if of is None else ''}" if unit else name
+    axes = Axes(speed[0], around(heights, most=100 if unit else math.inf), speed[1], beside)
+    texts = [figure(value, unit) for value in values]
+    less = of is not None and not of.higher_is_better
+    title = f"{'Lower' if less else 'Higher'} is better: {name}"
+    return Figure(title, _against_speed("answers", findings, looks, axes, heights, texts, less))
+
+
+def _against_speed(
+    key: str,
+    findings: Findings,
+    looks: Looks,
+    axes: Axes,
+    values: Sequence[float],
+    texts: Sequence[str],
+    less_is_better: bool = True,
+) -> Markup:
     points = []
-    for entry, value in zip(findings.precisions, values, strict=True):
+    for entry, value, text in zip(findings.precisions, values, texts, strict=True):
         ratio = findings.quoted(entry)
-        height = short(value) if is_error else f"{value:.2f}%"
-        tooltip = f"{entry.precision}: {ratio.median:.2f} times as fast, {axes.beside} {height}"
+        tooltip = f"{entry.precision}: {ratio.median:.2f} times as fast, {axes.beside} {text}"
         interval, look = (ratio.median, ratio.low, ratio.high), looks[entry.precision]
         points.append(Point(entry.precision, *interval, value, look, tooltip))
     description = "; ".join(point.tooltip for point in points)
-    return draw_points(f"tradeoff-{key}", f"{axes.beside} against speed", f"{description}.", points, axes, is_error)
+    title = f"{axes.beside} against speed"
+    return draw_points(f"tradeoff-{key}", title, f"{description}.", points, axes, less_is_better)
 
 
 def error_pictures(findings: Findings, looks: Looks) -> list[Figure]:

@@ -8,11 +8,11 @@ import pandas as pd
 
 from enginery.core.text import file_size
 from enginery.report.evidence import Evidence, Findings
-from enginery.report.metrics import batch_key
+from enginery.report.metrics import batch_key, key_of
 from enginery.report.noise import reasons
 from enginery.report.tables import known_p99
 from enginery.report.verdict import RAN_AS, recommend, verdict_on
-from enginery.report.wording import percent
+from enginery.report.wording import engine_metric, percent
 from enginery.speed.records import ENGINE, Latency, baseline_title
 
 NOT_BUILT = "not built"
@@ -50,7 +50,7 @@ def overview(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> Tab
     batch, baseline = findings.tuned_batch, findings.baselines[0]
     columns = (
         "precision", "verdict", f"times {baseline_title(baseline)}", f"ms per batch of\N{NO-BREAK SPACE}{batch}",
-        "accuracy", "same answer", "relative error", "engine", "peak memory, MB",
+        findings.precisions[0].validation.metric, "same answer", "relative error", "engine", "peak memory, MB",
     )  # fmt: skip
     rows = [_at_a_glance(entry, findings, failures) for entry in findings.precisions]
     rows += [[Cell(name), Cell(NOT_BUILT), *[Cell("-")] * (len(columns) - 2)] for name in findings.refused]
@@ -62,14 +62,15 @@ def _at_a_glance(entry: Evidence, findings: Findings, failures: Mapping[str, tup
     name, batch, validation = entry.precision, findings.tuned_batch, entry.validation
     timed = f"{name}.{batch_key(findings, batch)}"
     ratio = findings.quoted(entry)
-    known = None if validation.engine_accuracy is None else f"{name}.accuracy_%"
+    agreed = None if validation.agreement is None else f"{name}.same_answer_%"
+    known = None if validation.main is None else f"{name}.{key_of(validation.main)}"
     return [
         Cell(name),
         Cell(verdict_on(entry, failures)),
         Cell(f"{ratio.median:.2f}" + (" *" if reasons(findings, entry, ratio) else ""), f"{timed}.speedup"),
         Cell(f"{entry.latency(batch).p50:.2f}", f"{timed}.p50_ms"),
-        Cell(percent(validation.engine_accuracy), known),
-        Cell(percent(validation.engine_against_pytorch.top1_agreement), f"{name}.same_answer_%"),
+        Cell(engine_metric(validation), known),
+        Cell(percent(validation.same_answers), agreed),
         Cell(f"{validation.engine_against_pytorch.relative:.1e}", f"{name}.relative_error_ppm"),
         Cell(file_size(entry.engine.bytes), f"{name}.engine_MB"),
         Cell(f"{entry.benchmark.peak_memory[ENGINE].host:.0f}", f"{name}.peak_MB"),

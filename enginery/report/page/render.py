@@ -18,17 +18,18 @@ from enginery.core.text import file_size
 from enginery.report import tables, where_time_goes
 from enginery.report.background import Background
 from enginery.report.evidence import Evidence, Findings
-from enginery.report.metrics import batch_key
+from enginery.report.metrics import batch_key, key_of
 from enginery.report.notes import noise_by_batch, noisy_as_quoted, notes_on
 from enginery.report.page import causes, pictures
 from enginery.report.page.listing import facts, latencies, of_frame, overview, throughputs
 from enginery.report.page.nights import draw_trends
 from enginery.report.page.searches import describe_search, search_pictures
 from enginery.report.verdict import MEASURE_AGAIN, doubts, is_certain, recommend, why
-from enginery.report.wording import device, percent
+from enginery.report.wording import device
 from enginery.speed.records import baseline_title
 
 HERE = Path(__file__).parent
+AGAINST = "Against PyTorch, on the full validation set; in brackets 95 % intervals, paired for the drop"
 MOST_FOLDED = 50  # layers of each engine that follow the slowest
 FIRST_HISTOGRAMS = 6  # are shown at once, any other when it is chosen
 MOST_CLASSES = 50
@@ -41,7 +42,9 @@ def render_page(
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(breakable=breakable, code=with_code, title_of=baseline_title, file_size=file_size)
+    environment.filters.update(
+        breakable=breakable, code=with_code, title_of=baseline_title, file_size=file_size, key_of=key_of
+    )
     script = (HERE / "page.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
@@ -67,7 +70,7 @@ def _readable_nights(rows: pd.DataFrame) -> pd.DataFrame:
         {
             "precision": last["precision"],
             "times PyTorch": last["speedup"].map("{:.2f}".format),
-            "accuracy": last["accuracy"].map(percent, na_action=None),
+            "result": [_night_result(*each) for each in zip(last["metric"], last["accuracy"], strict=True)],
             "relative error": last["relative_error"].map("{:.1e}".format),
             "verdict": last["verdict"].map(str),
             "revision": last["revision"],
@@ -75,6 +78,10 @@ def _readable_nights(rows: pd.DataFrame) -> pd.DataFrame:
         }
     )
     return frame.set_axis(last["date"].map("{:%Y-%m-%d %H:%M}".format).rename("night"))
+
+
+def _night_result(metric: str, value: float | None) -> str:
+    return "-" if pd.isna(value) else f"{metric} {value:.2%}"
 
 
 def with_code(text: str) -> Markup:
@@ -110,7 +117,7 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
     costs, gpu = tables.cost_table(findings), tables.gpu_table(findings)
     return {
         "tradeoff": causes.tradeoff_pictures(findings, looks),
-        "accuracy": of_frame("Against PyTorch, on the full validation set", tables.accuracy_table(findings)),
+        "accuracy": of_frame(AGAINST, tables.accuracy_table(findings)),
         "blame": of_frame("Where the error arises, as relative error", tables.blame_table(findings)),
         "spots": of_frame(tables.explain_spots(findings), tables.spot_table(findings)),
         "latency": [pictures.latency_picture(findings, looks, batch) for batch in findings.batches],

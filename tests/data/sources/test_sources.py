@@ -7,7 +7,7 @@ from PIL import Image
 from enginery.core.errors import EngineryError
 from enginery.core.user_files import user_file
 from enginery.data.sources import open_source
-from enginery.data.sources.digits import Digits
+from enginery.data.sources.digits import open_digits
 
 
 def test_a_folder_of_class_folders_gives_names_labels_and_hashes(pets, samples_params):
@@ -71,7 +71,7 @@ def test_a_folder_without_images_is_no_class_unless_that_is_said(pets, samples_p
 
 
 def test_the_digits_are_scaled_to_the_full_range(preprocessing):
-    digits = Digits()
+    digits = open_digits()
     assert len(digits) == 1797
     assert digits.class_names == tuple("0123456789")
     first = digits.prepare(0, preprocessing)

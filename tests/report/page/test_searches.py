@@ -13,8 +13,8 @@ def found(*path, spared=()):
             work=count / 4,
             cosine=1,
             relative_error=0,
-            top1_agreement=None,
-            accuracy_drop=None,
+            agreement=None,
+            metric_drop=None,
             used=used,
         )
         for count, used in path

@@ -1,0 +1,113 @@
+"""Embedding: an output with a vector for each sample, whose cosines to others have a meaning.
+
+Pairs of samples that stand beside each other, 0 and 1, 2 and 3 and so on, may have a score for how alike they are."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginery.data.feeds import Outputs
+from enginery.tasks.task import (
+    Metric,
+    Places,
+    Shapes,
+    Shown,
+    Statistics,
+    Task,
+    Truth,
+    Weights,
+    finite,
+    only_one,
+    unread,
+)
+
+NEIGHBOURS = 10
+ROWS_AT_ONCE = 1024
+TINY = 1e-12
+SHOWN = 4  # of the numbers of a vector, in a line for people
+
+
+def _spearman(statistics: Statistics, weights: Weights) -> Statistics:
+    """Return the correlation of ranks in each set. A pair that a set holds several times is several equal pairs."""
+    cosines, scores = (_ranks(column, weights) for column in statistics.T)
+    total = weights.sum(axis=1, keepdims=True)
+    first, second = (ranks - (weights * ranks).sum(axis=1, keepdims=True) / total for ranks in (cosines, scores))
+    together, one, other = (
+        (weights * a * b).sum(axis=1) for a, b in ((first, second), (first, first), (second, second))
+    )
+    return np.asarray(together / np.maximum(np.sqrt(one * other), TINY))
+
+
+def _ranks(values: NDArray[np.float64], weights: Weights) -> NDArray[np.float64]:
+    """Return the rank of each value in each set, up to a constant. Equal values share the middle one of their ranks."""
+    order = np.argsort(values, kind="stable")
+    starts = np.flatnonzero(np.diff(values[order], prepend=-np.inf))
+    held = np.add.reduceat(weights[:, order], starts, axis=1)
+    middles = held.cumsum(axis=1) - held / 2
+    ranks = np.empty_like(weights)
+    ranks[:, order] = np.repeat(middles, np.diff(starts, append=len(values)), axis=1)
+    return ranks
+
+
+class Embedding(Task):
+    metrics = (Metric("Spearman", _spearman, unit=""),)
+    agreement, answers = f"recall@{NEIGHBOURS} of PyTorch's neighbours", "the nearest neighbours of "
+    lacking = "no pairs with scores, or no output with a vector"
+
+    def __init__(self, output: str | None, class_names: Sequence[str]) -> None:
+        self._asked = output
+
+    def reads(self, shapes: Shapes) -> str | None:
+        return only_one(self._candidates(shapes), self._asked)
+
+    def _candidates(self, shapes: Shapes) -> list[str]:
+        return [name for name, shape in shapes.items() if len(shape) == 2 and shape[1] != 1]
+
+    def misfit(self, shapes: Shapes, truth: Truth | None) -> str | None:
+        return unread(self._candidates(shapes), self._asked, "a vector for each sample")
+
+    def measure(self, outputs: Outputs, truth: Truth, places: Places) -> Sequence[Statistics]:
+        name = self._read_from(outputs)
+        firsts = np.flatnonzero((places[:-1] % 2 == 0) & (places[1:] == places[:-1] + 1))
+        if not name or not len(firsts):
+            return []
+        vectors = _directions(outputs[name])
+        cosines = (vectors[firsts] * vectors[firsts + 1]).sum(axis=1)
+        return [np.column_stack([cosines, truth[places[firsts] // 2]]).astype(np.float64)]
+
+    def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
+        """Return for each sample the share of PyTorch's nearest neighbours, among all samples, that are still its
+        nearest."""
+        name = self._read_from(wanted)
+        if not name or len(wanted[name]) < 2:
+            return None
+        shares = []
+        for before, after in zip(_nearest(wanted[name]), _nearest(got[name]), strict=True):
+            shares.append(len(set(before) & set(after)) / len(before))
+        return np.array(shares)
+
+    def _read_from(self, outputs: Outputs) -> str | None:
+        return self.reads({name: values.shape for name, values in outputs.items()})
+
+    def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
+        for vector in outputs[self._read_from(outputs) or ""].astype(np.float64):
+            beginning = " ".join(f"{value:.4f}" for value in vector[:SHOWN])
+            more = " …" if len(vector) > SHOWN else ""
+            fields: dict[str, object] = {"vector": [float(f"{value:.7g}") for value in vector]}
+            yield Shown(f"{len(vector)} numbers, length {np.linalg.norm(vector):.4f}: {beginning}{more}", fields)
+
+
+def _directions(vectors: NDArray[np.generic]) -> NDArray[np.float64]:
+    values = finite(vectors)
+    return np.asarray(values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), TINY))
+
+
+def _nearest(vectors: NDArray[np.generic]) -> Iterator[list[int]]:
+    """Yield the nearest other samples of each sample."""
+    directions, count = _directions(vectors), min(NEIGHBOURS, len(vectors) - 1)
+    for start in range(0, len(directions), ROWS_AT_ONCE):
+        cosines = directions[start : start + ROWS_AT_ONCE] @ directions.T
+        rows = np.arange(len(cosines))
+        cosines[rows, start + rows] = -np.inf
+        yield from np.argpartition(-cosines, count - 1, axis=1)[:, :count].tolist()

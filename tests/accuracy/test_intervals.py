@@ -1,0 +1,60 @@
+"""The intervals against published and independent ones. How often they hold the truth: benchmarks/intervals.py."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+from scipy.stats import binomtest, bootstrap
+
+from enginery.accuracy.intervals import difference_of_shares, interval_of_agreement, interval_of_drop, share
+from enginery.tasks.choose import task_of
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(("count", "total"), [(0, 8), (8, 8), (507, 512), (1, 20), (30_000, 50_000)])
+def test_a_share_has_the_exact_interval_of_clopper_and_pearson(count, total):
+    wanted, found = binomtest(count, total).proportion_ci(0.95, "exact"), share(count, total)
+    assert (found.low, found.high) == (pytest.approx(wanted.low, abs=1e-9), pytest.approx(wanted.high, abs=1e-9))
+
+
+@pytest.mark.parametrize(("lost", "gained", "total"), [(0, 0, 512), (12, 2, 50), (5, 0, 512), (1, 3, 64)])
+def test_a_difference_of_paired_shares_ends_where_the_score_test_of_tango_does(lost, gained, total):
+    """At either end the difference is 1.96 standard errors away, of the likeliest shares that have this difference."""
+    found = difference_of_shares(lost, gained, total)
+    for end, away in ((found.low, 1.95996), (found.high, -1.95996)):
+
+        def unlikely(share, end=end):
+            rest = total - lost - gained
+            return -sum(
+                n * np.log(p) for n, p in ((lost, share + end), (gained, share), (rest, 1 - 2 * share - end)) if n
+            )
+
+        least, most = max(0.0, -end) + 1e-12, (1 - end) / 2 - 1e-12
+        share = minimize_scalar(unlikely, bounds=(least, most), method="bounded", options={"xatol": 1e-12}).x
+        error = np.sqrt(total * (2 * share + end - end**2))
+        assert (lost - gained - total * end) / error == pytest.approx(away, abs=2e-3)
+    mirrored = difference_of_shares(gained, lost, total)
+    assert (mirrored.low, mirrored.high) == (pytest.approx(-found.high), pytest.approx(-found.low))
+
+
+def test_a_paired_interval_is_narrower_than_those_of_strangers_and_lies_where_scipys_does():
+    rmse = task_of("regression").metrics[1]
+    wanted = RNG.gamma(2, 1, 300)
+    got = wanted * RNG.normal(1.02, 0.05, 300)
+    found = interval_of_drop(rmse, wanted, got)
+    theirs = bootstrap(
+        (wanted, got), lambda a, b, axis: np.sqrt(b.mean(axis)) - np.sqrt(a.mean(axis)), paired=True, rng=1
+    ).confidence_interval
+    assert (found.low, found.high) == (pytest.approx(theirs.low, abs=1e-3), pytest.approx(theirs.high, abs=1e-3))
+    assert found.low < np.sqrt(got.mean()) - np.sqrt(wanted.mean()) < found.high
+    strangers = interval_of_drop(rmse, wanted, RNG.permutation(got))
+    assert strangers.high - strangers.low > 5 * (found.high - found.low)
+    assert interval_of_drop(rmse, wanted, got) == found, "the same samples give the same interval"
+
+
+def test_outputs_that_are_the_same_have_an_interval_of_nothing():
+    rmse, same = task_of("regression").metrics[1], RNG.random(20)
+    assert interval_of_drop(rmse, same, same).model_dump() == {"low": 0, "high": 0}
+    assert interval_of_agreement(np.full(9, 0.5)).model_dump() == {"low": 0.5, "high": 0.5}
+    assert interval_of_agreement(np.ones(8)) == share(8, 8)
+    assert interval_of_drop(rmse, same[:1], same[:1] + 1).low > 0  # one sample draws nothing but itself

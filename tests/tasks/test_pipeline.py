@@ -1,0 +1,166 @@
+"""Each task that is not classification, from the user's files to the gate or to the validation."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.small_project import PER_PRECISION, STAGES, TINY, lay_over, run_pipeline, run_stages, small_project
+
+from enginery.accuracy.records import Validation
+from enginery.cli.inference import infer
+from enginery.engine.record import EngineRecord
+
+TO_VALIDATION = (*STAGES, *PER_PRECISION[: PER_PRECISION.index("validate") + 1])
+NETWORKS = """
+import torch
+from torch import nn
+
+
+def regressor():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2))
+
+
+def segmenter():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 3, 3, padding=1))
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.last = nn.Embedding(50, 16), nn.Linear(16, 8)
+
+    def forward(self, ids, mask):
+        weights = mask.unsqueeze(-1).float()
+        return {"vector": self.last((self.words(ids) * weights).sum(1) / weights.sum(1))}
+"""
+OWN_TASK = """
+import numpy as np
+from enginery.tasks.task import Metric, Shown, Task, mean
+
+
+class Signs(Task):
+    metrics = (Metric("right signs", mean, is_share=True),)
+    lacking = "no truth"
+
+    def __init__(self, output, class_names): ...
+
+    def reads(self, shapes):
+        return next(iter(shapes))
+
+    def measure(self, outputs, truth, places):
+        return [np.all((outputs["logits"] > 0) == truth[places], axis=1).astype(float)]
+
+    def show(self, outputs, top):
+        for row in outputs["logits"]:
+            yield Shown("".join("+-"[int(value < 0)] for value in row), {})
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    root = small_project(tmp_path, monkeypatch, "int8")
+    for name, code in {"networks": NETWORKS, "signs": OWN_TASK}.items():
+        Path(f"{name}.py").write_text(code)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    Path("data/images").mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def validated(monkeypatch):
+    run_stages(monkeypatch, *TO_VALIDATION)
+    return Validation.read(Path("reports/validation/int8.json"))
+
+
+def test_a_regressor_of_arrays(project, monkeypatch):
+    import networks
+    import torch
+
+    inputs = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+    exact = networks.regressor()(torch.from_numpy(inputs)).detach().numpy()
+    np.savez("data/images/rows.npz", input=inputs, targets=exact + 0.01)
+    recipe = """
+task: regression
+model: {source: "networks:regressor"}
+weights: {source: given}
+samples: {source: data/images/rows.npz, preprocessing: null}
+"""
+    lay_over(recipe, TINY)
+    found = validated(monkeypatch)
+    r2, rmse = found.results
+    assert (found.task, found.metric, found.agreement, r2.name, rmse.name) == ("regression", "R²", None, "R²", "RMSE")
+    assert rmse.reference == pytest.approx(0.01, rel=1e-3)
+    assert rmse.drop > 0
+    assert rmse.interval.low < rmse.drop < rmse.interval.high
+
+
+def test_a_segmenter_of_images_with_masks(project, monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+    for kind in ("images", "masks"):
+        Path("data/images/scenes", kind).mkdir(parents=True)
+    for number in range(40):
+        pixels = rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)
+        mask = pixels.argmax(axis=2).astype(np.uint8)
+        mask[0] = 77
+        Image.fromarray(pixels).save(f"data/images/scenes/images/{number}.jpg", quality=95)
+        Image.fromarray(mask).save(f"data/images/scenes/masks/{number}.png")
+    recipe = """
+task: segmentation
+model: {source: "networks:segmenter"}
+weights: {source: given}
+samples: {source: data/images/scenes, class_names: [red, green, blue], ignore: 77}
+"""
+    lay_over(recipe, "samples: {preprocessing: {resize: 16, crop: 16}}", TINY)
+    record, found = run_pipeline(monkeypatch)
+    assert (record.task, found.metric, found.agreement.name) == ("segmentation", "mIoU", "pixel agreement")
+    assert 0 < found.main.engine < 1
+    assert found.main.interval.low <= found.main.drop <= found.main.interval.high
+    summary = Path("reports/summary.md").read_text()
+    assert "mIoU" in summary
+    assert "% of the pixels of 24 images" in summary
+    assert "mIoU_drop_%" in json.loads(Path("reports/metrics.json").read_text())["int8"]
+    capsys.readouterr()
+    assert infer(Path("artifacts/engines/int8"), [Path("data/images/scenes/images/0.jpg")], 3, None, 1, True) == 0
+    areas = json.loads(capsys.readouterr().out)["areas"]
+    assert sum(area["share"] for area in areas) == pytest.approx(1)
+    assert {area["class"] for area in areas} <= {"red", "green", "blue"}
+
+
+def test_an_encoder_of_pairs_with_scores(project, monkeypatch):
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 50, (40, 2, 7))
+    mask = np.arange(7) < rng.integers(2, 8, (40, 2, 1))
+    np.savez("data/images/pairs.npz", ids=ids, mask=mask.astype(np.int64), scores=rng.random(40))
+    recipe = """
+task: embedding
+model: {source: "networks:Encoder"}
+weights: {source: given}
+samples: {source: data/images/pairs.npz, preprocessing: null}
+"""
+    lay_over(recipe, TINY)
+    found = validated(monkeypatch)
+    assert (found.samples, found.main.name) == (48, "Spearman")  # TINY asks for 24 pairs
+    assert -1 <= found.main.engine <= 1
+    assert found.agreement.share > 0.5
+
+
+def test_a_task_of_the_users_own(project, monkeypatch):
+    rng = np.random.default_rng(0)
+    np.savez("data/images/rows.npz", input=rng.normal(size=(40, 6)).astype(np.float32), truth=rng.random((40, 2)) > 0.5)
+    recipe = """
+task: signs:Signs
+model: {source: "networks:regressor"}
+weights: {source: given}
+samples: {source: data/images/rows.npz, preprocessing: null}
+"""
+    lay_over(recipe, TINY)
+    assert validated(monkeypatch).main.name == "right signs"
+    assert EngineRecord.read(Path("artifacts/engines/int8/engine.json")).task == "signs:Signs"
+    stages = ("validate", "build")
+    code = {stage: json.loads(Path(f"artifacts/code/{stage}.json").read_text())["task"] for stage in stages}
+    assert (list(code["validate"]), code["build"]) == (["signs.py"], {})

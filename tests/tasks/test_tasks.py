@@ -1,0 +1,117 @@
+"""Each task by itself: the output that it reads, what does not fit it, and its metrics against those of others."""
+
+import re
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+from sklearn.metrics import jaccard_score, r2_score, root_mean_squared_error
+
+from enginery.core.errors import EngineryError
+from enginery.tasks import task as tasks
+from enginery.tasks.choose import misfit_of, task_of
+
+RNG = np.random.default_rng(0)
+EVERYTHING = np.arange(40)
+MASKS = np.zeros((3, 8, 8), np.uint8)
+
+
+def measured(task, outputs, truth, places=EVERYTHING):
+    statistics = task.measure(outputs, truth, places)
+    return {metric.name: metric.over(each) for metric, each in zip(task.metrics, statistics, strict=False)}
+
+
+def test_r2_and_rmse_are_those_of_scikit_learn():
+    known, found = RNG.normal(5, 2, (40, 3)), RNG.normal(5, 2, (40, 3))
+    assert measured(task_of("regression"), {"y": found}, known) == {
+        "R²": pytest.approx(r2_score(known, found)),
+        "RMSE": pytest.approx(np.sqrt(np.mean((known - found) ** 2))),
+    }
+    single = measured(task_of("regression"), {"y": found[:, 0]}, known[:, :1])
+    assert single["RMSE"] == pytest.approx(root_mean_squared_error(known[:, 0], found[:, 0]))
+
+
+@pytest.mark.parametrize("numbers", [1, 10**7])
+def test_miou_is_the_mean_jaccard_index_of_the_pixels_that_count(numbers, monkeypatch):
+    monkeypatch.setattr(tasks, "MOST_NUMBERS_IN_A_BLOCK", numbers)
+    scores, masks = (
+        RNG.normal(size=(40, 4, 6, 5)),
+        RNG.integers(0, 3, (40, 6, 5)).astype(np.uint8),
+    )  # nothing of class 3
+    masks[:, 0] = 255
+    answers = np.where(scores.argmax(1) == 3, 2, scores.argmax(1))
+    scores[:, 3] = -9
+    counted = masks != 255
+    answers = scores.argmax(1)
+    wanted = jaccard_score(masks[counted], answers[counted], average="macro")
+    assert measured(task_of("segmentation"), {"out": scores}, masks) == {"mIoU": pytest.approx(wanted)}
+    enlarged = masks.repeat(2, axis=1).repeat(3, axis=2)
+    assert measured(task_of("segmentation"), {"out": scores}, enlarged) == {"mIoU": pytest.approx(wanted)}
+    task = task_of("segmentation")
+    assert task.agree({"out": scores}, {"out": scores[:, ::-1]}).max() == 0
+    assert task.agree({"out": scores}, {"out": 2 * scores}).tolist() == [1] * 40
+
+
+def test_spearman_is_that_of_scipy_also_with_ties_and_for_sets_drawn_anew():
+    vectors, scores = RNG.normal(size=(40, 8)), RNG.integers(0, 4, 20).astype(float)
+    task = task_of("embedding")
+    (statistics,) = task.measure({"v": vectors}, scores, EVERYTHING)
+    lengths = np.linalg.norm(vectors, axis=1)
+    cosines = (vectors[::2] * vectors[1::2]).sum(1) / lengths[::2] / lengths[1::2]
+    assert measured(task, {"v": vectors}, scores)["Spearman"] == pytest.approx(spearmanr(cosines, scores).statistic)
+    drawn = RNG.integers(0, 20, 20)
+    found = task.metrics[0].of(statistics, np.bincount(drawn, minlength=20)[np.newaxis].astype(float))
+    assert found[0] == pytest.approx(spearmanr(cosines[drawn], scores[drawn]).statistic)
+    broken_pair = np.array([1, 2, 3, 4, 5])  # of which 2 and 3, 4 and 5 are pairs
+    (some,) = task.measure({"v": vectors[1:6]}, scores, broken_pair)
+    assert some[:, 1].tolist() == scores[1:3].tolist()
+
+
+def test_neighbours_are_compared_without_the_sample_itself():
+    vectors = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]])
+    task = task_of("embedding")
+    assert task.agree({"v": vectors}, {"v": 7 * vectors}).tolist() == [1] * 4
+    many = RNG.normal(size=(300, 16))
+    shares = task.agree({"v": many}, {"v": many + 0.3 * RNG.normal(size=many.shape)})
+    assert 0.2 < shares.mean() < 0.9
+
+
+FITS = "would fit task: classification or embedding or regression"
+OUT, BOTH = {"out": (2, 3, 8, 8)}, {"out": (2, 3, 8, 8), "aux": (2, 3, 8, 8)}
+
+
+@pytest.mark.parametrize(
+    ("task", "output", "shapes", "truth", "told"),
+    [
+        ("segmentation", None, {"logits": (2, 10)}, None, f"task: no output has a score for each pixel .* {FITS}"),
+        ("segmentation", None, BOTH, None, "model.scores: outputs out, aux may each be the one .*: name it"),
+        ("segmentation", "out", BOTH, MASKS, None),
+        ("segmentation", None, OUT, MASKS + 3, "a mask has the class 3, and output out has classes 0 to 2"),
+        ("segmentation", None, {"out": (2, 3, 5, 8)}, MASKS, "8 by 8 pixels, which is no multiple of output out"),
+        ("regression", None, {"y": (2, 3)}, np.zeros((9, 2)), "2 targets for each sample, and output y has 3 numbers"),
+        ("regression", None, {"y": (2, 3, 3)}, None, "task: no output has a number for each target"),
+        ("regression", "x", {"y": (2, 3)}, None, "model.scores: 'x' is no output with a number for each target"),
+        ("embedding", None, {"all": (2, 7, 8)}, None, "task: no output has a vector for each sample"),
+        ("embedding", "none", {"all": (2, 7, 8)}, None, None),
+    ],
+)
+def test_outputs_that_do_not_fit_the_task_are_refused_in_a_sentence(task, output, shapes, truth, told):
+    found = misfit_of(task_of(task, output), shapes, truth, ())
+    assert found is None if told is None else re.search(told, found)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("nowhere:Task", "task: nowhere cannot be imported: No module named 'nowhere'"),
+        (
+            "json:decode",
+            "task: json has no class 'decode' derived from enginery.tasks.task.Task; did you mean 'decoder'?",
+        ),
+        ("enginery.tasks.task:Metric", "task: enginery.tasks.task has no class 'Metric' derived from"),
+    ],
+)
+def test_a_task_that_cannot_be_used_is_named(name, told):
+    with pytest.raises(EngineryError) as caught:
+        task_of(name)
+    assert str(caught.value).startswith(told)
