@@ -17,7 +17,9 @@ from enginery.graph.onnx_file import count_nodes, load_graph
 from enginery.quantization.calibration.cache import write_cache
 from enginery.quantization.calibration.provenance import provided_provenance
 from enginery.quantization.dialect import dialect_of
-from stages.convert import convert, quantized
+from enginery.quantization.in_dialect import quantize_in_dialect
+from enginery.quantization.modelopt import named_sizes
+from stages.convert import convert
 
 PARAMS = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
@@ -33,7 +35,7 @@ def calibration(amax, folder):
 def test_a_cache_that_lacks_a_tensor_is_refused(tiny_onnx, samples, tmp_path, dialect):
     some = calibration({"input": 2.5, "relu": 7.3, "relu_2": 4.0, "features": 1.0}, tmp_path)
     with pytest.raises(EngineryError, match=r"no range for \d of the \d tensors that are quantized: .*pooled"):
-        quantized("int8", tiny_onnx, some, samples, dialect, KEEP_NOTHING)
+        quantize_in_dialect("int8", tiny_onnx, some, {}, dialect, KEEP_NOTHING)
 
 
 @pytest.mark.parametrize(("dialect", "rewritten"), [(CPU, False), (TENSORRT, True)], ids=["cpu", "tensorrt"])
@@ -46,7 +48,8 @@ def test_only_tensorrt_has_its_hard_swish_spelled_out(samples, tmp_path, monkeyp
     dialect.write(tmp_path / "dialect.json")
     shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
     monkeypatch.chdir(tmp_path)
-    convert("bf16", Path("simplified"), Path("simplified"), samples.folder, Path("dialect.json"), Path("bf16"))
+    simplified, calibrated = Path("simplified"), Path("calibrated")
+    convert("bf16", simplified, simplified, calibrated, samples.folder, Path("dialect.json"), Path("bf16"))
     assert ("HardSigmoid" in count_nodes(load_graph(Path("bf16/model.onnx")))) == rewritten
 
 
@@ -70,5 +73,6 @@ def test_a_graph_that_accepts_only_some_sizes_is_quantized_at_that_of_the_sample
     )
     path, ranges = tmp_path / "model.onnx", dict.fromkeys(["input", "seen", "small", "large", "both"], 4.0)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
-    graph = quantized("int8", path, calibration(ranges, tmp_path), samples, TENSORRT, KEEP_NOTHING)
+    sizes = named_sizes(load_graph(path), samples.cycled(1))
+    graph, _ = quantize_in_dialect("int8", path, calibration(ranges, tmp_path), sizes, TENSORRT, KEEP_NOTHING)
     assert "conv" in quantized_inputs(graph)

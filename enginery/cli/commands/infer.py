@@ -5,7 +5,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from enginery.cli.completion import FILE, add_engine, add_path
 
 UNREADABLE = 5
-SUMMARY = "answer for images with an engine: the likeliest classes, areas of classes, numbers"
+SUMMARY = "answer for images with an engine: likeliest classes, areas, numbers"
 EXAMPLES = """\
 examples:
   enginery infer artifacts/engines/int8 cat.jpg dog.png
@@ -13,7 +13,7 @@ examples:
   enginery infer artifacts/engines/int8 photos --json | jq -r '.top[0].class'
 
 Images are prepared like those on which the engine was validated. --json prints
-a line for each image: {"image": ..., "error": ...} or what the engine's task has:
+a line for each image: {"image": ..., "error": ...} or what the task has:
 {"image": ..., "top": [{"class": ..., "index": ..., "probability": ...}]} of a
 classifier, "areas" with a "share" of a segmenter, "values" or a "vector".
 Exits 5 if an image could not be read, after answering for the others; 1 if the
