@@ -1,5 +1,6 @@
 """A tiny classifier and what surrounds it: small enough that every test can afford the real thing."""
 
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,13 @@ SLOWEST = (
     "test_pipeline.py", "test_user_models.py", "test_several_models.py", "test_simulation.py", "test_tensorrt_rtx.py",
     "test_bundle.py", "test_documents.py", "test_notebook.py", "test_export.py", "test_browser.py", "test_recipes.py",
 )  # fmt: skip
+
+
+def pytest_configure():
+    """Take Ctrl-C as a terminal's programs do: what a script starts in the background ignores it, and so would every
+    process that a test starts and interrupts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
