@@ -20,7 +20,7 @@ from enginery.tasks.task import Task
 
 CHOOSING = 8  # samples to measure layers by
 FIRST = 32  # of the samples to check by, which are enough where little or very much is lost
-LITTLE, MUCH = 0.5, 2.0  # of what the thresholds allow
+LITTLE, MUCH = 0.25, 2.0  # of what the thresholds allow
 LOST = 1e6  # times what the thresholds allow: no number, or no end
 OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
 BATCH = 8
