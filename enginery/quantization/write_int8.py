@@ -55,7 +55,7 @@ def write_int8(
     for node in writer.placement.products:
         writer.round_weights(node, largest_weight)
     for group in writer.groups:
-        writer.round_activations(group, grid_of([ranges[name] for name in names_of(group)], is_added(group)))
+        writer.round_activations(group, grid_for(group, ranges))
     return ir.to_proto(writer.model)
 
 
@@ -68,8 +68,9 @@ def names_of(group: Group) -> list[str]:
     return [value.name or "" for value in group]
 
 
-def is_added(group: Group) -> bool:
-    return any(node.op_type == "Add" for readers in group.values() for node, _ in readers)
+def grid_for(group: Group, ranges: Mapping[str, Range]) -> Grid:
+    added = any(node.op_type == "Add" for readers in group.values() for node, _ in readers)
+    return grid_of([ranges[name] for name in names_of(group)], added)
 
 
 def dtype_of(value: ir.Value) -> np.dtype[np.generic]:

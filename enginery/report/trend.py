@@ -26,9 +26,7 @@ def trend_rows(histories: Sequence[History]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "setting": history.setting.title,
-            **night.model_dump(
-                include={"date", "revision", "precision", "metric", "accuracy", "relative_error", "kept"}
-            ),
+            **night.model_dump(include=OF_NIGHT),
             "speedup": night.speed(),
             "speedup_low": night.speed("low"),
             "speedup_high": night.speed("high"),

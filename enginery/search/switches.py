@@ -1,7 +1,6 @@
 """A graph in int8 in which each layer can be switched to floating point, so that one session tries them all."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import partial
 
 import numpy as np
 import onnx
@@ -9,9 +8,9 @@ import onnx_ir as ir
 import onnxruntime
 
 from enginery.data.feeds import Feeds, Outputs, Run
-from enginery.graph.as_written import open_session
+from enginery.graph.as_written import open_session, run_graph
 from enginery.quantization.placement import Placement
-from enginery.quantization.write_int8 import Range, Writer, grid_of, is_added, names_of
+from enginery.quantization.write_int8 import Range, Writer, grid_for
 
 Site = tuple[str, str, int]  # a tensor that is rounded for the input of a node, by names
 
@@ -35,7 +34,7 @@ class SwitchedGraph:
                 self._graph.initializers.setdefault(weights.name or "", weights)
                 self._add_switch(weights, node, 1)
         for group in writer.groups:
-            writer.round_activations(group, grid_of((ranges[name] for name in names_of(group)), is_added(group)))
+            writer.round_activations(group, grid_for(group, ranges))
             for value, readers in group.items():
                 for node, index in readers:
                     self._add_switch(value, node, index)
@@ -43,15 +42,14 @@ class SwitchedGraph:
         optimized = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         self._session = open_session(ir.to_proto(writer.model), optimized)
 
-    def run_with(self, spared: Collection[str]) -> Run:
-        return partial(self.run, spared=spared)
-
-    def run(self, feeds: Feeds, spared: Iterable[str] = ()) -> Outputs:
-        """Return the outputs with these layers in floating point, beside those that always are."""
+    def run_with(self, spared: Iterable[str]) -> Run:
+        """Return what runs the graph with these layers in floating point, beside those that always are."""
         rounded = set(self._sites(spared))
         switches = {name: np.asarray(site in rounded) for site, name in self._switches.items()}
-        names = [output.name for output in self._session.get_outputs()]
-        return dict(zip(names, self._session.run(names, {**feeds, **switches}), strict=True))
+        return lambda feeds: run_graph(self._session, {**feeds, **switches})
+
+    def run(self, feeds: Feeds, spared: Iterable[str] = ()) -> Outputs:
+        return self.run_with(spared)(feeds)
 
     def _sites(self, spared: Iterable[str]) -> Iterator[Site]:
         placement = Placement(self._untouched, self._kept | set(spared))

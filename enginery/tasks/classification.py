@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from enginery.core.params.model import NO_SCORES
 from enginery.data.feeds import Outputs
-from enginery.tasks.task import Metric, Places, Shapes, Shown, Statistics, Task, Truth, blocks, finite, mean, only_one
+from enginery.tasks.one_output import OneOutput
+from enginery.tasks.task import Metric, Places, Shapes, Shown, Statistics, Truth, blocks, finite, mean
 
 TOP = 5
 CLASSES_FOR_TOP = 21  # with fewer, hardly an answer would miss the best five
@@ -16,28 +17,21 @@ ROUNDING = 0.02  # probabilities in few bits may miss a sum of 1 by this much
 TINY = 1e-12
 
 
-class Classification(Task):
+class Classification(OneOutput):
     agreement = "top-1 agreement"
     lacking = "no labels or no scores"
 
     def __init__(self, output: str | None, class_names: Sequence[str]) -> None:
-        self._asked, self._names, self._classes = output, class_names, len(class_names)
+        super().__init__(output, class_names)
+        self._classes = len(class_names)
         best = Metric("accuracy", mean, is_share=True)
         more = [Metric(f"top-{TOP} accuracy", mean, is_share=True)] if self._classes >= CLASSES_FOR_TOP else []
         self.metrics = [best, *more]
 
-    def reads(self, shapes: Shapes) -> str | None:
-        """Return the output with a score for each class: the one the user asks for, or the only one of such a shape.
-        If several have one, none is taken, since boxes of four numbers or centres of two look like scores."""
-        return only_one(self._candidates(shapes), self._asked)
-
-    def _candidates(self, shapes: Shapes) -> list[str]:
-        """Return the outputs with a column for each class, or with two or more columns if the classes are unknown."""
-        return [
-            name
-            for name, shape in shapes.items()
-            if len(shape) == 2 and isinstance(shape[1], int) and shape[1] > 1 and self._classes in (0, shape[1])
-        ]
+    def candidates(self, shapes: Shapes) -> list[str]:
+        """Return the outputs with a column for each class. If there are several, none is taken, since boxes of four
+        numbers or centres of two look like scores."""
+        return self.with_classes(shapes, axes=2)
 
     def misfit(self, shapes: Shapes, truth: Truth | None) -> str | None:
         if self._asked == NO_SCORES:
@@ -51,7 +45,7 @@ class Classification(Task):
                 f"images that the model was trained on? If its outputs are no scores of classes, set task, or "
                 f"model.scores: {NO_SCORES}"
             )
-        if self._classes and not self._asked and len(several := self._candidates(shapes)) > 1:
+        if self._classes and not self._asked and len(several := self.candidates(shapes)) > 1:
             return (
                 f"samples.source has {self._classes} classes, and outputs {', '.join(several)} of the model have as "
                 f"many: name the one with their scores as model.scores, or set it to {NO_SCORES}"
@@ -59,20 +53,17 @@ class Classification(Task):
         return None
 
     def measure(self, outputs: Outputs, truth: Truth, places: Places) -> Sequence[Statistics]:
-        if not (name := self._scores_of(outputs)):
+        if not (name := self.read_from(outputs)):
             return []
         right = [_right(outputs[name][block], truth[places[block]]) for block in blocks(outputs[name])]
         return list(np.concatenate(right).T[: len(self.metrics)])
 
-    def _scores_of(self, outputs: Outputs) -> str | None:
-        return self.reads({name: values.shape for name, values in outputs.items()})
-
     def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
-        name = self._scores_of(wanted)
+        name = self.read_from(wanted)
         return (_top_classes(wanted[name]) == _top_classes(got[name])).astype(np.float64) if name else None
 
     def leads_kept(self, wanted: Outputs, got: Outputs) -> NDArray[np.float64]:
-        if not (name := self._scores_of(wanted)):
+        if not (name := self.read_from(wanted)):
             return np.empty(0)
         shares = []
         for block in blocks(wanted[name]):
@@ -88,16 +79,15 @@ class Classification(Task):
         )
 
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
-        for scores in outputs[self._scores_of(outputs) or ""].astype(np.float64):
+        for scores in outputs[self.read_from(outputs) or ""].astype(np.float64):
             probabilities = probabilities_of(scores)
             best = [
-                {"class": name_of(self._names, number), "index": number, "probability": float(probabilities[number])}
-                for number in map(int, np.argsort(-scores, kind="stable")[:top])  # as in validation, the first wins
-            ]
-            text = "   ".join(f"{one['class']} {one['probability']:.1%}" for one in best)
-            yield Shown(
-                text, {"top": [one | {"probability": round(float(str(one["probability"])), 6)} for one in best]}
-            )
+                int(number) for number in np.argsort(-scores, kind="stable")[:top]
+            ]  # as in validation, the first wins
+            named = [(name_of(self._names, number), number, float(probabilities[number])) for number in best]
+            text = "   ".join(f"{name} {share:.1%}" for name, _, share in named)
+            listed = [{"class": name, "index": number, "probability": round(share, 6)} for name, number, share in named]
+            yield Shown(text, {"top": listed})
 
 
 def name_of(names: Sequence[str], number: int) -> str:

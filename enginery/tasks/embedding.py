@@ -8,18 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginery.data.feeds import Outputs
+from enginery.tasks.one_output import OneOutput
 from enginery.tasks.task import (
     Metric,
     Places,
     Shapes,
     Shown,
     Statistics,
-    Task,
     Truth,
     Weights,
     finite,
-    only_one,
-    unread,
 )
 
 NEIGHBOURS = 10
@@ -50,25 +48,19 @@ def _ranks(values: NDArray[np.float64], weights: Weights) -> NDArray[np.float64]
     return ranks
 
 
-class Embedding(Task):
+class Embedding(OneOutput):
     metrics = (Metric("Spearman", _spearman, unit=""),)
     agreement, answers = f"recall@{NEIGHBOURS} of PyTorch's neighbours", "the nearest neighbours of "
     lacking = "no pairs with scores, or no output with a vector"
 
-    def __init__(self, output: str | None, class_names: Sequence[str]) -> None:
-        self._asked = output
-
-    def reads(self, shapes: Shapes) -> str | None:
-        return only_one(self._candidates(shapes), self._asked)
-
-    def _candidates(self, shapes: Shapes) -> list[str]:
+    def candidates(self, shapes: Shapes) -> list[str]:
         return [name for name, shape in shapes.items() if len(shape) == 2 and shape[1] != 1]
 
     def misfit(self, shapes: Shapes, truth: Truth | None) -> str | None:
-        return unread(self._candidates(shapes), self._asked, "a vector for each sample")
+        return self.unread(shapes, "a vector for each sample")
 
     def measure(self, outputs: Outputs, truth: Truth, places: Places) -> Sequence[Statistics]:
-        name = self._read_from(outputs)
+        name = self.read_from(outputs)
         firsts = np.flatnonzero((places[:-1] % 2 == 0) & (places[1:] == places[:-1] + 1))
         if not name or not len(firsts):
             return []
@@ -79,7 +71,7 @@ class Embedding(Task):
     def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
         """Return for each sample the share of PyTorch's nearest neighbours, among all samples, that are still its
         nearest."""
-        name = self._read_from(wanted)
+        name = self.read_from(wanted)
         if not name or len(wanted[name]) < 2:
             return None
         shares = []
@@ -87,11 +79,8 @@ class Embedding(Task):
             shares.append(len(set(before) & set(after)) / len(before))
         return np.array(shares)
 
-    def _read_from(self, outputs: Outputs) -> str | None:
-        return self.reads({name: values.shape for name, values in outputs.items()})
-
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
-        for vector in outputs[self._read_from(outputs) or ""].astype(np.float64):
+        for vector in outputs[self.read_from(outputs) or ""].astype(np.float64):
             beginning = " ".join(f"{value:.4f}" for value in vector[:SHOWN])
             more = " …" if len(vector) > SHOWN else ""
             fields: dict[str, object] = {"vector": [float(f"{value:.7g}") for value in vector]}

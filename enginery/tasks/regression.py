@@ -5,18 +5,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from enginery.data.feeds import Outputs
+from enginery.tasks.one_output import OneOutput
 from enginery.tasks.task import (
     Metric,
     Places,
     Shapes,
     Shown,
     Statistics,
-    Task,
     Truth,
     Weights,
     finite,
-    only_one,
-    unread,
 )
 
 LEAST_VARIANCE = 1e-300  # of targets that are all the same
@@ -34,24 +32,18 @@ def _rmse(statistics: Statistics, weights: Weights) -> Statistics:
     return np.asarray(np.sqrt(weights @ statistics / weights.sum(axis=1)))
 
 
-class Regression(Task):
+class Regression(OneOutput):
     metrics = (
         Metric("R²", _r2, unit=""),
         Metric("RMSE", _rmse, unit="", higher_is_better=False),
     )
     lacking = "no targets or no output with them"
 
-    def __init__(self, output: str | None, class_names: Sequence[str]) -> None:
-        self._asked = output
-
-    def reads(self, shapes: Shapes) -> str | None:
-        return only_one(self._candidates(shapes), self._asked)
-
-    def _candidates(self, shapes: Shapes) -> list[str]:
+    def candidates(self, shapes: Shapes) -> list[str]:
         return [name for name, shape in shapes.items() if len(shape) in (1, 2)]
 
     def misfit(self, shapes: Shapes, truth: Truth | None) -> str | None:
-        if why := unread(self._candidates(shapes), self._asked, "a number for each target"):
+        if why := self.unread(shapes, "a number for each target"):
             return why
         name = self.reads(shapes)
         if name is None or truth is None or (found := tuple(shapes[name][1:]) or (1,)) == truth.shape[1:]:
@@ -59,17 +51,14 @@ class Regression(Task):
         return f"samples.source has {truth.shape[1]} targets for each sample, and output {name} has {found[0]} numbers"
 
     def measure(self, outputs: Outputs, truth: Truth, places: Places) -> Sequence[Statistics]:
-        if not (name := self._read_from(outputs)):
+        if not (name := self.read_from(outputs)):
             return []
         known, found = truth[places], finite(outputs[name]).reshape(len(places), -1)
         squares, around = (found - known) ** 2, known - known.mean(axis=0)  # small sums, so that few digits cancel
         return [np.stack([squares, around, around**2], axis=1), squares.mean(axis=1)]
 
-    def _read_from(self, outputs: Outputs) -> str | None:
-        return self.reads({name: values.shape for name, values in outputs.items()})
-
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
-        name = self._read_from(outputs) or ""
+        name = self.read_from(outputs) or ""
         for row in outputs[name].reshape(len(outputs[name]), -1).astype(np.float64):
             yield Shown(
                 "   ".join(f"{value:.6g}" for value in row), {"values": [float(f"{value:.7g}") for value in row]}

@@ -8,19 +8,17 @@ from numpy.typing import NDArray
 
 from enginery.data.feeds import Outputs
 from enginery.tasks.classification import name_of
+from enginery.tasks.one_output import OneOutput
 from enginery.tasks.task import (
     Metric,
     Places,
     Shapes,
     Shown,
     Statistics,
-    Task,
     Truth,
     Weights,
     blocks,
     finite,
-    only_one,
-    unread,
 )
 
 IGNORED = 255  # in a mask: pixels that do not count
@@ -35,29 +33,18 @@ def _mean_iou(statistics: Statistics, weights: Weights) -> Statistics:
         return np.asarray(np.nanmean(np.where(either > 0, both / either, np.nan), axis=1))
 
 
-class Segmentation(Task):
+class Segmentation(OneOutput):
     metrics = (Metric("mIoU", _mean_iou),)
     agreement, answers = "pixel agreement", "the pixels of "
     lacking = "no masks or no scores"
 
-    def __init__(self, output: str | None, class_names: Sequence[str]) -> None:
-        self._asked, self._names = output, class_names
-
-    def reads(self, shapes: Shapes) -> str | None:
-        return only_one(self._candidates(shapes), self._asked)
-
-    def _candidates(self, shapes: Shapes) -> list[str]:
-        """Return the outputs of pictures with a channel for each class, or with two or more if these are unknown."""
-        known = len(self._names)
-        return [
-            name
-            for name, shape in shapes.items()
-            if len(shape) == 4 and isinstance(shape[1], int) and shape[1] > 1 and known in (0, shape[1])
-        ]
+    def candidates(self, shapes: Shapes) -> list[str]:
+        """Return the outputs of pictures with a channel for each class."""
+        return self.with_classes(shapes, axes=4)
 
     def misfit(self, shapes: Shapes, truth: Truth | None) -> str | None:
         count = f"{len(self._names)} classes" if self._names else "two or more classes"
-        if why := unread(self._candidates(shapes), self._asked, f"a score for each pixel and each of {count}"):
+        if why := self.unread(shapes, f"a score for each pixel and each of {count}"):
             return why
         if truth is None or not (name := self.reads(shapes)):
             return None
@@ -74,7 +61,7 @@ class Segmentation(Task):
         return None
 
     def measure(self, outputs: Outputs, truth: Truth, places: Places) -> Sequence[Statistics]:
-        if not (name := self._read_from(outputs)):
+        if not (name := self.read_from(outputs)):
             return []
         scores, classes = outputs[name], outputs[name].shape[1]
         counts = [
@@ -85,17 +72,14 @@ class Segmentation(Task):
         return [np.array(counts, np.float64)]
 
     def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
-        if not (name := self._read_from(wanted)):
+        if not (name := self.read_from(wanted)):
             return None
         same = [_maps(wanted[name][block]) == _maps(got[name][block]) for block in blocks(wanted[name])]
         return np.concatenate([part.mean(axis=(1, 2)) for part in same])
 
-    def _read_from(self, outputs: Outputs) -> str | None:
-        return self.reads({name: values.shape for name, values in outputs.items()})
-
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
         """Show which share of the picture the largest classes take."""
-        for answer in _maps(outputs[self._read_from(outputs) or ""]):
+        for answer in _maps(outputs[self.read_from(outputs) or ""]):
             shares = np.bincount(answer.ravel()) / answer.size
             largest = [int(number) for number in np.argsort(-shares, kind="stable")[:top] if shares[number] > 0]
             text = "   ".join(f"{name_of(self._names, number)} {shares[number]:.1%}" for number in largest)

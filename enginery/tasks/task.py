@@ -1,13 +1,12 @@
-"""What a task says of a model: what its outputs mean, how good they are, and how an answer is shown."""
+"""Describe what a task says of a model: what its outputs mean, how good they are, and how an answer is shown."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from enginery.core.params.model import NO_SCORES
 from enginery.core.text import figure
 from enginery.data.feeds import Outputs
 
@@ -92,23 +91,6 @@ def mean(statistics: Statistics, weights: Weights) -> NDArray[np.float64]:
     """Return the mean of the first statistic in each set."""
     means: NDArray[np.float64] = weights @ statistics.reshape(len(statistics), -1)[:, 0] / weights.sum(axis=1)
     return means
-
-
-def only_one(names: Iterable[str], asked: str | None) -> str | None:
-    """Return the output that the user asks for, if it is possible, or the only possible one."""
-    possible = [name for name in names if asked in (None, name)]
-    return possible[0] if len(possible) == 1 else None
-
-
-def unread(candidates: Sequence[str], asked: str | None, wanted: str) -> str | None:
-    """Say why no output can be read, if there is not exactly one that may be `wanted`. The user may expect none."""
-    if asked == NO_SCORES or only_one(candidates, asked):
-        return None
-    if asked:
-        return f"model.scores: '{asked}' is no output with {wanted}"
-    if candidates:
-        return f"model.scores: outputs {', '.join(candidates)} may each be the one with {wanted}: name it"
-    return f"task: no output has {wanted}; name another task, or set model.scores: {NO_SCORES} to judge errors alone"
 
 
 def finite(values: NDArray[Any]) -> NDArray[np.float64]:

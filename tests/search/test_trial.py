@@ -1,4 +1,4 @@
-"""What is lost with sets of layers in floating point, on calibration samples."""
+"""A trial tells what is lost with sets of layers in floating point, on calibration samples."""
 
 import numpy as np
 import pytest

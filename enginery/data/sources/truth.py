@@ -1,4 +1,4 @@
-"""What is known of samples besides labels: numbers that a model should return, or masks. It is written beside them."""
+"""Read what is known of samples besides labels, which is written beside them: numbers to be returned, or masks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Truths(Protocol):
 
 @dataclass(frozen=True)
 class Known:
-    """What a task wants to be known of samples, and how that is written in a file of arrays."""
+    """Name what a task wants to be known of samples, and how that is written in a file of arrays."""
 
     task: str = CLASSIFICATION
     ignore: int = IGNORED

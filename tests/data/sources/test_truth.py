@@ -1,4 +1,4 @@
-"""What is known of samples for other tasks than classification: masks, targets, scores of pairs."""
+"""Sources read what tasks other than classification must know: masks, targets, scores of pairs."""
 
 from pathlib import Path
 
