@@ -86,7 +86,7 @@ def test_the_tests_for_a_real_gpu_pass_on_the_simulated_one(version):
     options = ("-x", "-p", "no:cacheprovider", "--deselect", timed, "--deselect", outside, *chosen)
     verified = run(version, "-m", "pytest", *options, "tests/verify_gpu.py")
     assert verified.returncode == 0, output(verified)
-    # Those named above still exist, one of them for each precision.
+    # The tests named above still exist, one of them for each precision.
     assert f"{7 if chosen else 5} deselected" in verified.stdout
 
 
