@@ -7,18 +7,19 @@ BINDINGS := $(patsubst tests/%.lock,.venv/%,$(wildcard tests/bindings/*.lock))
 BUILDERS := setuptools setuptools-scm vcs-versioning packaging
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help repro nightly test verify-gpu verify-documents check graph notebook lock clean
+.PHONY: help repro nightly test torture verify-gpu verify-documents check graph notebook lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
 repro: $(READY)  ## run the pipeline; RECIPE=recipes/NAME.yaml changes params.yaml first
 	@if [ -n "$(RECIPE)" ]; then python -m enginery.cli.recipes "$(RECIPE)"; fi
-	@python -m enginery.core.params
+	@python -m enginery.pipeline
 	dvc repro
 
 # Status 4 means that the machine was too noisy to decide. That is no reason for an alarm, and `make` cannot pass it on.
 nightly: $(READY)  ## one nightly run: measure anew, compare with the last good run, record it in history/
+	@python -m enginery.pipeline
 	python -m enginery.regression.nightly || [ $$? -eq 4 ]
 
 test: $(READY) $(BINDINGS)  ## run the tests, two files at a time
@@ -26,6 +27,9 @@ test: $(READY) $(BINDINGS)  ## run the tests, two files at a time
 
 verify-gpu: $(READY)  ## on a machine with an NVIDIA GPU: check what only a GPU can show
 	pytest -x -s tests/verify_gpu.py
+
+torture: $(READY)  ## kill the pipeline at random 300 times, in about an hour, and see that nothing is lost
+	python tests/torture/kills.py --kills 300
 
 verify-documents: $(READY)  ## run the commands of README and docs, the recipes and the benchmarks, shortened to minutes
 	pytest tests/documents/at_length.py

@@ -1,9 +1,12 @@
 """Set what must be set before anything loads PyTorch: pytest reads this file first."""
 
 import os
+import sys
 
 # A thread that waits for another one sleeps. By default it spins, and takes the core that the other one needs as soon
 # as anything else runs: training a ResNet for four steps then took 29 seconds of CPU instead of 8.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # One process compiles for PyTorch: by default, it starts one for each core, and each of them imports PyTorch.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+# OpenVINO's package tells Google Analytics of each import and conversion, from processes of its own, if it finds this.
+sys.modules["openvino_telemetry"] = None

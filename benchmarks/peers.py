@@ -108,6 +108,7 @@ def write_params(name: str, epochs: int | None) -> None:
 
 def nncf_engine(name: str, exported: Path, calibration: "SampleSet") -> Callable[["Feeds"], Call]:
     """Quantize as NNCF's documentation says, and run with OpenVINO, in float32 where it is not int8."""
+    sys.modules["openvino_telemetry"] = None  # both report to Google Analytics, from processes beside the race
     import nncf
     import openvino
 

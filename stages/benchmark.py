@@ -22,6 +22,7 @@ from enginery.speed.benchmark import RAW_COLUMNS, race_contenders, raw_rows
 from enginery.speed.contenders import onnxruntime_session, pytorch_contender, require_possible
 from enginery.speed.contention import ContentionWatch
 from enginery.speed.isolated import measure_engine_isolated, pytorch_peak_memory
+from enginery.speed.machine_lock import whole_machine
 from enginery.speed.machine_pace import pace_meter
 from enginery.speed.records import ENGINE, LAUNCHED, Benchmark
 from enginery.speed.throughput import engine_throughput
@@ -39,34 +40,37 @@ def benchmark(
     inference = InferenceParams.read().on(here.cores)
     torch.set_num_threads(inference.threads)
     samples = SampleSet.open(validation)
-    # These run in processes of their own, before this process takes memory that they need.
-    isolated = measure_engine_isolated(engine, machine, validation, inference, params)
-    peak_memory = {ENGINE: isolated.memory}
-    if params.baselines != (ONNXRUNTIME,):
-        largest = max(params.batches)
-        peak_memory[EAGER] = pytorch_peak_memory(weights, engine, largest, inference.threads, here.device)
-    contention_watch, sampler = ContentionWatch(), GpuSampler() if here.device == "cuda" else None
-    with ExitStack() as opened:
-        first = samples.cycled(params.batches[0])
-        contenders = _contenders(opened, engine, simplified, weights, here, inference, params.baselines, first)
-        pace = pace_meter(here.device, inference.threads)
-        watches: list[AbstractContextManager[object]] = [contention_watch, sampler] if sampler else [contention_watch]
-        race = race_contenders(contenders, samples, params, pace, f"benchmark, {precision}", watches)
-    summary = Benchmark(
-        precision=precision,
-        threads=inference.threads,
-        cuda_graph=LAUNCHED in contenders,
-        confidence=params.confidence,
-        latencies=race.latencies,
-        ratios=race.ratios,
-        pace=race.pace,
-        throughput=engine_throughput(engine, here, inference, samples, params),
-        contention=contention_watch.contention,
-        peak_memory=peak_memory,
-        isolated_compute=isolated.compute,
-        gpu=sampler.conditions() if sampler else None,
-        pytorch=torch.__version__,
-    )
+    with whole_machine(f"benchmark, {precision}"):
+        # These run in processes of their own, before this process takes memory that they need.
+        isolated = measure_engine_isolated(engine, machine, validation, inference, params)
+        peak_memory = {ENGINE: isolated.memory}
+        if params.baselines != (ONNXRUNTIME,):
+            largest = max(params.batches)
+            peak_memory[EAGER] = pytorch_peak_memory(weights, engine, largest, inference.threads, here.device)
+        contention_watch, sampler = ContentionWatch(), GpuSampler() if here.device == "cuda" else None
+        with ExitStack() as opened:
+            first = samples.cycled(params.batches[0])
+            contenders = _contenders(opened, engine, simplified, weights, here, inference, params.baselines, first)
+            pace = pace_meter(here.device, inference.threads)
+            watches: list[AbstractContextManager[object]] = (
+                [contention_watch, sampler] if sampler else [contention_watch]
+            )
+            race = race_contenders(contenders, samples, params, pace, f"benchmark, {precision}", watches)
+        summary = Benchmark(
+            precision=precision,
+            threads=inference.threads,
+            cuda_graph=LAUNCHED in contenders,
+            confidence=params.confidence,
+            latencies=race.latencies,
+            ratios=race.ratios,
+            pace=race.pace,
+            throughput=engine_throughput(engine, here, inference, samples, params),
+            contention=contention_watch.contention,
+            peak_memory=peak_memory,
+            isolated_compute=isolated.compute,
+            gpu=sampler.conditions() if sampler else None,
+            pytorch=torch.__version__,
+        )
     with new_folder(report) as unfinished:
         summary.write(unfinished / "summary.json")
         timings = pd.DataFrame(raw_rows(race.timings), columns=RAW_COLUMNS)

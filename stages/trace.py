@@ -7,6 +7,7 @@ from enginery.data.sample_set import SampleSet
 from enginery.engine.folder import pass_on_refusal
 from enginery.engine.machine import Machine
 from enginery.speed.layer_times import trace_engine
+from enginery.speed.machine_lock import whole_machine
 
 
 def trace(precision: str, engine: Path, validation: Path, machine: Path, report: Path) -> None:
@@ -14,7 +15,9 @@ def trace(precision: str, engine: Path, validation: Path, machine: Path, report:
     if pass_on_refusal(engine, report):
         return
     here = Machine.read(machine)
-    record = trace_engine(engine, here, InferenceParams.read().on(here.cores), SampleSet.open(validation))
+    inference, samples = InferenceParams.read().on(here.cores), SampleSet.open(validation)
+    with whole_machine(f"trace, {precision}"):
+        record = trace_engine(engine, here, inference, samples)
     record.write(report)
     if not record.layers:
         print(f"{precision}: {here.runtime} gives no times of layers")

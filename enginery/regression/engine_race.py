@@ -24,6 +24,7 @@ from enginery.engine.target import require_fits
 from enginery.engine.this_machine import describe_machine
 from enginery.regression.changes import SIDE_BY_SIDE
 from enginery.regression.speed_change import SpeedChange, SpeedChanges, combine, standard_error
+from enginery.speed.machine_lock import whole_machine
 from enginery.speed.timing import Contender, Round, Timings, median_interval, median_seconds, race
 
 BEFORE, AFTER = "before", "after"
@@ -43,7 +44,8 @@ Find = Callable[[str], Path]  # the folder of a precision's engine
 def race_runs(before: Find, after: Find, precisions: Collection[str], params: Params) -> dict[str, SpeedChanges]:
     """Race the engines of these precisions on this machine, with the samples of the project in this folder."""
     samples = SampleSet.open(VALIDATION_SAMPLES)
-    with redirect_stdout(sys.stderr):  # standard output is for the result, and not for progress
+    # Standard output is for the result, and not for progress.
+    with redirect_stdout(sys.stderr), whole_machine(SIDE_BY_SIDE):
         return {name: race_engines(before(name), after(name), samples, params) for name in precisions}
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from enginery.core.errors import EngineryError
 from enginery.core.params.benchmark import EAGER, BenchmarkParams
 from enginery.core.params.inference import InferenceParams
+from enginery.core.process import end_with_parent
 from enginery.data.feeds import BATCH, Feeds
 from enginery.data.sample_set import SampleSet
 from enginery.engine.engine import open_engine
@@ -94,6 +95,7 @@ def _peak_of(call: Callable[[], object], device: str) -> PeakMemory:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     kind, *arguments = sys.argv[1:]
     measure = _measure_engine if kind == "engine" else _measure_pytorch
     print(measure(*arguments).model_dump_json())

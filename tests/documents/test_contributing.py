@@ -99,7 +99,7 @@ def test_each_worked_example_fits_and_works(patch, copy, tiny_onnx):
     run(copy, "git", "apply", str(patch))
     run(copy, sys.executable, "-m", "ruff", "check", "enginery", "stages")
     run(copy, sys.executable, "-m", "ruff", "format", "--check", "enginery", "stages")
-    run(copy, str(warm_python() / "python3"), "-m", "enginery.core.params")
+    run(copy, str(warm_python() / "python3"), "-m", "enginery.pipeline")
     run(copy, str(warm_python() / "python3"), "-c", WHAT_IT_DOES[patch.stem], str(tiny_onnx))
 
 

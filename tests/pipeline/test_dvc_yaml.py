@@ -242,7 +242,7 @@ def test_parameters_are_read_by_stages_and_commands_only():
         "enginery/cli/doctor/machine.py",
         "enginery/cli/keep.py",
         "enginery/cli/recipes.py",
-        "enginery/core/params/__main__.py",
+        "enginery/pipeline/__main__.py",
         "enginery/regression/nightly/__main__.py",
     ]
 

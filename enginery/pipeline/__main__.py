@@ -1,0 +1,15 @@
+"""Make ready for `dvc repro`: check params.yaml, which DVC's own messages say less of, and mend what a kill left."""
+
+import sys
+from pathlib import Path
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.all import Params
+from enginery.pipeline.after_a_kill import mend_after_a_kill
+
+try:
+    Params.read()
+except EngineryError as mistake:
+    sys.exit(str(mistake))
+for sentence in mend_after_a_kill(Path()):
+    print(sentence, file=sys.stderr)

@@ -1,0 +1,94 @@
+"""Mend what DVC leaves when it is killed while it writes one of its own files.
+
+DVC writes these files in place. Cut off, they stop every further run until somebody deletes them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from dvc.lock import LockError, make_lock
+from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK, SCHEMA
+from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from voluptuous import Invalid
+
+TMP = Path(".dvc/tmp")
+CONFLICT = "<<<<<<< "  # git's mark between two versions
+LOCKS = (Path("dvc.lock"), Path("machine/dvc.lock"))  # what stages had and made, not locks in the sense of TMP's
+
+
+def mend_after_a_kill(root: Path) -> list[str]:
+    """Return what was mended, a sentence each. If another DVC is at work, its files are left alone."""
+    if not (root / TMP).is_dir():
+        return []
+    mended: list[str] = []
+    for guard, mend in (("lock", _mend_lock_files), (RWLOCK_LOCK, _mend_locked_paths)):
+        try:
+            with make_lock(str(root / TMP / guard), tmp_dir=str(root / TMP)):
+                mended += mend(root)
+        except LockError:
+            continue
+    return mended
+
+
+def _mend_lock_files(root: Path) -> list[str]:
+    """Remove a lock file that cannot be read. DVC finds the results that it told of in its cache, by what they were
+    made from, and does not compute them again."""
+    broken = [path for path in LOCKS if (root / path).exists() and not _is_whole(root / path, _read_lock_file)]
+    for path in broken:
+        (root / path).unlink()
+    what = "was cut off when DVC was killed, and is removed: results are restored from the cache"
+    return [f"{path} {what}" for path in broken]
+
+
+def _mend_locked_paths(root: Path) -> list[str]:
+    """Remove the list of paths that are in use if it cannot be read, or if one who used them is gone. DVC asks only
+    whether there is a process of the same number, which soon is another one, above all in a container."""
+    path = root / TMP / RWLOCK_FILE
+    if not path.exists():
+        return []
+    if not _is_whole(path, _read_locked_paths):
+        path.unlink()
+        return [f"{path.relative_to(root)} was cut off when DVC was killed, and is removed"]
+    users = _users(_read_locked_paths(path))
+    if users and not any(map(_is_running, users)):
+        path.unlink()
+        return [f"{path.relative_to(root)} named a DVC that was killed, and is removed"]
+    return []
+
+
+def _is_whole(path: Path, read: Callable[[Path], Any]) -> bool:
+    try:
+        read(path)
+    except (ValueError, YAMLError, Invalid):  # not OSError: what may not be read must not be removed
+        return False
+    return True
+
+
+def _read_lock_file(path: Path) -> None:
+    text = path.read_text()
+    if CONFLICT not in text:  # of which DVC itself tells
+        COMPILED_LOCKFILE_SCHEMA(YAML(typ="safe").load(text))
+
+
+def _read_locked_paths(path: Path) -> dict[str, Any]:
+    return SCHEMA(json.loads(path.read_text()))  # type: ignore[no-any-return]
+
+
+def _users(locked: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*locked["write"].values(), *(user for users in locked["read"].values() for user in users)]
+
+
+def _is_running(user: dict[str, Any]) -> bool:
+    """Tell whether the process of that number is still the one that was called so. The name of the program is left out,
+    since `dvc` and `python -m dvc` are written in several ways."""
+    _, _, arguments = user["cmd"].partition(" ")
+    try:
+        return " ".join(psutil.Process(user["pid"]).cmdline()).endswith(arguments)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True

@@ -1,0 +1,162 @@
+"""Kill the pipeline at random moments, start it again, and see that it ends as if nothing had happened.
+
+`make torture` runs this: `python tests/torture/kills.py --kills 300 --seed 1`. It works in a temporary folder, prints
+a line for each ten kills, and a table at the end; it fails if a last, undisturbed run does, or if a result differs.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+from ruamel.yaml import YAML
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.checkout import Project, checkout
+from support.project import let_make_run
+
+TIMED = ("benchmark", "trace", "report", "gate")  # what depends on how fast the machine is
+WRITTEN_IN_PLACE = ("dvc.lock", "machine/dvc.lock", ".dvc/tmp/rwlock")
+COMMANDS = {"repro": ["repro"], "nightly": ["nightly"]}
+
+
+class Torture:
+    def __init__(self, root: Path, seed: int, longest: float) -> None:
+        self.root, self.random, self.longest = root, random.Random(seed), longest
+        self.victims: Counter[str] = Counter()
+        self.ended = 0  # runs that were done before they were killed
+
+    def start(self, *target: str) -> subprocess.Popen[bytes]:
+        environment = os.environ | {"PYTHONPATH": str(self.root)}
+        with (self.root / "make.log").open("ab") as log:
+            return subprocess.Popen(
+                ["make", *target], cwd=self.root, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def kill_once(self, command: str) -> None:
+        """Start the pipeline, and kill one of its processes, or all, after a while or while DVC writes a file."""
+        started = self.start(*COMMANDS[command])
+        process, how = psutil.Process(started.pid), self.random.choice(["all", "one", "writing"])
+        time.sleep(self.random.uniform(0, self.longest))
+        if how == "writing":
+            self._wait_for_a_write(started)
+        if started.poll() is not None:
+            self.ended += 1
+            self.start_over()
+            return
+        family = [process, *process.children(recursive=True)]
+        victims = [self.random.choice(family)] if how == "one" else family
+        self.victims[_name(victims[0]) if how == "one" else f"all, {how}"] += 1
+        _kill(victims)
+        if victims == [process]:
+            _kill(family)  # without `make`, DVC goes on, as it should; nobody wants to wait for it
+        started.wait()
+        _wait_until_gone(family)
+
+    def _wait_for_a_write(self, started: subprocess.Popen[bytes]) -> None:
+        """Wait until a file that DVC writes in place is empty, which lasts for less than a millisecond."""
+        files, end = [self.root / name for name in WRITTEN_IN_PLACE], time.monotonic() + self.longest
+        while started.poll() is None and time.monotonic() < end:
+            for file in files:
+                with suppress(FileNotFoundError):
+                    if file.stat().st_size == 0:
+                        return
+
+    def start_over(self) -> None:
+        """Forget all results but those of the cache of half the stages, so that some are restored, and some made."""
+        for name in ("artifacts", "reports"):
+            shutil.rmtree(self.root / name, ignore_errors=True)
+        if self.random.random() < 0.5:
+            shutil.rmtree(self.root / ".dvc/cache", ignore_errors=True)
+            (self.root / "dvc.lock").unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """Run undisturbed, which must need no help."""
+        if self.start("repro").wait():
+            sys.exit("the last run failed:\n" + (self.root / "make.log").read_text()[-2000:])
+
+    def results(self) -> dict[str, str]:
+        """Return DVC's hash of each output that does not depend on the machine's speed."""
+        stages = YAML(typ="safe").load(self.root / "dvc.lock")["stages"]
+        return {
+            out["path"]: out["md5"]
+            for name, stage in stages.items()
+            if name.split("@")[0] not in TIMED
+            for out in stage.get("outs", [])
+        }
+
+    def leftovers(self) -> list[str]:
+        folders = (self.root / name for name in ("artifacts", "reports", "history"))
+        return [str(path.relative_to(self.root)) for folder in folders for path in folder.rglob(".*.tmp")]
+
+
+def _name(process: psutil.Process) -> str:
+    words = process.cmdline()
+    if "stages" in words:
+        return f"stage {words[words.index('stages') + 1]}"
+    return next((name for name in ("dvc", "nightly", "make") if any(name in word for word in words)), process.name())
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _wait_until_gone(family: list[psutil.Process]) -> None:
+    """Wait for what was not killed itself: it must end with its parent, or by itself."""
+    _, alive = psutil.wait_procs(family, timeout=60)
+    if alive:
+        sys.exit(f"still running a minute after the kill: {[process.cmdline() for process in alive]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--longest", type=float, default=20, help="seconds before a kill, at most")
+    parser.add_argument("--command", choices=COMMANDS, default="repro")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="torture-") as folder:
+        torture = Torture(_project(Path(folder) / "project"), chosen.seed, chosen.longest)
+        torture.finish()
+        wanted = torture.results()
+        torture.start_over()
+        for number in range(1, chosen.kills + 1):
+            torture.kill_once(chosen.command)
+            if number % 10 == 0:
+                print(f"{number} kills, {torture.ended} runs were done before", flush=True)
+        torture.finish()
+        got, left = torture.results(), torture.leftovers()
+    differing = sorted(path for path in wanted | got if wanted.get(path) != got.get(path))
+    print(f"\nkilled, of {chosen.kills} (seed {chosen.seed}, {chosen.command}):")
+    for name, count in torture.victims.most_common():
+        print(f"  {count:4} {name}")
+    print(f"  {torture.ended:4} runs were done before")
+    print(f"{len(wanted)} outputs are the same to the byte" if not differing else f"other bytes: {differing}")
+    if differing or left:
+        sys.exit(f"left behind: {left}" if left else 1)
+
+
+def _project(root: Path) -> Path:
+    """Return a small project that `make` takes for one with an environment of its own."""
+    project = Project(checkout(root))
+    project.make_small()
+    let_make_run(root)
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "a project"]):
+        identity = ["-c", "user.name=torture", "-c", "user.email=torture@localhost"]
+        subprocess.run(["git", *identity, *command], cwd=root, check=True)
+    return root
+
+
+if __name__ == "__main__":
+    main()
