@@ -158,7 +158,7 @@ def run_bound(bind: Callable[["Feeds"], Call], feeds: "Feeds") -> Any:
 def answers(runs: Mapping[str, "Run"], validation: "SampleSet") -> Iterator[tuple[str, dict[str, float | None]]]:
     """Yield what each contender's answers are worth, beside PyTorch's."""
     from enginery.accuracy.agreement import compare
-    from enginery.accuracy.results import agreement_of, metric_of
+    from enginery.accuracy.results import metric_of
     from enginery.data.sample_set import output_file
     from enginery.model.records import Reference
     from enginery.tasks.choose import task_of
@@ -178,7 +178,7 @@ def answers(runs: Mapping[str, "Run"], validation: "SampleSet") -> Iterator[tupl
                 "error": errors.relative,
                 "typical_error": float(np.mean(differences)),
                 "cosine": errors.cosine,
-                "agreement": agreement_of(task, {name: wanted}, {name: found}).share,
+                "agreement": float(task.agree({name: wanted}, {name: found}).mean()),
                 "accuracy": metric_of(task, {name: found}, labels, places),
             },
         )

@@ -62,5 +62,6 @@ def report(
     measured = tuple(entry.measured for entry in findings.precisions)
     Measurements(machine=findings.machine, precisions=measured).write(measurements)
     chosen = recommend(findings)
-    Verdict(recommended=chosen.precision if chosen else None, failures=failures).write(verdict)
+    unsure = {each.precision: why for each in measured if (why := each.validation.not_enough_samples)}
+    Verdict(recommended=chosen.precision if chosen else None, failures=failures, unsure=unsure).write(verdict)
     print(f"{sentence(findings).replace('*', '')}\nMore in {page}")

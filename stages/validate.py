@@ -32,7 +32,7 @@ def validate(
             SampleSet.open(validation),
             {name: np.load(reference / output_file(n), mmap_mode="r") for n, name in enumerate(wanted.outputs)},
             PrecisionParams.read_for(precision).thresholds,
-            ValidationParams.read().spot_samples,
+            ValidationParams.read(),
             wanted.made_by,
         )
     record.write(report)
@@ -42,6 +42,8 @@ def validate(
     print(f"{precision}: {_results(record)}, cosine {errors.cosine:.6f}{agreeing}")
     for line in record.broken:
         print(f"{precision}: BROKEN THRESHOLD: {line}")
+    for line in record.unsure:
+        print(f"{precision}: not sure: {line}")
 
 
 def _results(record: Validation) -> str:

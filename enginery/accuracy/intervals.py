@@ -20,21 +20,33 @@ STEPS = 60  # halvings: more than the digits of a float
 GROUPS = 100  # of samples, left out in turn
 
 
+At = Callable[[int], Interval]  # the interval, had so many samples answered as those did that were seen
+
+
 def interval_of_drop(metric: Metric, wanted: Statistics, got: Statistics) -> Interval:
     """Return the interval around how much worse `got` is than `wanted`."""
+    return drop_at(metric, wanted, got)(len(wanted))
+
+
+def drop_at(metric: Metric, wanted: Statistics, got: Statistics) -> At:
     if metric.is_share:
-        lost, gained = (int(np.count_nonzero(one > other)) for one, other in ((wanted, got), (got, wanted)))
-        return difference_of_shares(lost, gained, len(wanted))
+        lost, gained = (np.count_nonzero(one > other) / len(wanted) for one, other in ((wanted, got), (got, wanted)))
+        return lambda total: difference_of_shares(lost * total, gained * total, total)
     sign = 1 if metric.higher_is_better else -1
     return _bootstrap(lambda weights: sign * (metric.of(wanted, weights) - metric.of(got, weights)), len(wanted))
 
 
 def interval_of_agreement(shares: Statistics) -> Interval:
     """Return the interval around the mean of shares, which is exact if each is 0 or 1."""
+    return agreement_at(shares)(len(shares))
+
+
+def agreement_at(shares: Statistics) -> At:
+    same = float(shares.mean())
     if np.isin(shares, (0, 1)).all():
-        return share(int(shares.sum()), len(shares))
+        return lambda total: share(round(same * total), total)
     found = _bootstrap(lambda weights: mean(shares, weights), len(shares))
-    return Interval(low=max(0.0, found.low), high=min(1.0, found.high))
+    return lambda total: Interval(low=max(0.0, found(total).low), high=min(1.0, found(total).high))
 
 
 def share(count: int, total: int) -> Interval:
@@ -54,7 +66,7 @@ def _at_most(count: int, total: int, p: float) -> float:
     return float(np.exp(ways + numbers * math.log(p) + (total - numbers) * math.log1p(-p)).sum())
 
 
-def difference_of_shares(lost: int, gained: int, total: int) -> Interval:
+def difference_of_shares(lost: float, gained: float, total: int) -> Interval:
     """Return the score interval of Tango (1998) around (lost - gained) / total, where `lost` samples were right only
     before and `gained` only after."""
 
@@ -80,7 +92,18 @@ def _where(falling: Callable[[float], float], low: float = 0.0, high: float = 1.
     return (low + high) / 2
 
 
-def _bootstrap(figure: Callable[[NDArray[np.float64]], NDArray[np.float64]], total: int) -> Interval:
+def _bootstrap(figure: Callable[[NDArray[np.float64]], NDArray[np.float64]], total: int) -> At:
+    """Return the interval around the figure; it narrows with the root of the number of samples."""
+    found, interval = float(figure(np.ones((1, total)))[0]), _bca(figure, total)
+
+    def at(samples: int) -> Interval:
+        times = math.sqrt(total / samples)
+        return Interval(low=found + (interval.low - found) * times, high=found + (interval.high - found) * times)
+
+    return at
+
+
+def _bca(figure: Callable[[NDArray[np.float64]], NDArray[np.float64]], total: int) -> Interval:
     """Return the BCa interval of Efron (1987): quantiles of the figure over sets of samples drawn anew, moved for its
     bias and for how its spread changes with it."""
     drawn = np.sort(_draw(figure, total))

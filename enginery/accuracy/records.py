@@ -34,6 +34,8 @@ class Result(Record):
     engine: float
     drop: float
     interval: Interval  # around the drop
+    samples: int  # or pairs of samples, if the metric is about pairs
+    needed: int | None  # to tell on which side of its threshold the drop is; None if no number would, or has none
 
     def written(self, value: float) -> str:
         return figure(value, self.unit)
@@ -51,6 +53,8 @@ class Agreement(Record):
     share: float
     interval: Interval
     among: str
+    samples: int
+    needed: int | None  # as of a Result
 
     @property
     def share_with_interval(self) -> str:
@@ -104,6 +108,8 @@ class Validation(Record):
     resized: tuple[Resized, ...]
     loss_comes_from: str
     broken: tuple[str, ...]
+    unsure: tuple[str, ...]  # a sentence for each threshold that the samples are too few to be sure of
+    must_be_sure: bool  # whether these fail, too
     spread: Spread
 
     @property
@@ -117,4 +123,9 @@ class Validation(Record):
 
     @property
     def passed(self) -> bool:
-        return not self.broken
+        return not (self.broken or self.not_enough_samples)
+
+    @property
+    def not_enough_samples(self) -> tuple[str, ...]:
+        """Return what fails because the samples are too few, in place of a broken threshold."""
+        return self.unsure if self.must_be_sure else ()

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from enginery.accuracy.agreement import broken_thresholds, compare, origin_of_loss, spread
+from enginery.accuracy.certainty import unsure_thresholds
 from enginery.accuracy.records import Resized, Spot, Validation
 from enginery.accuracy.results import agreement_of, measure, metric_of
 from enginery.core.params.build import ENDS, Range
 from enginery.core.params.precisions import Thresholds
+from enginery.core.params.validation import ValidationParams
 from enginery.core.progress import progress
 from enginery.data.feeds import Outputs, Run, resized
 from enginery.data.sample_set import SampleSet, run_all, varying_axes
@@ -31,7 +33,7 @@ def validate_engine(
     samples: SampleSet,
     reference: Outputs,
     limits: Thresholds,
-    spot_samples: int,
+    params: ValidationParams,
     made_by: str = PYTORCH,
 ) -> Validation:
     """Validate an engine against `reference`, the outputs that `made_by` returned for the same samples."""
@@ -41,15 +43,16 @@ def validate_engine(
     as_written = partial(run_graph, open_as_written(float32_twin(model) if uses_bf16(model) else onnx))
     graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph")
     compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine")
-    results = measure(task, (reference, graph, compiled), samples.truth)
-    agreement = agreement_of(task, reference, compiled)
+    results = measure(task, (reference, graph, compiled), samples.truth, limits)
+    agreement = agreement_of(task, reference, compiled, limits)
     engine_errors, graph_errors = compare(reference, compiled), compare(reference, graph)
     compiler_errors = compare(graph, compiled)
     batches = spot_batches(sizes)
-    spots = tuple(check_spot(engine, samples, reference, compiled, size, spot_samples, task) for size in batches)
+    spots = tuple(check_spot(engine, samples, reference, compiled, size, params.spot_samples, task) for size in batches)
     other_sizes = check_sizes(engine, as_written, samples)
     doubt = task.doubt({name: values.shape for name, values in reference.items()})
-    broken = broken_thresholds(engine_errors, agreement, results[0] if results else None, limits, doubt)
+    judged = results[0] if results else None
+    broken = broken_thresholds(engine_errors, agreement, judged, limits, doubt)
     broken += broken_at_batches(spots, limits) + broken_at_sizes(other_sizes, limits)
     return Validation(
         precision=precision,
@@ -68,6 +71,8 @@ def validate_engine(
         resized=other_sizes,
         loss_comes_from=origin_of_loss(graph_errors, compiler_errors),
         broken=broken,
+        unsure=unsure_thresholds(agreement, judged, limits),
+        must_be_sure=params.must_be_sure,
         spread=spread(reference, compiled, task.leads_kept(reference, compiled)),
     )
 

@@ -45,4 +45,6 @@ def require_passed(precision: str, artifacts: Path, reports: Path) -> Passed:
         raise EngineryError(f"{folder} is not the engine that the report judges: {AGAIN}")
     if measured.validation.broken:  # verdict.json can be of another run than measurements.json
         raise EngineryError(f"{record.precision} broke its thresholds: {', '.join(measured.validation.broken)}")
+    if why := measured.validation.not_enough_samples:
+        raise EngineryError(f"{record.precision} may break its thresholds and is not bundled: {', '.join(why)}")
     return Passed(folder, onnx, record, measured, measurements.machine)

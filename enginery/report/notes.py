@@ -37,7 +37,7 @@ def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> lis
     for name, why in findings.refused.items():
         notes.append(Note(f"{name} was not built", f"{why.rstrip('.')}."))
         notes += [Note(f"{name} failed", f"{line}.", "failed") for line in failures.get(name, ())]
-    notes += _on_quantized_rtx(findings) + _on_slow_quantized(findings)
+    notes += _on_certainty(findings) + _on_quantized_rtx(findings) + _on_slow_quantized(findings)
     return notes + _on_faster_baselines(findings) + _on_isolated_speed(findings) + _on_noise(findings)
 
 
@@ -59,6 +59,16 @@ def noisy_as_quoted(findings: Findings, entry: Evidence) -> bool:
 def _on_the_reference(made_by: str) -> list[Note]:
     meant = f"Where this report says PyTorch, it means {made_by}, which runs that file as written."
     return [] if made_by == PYTORCH else [Note("No PyTorch", f"the model came as an ONNX file. {meant}")]
+
+
+def _on_certainty(findings: Findings) -> list[Note]:
+    """Say which thresholds are kept by these samples, and might not be by others."""
+    unsure = [
+        f"{entry.precision}: {'; '.join(entry.validation.unsure)}."
+        for entry in findings.precisions
+        if entry.validation.unsure
+    ]
+    return [Note("Too few samples to be sure of each threshold", " ".join(unsure))] if unsure else []
 
 
 def _on_execution(entry: Evidence, runtime: str) -> list[Note]:

@@ -32,6 +32,8 @@ def shippable(findings: Findings) -> list[Evidence]:
 def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
     if failures.get(entry.precision):
         return "failed"
+    if entry.validation.not_enough_samples:
+        return "not sure"
     return "passed" if entry.engine.runs_its_precision else f"{RAN_AS} {entry.engine.ran_as}"
 
 
@@ -80,6 +82,8 @@ def failures_of(findings: Findings, must_pay: Mapping[str, MustPay | None]) -> d
 
 def sentence(findings: Findings) -> str:
     if not (chosen := recommend(findings)):
+        if any(entry.validation.not_enough_samples for entry in findings.precisions):
+            return "**Ship none of them:** samples are too few to be sure of any, as validation.must_be_sure asks."
         return "**Ship none of them:** no precision stayed within its thresholds."
     baseline, batch = findings.baselines[0], findings.tuned_batch
     ratio, validation, engine = findings.quoted(chosen), chosen.validation, chosen.engine

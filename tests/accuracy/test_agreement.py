@@ -20,7 +20,7 @@ TASK = task_of("classification")
 
 
 def agreement_between(wanted, got, output=None):
-    return agreement_of(task_of("classification", output), wanted, got).share
+    return agreement_of(task_of("classification", output), wanted, got, LIMITS).share
 
 
 def spread_of(wanted, got, output=None):
@@ -191,7 +191,7 @@ def test_the_worst_of_several_outputs_counts_for_each_figure():
 
 def test_without_an_output_of_classes_there_is_neither_agreement_nor_accuracy():
     maps = {"map": np.ones((2, 3, 4), np.float32)}
-    assert agreement_of(TASK, maps, maps) is None
+    assert agreement_of(TASK, maps, maps, LIMITS) is None
     assert metric_of(TASK, maps, np.array([0, 1]), np.arange(2)) is None
 
 

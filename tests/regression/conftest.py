@@ -53,6 +53,8 @@ def run(machine):
             resized=(),
             loss_comes_from="precision",
             broken=(),
+            unsure=(),
+            must_be_sure=False,
             spread=Spread(shares=(), relative_error=(), margin_kept=()),
         )
         benchmark = Benchmark(

@@ -40,6 +40,15 @@ def test_a_revision_is_compared_with_a_folder(project):
     assert enginery("compare", "reports", "HEAD", folder=project).returncode == 0
 
 
+def test_too_few_samples_have_an_exit_status_where_one_must_be_sure(project, run):
+    after = run(13.0, 4.4)
+    unsure = after.precisions[0].validation.model_copy(update={"unsure": ("it may be above",), "must_be_sure": True})
+    entry = after.precisions[0].model_copy(update={"validation": unsure})
+    after.model_copy(update={"precisions": (entry,)}).write(project / "reports" / "measurements.json")
+    assert enginery("compare", "HEAD", "reports", folder=project).returncode == 6
+    assert enginery("compare", "reports", "HEAD", folder=project).returncode == 0
+
+
 def test_a_comparison_can_be_printed_as_json(project):
     done = enginery("compare", "HEAD", "reports", "--json", folder=project)
     rows = json.loads(done.stdout)

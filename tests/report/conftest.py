@@ -79,6 +79,8 @@ def evidence(machine, build, manifest):
                 resized=(),
                 loss_comes_from="precision",
                 broken=broken,
+                unsure=(),
+                must_be_sure=False,
                 spread=spread_of_images(relative),
             ),
             benchmark=Benchmark(

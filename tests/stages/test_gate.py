@@ -11,7 +11,7 @@ PRECISIONS = ("fp32", "fp16", "bf16", "int8")
 
 def run_gate(folder, **failures):
     """Run the gate of a project whose precisions failed like this."""
-    verdict = Verdict(recommended="fp32", failures={name: failures.get(name, ()) for name in PRECISIONS})
+    verdict = Verdict(recommended="fp32", failures={name: failures.get(name, ()) for name in PRECISIONS}, unsure={})
     verdict.write(folder / "verdict.json")
     gate(folder / "verdict.json", Path("summary.md"))
 
@@ -33,6 +33,15 @@ def test_the_gate_names_every_failure_and_the_report(tmp_path):
         assert part in message
     assert "bf16" not in message
     assert "\n" not in message
+
+
+def test_too_few_samples_are_named_where_one_must_be_sure(tmp_path):
+    few = {"int8": ("accuracy drop 0.1% may be above 0.5%: 512 samples cannot tell, about 770 would",)}
+    Verdict(recommended=None, failures={"int8": ()}, unsure=few).write(tmp_path / "verdict.json")
+    with pytest.raises(
+        EngineryError, match=r"not enough samples to be sure, .*: int8: .* about 770 would\. The report"
+    ):
+        gate(tmp_path / "verdict.json", Path("summary.md"))
 
 
 def test_a_verdict_that_is_missing_closes_the_gate(tmp_path):

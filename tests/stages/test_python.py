@@ -25,7 +25,7 @@ def project(tmp_path):
     """A project whose gate is open, without an environment."""
     for package in ("enginery", "stages"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "verdict.json").write_text('{"recommended": "fp32", "failures": {"fp32": []}}')
+    (tmp_path / "verdict.json").write_text('{"recommended": "fp32", "failures": {"fp32": []}, "unsure": {}}')
     return tmp_path
 
 

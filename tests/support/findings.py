@@ -29,7 +29,7 @@ def unlabelled(entry):
 
 def of_regression(entry):
     """Return evidence of a task whose metric is a plain number, with another one beside it, and without agreement."""
-    about = {"graph": 0.9, "unit": "", "interval": Interval(low=-0.01, high=0.03)}
+    about = {"graph": 0.9, "unit": "", "interval": Interval(low=-0.01, high=0.03), "samples": 512, "needed": None}
     r2 = Result(name="R²", higher_is_better=True, reference=0.91, engine=0.9, drop=0.01, **about)
     rmse = Result(name="RMSE", higher_is_better=False, reference=12.5, engine=13, drop=0.5, **about)
     changes = {"task": "regression", "metric": "R²", "results": (r2, rmse), "agreement": None}

@@ -30,7 +30,7 @@ def make_project(root: Path, engine: Path, onnx: Path, machine: Machine) -> Path
     converted.mkdir(parents=True)
     shutil.copyfile(onnx, converted / "model.onnx")
     shutil.copyfile(ROOT / "params.yaml", root / "params.yaml")
-    Verdict(recommended=precision, failures={precision: ()}).write(root / "reports" / "verdict.json")
+    Verdict(recommended=precision, failures={precision: ()}, unsure={}).write(root / "reports" / "verdict.json")
     judge(root, record, machine)
     return root
 
@@ -68,6 +68,8 @@ def judge(root: Path, record: EngineRecord, machine: Machine, identity: str | No
         resized=(),
         loss_comes_from="precision",
         broken=(),
+        unsure=(),
+        must_be_sure=False,
         spread=Spread(shares=(0, 1), relative_error=(1e-6, 1e-6), margin_kept=()),
     )
     measured = Measured(

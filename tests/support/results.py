@@ -18,10 +18,13 @@ def accuracy(reference, graph, engine, around=0.01):
         engine=engine,
         drop=drop,
         interval=Interval(low=drop - around, high=drop + around),
+        samples=512,
+        needed=512,
     )
     return about | {"results": (result,)}
 
 
 def agreed(share, samples=512):
     interval = Interval(low=max(0, share - 0.01), high=min(1, share + 0.01))
-    return Agreement(name="top-1 agreement", share=share, interval=interval, among=f"{samples} images")
+    counted = {"among": f"{samples} images", "samples": samples, "needed": samples}
+    return Agreement(name="top-1 agreement", share=share, interval=interval, **counted)

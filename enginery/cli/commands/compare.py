@@ -11,7 +11,7 @@ from enginery.core.text import confidence
 if TYPE_CHECKING:
     from enginery.regression.speed_change import SpeedChanges
 
-REGRESSION, NOT_COMPARABLE = 3, 4
+REGRESSION, NOT_COMPARABLE, UNSURE = 3, 4, 6
 SUMMARY = "check whether a later run is slower or less accurate than an earlier one"
 EXAMPLES = """\
 examples:
@@ -24,8 +24,9 @@ Ratios to PyTorch show a change of a tenth; on a shared machine they may not
 be comparable. --race races the engines of both runs side by side, here and
 now, half a minute for each precision, which shows a change of 3 %. The engines
 of an earlier commit come from DVC's cache.
-Exits 3 on a regression, 4 if there is none but something is not comparable, 1
-on an error."""
+Exits 3 on a regression; 6 if the later run has too few samples to be sure of a
+threshold, where validation.must_be_sure asks for it; 4 if something is not
+comparable; 1 on an error."""
 
 
 def add_arguments(command: ArgumentParser) -> None:
@@ -53,7 +54,10 @@ def run(chosen: Namespace) -> int:
         slacks = [change.slack for change in changes if change.figure == TOGETHER and change.slack is not None]
         chance = f"Ratios leave changes of up to {max(slacks):.0%} to chance here.\n" if slacks else ""
         print(f"\n{chance}To tell 3 %, race both runs' engines: --race")
-    return {Outcome.REGRESSION: REGRESSION, Outcome.NOT_COMPARABLE: NOT_COMPARABLE}.get(conclusion(changes), 0)
+    found = conclusion(changes)
+    if found != Outcome.REGRESSION and any(entry.validation.not_enough_samples for entry in after.precisions):
+        return UNSURE
+    return {Outcome.REGRESSION: REGRESSION, Outcome.NOT_COMPARABLE: NOT_COMPARABLE}.get(found, 0)
 
 
 def _race(before: str, after: str, precisions: Collection[str]) -> "Mapping[str, SpeedChanges]":

@@ -1,7 +1,8 @@
 """Run the pipeline with all measurements made again, compare with the good run, and record and print the result.
 
-Exits 0 if the night is good; 5 if the gate is red; 3 on a confirmed regression; 4 if neither, but the machine, or
-PyTorch, was not as in the good run; 1 on an error. docs/ci.md tells more.
+Exits 0 if the night is good; 5 if the gate is red; 3 on a confirmed regression; 6 if there are too few samples to be
+sure of a threshold, where validation.must_be_sure asks for it; 4 if neither, but the machine, or PyTorch, was not as in
+the good run; 1 on an error. docs/ci.md tells more.
 """
 
 import argparse
@@ -52,7 +53,8 @@ def run_night(confidence: float, attempts: int) -> Status:
         history, pipeline.measure, race, pipeline.engine_hashes, start, revision, confidence, attempts
     )
     # The report with this night, and the gate, which may fail only if a threshold broke.
-    pipeline.dvc("repro", allowed_to_fail=any(judgement.found.broken.values()))
+    failed = any(judgement.found.broken.values()) or bool(judgement.unsure)
+    pipeline.dvc("repro", allowed_to_fail=failed)
     summary = write_summary(judgement, history.nights(), setting.title, confidence, SUMMARY.read_text())
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
         with Path(page).open("a") as file:

@@ -14,12 +14,13 @@ from enginery.regression.speed_change import SpeedChanges
 
 
 class Status(IntEnum):
-    """The exit status of a night. 3 and 4 mean the same as those of `enginery compare`."""
+    """The exit status of a night. 3, 4 and 6 mean the same as those of `enginery compare`."""
 
     GOOD = 0
     REGRESSION = 3
     NOT_COMPARABLE = 4
     GATE = 5
+    UNSURE = 6
 
 
 class Found(NamedTuple):
@@ -44,7 +45,15 @@ class Judgement(NamedTuple):
             return Status.GATE
         if any(change.outcome == Outcome.REGRESSION for change in self.changes):
             return Status.REGRESSION
+        if self.unsure:
+            return Status.UNSURE
         return Status.NOT_COMPARABLE if any(change.again for change in self.changes) else Status.GOOD
+
+    @property
+    def unsure(self) -> dict[str, tuple[str, ...]]:
+        """Return by precision what the samples are too few to be sure of, where one must be."""
+        entries = self.found.measurements.precisions
+        return {entry.precision: why for entry in entries if (why := entry.validation.not_enough_samples)}
 
     @property
     def becomes_good_run(self) -> bool:

@@ -24,6 +24,9 @@ def sentence(judgement: Judgement) -> str:
     red += [f"a confirmed regression ({worse})"] if worse else []
     if red:
         return f"Red: {', and '.join(red)}."
+    if judgement.status == Status.UNSURE:
+        few = "; ".join(f"{name}: {', '.join(why)}" for name, why in judgement.unsure.items())
+        return f"Neither good nor red: there are not enough samples to be sure ({few})."
     if judgement.status == Status.NOT_COMPARABLE:
         kept = "; it stands in for a good run until there is one" if judgement.becomes_good_run else ""
         return f"Neither good nor red: it could not be compared ({unknown}){kept}."

@@ -63,7 +63,7 @@ class Project:
         return subprocess.run(command, cwd=self.root, check=True, capture_output=True, text=True).stdout.strip()
 
     def verdict(self, **failures):
-        Verdict(recommended="int8", failures=failures).write(self.root / "reports" / "verdict.json")
+        Verdict(recommended="int8", failures=failures, unsure={}).write(self.root / "reports" / "verdict.json")
 
     def fail(self, *arguments):
         (self.root.parent / "broken").write_text(" ".join(arguments))

@@ -30,6 +30,17 @@ def test_a_night_that_changed_nothing_is_good_and_leaves_the_good_run_as_it_is(n
     assert sentence(judgement) == "Good: no change."
 
 
+def test_a_night_with_too_few_samples_to_be_sure_is_neither_good_nor_red(nights, both):
+    found = both()
+    unsure = found.precisions[0].validation.model_copy(update={"unsure": ("it may be above",), "must_be_sure": True})
+    first = found.precisions[0].model_copy(update={"validation": unsure})
+    judgement = nights.night(found.model_copy(update={"precisions": (first, *found.precisions[1:])}))
+    assert judgement.status == Status.UNSURE
+    assert not judgement.becomes_good_run
+    said = f"Neither good nor red: there are not enough samples to be sure ({first.precision}: it may be above)."
+    assert sentence(judgement) == said
+
+
 def test_a_regression_is_measured_once_more_and_red_if_it_is_seen_again(nights, both):
     nights.night(both())
     judgement = nights.night(both(int8=(11.0, 3.7)), both(int8=(11.1, 3.72)))

@@ -1,0 +1,75 @@
+"""Whether samples are enough to be sure of a threshold, and how many would be."""
+
+import numpy as np
+import pytest
+from support.results import accuracy, agreed
+
+from enginery.accuracy.certainty import MOST_SAMPLES, samples_needed, unsure_thresholds
+from enginery.accuracy.intervals import agreement_at, difference_of_shares, drop_at, share
+from enginery.accuracy.records import Interval
+from enginery.core.params.precisions import Thresholds
+from enginery.tasks.choose import task_of
+
+LIMITS = Thresholds(cosine=0, relative_error=1, agreement=0.995, metric_drop=0.005)
+ACCURACY, RMSE = task_of("classification").metrics[0], task_of("regression").metrics[1]
+
+
+def rights(right, wrong):
+    return np.repeat([1.0, 0.0], [right, wrong])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "got", "limit", "needed"),
+    [
+        (rights(512, 0), rights(512, 0), 0.01, 512),  # surely not above: the interval ends at 0.0074
+        (rights(512, 0), rights(512, 0), 0.005, 765),  # 3.84 / 0.005, less 3.84
+        (rights(512, 0), rights(512, 0), 0.002, 1917),
+        (rights(512, 0), rights(502, 10), 0.005, 512),  # surely above
+        (rights(512, 0), rights(509, 3), 0.005, None),  # 3 of 512 is 0.00586: 23,000 would tell
+        (rights(512, 0), rights(512, 0), 0.0, None),
+    ],
+)
+def test_how_many_samples_would_tell_about_an_accuracy(wanted, got, limit, needed):
+    found = samples_needed(drop_at(ACCURACY, wanted, got), limit, 512)
+    if needed is not None or limit == 0:
+        assert found == needed
+    else:
+        assert 10_000 < found < 40_000
+
+
+def test_the_number_that_is_given_tells_and_one_sample_less_does_not():
+    at = drop_at(ACCURACY, rights(500, 12), rights(499, 13))
+    needed = samples_needed(at, 0.01, 512)
+    assert (at(needed).high <= 0.01, at(needed - 1).high <= 0.01) == (True, False)
+
+
+def test_a_drawn_interval_narrows_with_the_root_of_the_number():
+    rng = np.random.default_rng(1)
+    wanted = rng.gamma(2, 1, 400)
+    at = drop_at(RMSE, wanted, wanted * 1.1)
+    middle = np.sqrt((wanted * 1.1).mean()) - np.sqrt(wanted.mean())
+    assert at(1600).high - middle == pytest.approx((at(400).high - middle) / 2)
+    more = np.tile(wanted, 4)
+    real = drop_at(RMSE, more, more * 1.1)(1600)
+    assert (at(1600).low, at(1600).high) == (pytest.approx(real.low, abs=1e-3), pytest.approx(real.high, abs=1e-3))
+
+
+def test_the_intervals_of_more_samples_are_those_of_these_shares():
+    assert agreement_at(rights(99, 1))(1000) == share(990, 1000)
+    assert drop_at(ACCURACY, rights(100, 0), rights(98, 2))(1000) == difference_of_shares(20, 0, 1000)
+
+
+def test_a_figure_that_is_no_number_is_never_sure():
+    assert samples_needed(lambda total: Interval(low=float("nan"), high=float("nan")), 0.01, MOST_SAMPLES // 2) is None
+
+
+def test_each_threshold_that_is_not_sure_has_a_sentence():
+    (drop,) = accuracy(0.98, 0.98, 0.979)["results"]
+    assert unsure_thresholds(agreed(1.0), drop, LIMITS) == ()
+    few = {"needed": 23_456}
+    assert unsure_thresholds(agreed(1.0).model_copy(update=few), drop.model_copy(update=few), LIMITS) == (
+        "top-1 agreement 100.00% (99.00% to 100.00%) may be below 99.50%: 512 samples cannot tell, about 24,000 would",
+        "accuracy drop 0.10% (-0.90% to 1.10%) may be above 0.50%: 512 samples cannot tell, about 24,000 would",
+    )
+    (sentence,) = unsure_thresholds(agreed(1.0).model_copy(update={"needed": None}), None, LIMITS)
+    assert sentence.endswith("it is so close to the limit that no number of samples would tell, and 512 do not")
