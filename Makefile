@@ -46,7 +46,7 @@ notebook: $(READY)  ## run notebooks/tour.ipynb and keep what it shows
 	python notebooks/run.py
 
 lock: $(READY)  ## resolve pyproject.toml again into requirements.lock
-	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+	uv pip compile pyproject.toml --extra pipeline --extra dev --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-annotate --quiet --output-file requirements.lock
 
 clean:  ## remove the environment, keep results

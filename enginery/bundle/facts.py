@@ -15,8 +15,7 @@ from enginery.engine.folder import REPRODUCE
 from enginery.engine.record import EngineRecord
 from enginery.engine.tools import installed_version
 from enginery.graph.files import data_of
-from enginery.report.tables import RUNS_FOR_P99
-from enginery.speed.records import ENGINE
+from enginery.speed.records import ENGINE, RUNS_FOR_P99
 
 MEASURED_BY = {
     "openvino": "OpenVINO's own tool", "onnxruntime": "a bare loop",

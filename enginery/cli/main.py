@@ -8,7 +8,7 @@ import sys
 from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import Any, NoReturn, Protocol
 
-from enginery.cli.commands import bundle, compare, doctor, infer, inspect, keep
+from enginery.cli.commands import bundle, compare, doctor, infer, inspect, keep, new
 from enginery.cli.completion import FUNCTIONS
 from enginery.cli.terminal import painted
 from enginery.core.errors import EngineryError
@@ -17,6 +17,7 @@ from enginery.core.text import suggestion
 INTERRUPTED = 130
 FIRST_STEPS = """\
 in the usual order:
+  enginery new                                   lay it out in your repository
   enginery doctor                                can this machine run it?
   dvc repro                                      run it
   enginery inspect artifacts/engines/int8        what was built
@@ -32,6 +33,7 @@ exit codes:
   3  compare: a regression
   4  compare: no regression, but something is not comparable
   5  infer: an image could not be read, the others are answered
+  6  compare: too few samples to be sure of a threshold
   130  interrupted, by Ctrl-C
 """
 
@@ -50,6 +52,7 @@ class Command(Protocol):
 
 
 COMMANDS: dict[str, Command] = {
+    "new": new,
     "doctor": doctor,
     "inspect": inspect,
     "infer": infer,
@@ -72,6 +75,10 @@ def main() -> None:
         sys.exit(status)
     except EngineryError as error:
         fail(str(error))
+    except ModuleNotFoundError as error:  # a light installation has what runs engines, and not what makes them
+        if (error.name or "enginery").startswith("enginery"):
+            raise
+        fail(f"{given[0]} needs the package {error.name}: pip install 'enginery[pipeline]'")
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

@@ -22,7 +22,7 @@ Content = MutableMapping[str, Any]
 def apply_recipe(recipe: Path, params_file: Path = PARAMS_FILE) -> None:
     """Change params.yaml, unless the result would not be valid."""
     changes = _read(_yaml(), recipe)
-    edit_params(lambda params: _overlay(params, changes), str(recipe), params_file)
+    edit_params(lambda params: overlay(params, changes), str(recipe), params_file)
 
 
 def edit_params(change: Callable[[Content], None], whose: str, params_file: Path = PARAMS_FILE) -> None:
@@ -62,10 +62,10 @@ def _read(yaml: YAML, path: Path) -> Content:
     return content
 
 
-def _overlay(params: Content, changes: Content) -> None:
+def overlay(params: Content, changes: Content) -> None:
     for key, value in changes.items():
         if isinstance(value, MutableMapping) and isinstance(params.get(key), MutableMapping):
-            _overlay(params[key], value)
+            overlay(params[key], value)
         elif isinstance(value, list) and isinstance(params.get(key), list):
             params[key][:] = value  # in the layout of the list: `dvc exp run -S` leaves a line for each item
         else:

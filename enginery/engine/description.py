@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-import pandas as pd
+from tabulate import tabulate
 
 from enginery.core.text import file_size
 from enginery.engine.folder import read_engine
@@ -35,8 +35,7 @@ def describe_engine(folder: Path) -> str:
     lines = [f"{name:<{width}}  {value}" for name, value in facts.items()]
     if record.layers:  # each under the name of its main node: engine.json names all fused nodes
         rows = [{"precision": one.precision, "layer": short_kind(one), "of": short_name(one)} for one in record.layers]
-        table = pd.DataFrame(rows).to_markdown(index=False, tablefmt="plain", disable_numparse=True)
-        lines += ["", str(table)]
+        lines += ["", tabulate(rows, headers="keys", tablefmt="plain", disable_numparse=True)]
     return "\n".join(lines)
 
 

@@ -22,13 +22,16 @@ LOCKS = (Path("dvc.lock"), Path("machine/dvc.lock"))  # what stages had and made
 
 def mend_after_a_kill(root: Path) -> list[str]:
     """Return what was mended, a sentence each. If another DVC is at work, its files are left alone."""
-    if not (root / TMP).is_dir():
+    # A project may be a folder of a larger repository, whose root has DVC's files.
+    folder = root.resolve()
+    tmp = next((each / TMP for each in (folder, *folder.parents) if (each / TMP).is_dir()), None)
+    if tmp is None:
         return []
     mended: list[str] = []
-    for guard, mend in (("lock", _mend_lock_files), (RWLOCK_LOCK, _mend_locked_paths)):
+    for guard, mend, where in (("lock", _mend_lock_files, root), (RWLOCK_LOCK, _mend_locked_paths, tmp)):
         try:
-            with make_lock(str(root / TMP / guard), tmp_dir=str(root / TMP)):
-                mended += mend(root)
+            with make_lock(str(tmp / guard), tmp_dir=str(tmp)):
+                mended += mend(where)
         except LockError:
             continue
     return mended
@@ -44,19 +47,19 @@ def _mend_lock_files(root: Path) -> list[str]:
     return [f"{path} {what}" for path in broken]
 
 
-def _mend_locked_paths(root: Path) -> list[str]:
+def _mend_locked_paths(tmp: Path) -> list[str]:
     """Remove the list of paths that are in use if it cannot be read, or if one who used them is gone. DVC asks only
     whether there is a process of the same number, which soon is another one, above all in a container."""
-    path = root / TMP / RWLOCK_FILE
+    path = tmp / RWLOCK_FILE
     if not path.exists():
         return []
     if not _is_whole(path, _read_locked_paths):
         path.unlink()
-        return [f"{path.relative_to(root)} was cut off when DVC was killed, and is removed"]
+        return [f"{TMP / RWLOCK_FILE} was cut off when DVC was killed, and is removed"]
     users = _users(_read_locked_paths(path))
     if users and not any(map(_is_running, users)):
         path.unlink()
-        return [f"{path.relative_to(root)} named a DVC that was killed, and is removed"]
+        return [f"{TMP / RWLOCK_FILE} named a DVC that was killed, and is removed"]
     return []
 
 

@@ -12,9 +12,16 @@ from enginery.report.line_fit import fit_line
 from enginery.report.noise import reasons
 from enginery.report.verdict import verdict_on
 from enginery.report.wording import engine_metric
-from enginery.speed.records import ENGINE, LAUNCHED, Latency, PeakMemory, Throughput, baseline_title
+from enginery.speed.records import (
+    ENGINE,
+    LAUNCHED,
+    RUNS_FOR_P99,
+    Latency,
+    PeakMemory,
+    Throughput,
+    baseline_title,
+)
 
-RUNS_FOR_P99 = 100
 OWN_PROCESS = "in a process of its own"
 CONTRADICTION = (
     f"An asterisk: in that pass, one at a time was more than {MOST_DEVIATION - 1:.0%} faster or slower than in the "

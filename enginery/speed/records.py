@@ -8,6 +8,7 @@ from enginery.engine.record import LayerTime
 ENGINE = "engine"  # the contender that all baselines are compared with
 LAUNCHED = "engine_launched"  # the same engine without its CUDA graph: kernels are launched one by one
 WARM_UP_AGREEMENT = 0.05  # two windows of a warm-up agree if they differ by at most this share
+RUNS_FOR_P99 = 100  # fewer calls say nothing about the slowest in a hundred
 SAME_PACE = 1.15  # two readings are the same machine pace if the slower one takes at most this many times as long
 
 

@@ -14,7 +14,7 @@ from support.command import ROOT, enginery, on_a_terminal
 
 from enginery.engine.record import EngineRecord
 
-COMMANDS = ("doctor", "inspect", "infer", "compare", "bundle", "keep")
+COMMANDS = ("new", "doctor", "inspect", "infer", "compare", "bundle", "keep")
 COLOUR = "\033["
 
 
@@ -25,8 +25,8 @@ def test_without_arguments_it_prints_the_help():
     listed = re.findall(r"(?m)^    (\w+) ", done.stdout)
     assert tuple(listed) == COMMANDS, "the usual order"
     shown = re.findall(r"(?m)^  (?:enginery|dvc) (\w+)", done.stdout)
-    assert shown == ["doctor", "repro", "inspect", "infer", "compare", "bundle", "keep"]
-    assert [line.split()[0] for line in done.stdout.split("exit codes:\n")[1].splitlines()] == [*"012345", "130"]
+    assert shown == ["new", "doctor", "repro", "inspect", "infer", "compare", "bundle", "keep"]
+    assert [line.split()[0] for line in done.stdout.split("exit codes:\n")[1].splitlines()] == [*"0123456", "130"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -71,7 +71,7 @@ def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(typed, meant
 
 
 def test_an_unlike_command_is_answered_with_all():
-    assert "known here: doctor, inspect, infer, compare, bundle" in enginery("quux").stderr
+    assert "known here: new, doctor, inspect, infer, compare, bundle" in enginery("quux").stderr
 
 
 def test_a_precision_in_place_of_a_folder_is_answered_with_the_folder(built, tmp_path):

@@ -50,8 +50,8 @@ def check_make(words):
     targets = re.findall(r"(?m)^([a-z-]+):.*##", (ROOT / "Makefile").read_text())
     for word in words:
         name, is_setting, value = word.partition("=")
-        assert name in ({"RECIPE"} if is_setting else set(targets)), word
-        assert not is_setting or is_placeholder(value) or (ROOT / value).exists(), word
+        assert name in ({"RECIPE", "PYTHON"} if is_setting else set(targets)), word
+        assert not is_setting or is_placeholder(value) or name == "PYTHON" or (ROOT / value).exists(), word
 
 
 def check_dvc(words, tmp_path):
@@ -91,7 +91,7 @@ def check_python(words):
 def check_pip(words):
     assert words[0] == "install", words
     wanted = " ".join(words[1:])
-    (extra,) = re.findall(r"-e \.\[([\w-]+)\]", wanted) or [None]
+    (extra,) = re.findall(r"(?:-e \.|^enginery)\[([\w-]+)\]", wanted) or [None]
     assert extra in EXTRAS or wanted in ("onnxruntime-gpu", "pre-commit"), wanted
 
 

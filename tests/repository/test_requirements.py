@@ -10,8 +10,15 @@ from support.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
-INSTALLED = PROJECT["project"]["dependencies"] + EXTRAS["dev"]
-ALL = [*INSTALLED, *(line for extra in EXTRAS.values() for line in extra), *PROJECT["build-system"]["requires"]]
+OF_PIPELINE = ("pipeline", "openvino", "onnxruntime")  # the first contains the others
+INSTALLED = PROJECT["project"]["dependencies"] + [
+    line for extra in (*OF_PIPELINE, "dev") for line in EXTRAS[extra] if not line.startswith("enginery[")
+]
+ALL = [
+    *INSTALLED,
+    *(line for extra in EXTRAS.values() for line in extra if "enginery[" not in line),
+    *PROJECT["build-system"]["requires"],
+]
 LOCK = (ROOT / "requirements.lock").read_text()
 
 
@@ -43,6 +50,10 @@ def test_every_locked_package_has_its_version_and_hashes():
     for entry in entries:
         assert re.match(r"[A-Za-z0-9._-]+(\[[^]]*])?==[^ ]+", entry), entry
         assert "--hash=sha256:" in entry, entry
+
+
+def test_the_pipeline_brings_the_runtimes_that_it_builds_with():
+    assert EXTRAS["pipeline"][0] == f"enginery[{','.join(OF_PIPELINE[1:])}]"
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "requirements.lock"])

@@ -18,10 +18,11 @@ from typing import NamedTuple, TextIO
 from enginery.cli.terminal import painted
 from enginery.core.text import first_few
 
+PIPELINE = "pipeline"  # the extra with all that `dvc repro` needs
 PYTHONS = ((3, 11), (3, 13))  # the first version, and the first that is too new
-ROOT_FILES = ("dvc.yaml", "params.yaml", ".dvc")
+ROOT_FILES = ("dvc.yaml", "params.yaml")
 NEEDED_GB = 2.0  # the default pipeline leaves half as much in artifacts and in DVC's cache
-INSTALL = "make repro, or: pip install --require-hashes -r requirements.lock && pip install --no-deps -e ."
+INSTALL = "make repro in a clone, else: pip install 'enginery[pipeline]'"
 
 
 class State(StrEnum):
@@ -80,7 +81,8 @@ def _against(pinned: Sequence[str]) -> tuple[list[str], list[str], int]:
     from packaging.requirements import Requirement
 
     wanted = [Requirement(line) for line in pinned]
-    wanted = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
+    wanted = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": PIPELINE})]
+    wanted = [one for one in wanted if one.name != "enginery"]  # an extra that contains others
     missing, others = [], []
     for one in wanted:
         try:
@@ -96,7 +98,7 @@ def _against(pinned: Sequence[str]) -> tuple[list[str], list[str], int]:
 def examine_project() -> Check:
     here, absent = Path.cwd(), [name for name in ROOT_FILES if not Path(name).exists()]
     if absent:
-        remedy = "go to the root of the project, a git clone"
+        remedy = "go to a project, or make one here: enginery new"
         return Check("project", State.WRONG, f"{here} has no {', '.join(absent)}", remedy)
     version = importlib.metadata.version("dvc") if find_spec("dvc") else "not installed"
     return Check("project", State.FINE, f"{here}, DVC {version}")

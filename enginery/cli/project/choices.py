@@ -1,0 +1,106 @@
+"""Turn what the user has, such as a network, weights and images, into parameters and into files under data/."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from enginery.core.errors import EngineryError
+from enginery.core.text import suggestion
+from enginery.core.user_files import WEIGHTS_WITHOUT_FILE
+
+IMAGE = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+# What torchvision's networks are trained with.
+IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+
+
+class Choices(NamedTuple):
+    model: str | None = None
+    images: str | None = None
+    weights: str | None = None
+    task: str | None = None
+    size: int | None = None
+
+
+class Taken(NamedTuple):
+    """Parameters that differ from the defaults, and files to copy, by their place in the project."""
+
+    params: dict[str, Any]
+    copies: dict[Path, Path]
+
+
+def take(choices: Choices, folder: Path) -> Taken:
+    """Look at what the user has. Nothing is written, and no code of theirs runs."""
+    taken = Taken({"task": choices.task} if choices.task else {}, {})
+    if choices.model:
+        _take_model(choices.model, folder, taken)
+    if choices.weights:
+        source = choices.weights
+        if source not in WEIGHTS_WITHOUT_FILE:
+            source = _copied(_existing(source, "--weights", ", ".join(WEIGHTS_WITHOUT_FILE)), "weights", taken)
+        taken.params["weights"] = {"source": source}
+    if choices.images:
+        _take_images(choices, taken)
+    return taken
+
+
+def _take_model(model: str, folder: Path, taken: Taken) -> None:
+    if model.endswith(".onnx"):
+        taken.params["model"] = {"source": _copied(_existing(model, "--model", "an ONNX file"), "models", taken)}
+        taken.params["weights"] = {"source": "given"}
+    elif FACTORY.fullmatch(model):
+        module = Path(*model.partition(":")[0].split("."))
+        if not any((folder / path).exists() for path in (module.with_suffix(".py"), module / "__init__.py")):
+            raise EngineryError(f"--model {model}: there is no {module}.py in {folder}, from where the pipeline runs")
+        taken.params["model"] = {"source": model}
+        taken.params["weights"] = {"source": "given"}
+    else:
+        from torchvision.models import list_models
+
+        if model not in (known := list_models()):
+            raise EngineryError(
+                f"--model {model} is no ONNX file, no package.module:factory, and no model of torchvision"
+                f"{suggestion(model, known)}"
+            )
+        taken.params["model"] = {"source": model}
+
+
+def _take_images(choices: Choices, taken: Taken) -> None:
+    path = _existing(choices.images or "", "--images", "a folder of images, a .csv or an .npz")
+    size, trains = choices.size or 224, taken.params.get("weights", {"source": "train"})["source"] == "train"
+    samples: dict[str, Any] = {"source": _copied(path, "images", taken)}
+    samples["preprocessing"] = {"resize": size * 8 // 7, "crop": size, **IMAGENET}
+    if not trains:
+        samples["training"] = 0
+    if path.is_dir():
+        samples |= _split(sum(1 for _ in _images_in(path)), path, trains)
+    taken.params["samples"] = samples
+    if trains:
+        taken.params.setdefault("weights", {"source": "train"})["training"] = {"size": size}
+
+
+def _split(images: int, path: Path, trains: bool) -> dict[str, int]:
+    """Divide a small set: the defaults need about 1,800 images."""
+    if not images:
+        raise EngineryError(f"--images {path} holds no images")
+    validation, calibration = min(512, max(1, images // 3)), min(256, max(1, images // 6))
+    rest = images - validation - calibration
+    return {"validation": validation, "calibration": calibration} | ({"training": min(1000, rest)} if trains else {})
+
+
+def _images_in(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.suffix.lower() in IMAGE)
+
+
+def _existing(path: str, option: str, wanted: str) -> Path:
+    if not Path(path).exists():
+        raise EngineryError(f"{option} {path} does not exist; give {wanted}")
+    return Path(path)
+
+
+def _copied(path: Path, kind: str, taken: Taken) -> str:
+    """Return the path under data/, which DVC watches. What lies elsewhere is copied there: DVC follows no links."""
+    target = Path("data") / kind / path.resolve().name
+    taken.copies[target] = path
+    return target.as_posix()

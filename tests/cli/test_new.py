@@ -1,0 +1,124 @@
+"""`enginery new`: the pipeline in the user's own repository."""
+
+import json
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from PIL import Image
+from ruamel.yaml import YAML
+from support.command import enginery
+from support.paths import ROOT
+
+from enginery.cli.project.choices import Choices, take
+from enginery.cli.project.layout import FILES, version
+from enginery.core.params.all import Params
+
+SAME = {"dvc.yaml": "dvc.yaml", "machine.yaml": "machine/dvc.yaml", "params.yaml": "params.yaml"}
+
+
+@pytest.fixture
+def repository(tmp_path):
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / "nets.py").write_text("def small(): ...\n")
+    for number in range(12):
+        path = tmp_path / "photos" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((4, 4, 3), number, np.uint8)).save(path)
+    return tmp_path
+
+
+def new(repository, *arguments):
+    done = enginery("new", *arguments, cwd=repository)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def plan(*stages):
+    return lambda root: (root / "dvc.yaml").write_text(json.dumps({"stages": {name: {"cmd": "x"} for name in stages}}))
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_there_is_one_pipeline_and_one_text(name):
+    assert (FILES / name).samefile(ROOT / SAME[name])
+
+
+def test_a_project_with_a_network_and_images_of_its_own_is_laid_out(repository):
+    said = new(repository, "--model", "nets:small", "--images", "photos", "--size", "28")
+    assert "made dvc.yaml\n" in said
+    assert said.endswith(f"Next, in {repository}: look at params.yaml, then dvc add data/images/photos; make repro\n")
+    params = Params.read(repository / "params.yaml")
+    assert (params.model.source, params.weights.source) == ("nets:small", "given")
+    assert (params.samples.source, params.samples.preprocessing.crop) == ("data/images/photos", (28, 28))
+    assert (params.samples.validation, params.samples.calibration, params.samples.training) == (4, 2, 0)
+    assert len(list((repository / "data/images/photos").rglob("*.png"))) == 12
+    assert (repository / "dvc.yaml").read_text() == (ROOT / "dvc.yaml").read_text()
+    assert "# how many images engines are judged on" in (repository / "params.yaml").read_text()
+    workflow = YAML(typ="safe").load(repository / ".github/workflows/enginery.yml")
+    assert f"enginery[pipeline]=={version()}" in str(workflow)
+    assert "working-directory': '.'" in str(workflow)
+    again = new(repository, "--model", "nets:small")
+    assert "made" not in again
+    assert "-  source: nets:small      # any torchvision" in again, "the difference is shown, and the file stays"
+    assert Params.read(repository / "params.yaml") == params
+
+
+def test_a_project_may_be_a_folder_of_a_larger_repository(repository):
+    (repository / "dvc.yaml").write_text("stages: {train: {cmd: make model}}\n")
+    (repository / ".gitignore").write_text("*.log")
+    new(repository, "deploy")
+    assert (repository / "deploy/.dvc").is_dir()
+    workflow = (repository / ".github/workflows/enginery-deploy.yml").read_text()
+    assert "working-directory: deploy\n" in workflow
+    assert (repository / ".gitignore").read_text() == "*.log"
+    assert "/artifacts/" in (repository / "deploy/.gitignore").read_text()
+
+
+@pytest.mark.parametrize(
+    ("model", "params", "copies"),
+    [
+        (Choices(), {}, {}),
+        (
+            Choices(model="resnet50", task="classification"),
+            {"task": "classification", "model": {"source": "resnet50"}},
+            {},
+        ),
+        (Choices(weights="best.pt"), {"weights": {"source": "data/weights/best.pt"}}, {"data/weights/best.pt"}),
+        (
+            Choices(model="net.onnx"),
+            {"model": {"source": "data/models/net.onnx"}, "weights": {"source": "given"}},
+            {"data/models/net.onnx"},
+        ),
+    ],
+)
+def test_what_the_user_has_becomes_parameters(repository, monkeypatch, model, params, copies):
+    monkeypatch.chdir(repository)
+    for name in ("best.pt", "net.onnx"):
+        (repository / name).touch()
+    taken = take(model, repository)
+    assert (taken.params, {path.as_posix() for path in taken.copies}) == (params, set(copies))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "arguments", "sentence"),
+    [
+        (lambda root: shutil.rmtree(root / ".git"), (), "is in no git repository"),
+        (plan("train"), (), "dvc.yaml is another pipeline: take a folder of its own, such as `enginery new "),
+        (plan("export", "build"), (), "dvc.yaml is another pipeline, whose stages build, export are called as ours: "),
+        (lambda root: (root / "stages.py").touch(), (), "stages is a package, and the pipeline has one of this name"),
+        (lambda root: None, ("--model", "nets.other:small"), "there is no nets/other.py in"),
+        (lambda root: None, ("--model", "resnet5"), "no model of torchvision; did you mean 'resnet"),
+        (lambda root: None, ("--model", "lost.onnx"), "--model lost.onnx does not exist; give an ONNX file"),
+        (lambda root: None, ("--weights", "lost.pt"), "--weights lost.pt does not exist; give train, pretrained"),
+        (lambda root: (root / "none").mkdir(), ("--images", "none"), "--images none holds no images"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_sentence_and_nothing_is_written(repository, prepare, arguments, sentence):
+    prepare(repository)
+    before = sorted(repository.rglob("*"))
+    done = enginery("new", *arguments, cwd=repository)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert sorted(repository.rglob("*")) == before
