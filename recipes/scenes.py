@@ -1,54 +1,113 @@
-"""Make what the recipe segmenter.yaml needs: scenes of handwritten digits with masks, and a network trained on them.
+"""Make what the recipes segmenter.yaml and detector.yaml need: scenes of handwritten digits, and a network trained on
+others like them.
 
-    python3 recipes/scenes.py          # some minutes on two cores
+    python3 recipes/scenes.py              # with masks; some minutes on two cores
     make repro RECIPE=recipes/segmenter.yaml
+    python3 recipes/scenes.py detector     # with boxes
+    make repro RECIPE=recipes/detector.yaml
 
-Everything follows from a seed. The scenes are new ones for training, and those of data/images/scenes.npz are for the
-pipeline, which draws calibration and validation from them. Digits of the one are not in the other.
+Everything follows from a seed. The scenes that are stored in data/images are for the pipeline, which draws calibration
+and validation from them; the network learns from new ones. Digits of the one are not in the other.
 """
 
 import argparse
+import json
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torchvision
 from numpy.typing import NDArray
+from PIL import Image
 from sklearn.datasets import load_digits
 from torch import nn
+from torchvision.models.detection.image_list import ImageList
+from torchvision.ops import box_iou
 
-SIZE, CLASSES = 64, 11  # pixels; background, and the digits 0 to 9
-MOST = 3  # digits in a scene
+CLASSES = 11  # background, and the digits 0 to 9
+NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 FOR_PIPELINE = 768
-MODEL = "lraspp_mobilenet_v3_large"
-Scenes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+Digits = tuple[NDArray[np.float64], NDArray[np.int64]]  # pictures of 8 by 8, and which digit each is
 
 
-def make_scenes(digits: NDArray[np.float64], numbers: NDArray[np.int64], count: int, seed: int) -> Scenes:
-    """Return scenes of coloured digits on a coloured, noisy ground, and for each pixel its digit plus 1, or 0."""
-    rng = np.random.default_rng(seed)
-    images = np.empty((count, SIZE, SIZE, 3), np.uint8)
-    masks = np.zeros((count, SIZE, SIZE), np.uint8)
+class Kind(NamedTuple):
+    """What is made for a recipe: its network, and scenes of so many pixels with so many digits at most."""
+
+    model: str
+    size: int
+    most: int
+    apart: bool  # whether digits may not cover each other
+    scenes: int  # to learn from
+    epochs: int
+
+
+SEGMENTER = Kind("lraspp_mobilenet_v3_large", size=64, most=3, apart=False, scenes=1600, epochs=12)
+DETECTOR = Kind("ssdlite320_mobilenet_v3_large", size=128, most=4, apart=True, scenes=1600, epochs=12)
+
+
+class Scenes(NamedTuple):
+    """Images; for each pixel its digit plus 1, or 0; and for each image rows of digit, left, top, right, bottom."""
+
+    images: NDArray[np.uint8]
+    masks: NDArray[np.uint8]
+    boxes: list[NDArray[np.int64]]
+
+
+def make_scenes(digits: Digits, count: int, kind: Kind, seed: int) -> Scenes:
+    """Return scenes of coloured digits on a coloured, noisy ground."""
+    rng, size = np.random.default_rng(seed), kind.size
+    images, masks = np.empty((count, size, size, 3), np.uint8), np.zeros((count, size, size), np.uint8)
+    boxes = []
     for image, mask in zip(images, masks, strict=True):
-        picture = rng.uniform(0, 120, 3) + rng.normal(0, 12, (SIZE, SIZE, 1)) + np.zeros((SIZE, SIZE, 3))
-        for _ in range(rng.integers(1, MOST + 1)):
-            which, factor = rng.integers(len(digits)), rng.integers(3, 6)
-            shape = np.kron(digits[which] / 16, np.ones((factor, factor)))
-            top, left = rng.integers(0, SIZE - len(shape) + 1, 2)
+        picture = rng.uniform(0, 120, 3) + rng.normal(0, 12, (size, size, 1)) + np.zeros((size, size, 3))
+        found = []
+        for _ in range(rng.integers(1, kind.most + 1)):
+            which, factor = rng.integers(len(digits[0])), rng.integers(3, 6)
+            shape = np.kron(digits[0][which] / 16, np.ones((factor, factor)))
+            top, left = rng.integers(0, size - len(shape) + 1, 2)
             place = np.s_[top : top + len(shape), left : left + len(shape)]
+            ink = shape > 0.4
+            if kind.apart and mask[place].any():
+                continue
             inside = shape[..., np.newaxis]
             picture[place] = (1 - inside) * picture[place] + inside * rng.uniform(135, 255, 3)
-            mask[place] = np.where(shape > 0.4, numbers[which] + 1, mask[place])
+            mask[place] = np.where(ink, digits[1][which] + 1, mask[place])
+            rows, columns = (np.flatnonzero(ink.any(axis=axis)) for axis in (1, 0))
+            found.append(
+                [digits[1][which], left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1]
+            )
         image[:] = picture.clip(0, 255).round()
-    return images, masks
+        boxes.append(np.array(found, np.int64))
+    return Scenes(images, masks, boxes)
 
 
-def train(scenes: Scenes, epochs: int, batch: int = 16) -> nn.Module:
+def loss_of_masks(model: nn.Module, pixels: torch.Tensor, scenes: Scenes, few: list[int]) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(pixels)["out"], torch.from_numpy(scenes.masks[few]).long())
+
+
+def loss_of_boxes(model: nn.Module, pixels: torch.Tensor, scenes: Scenes, few: list[int]) -> torch.Tensor:
+    """Return what SSD's forward returns while it trains, at the scenes' size and not at 320 pixels."""
+    targets = []
+    for index in few:
+        rows = torch.from_numpy(scenes.boxes[index])
+        targets.append({"boxes": rows[:, 1:].float(), "labels": rows[:, 0] + 1})  # 0 is the background
+    features = list(model.backbone(pixels).values())
+    anchors = model.anchor_generator(ImageList(pixels, [pixels.shape[-2:]] * len(few)), features)
+    matched = [
+        model.proposal_matcher(box_iou(target["boxes"], each)) for target, each in zip(targets, anchors, strict=True)
+    ]
+    losses: torch.Tensor = sum(model.compute_loss(targets, model.head(features), anchors, matched).values())
+    return losses
+
+
+def train(scenes: Scenes, kind: Kind, epochs: int, batch: int = 16) -> nn.Module:
     torch.manual_seed(0)
     model: nn.Module = torchvision.models.get_model(
-        MODEL, weights=None, weights_backbone=None, num_classes=CLASSES
+        kind.model, weights=None, weights_backbone=None, num_classes=CLASSES
     ).train()
-    images, masks = (torch.from_numpy(array) for array in scenes)
+    loss_of = loss_of_masks if kind is SEGMENTER else loss_of_boxes
+    images = torch.from_numpy(scenes.images)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003, weight_decay=1e-4)
     steps = epochs * (len(images) // batch)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.003, total_steps=steps)
@@ -56,7 +115,7 @@ def train(scenes: Scenes, epochs: int, batch: int = 16) -> nn.Module:
         losses = []
         for few in torch.randperm(len(images)).split(batch)[: len(images) // batch]:
             pixels = images[few].permute(0, 3, 1, 2).float() / 127.5 - 1  # as the recipe's preprocessing has it
-            loss = nn.functional.cross_entropy(model(pixels)["out"], masks[few].long())
+            loss = loss_of(model, pixels, scenes, few.tolist())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -66,19 +125,43 @@ def train(scenes: Scenes, epochs: int, batch: int = 16) -> nn.Module:
     return model.eval()
 
 
+def write_boxes(scenes: Scenes, folder: Path) -> None:
+    """Write the images, and annotations as COCO has them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    images, annotations = [], []
+    for number, (pixels, rows) in enumerate(zip(scenes.images, scenes.boxes, strict=True)):
+        name = f"{number:04d}.jpg"
+        Image.fromarray(pixels).save(folder / name, quality=95)
+        images.append({"id": number, "file_name": name, "width": pixels.shape[1], "height": pixels.shape[0]})
+        for digit, left, top, right, bottom in rows.tolist():
+            box = [left, top, right - left, bottom - top]
+            identity = len(annotations) + 1
+            annotations.append({"id": identity, "image_id": number, "category_id": digit, "bbox": box, "iscrowd": 0})
+    categories = [{"id": digit, "name": name} for digit, name in enumerate(NAMES)]
+    document = {"images": images, "annotations": annotations, "categories": categories}
+    (folder / "annotations.json").write_text(json.dumps(document, indent=0) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scenes", type=int, default=1600, help="scenes to train on")
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("recipe", nargs="?", choices=("segmenter", "detector"), default="segmenter")
+    parser.add_argument("--scenes", type=int, help="scenes to train on")
+    parser.add_argument("--epochs", type=int)
     options = parser.parse_args()
+    kind = SEGMENTER if options.recipe == "segmenter" else DETECTOR
     known = load_digits()
     seen = np.arange(len(known.images)) % 4 > 0
-    made = make_scenes(known.images[~seen], known.target[~seen], FOR_PIPELINE, seed=0)
-    trained = train(make_scenes(known.images[seen], known.target[seen], options.scenes, seed=1), options.epochs)
-    for folder in ("data/images", "data/weights"):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    np.savez_compressed("data/images/scenes.npz", images=made[0], masks=made[1])
-    torch.save(trained.state_dict(), "data/weights/scenes.pt")
+    made = make_scenes((known.images[~seen], known.target[~seen]), FOR_PIPELINE, kind, seed=0)
+    lessons = make_scenes((known.images[seen], known.target[seen]), options.scenes or kind.scenes, kind, seed=1)
+    trained = train(lessons, kind, options.epochs or kind.epochs)
+    images, weights = Path("data/images"), Path("data/weights")
+    weights.mkdir(parents=True, exist_ok=True)
+    images.mkdir(parents=True, exist_ok=True)
+    if kind is SEGMENTER:
+        np.savez_compressed(images / "scenes.npz", images=made.images, masks=made.masks)
+    else:
+        write_boxes(made, images / "digit-boxes")
+    torch.save(trained.state_dict(), weights / ("scenes.pt" if kind is SEGMENTER else "digit-boxes.pt"))
 
 
 if __name__ == "__main__":

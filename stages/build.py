@@ -4,6 +4,7 @@ from pathlib import Path
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_folder
+from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.build import BuildParams
 from enginery.core.params.model import ModelParams
 from enginery.core.text import file_size
@@ -31,6 +32,7 @@ def build(precision: str, converted: Path, target: Path, validation: Path, plugi
             samples.manifest,
             engine,
             ModelParams.read().scores,
+            BoxesParams.read(),
         )
         write_comparison(record, converted / "model.onnx", checked_feeds(samples, params.profile), engine)
     except EngineryError as error:

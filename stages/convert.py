@@ -6,6 +6,7 @@ from pathlib import Path
 from enginery.core.files import new_folder
 from enginery.core.params.precisions import PrecisionParams
 from enginery.core.precisions import PRECISIONS
+from enginery.core.text import first_few
 from enginery.data.sample_set import SampleSet
 from enginery.graph.files import copy_graph
 from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
@@ -49,8 +50,10 @@ def convert(
                 spared = spared_layers(found, ranges)
                 shutil.copyfile(found, unfinished / SEARCH)  # for the report
             graph, high = quantize_in_dialect(precision, target, ranges, sizes, wanted, keep, spared)
-            for name, why in high.items():
-                print(f"{precision}: {name} stays in {rest_of(keep, wanted)}: {why}")
+            for why in dict.fromkeys(high.values()):
+                names = [name for name, reason in high.items() if reason == why]
+                stay = "stays" if len(names) == 1 else "stay"
+                print(f"{precision}: {first_few(names)} {stay} in {rest_of(keep, wanted)}: {why}")
             save_graph(graph, target)
         elif precision != "fp32":
             graph = cast(target, precision, keep, sizes)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from enginery.core.files import new_folder
+from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.build import Profile
 from enginery.core.params.export import ExportParams
 from enginery.core.params.model import ModelParams
@@ -20,7 +21,7 @@ from enginery.model.source_model import GIVEN_GRAPH, open_source_model, require_
 
 def export(weights: Path, validation: Path, exported: Path) -> None:
     """Write model.onnx and export.json."""
-    profile, scores = Profile.read(), ModelParams.read().scores
+    profile, scores, boxes = Profile.read(), ModelParams.read().scores, BoxesParams.read()
     samples, source_model = SampleSet.open(validation), open_source_model(weights)
     name = Weights.read(weights / WEIGHTS_RECORD).model
     checked = checked_feeds(samples, profile)
@@ -32,10 +33,10 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
         interface_of(adopted, profile, name)
     else:
         require_names(example)
-    wanted = [require_runs(source_model, feeds, samples, scores) for feeds in checked]
+    wanted = [require_runs(source_model, feeds, samples, scores, boxes) for feeds in checked]
     # Engines would fail at these sizes too, but after hours and with errors of their own.
     for size in sorted({profile.batch.min, profile.batch.max}):
-        require_runs(source_model, samples.cycled(size), samples, scores)
+        require_runs(source_model, samples.cycled(size), samples, scores, boxes)
     require_steady(source_model, checked, wanted)
     graph = adopted or export_model(load_model(weights), example, varying, profile, ExportParams.read().opset)
     with new_folder(exported) as unfinished:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from enginery.core.files import new_folder
+from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.build import Profile
 from enginery.core.params.model import ModelParams
 from enginery.data.sample_set import SampleSet, output_file, run_all
@@ -20,7 +21,8 @@ def reference(weights: Path, validation: Path, reference: Path) -> None:
     samples, sizes = SampleSet.open(validation), Profile.read().batch
     whole = sizes.min > 1  # at a minimum of 1, the last batch may be smaller
     outputs = run_all(open_source_model(weights), samples, sizes.nearest(BATCH), whole, "reference")
-    task = task_of(samples.manifest.task, ModelParams.read().scores, samples.manifest.class_names)
+    known, scores = samples.manifest, ModelParams.read().scores
+    task = task_of(known.task, scores, known.class_names, BoxesParams.read(), known.preprocessing)
     truth, everything = samples.truth, np.arange(len(samples))
     measured = [] if truth is None else zip(task.metrics, task.measure(outputs, truth, everything), strict=False)
     metrics = {metric.name: (metric, metric.over(statistics)) for metric, statistics in measured}

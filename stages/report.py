@@ -12,6 +12,7 @@ from enginery.report.background import gather_background
 from enginery.report.evidence import gather_findings
 from enginery.report.figures import draw_figures
 from enginery.report.metrics import metrics
+from enginery.report.page.examples import gather_examples
 from enginery.report.page.render import render_page
 from enginery.report.summary import write_summary
 from enginery.report.tables import latency_rows, tradeoff_rows
@@ -24,6 +25,7 @@ def report(
     validation: Path,
     benchmark: Path,
     trace: Path,
+    examples: Path,
     machine: Path,
     simplified: Path,
     calibrated: Path,
@@ -45,7 +47,7 @@ def report(
     findings = gather_findings(tuple(precisions), engines, validation, benchmark, trace, machine)
     background = gather_background(params, simplified, calibrated, converted, tools, samples)
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
-    nights = read_history(history)
+    nights, shown = read_history(history), gather_examples(findings, examples)
     with new_folder(figures) as unfinished:
         draw_figures(findings, failures, unfinished)
         if nights:
@@ -56,7 +58,7 @@ def report(
     with new_file(metrics_file) as temporary:
         temporary.write_text(json.dumps(metrics(findings), indent=2) + "\n")
     with new_file(page) as temporary:
-        temporary.write_text(render_page(findings, background, failures, trend_rows(nights)), encoding="utf-8")
+        temporary.write_text(render_page(findings, background, failures, trend_rows(nights), shown), encoding="utf-8")
     with new_file(summary) as temporary:
         temporary.write_text(write_summary(findings, failures) + trend_section(nights))
     measured = tuple(entry.measured for entry in findings.precisions)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
+from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.model import ModelParams
 from enginery.core.params.precisions import PrecisionParams
 from enginery.core.params.search import SearchParams
@@ -55,11 +56,11 @@ def search(
         return partial(run_graph, open_as_written(made))
 
     run = switched.run_with if is_written_here(precision, keep, wanted) else as_converted
-    scores, known = ModelParams.read().scores, samples.manifest
-    task = task_of(known.task, scores, known.class_names)
+    scores, boxes, known = ModelParams.read().scores, BoxesParams.read(), samples.manifest
+    task = task_of(known.task, scores, known.class_names, boxes, known.preprocessing)
     trial = Trial(graph, switched, run, samples, task, limits)
     files = graph_sha256(source), ranges.cache_sha256, sha256(calibration / MANIFEST), sha256(code)
-    journal = Journal.about(*files, wanted.model_dump(), keep.model_dump(), scores, known.task)
+    journal = Journal.about(*files, wanted.model_dump(), keep.model_dump(), scores, known.task, boxes.model_dump())
     work = shares_of_work(graph, switched.layers, sizes)
     answer = find_spared(trial, work, journal, seconds)
     operators = {node.name: node.op_type for node in graph.graph.node}

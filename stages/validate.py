@@ -4,8 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
+from enginery.accuracy.examples import EXAMPLES, Examples
 from enginery.accuracy.records import Validation
 from enginery.accuracy.validate import validate_engine
+from enginery.core.files import new_folder
 from enginery.core.params.inference import InferenceParams
 from enginery.core.params.precisions import PrecisionParams
 from enginery.core.params.validation import ValidationParams
@@ -17,14 +19,23 @@ from enginery.model.records import Reference
 
 
 def validate(
-    precision: str, engine: Path, converted: Path, validation: Path, reference: Path, machine: Path, report: Path
+    precision: str,
+    engine: Path,
+    converted: Path,
+    validation: Path,
+    reference: Path,
+    machine: Path,
+    report: Path,
+    examples: Path,
 ) -> None:
-    """Write the validation record of one precision."""
+    """Write the validation record of one precision, and draw the samples on which it differs most."""
     if pass_on_refusal(engine, report):
+        with new_folder(examples) as unfinished:
+            Examples(examples=()).write(unfinished / EXAMPLES)
         return
     here = Machine.read(machine)
     wanted = Reference.read(reference / "reference.json")
-    with open_engine(engine, here, InferenceParams.read()) as loaded:
+    with open_engine(engine, here, InferenceParams.read()) as loaded, new_folder(examples) as unfinished:
         require_made_of(loaded.record, precision, converted / "model.onnx")
         record = validate_engine(
             loaded,
@@ -34,6 +45,7 @@ def validate(
             PrecisionParams.read_for(precision).thresholds,
             ValidationParams.read(),
             wanted.made_by,
+            unfinished,
         )
     record.write(report)
     errors = record.engine_against_pytorch

@@ -54,12 +54,17 @@ def _errors_of_block(wanted: Values, got: Values) -> tuple[float, float, float, 
 
 
 def spread(wanted: Outputs, got: Outputs, leads_kept: NDArray[np.float64] = NONE) -> Spread:
-    """Return how much single samples differ over all outputs together. NaN and infinity are taken as zero."""
+    """Return how much single samples differ."""
+    errors = _quantiles(errors_of_samples(wanted, got))
+    return Spread(shares=SHARES, relative_error=errors, margin_kept=_quantiles(leads_kept))
+
+
+def errors_of_samples(wanted: Outputs, got: Outputs) -> NDArray[np.float64]:
+    """Return the relative error of each sample over all outputs together. NaN and infinity are taken as zero."""
     pairs = [(values, got[name]) for name, values in wanted.items()]
     differences = np.linalg.norm([_norms(exact, found) for exact, found in pairs], axis=0)
     sizes = np.linalg.norm([_norms(exact) for exact, _ in pairs], axis=0)
-    errors = _quantiles(differences / np.maximum(sizes, TINY))
-    return Spread(shares=SHARES, relative_error=errors, margin_kept=_quantiles(leads_kept))
+    return np.asarray(differences / np.maximum(sizes, TINY))
 
 
 def _norms(values: Values, minus: Values | None = None) -> NDArray[np.float64]:

@@ -2,7 +2,7 @@
 samples with both results: then a drop has a far narrower interval than two metrics that are compared as strangers."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from statistics import NormalDist
 
 import numpy as np
@@ -23,13 +23,13 @@ GROUPS = 100  # of samples, left out in turn
 At = Callable[[int], Interval]  # the interval, had so many samples answered as those did that were seen
 
 
-def interval_of_drop(metric: Metric, wanted: Statistics, got: Statistics) -> Interval:
+def interval_of_drop(metric: Metric, wanted: Sized, got: Sized) -> Interval:
     """Return the interval around how much worse `got` is than `wanted`."""
     return drop_at(metric, wanted, got)(len(wanted))
 
 
-def drop_at(metric: Metric, wanted: Statistics, got: Statistics) -> At:
-    if metric.is_share:
+def drop_at(metric: Metric, wanted: Sized, got: Sized) -> At:
+    if metric.is_share and isinstance(wanted, np.ndarray) and isinstance(got, np.ndarray):
         lost, gained = (np.count_nonzero(one > other) / len(wanted) for one, other in ((wanted, got), (got, wanted)))
         return lambda total: difference_of_shares(lost * total, gained * total, total)
     sign = 1 if metric.higher_is_better else -1

@@ -10,6 +10,7 @@ import numpy as np
 
 from enginery.accuracy.agreement import broken_thresholds, compare, origin_of_loss, spread
 from enginery.accuracy.certainty import unsure_thresholds
+from enginery.accuracy.examples import write_examples
 from enginery.accuracy.records import Resized, Spot, Validation
 from enginery.accuracy.results import agreement_of, measure, metric_of
 from enginery.core.params.build import ENDS, Range
@@ -35,10 +36,13 @@ def validate_engine(
     limits: Thresholds,
     params: ValidationParams,
     made_by: str = PYTORCH,
+    examples: Path | None = None,
 ) -> Validation:
-    """Validate an engine against `reference`, the outputs that `made_by` returned for the same samples."""
+    """Validate an engine against `reference`, the outputs that `made_by` returned for the same samples. Draw samples on
+    which they differ into the folder `examples`."""
     precision, sizes = engine.record.precision, engine.record.profile.batch
-    task = task_of(samples.manifest.task, engine.record.scores, samples.manifest.class_names)
+    known = samples.manifest
+    task = task_of(known.task, engine.record.scores, known.class_names, engine.record.boxes, known.preprocessing)
     model, whole = load_graph(onnx), sizes.min > 1
     as_written = partial(run_graph, open_as_written(float32_twin(model) if uses_bf16(model) else onnx))
     graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph")
@@ -50,6 +54,8 @@ def validate_engine(
     batches = spot_batches(sizes)
     spots = tuple(check_spot(engine, samples, reference, compiled, size, params.spot_samples, task) for size in batches)
     other_sizes = check_sizes(engine, as_written, samples)
+    if examples is not None:
+        write_examples(task, samples, reference, compiled, examples)
     doubt = task.doubt({name: values.shape for name, values in reference.items()})
     judged = results[0] if results else None
     broken = broken_thresholds(engine_errors, agreement, judged, limits, doubt)

@@ -8,7 +8,7 @@ from enginery.bundle.triton import BACKENDS
 from enginery.core.params.all import Params
 from enginery.core.params.model import NO_SCORES
 from enginery.core.runtimes import RUNTIMES
-from enginery.core.tasks import CLASSIFICATION
+from enginery.core.tasks import CLASSIFICATION, DETECTION
 from enginery.data.feeds import BATCH
 from enginery.engine.description import where
 from enginery.engine.folder import REPRODUCE
@@ -16,6 +16,9 @@ from enginery.engine.record import EngineRecord
 from enginery.engine.tools import installed_version
 from enginery.graph.files import data_of
 from enginery.speed.records import ENGINE, RUNS_FOR_P99
+from enginery.tasks.boxes import DISTINCT, PAIRS
+from enginery.tasks.choose import task_of
+from enginery.tasks.detection import Detection
 
 MEASURED_BY = {
     "openvino": "OpenVINO's own tool", "onnxruntime": "a bare loop",
@@ -42,7 +45,7 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         "latencies": [latency for latency in benchmark.latencies if latency.contender == ENGINE],
         "measured_on": f"{passed.machine.device_name}, {benchmark.threads} threads on {passed.machine.cores} cores",
         "example": has_example(record),
-        "cpp": has_example(record) and RUNTIMES[target.runtime].is_tensorrt,
+        "cpp": has_cpp_example(record),
         "replays": benchmark.cuda_graph,
         "plugins": record.build.tensorrt.plugin_names if RUNTIMES[target.runtime].is_tensorrt else [],
         "rtx": target.runtime == "tensorrt_rtx",
@@ -57,6 +60,7 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         "weights": data_of(passed.onnx).name if data_of(passed.onnx).exists() else None,
         "requirements": requirements(record),
         **(example_facts(record) if has_example(record) else {}),
+        "boxes": boxes_of(record),
         "about_model": about_model(params),
         "about_weights": terms_of(params.weights.source, WEIGHTS),
         "about_data": terms_of(params.samples.source, DATA),
@@ -67,18 +71,44 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
 
 
 def has_example(record: EngineRecord) -> bool:
-    """Tell whether there is an example for this engine: only classifiers have one, with an image in and scores out."""
+    """Tell whether there is an example for this engine: classifiers have one, with an image in and scores out, and
+    detectors."""
     inputs, outputs = record.interface.inputs, record.interface.outputs
-    if record.preprocessing is None or record.scores == NO_SCORES or not len(inputs) == len(outputs) == 1:
+    if record.preprocessing is None or record.scores == NO_SCORES or len(inputs) != 1:
         return False
-    shape = outputs[0].shape
-    return record.task == CLASSIFICATION and len(shape) == 2 and isinstance(shape[1], int)
+    if not all(isinstance(size, int) for spec in outputs for size in spec.shape[1:]):
+        return False
+    return boxes_of(record) is not None or (
+        record.task == CLASSIFICATION and len(outputs) == 1 and len(outputs[0].shape) == 2
+    )
+
+
+def has_cpp_example(record: EngineRecord) -> bool:
+    return has_example(record) and RUNTIMES[record.target.runtime].is_tensorrt
+
+
+def boxes_of(record: EngineRecord) -> dict[str, object] | None:
+    """Return how a detector's outputs become boxes, and the places of these outputs, for the code in a bundle."""
+    task = task_of(record.task, record.scores, record.class_names, record.boxes, record.preprocessing)
+    shapes = {spec.name: spec.shape for spec in record.interface.outputs}
+    if not isinstance(task, Detection) or (layout := task.layout(shapes)) is None:
+        return None
+    return task.settings(layout.form).model_dump() | {"outputs": [list(shapes).index(each) for each in layout.outputs]}
 
 
 def example_facts(record: EngineRecord) -> dict[str, object]:
-    (source,), (target,), how = record.interface.inputs, record.interface.outputs, record.preprocessing
+    (source,), targets, how = record.interface.inputs, record.interface.outputs, record.preprocessing
     assert how is not None, "has_example looked"
-    return {"input": source.name, "output": target.name, "image": how.shape, "classes": target.shape[1]}
+    return {
+        "input": source.name,
+        "outputs": [spec.name for spec in targets],
+        "output_sizes": [list(spec.shape[1:]) for spec in targets],
+        "image": how.shape,
+        "image_size": how.crop,
+        "program": "detect" if record.task == DETECTION else "classify",
+        "pairs": PAIRS,
+        "distinct": DISTINCT,
+    }
 
 
 def _shapes(record: EngineRecord, sizes: Mapping[str, object]) -> str:

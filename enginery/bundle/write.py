@@ -1,11 +1,13 @@
 """Write a bundle: the folder to deploy, with an engine and all that is needed to use, serve and trace it."""
 
+import inspect
+import json
 import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from enginery.bundle.facts import facts_of, has_example
+from enginery.bundle.facts import boxes_of, facts_of, has_cpp_example, has_example
 from enginery.bundle.gate import Passed, require_passed
 from enginery.bundle.licences import licence_text
 from enginery.bundle.pages import preprocessing_for_bundle, render, standalone_preprocessing
@@ -19,6 +21,7 @@ from enginery.engine.folder import BUNDLED, RECORD, REPRODUCE
 from enginery.engine.record import EngineRecord
 from enginery.engine.trtexec import reproduce_script
 from enginery.graph.files import copy_graph
+from enginery.tasks import boxes
 
 MANIFEST, BUNDLES = "bundle.json", Path("bundles")
 PAGES = ("README.md", "NOTICE", "requirements.txt")
@@ -77,10 +80,13 @@ def write_example(record: EngineRecord, facts: Mapping[str, object], folder: Pat
     (folder / "preprocessing.json").write_text(preprocessing_for_bundle(how))
     (folder / "preprocessing.py").write_text(standalone_preprocessing())
     (folder / "infer.py").write_text(render("infer.py.j2", facts))
+    if settings := boxes_of(record):
+        (folder / "boxes.json").write_text(json.dumps(settings, indent=2) + "\n")
+        (folder / "boxes.py").write_text(inspect.getsource(boxes))
     (folder / "runtime.py").write_text(render(f"runtime/{runtime.removesuffix('_rtx')}.py.j2", facts))
-    if RUNTIMES[runtime].is_tensorrt:
+    if has_cpp_example(record):
         (folder / "cpp").mkdir()
-        for name in ("main.cpp", "CMakeLists.txt"):
+        for name in ("main.cpp", "CMakeLists.txt", *(["boxes.hpp"] if boxes_of(record) else [])):
             (folder / "cpp" / name).write_text(render(f"{name}.j2", facts))
 
 

@@ -1,4 +1,4 @@
-"""Answer for images with an engine, as its task answers: classes and their probabilities, areas, numbers."""
+"""Answer for images with an engine, as its task answers: classes and their probabilities, boxes, areas, numbers."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from enginery import open_engine
 from enginery.core.cores import in_parallel
@@ -16,7 +17,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.progress import progress
 from enginery.data.feeds import Outputs
-from enginery.data.preprocessing import prepare
+from enginery.data.preprocessing import decode, normalize, pixels_of
 from enginery.data.sources.files import IMAGE_SUFFIXES
 from enginery.engine.engine import Engine
 from enginery.engine.folder import require_engine
@@ -25,6 +26,8 @@ from enginery.tasks.choose import task_of
 from enginery.tasks.task import Shown, Task
 
 Tensor = NDArray[np.float32]
+PICTURES = {".jpg", ".jpeg", ".png"}  # what is written; images of other types become .png
+QUALITY = 92  # of JPEG
 
 
 class Answer(NamedTuple):
@@ -33,21 +36,41 @@ class Answer(NamedTuple):
     image: Path
     shown: Shown | None
     error: str | None
+    picture: Image.Image | None = None  # with the answer drawn onto it
 
 
-def infer(folder: Path, places: Sequence[Path], top: int, batch: int | None, threads: int, as_lines: bool) -> int:
-    """Print the answer for each image, and return how many images could not be read."""
+class Read(NamedTuple):
+    """An image as the model takes it, and as it is."""
+
+    tensor: Tensor
+    image: Image.Image
+
+
+def infer(
+    folder: Path,
+    places: Sequence[Path],
+    top: int,
+    batch: int | None,
+    threads: int,
+    as_lines: bool,
+    pictures: Path | None = None,
+) -> int:
+    """Print the answer for each image, and return how many images could not be read. Draw each answer onto a copy of
+    its image in the folder `pictures`."""
     require_engine(folder)  # before the images: if the two are swapped, the message should be about the engine
     images = find_images(places)
+    drawn = picture_files(images, pictures) if pictures else {}
     width = max(len(str(image)) for image in images)
     unread = 0
     with open_engine(folder, threads) as engine:
         reader = Reader(engine, folder)
         size = batch_size(engine.record, batch)
         batches = [images[start : start + size] for start in range(0, len(images), size)]
-        for answer in (answer for few in _with_bar(batches) for answer in reader.answer(few, top)):
+        for answer in (answer for few in _with_bar(batches) for answer in reader.answer(few, top, bool(drawn))):
             unread += answer.error is not None
             print_answer(answer, width, as_lines)
+            if answer.picture:
+                save_picture(answer.picture, drawn[answer.image])
     if unread:
         print(f"could not be read: {unread} of {len(images)} images", file=sys.stderr)
     return unread
@@ -67,22 +90,27 @@ class Reader:
         self.how = required_preprocessing(engine.record, folder)
         self._task = require_readable(engine.record, folder)
 
-    def answer(self, images: Sequence[Path], top: int) -> Iterator[Answer]:
+    def answer(self, images: Sequence[Path], top: int, draws: bool = False) -> Iterator[Answer]:
         """Answer for one batch, in the order given. An image that cannot be read is left out of the batch."""
         read = list(in_parallel(self._read, images))
-        readable = [tensor for tensor in read if not isinstance(tensor, str)]
+        readable = [one.tensor for one in read if not isinstance(one, str)]
         shown = self._task.show(self._outputs(np.stack(readable)), top) if readable else iter(())
-        for image, tensor in zip(images, read, strict=True):
-            if isinstance(tensor, str):
-                yield Answer(image, None, tensor)
-            else:
-                yield Answer(image, next(shown), None)
+        for path, one in zip(images, read, strict=True):
+            if isinstance(one, str):
+                yield Answer(path, None, one)
+                continue
+            answer = self._task.in_image(next(shown), self.how, one.image.size)
+            yield Answer(path, answer, None, self._task.draw(one.image, answer) if draws else None)
 
-    def _read(self, image: Path) -> Tensor | str:
+    def _read(self, path: Path) -> Read | str:
         try:
-            return prepare(image, self.how)
+            image = decode(path)
         except EngineryError as error:
             return str(error)
+        try:
+            return Read(normalize(pixels_of(image, self.how), self.how), image)
+        except EngineryError as error:
+            return f"{path}: {error}"
 
     def _outputs(self, images: Tensor) -> Outputs:
         """Return the outputs. Too few images for the engine are filled up with copies, whose outputs are dropped."""
@@ -103,7 +131,7 @@ def required_preprocessing(record: EngineRecord, folder: Path) -> Preprocessing:
 def require_readable(record: EngineRecord, folder: Path) -> Task:
     """Return the task of the engine, if it can read one of its outputs."""
     inputs, outputs = record.interface.inputs, record.interface.outputs
-    task = task_of(record.task, record.scores, record.class_names)
+    task = task_of(record.task, record.scores, record.class_names, record.boxes, record.preprocessing)
     if len(inputs) != 1 or task.reads({spec.name: spec.shape for spec in outputs}) is None:
         tensors = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in (*inputs, *outputs))
         raise EngineryError(
@@ -148,6 +176,24 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
     for root, _, names in os.walk(folder, onerror=refuse):
         yield from (Path(root) / name for name in names)
+
+
+def picture_files(images: Sequence[Path], folder: Path) -> dict[Path, Path]:
+    """Return where each image with its answer goes: to its name, below the folders in which the images differ."""
+    absolute = [Path(os.path.abspath(image)) for image in images]
+    common = Path(os.path.commonpath([path.parent for path in absolute]))
+    found = {}
+    for image, path in zip(images, absolute, strict=True):
+        name = path.relative_to(common)
+        found[image] = folder / (name if name.suffix.lower() in PICTURES else name.with_name(f"{name.name}.png"))
+        if found[image].resolve() == path.resolve():
+            raise EngineryError(f"--pictures {folder} holds the images themselves: give another folder")
+    return found
+
+
+def save_picture(picture: Image.Image, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    picture.save(file, quality=QUALITY)
 
 
 def print_answer(answer: Answer, width: int, as_line: bool) -> None:

@@ -5,7 +5,8 @@ import re
 from enginery.core.record import Record
 
 CLASSIFICATION = "classification"
-TASKS = (CLASSIFICATION, "segmentation", "embedding", "regression")
+DETECTION = "detection"
+TASKS = (CLASSIFICATION, DETECTION, "segmentation", "embedding", "regression")
 OWN_TASK = re.compile(r"\w+(\.\w+)*:\w+")
 
 

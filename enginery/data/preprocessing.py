@@ -55,11 +55,20 @@ def pixels_of(image: Image.Image, how: Preprocessing) -> Pixels:
     """Scale and crop an image exactly as torchvision does. The bytes have the shape `how.shape`."""
     scaled = _scaled(image.convert("L" if how.color == "grey" else "RGB"), how)
     height, width = how.crop
-    left, top = round((scaled.width - width) / 2), round((scaled.height - height) / 2)
+    left, top = _cropped_away(scaled.size, how)
     pixels = np.asarray(scaled.crop((left, top, left + width, top + height))).reshape(height, width, how.channels)
     if how.color == "bgr":
         pixels = pixels[..., ::-1]
     return np.ascontiguousarray(pixels if how.layout == "nhwc" else pixels.transpose(2, 0, 1))
+
+
+def place(size: tuple[int, int], how: Preprocessing) -> tuple[tuple[float, float], tuple[int, int]]:
+    """Return how an image of this width and height is scaled, and then moved, both to the right and down: where a box
+    in it lies in what the model takes."""
+    inner, whole = _inner_size(size, how), _whole_size(size, how)
+    left, top = _cropped_away(whole, how)
+    moved = (whole[0] - inner[0]) // 2 - left, (whole[1] - inner[1]) // 2 - top
+    return (inner[0] / size[0], inner[1] / size[1]), moved
 
 
 def normalize(pixels: Pixels, how: Preprocessing) -> NDArray[np.float32]:
@@ -102,21 +111,38 @@ def _in_rgb(image: Image.Image) -> Image.Image:
 
 
 def _scaled(image: Image.Image, how: Preprocessing) -> Image.Image:
-    height, width = how.resize
-    filtering = Image.Resampling[how.interpolation.upper()]
-    if how.resize_mode == "stretch":
-        return image.resize((width, height), filtering)
-    if how.resize_mode == "pad":
-        share = min(width / image.width, height / image.height)
-        inner = image.resize((max(1, round(image.width * share)), max(1, round(image.height * share))), filtering)
-        padded = Image.new(image.mode, (width, height), (how.fill,) * len(image.getbands()))
-        padded.paste(inner, ((width - inner.width) // 2, (height - inner.height) // 2))
-        return padded
-    shorter = min(image.size)
-    scaled_width, scaled_height = (height * side // shorter for side in image.size)
-    if scaled_width * scaled_height > MOST_PIXELS:
+    inner, whole = _inner_size(image.size, how), _whole_size(image.size, how)
+    if how.resize_mode == "shorter_side" and inner[0] * inner[1] > MOST_PIXELS:
         raise EngineryError(
-            f"{image.width} by {image.height} pixels are too long a strip to scale the shorter side to {height}; take "
-            "it out, or set samples.preprocessing.resize_mode to pad or stretch"
+            f"{image.width} by {image.height} pixels are too long a strip to scale the shorter side to {how.resize[0]};"
+            " take it out, or set samples.preprocessing.resize_mode to pad or stretch"
         )
-    return image.resize((scaled_width, scaled_height), filtering)
+    scaled = image.resize(inner, Image.Resampling[how.interpolation.upper()])
+    if how.resize_mode != "pad":
+        return scaled
+    padded = Image.new(image.mode, whole, (how.fill,) * len(image.getbands()))
+    padded.paste(scaled, ((whole[0] - inner[0]) // 2, (whole[1] - inner[1]) // 2))
+    return padded
+
+
+def _inner_size(size: tuple[int, int], how: Preprocessing) -> tuple[int, int]:
+    """Return the width and height to which an image of this size is scaled."""
+    height, width = how.resize
+    if how.resize_mode == "stretch":
+        return width, height
+    if how.resize_mode == "pad":
+        share = min(width / size[0], height / size[1])
+        return max(1, round(size[0] * share)), max(1, round(size[1] * share))
+    shorter = min(size)
+    return size[0] * height // shorter, size[1] * height // shorter
+
+
+def _whole_size(size: tuple[int, int], how: Preprocessing) -> tuple[int, int]:
+    """Return the same with what pad adds."""
+    return (how.resize[1], how.resize[0]) if how.resize_mode == "pad" else _inner_size(size, how)
+
+
+def _cropped_away(whole: tuple[int, int], how: Preprocessing) -> tuple[int, int]:
+    """Return how many pixels the crop takes from the left and the top."""
+    height, width = how.crop
+    return round((whole[0] - width) / 2), round((whole[1] - height) / 2)

@@ -77,6 +77,11 @@ class SampleSet:
         arrays = {name: array[indices] for name, array in self._mapped_anew().items()}
         return {name: normalize(array, how) for name, array in arrays.items()} if how else arrays
 
+    def pixels_at(self, place: int) -> NDArray[np.uint8]:
+        """Return the image as it is stored, before it is scaled to what the model takes."""
+        (pixels,) = self._mapped_anew().values()
+        return np.array(pixels[place])
+
     def cycled(self, count: int) -> Feeds:
         """Return `count` samples from the start. A smaller set is repeated, and an empty one gives zeros."""
         if len(self):

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from enginery.core.files import new_folder, sha256
+from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.build import BuildParams
 from enginery.core.runtimes import RUNTIMES
 from enginery.data.manifest import Manifest
@@ -25,6 +26,7 @@ def build_engine(
     manifest: Manifest,
     folder: Path,
     scores: str | None = None,
+    boxes: BoxesParams | None = None,
 ) -> EngineRecord:
     """Compile a graph for the target, and fill the folder with all that inference needs."""
     blueprint = read_blueprint(onnx, build)
@@ -48,6 +50,7 @@ def build_engine(
             class_names=manifest.class_names,
             scores=scores,
             task=manifest.task,
+            boxes=boxes or BoxesParams(),
         )
         if RUNTIMES[target.runtime].is_tensorrt:
             (unfinished / REPRODUCE).write_text(reproduce_script(record, os.path.relpath(onnx, folder)))

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from enginery.core.files import sha256_of
+from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.build import BuildParams, Profile
 from enginery.core.params.model import NO_SCORES
 from enginery.core.params.preprocessing import Preprocessing
@@ -41,6 +42,7 @@ class EngineRecord(Record):
     class_names: tuple[str, ...]
     scores: str | None  # model.scores of params.yaml
     task: str = CLASSIFICATION
+    boxes: BoxesParams = BoxesParams()  # model.boxes
 
     @property
     def blueprint(self) -> Blueprint:

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from enginery.core.errors import EngineryError
 from enginery.core.params.model import ModelParams
 from enginery.core.text import first_few, first_line
+from enginery.model.one_stage import as_graph, detector_names
 from enginery.model.user_code import USER_ERRORS, describe_user_error
 
 
@@ -22,7 +23,7 @@ def make_model(params: ModelParams, classes: int | None) -> nn.Module:
 
 def _from_torchvision(params: ModelParams, classes: int | None) -> nn.Module:
     segmenters = torchvision.models.list_models(torchvision.models.segmentation)
-    known = [*torchvision.models.list_models(torchvision.models), *segmenters]
+    known = [*torchvision.models.list_models(torchvision.models), *segmenters, *detector_names()]
     if params.source not in known:
         near = difflib.get_close_matches(params.source, known, n=1)
         hint = f"did you mean '{near[0]}'?" if near else "see torchvision.models.list_models()."
@@ -30,15 +31,17 @@ def _from_torchvision(params: ModelParams, classes: int | None) -> nn.Module:
             f"model.source: torchvision has no model '{params.source}' for these tasks; {hint} "
             "A model of your own is package.module:factory"
         )
-    arguments = ({} if classes is None else {"num_classes": classes}) | params.arguments
-    if params.source in segmenters:
+    is_detector = params.source in detector_names()
+    columns = classes + 1 if classes is not None and is_detector else classes  # torchvision's class 0 is the background
+    arguments = ({} if columns is None else {"num_classes": columns}) | params.arguments
+    if params.source in segmenters or is_detector:
         arguments = {"weights_backbone": None} | arguments  # torchvision would download a backbone's
     try:
         model: nn.Module = torchvision.models.get_model(params.source, weights=None, **arguments)
     except Exception as error:  # layers raise errors of many types for a size that they cannot have
         why = first_line(error) or type(error).__name__
         raise EngineryError(f"model.arguments: torchvision's {params.source} refuses them: {why}") from None
-    return model.eval()
+    return (as_graph(model) if is_detector else model).eval()
 
 
 def _from_factory(params: ModelParams) -> nn.Module:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from enginery.core.errors import EngineryError
+from enginery.core.params.boxes import BoxesParams
 from enginery.data.feeds import Feeds, Outputs, Run
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
@@ -46,9 +47,11 @@ def run_model(model: nn.Module, feeds: Feeds) -> Outputs:
         return {name: (each.float() if each.is_floating_point() else each).numpy() for name, each in outputs.items()}
 
 
-def require_runs(run: Run, feeds: Feeds, samples: SampleSet, scores: str | None = None) -> Outputs:
+def require_runs(
+    run: Run, feeds: Feeds, samples: SampleSet, scores: str | None = None, boxes: BoxesParams | None = None
+) -> Outputs:
     """Run a few samples, so that a model that refuses them or returns outputs that do not fit its task fails before
-    hours of work. `scores` is model.scores."""
+    hours of work. `scores` and `boxes` are those of `model`."""
     count = len(next(iter(feeds.values())))
     try:
         outputs = _run_or_explain(run, describe_user_error, feeds)
@@ -69,7 +72,7 @@ def require_runs(run: Run, feeds: Feeds, samples: SampleSet, scores: str | None 
                 "as the model was trained on them?"
             )
     manifest = samples.manifest
-    task = task_of(manifest.task, scores, manifest.class_names)
+    task = task_of(manifest.task, scores, manifest.class_names, boxes, manifest.preprocessing)
     shapes = {name: each.shape for name, each in outputs.items()}
     if why := misfit_of(task, shapes, samples.truth, manifest.class_names):
         raise EngineryError(why)

@@ -21,6 +21,7 @@ from enginery.data.sample_set import SampleSet
 from enginery.model.call import State
 from enginery.model.checkpoint import apply_weights, not_finite, read_checkpoint, require_finite
 from enginery.model.factory import make_model
+from enginery.model.one_stage import as_graph, detector_names, with_usual_epsilon
 from enginery.model.source_model import require_runs, run_model
 from enginery.model.training import train
 
@@ -38,7 +39,7 @@ def obtain_model(
         return make_model(params, classes), classes
     checkpoint = user_checkpoint(weights.source, data)
     state = read_checkpoint(checkpoint)
-    if not params.is_factory:  # a factory takes the number of classes from its own arguments
+    if not params.is_factory and params.source not in detector_names():  # others have it in their own arguments
         classes = classes or _classes_of(state)
     model = make_model(params, classes)
     apply_weights(model, state, checkpoint, 0 if params.is_factory else training.classes)
@@ -64,7 +65,8 @@ def _classes_of(state: State) -> int | None:
 def _pretrained(params: ModelParams, classes: int | None) -> nn.Module:
     plain = make_model(params, classes)  # refuses a misspelt name
     published = torchvision.models.get_model_weights(params.source).DEFAULT  # each classifier has published weights
-    known = len(published.meta["categories"])
+    is_detector = params.source in detector_names()
+    known = len(published.meta["categories"]) - is_detector  # the background is no class
     if classes not in (None, known):
         raise EngineryError(
             f"weights.source: torchvision's {params.source} knows {known} classes and samples.source has {classes}; "
@@ -90,7 +92,7 @@ def _pretrained(params: ModelParams, classes: int | None) -> nn.Module:
             f"model.arguments: torchvision makes another {params.source} for its published weights; say so, with "
             f"{{{arguments}}}"
         )
-    return model.eval()
+    return (as_graph(with_usual_epsilon(model)) if is_detector else model).eval()
 
 
 def _published_state(published: Any) -> State:

@@ -9,6 +9,7 @@ from onnx import numpy_helper
 LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 NORMALIZATIONS = {"LayerNormalization", "RMSNormalization", "SkipLayerNormalization", "GroupNormalization"}
 PASSED_ON = {"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Dropout"}
+PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 SCORES = {"Add", "Sub", "Mul", "Div", "Where"} | PASSED_ON  # between a product of matrices and its Softmax
 
 
@@ -29,7 +30,26 @@ def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict
         else:
             continue
         found = dict.fromkeys(names, why) | found
-    return found
+    return dict.fromkeys(nodes_making_rows(model), "it makes rows of numbers, as of boxes") | found
+
+
+def nodes_making_rows(model: onnx.ModelProto) -> list[str]:
+    """Return the nodes after all products that make an output of three axes: rows of numbers. Those of a detector are
+    corners of boxes, in pixels: 256 steps are pixels apart, as are numbers in bf16 from 512 on."""
+    leads_to_product: set[str] = set()  # names of tensors
+    for node in reversed(model.graph.node):  # which come in the order of execution
+        if node.op_type in PRODUCTS or leads_to_product.intersection(node.output):
+            leads_to_product.update(node.input)
+    made_by = {name: node for node in model.graph.node for name in node.output}
+    found: dict[str, None] = {}
+    waiting = [output.name for output in model.graph.output if len(output.type.tensor_type.shape.dim) == 3]
+    while waiting:
+        node = made_by.get(waiting.pop())
+        last = node is not None and node.op_type not in PRODUCTS and not leads_to_product.intersection(node.output)
+        if node is not None and last and node.name not in found:
+            found[node.name] = None
+            waiting += node.input
+    return list(found)
 
 
 def _before(node: onnx.NodeProto, op_types: set[str], made_by: Mapping[str, onnx.NodeProto]) -> Iterator[str]:

@@ -6,19 +6,32 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from enginery.core import tasks
 from enginery.core.errors import EngineryError
+from enginery.core.params.boxes import BoxesParams
+from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.tasks import TASKS
 from enginery.core.text import first_line
 from enginery.tasks.classification import Classification
+from enginery.tasks.detection import Detection
 from enginery.tasks.embedding import Embedding
 from enginery.tasks.regression import Regression
 from enginery.tasks.segmentation import Segmentation
 from enginery.tasks.task import Shapes, Task, Truth
 
 
-def task_of(name: str, output: str | None = None, class_names: Sequence[str] = ()) -> Task:
-    """Return the task `name`, which reads `output`, or else the output that has the right shape."""
+def task_of(
+    name: str,
+    output: str | None = None,
+    class_names: Sequence[str] = (),
+    boxes: BoxesParams | None = None,
+    preprocessing: Preprocessing | None = None,
+) -> Task:
+    """Return the task `name`, which reads `output`, or else the output that has the right shape. `boxes` says how
+    those of a detector are read, and `preprocessing` the size of the images that they lie in."""
     match name:
+        case tasks.DETECTION:
+            return Detection(output, class_names, boxes, preprocessing.crop if preprocessing else None)
         case "classification":
             return Classification(output, class_names)
         case "segmentation":

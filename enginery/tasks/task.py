@@ -1,14 +1,17 @@
 """Describe what a task says of a model: what its outputs mean, how good they are, and how an answer is shown."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
+from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.text import figure
 from enginery.data.feeds import Outputs
+from enginery.tasks.pictures import with_caption
 
 Shapes = Mapping[str, Sequence[object]]  # of outputs, by name; the size of an axis that varies is text
 Truth = NDArray[Any]  # what is known of all samples of a set: labels, masks, targets or scores
@@ -21,15 +24,17 @@ NONE = np.empty(0)
 @dataclass(frozen=True)
 class Metric:
     """A figure of a whole set. It is made of statistics of single samples, so that its interval can be found by
-    drawing samples anew: `of` returns the metric of each of several sets."""
+    drawing samples anew: `of` returns the metric of each of several sets. Statistics are an array with a row for each
+    sample, or whatever else knows how many samples it is of, as of a detector, whose images have any number of boxes.
+    """
 
     name: str
-    of: Callable[[Statistics, Weights], NDArray[np.float64]]
+    of: Callable[[Any, Weights], NDArray[np.float64]]
     is_share: bool = False  # of the samples that are right: each has one statistic, which is 0 or 1
     unit: str = "%"  # or the empty string for plain numbers
     higher_is_better: bool = True
 
-    def over(self, statistics: Statistics) -> float:
+    def over(self, statistics: Sized) -> float:
         """Return the metric of all samples, each of which counts once."""
         return float(self.of(statistics, np.ones((1, len(statistics))))[0])
 
@@ -41,7 +46,8 @@ class Shown(NamedTuple):
     """An answer for one sample, as a line for people and as fields for programs."""
 
     text: str
-    fields: dict[str, object]
+    fields: dict[str, Any]
+    top: int = 0  # how many of several guesses the line has at most
 
 
 class Task(Protocol):
@@ -66,7 +72,7 @@ class Task(Protocol):
         The sentence begins with the parameter to change."""
         return None
 
-    def measure(self, outputs: Outputs, truth: Truth, places: Places) -> Sequence[Statistics]:
+    def measure(self, outputs: Outputs, truth: Truth, places: Places) -> Sequence[Sized]:
         """Return the statistics of each metric, or nothing if the outputs hold no answers."""
         ...
 
@@ -85,6 +91,14 @@ class Task(Protocol):
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
         """Return the answer for each sample of a batch, with at most `top` guesses where there are several."""
         ...
+
+    def in_image(self, shown: Shown, how: Preprocessing, size: tuple[int, int]) -> Shown:
+        """Return an answer for an image as it is, and not as it was prepared; `size` is its width and height."""
+        return shown
+
+    def draw(self, image: Image.Image, shown: Shown) -> Image.Image:
+        """Return a copy of the image with the answer."""
+        return with_caption(image, shown.text)
 
 
 def mean(statistics: Statistics, weights: Weights) -> NDArray[np.float64]:

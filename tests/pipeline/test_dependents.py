@@ -29,6 +29,7 @@ DEPENDENTS = {
     "samples.seed": {"samples", "weights"} | AFTER_WEIGHTS,
     "model.source": {"weights"} | AFTER_WEIGHTS,
     "weights.training.seed": {"weights"} | AFTER_WEIGHTS,
+    "model.boxes.iou": {"export", "reference"} | AFTER_EXPORT,
     "export.opset": {"export"} | AFTER_EXPORT,
     "calibration.bins": {"calibrate"} | AFTER_CALIBRATION,
     "precisions.int8.keep.nodes": AFTER_CALIBRATION,

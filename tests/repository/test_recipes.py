@@ -101,6 +101,19 @@ def test_the_segmenter_finds_the_scenes_and_the_network_that_are_made_for_it(pro
     assert 0 < reference.metrics["mIoU"] < 1
 
 
+def test_the_detector_finds_the_scenes_and_the_network_that_are_made_for_it(project, monkeypatch):
+    monkeypatch.setattr(scenes, "FOR_PIPELINE", 12)
+    monkeypatch.setattr("sys.argv", ["scenes.py", "detector", "--scenes", "16", "--epochs", "1"])
+    scenes.main()
+    lay_over("detector", "samples: {validation: 8, calibration: 4}\n")
+    run_stages(monkeypatch, "samples", "weights", "reference")
+    manifest = Manifest.read(Path("artifacts/samples/validation/manifest.json"))
+    reference = Reference.read(Path("artifacts/reference/reference.json"))
+    assert (manifest.task, manifest.class_names) == ("detection", scenes.NAMES)
+    assert reference.outputs == ("boxes", "scores")
+    assert 0 <= reference.metrics["mAP"] <= reference.metrics["mAP50"] <= 1
+
+
 def test_the_regressor_predicts_better_than_the_mean(project, monkeypatch):
     regressor.main()
     lay_over("regressor", "export: {opset: 20}\n")

@@ -1,6 +1,8 @@
 """Each task that is not classification, from the user's files to the gate or to the validation."""
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +12,9 @@ from PIL import Image
 from support.small_project import PER_PRECISION, STAGES, TINY, lay_over, run_pipeline, run_stages, small_project
 
 from enginery.accuracy.records import Validation
+from enginery.bundle.write import write_bundle
 from enginery.cli.inference import infer
+from enginery.core.errors import EngineryError
 from enginery.engine.record import EngineRecord
 
 TO_VALIDATION = (*STAGES, *PER_PRECISION[: PER_PRECISION.index("validate") + 1])
@@ -27,6 +31,24 @@ def regressor():
 def segmenter():
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 3, 3, padding=1))
+
+
+class Detector(nn.Module):  # finds cells of 8 by 8 pixels that are red or green
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Conv2d(3, 6, 8, stride=8)
+        with torch.no_grad():
+            self.head.weight.zero_()
+            self.head.bias[:] = torch.tensor([-10.0, -10, 0, 0, 0, 0])
+            for channel in range(2):
+                self.head.weight[channel, channel] = 20 / 64
+            self.head.weight[2:] = 0.001
+        begin = torch.stack(torch.meshgrid(torch.arange(4), torch.arange(4), indexing="xy"), dim=-1).reshape(16, 2) * 8
+        self.register_buffer("cells", torch.cat([begin, begin + 8], dim=1).float())
+
+    def forward(self, images):
+        found = self.head(images).flatten(2).transpose(1, 2)
+        return {"boxes": self.cells + found[..., 2:], "scores": found[..., :2].sigmoid()}
 
 
 class Encoder(nn.Module):
@@ -129,6 +151,64 @@ samples: {source: data/images/scenes, class_names: [red, green, blue], ignore: 7
     areas = json.loads(capsys.readouterr().out)["areas"]
     assert sum(area["share"] for area in areas) == pytest.approx(1)
     assert {area["class"] for area in areas} <= {"red", "green", "blue"}
+
+
+def test_a_detector_of_annotated_images(project, monkeypatch, capsys):
+    rng, entries, annotations = np.random.default_rng(0), [], []
+    Path("data/images/cells").mkdir(parents=True)
+    for number in range(40):
+        pixels = np.zeros((64, 32, 3), np.uint8)
+        for place in rng.choice(16, 2, replace=False).tolist():
+            (top, left), colour = divmod(place, 4), int(rng.integers(2))
+            pixels[top * 16 : top * 16 + 16, left * 8 : left * 8 + 8, colour] = 255
+            box = [left * 8, top * 16, 8, 16]
+            annotations.append({"id": len(annotations), "image_id": number, "category_id": colour, "bbox": box})
+        Image.fromarray(pixels).save(f"data/images/cells/{number}.png")
+        entries.append({"id": number, "file_name": f"{number}.png"})
+    categories = [{"id": number, "name": name} for number, name in enumerate(("red", "green"))]
+    document = {"images": entries, "annotations": annotations, "categories": categories}
+    Path("data/images/cells/annotations.json").write_text(json.dumps(document))
+    recipe = """
+task: detection
+model: {source: "networks:Detector"}
+weights: {source: given}
+samples: {source: data/images/cells}
+"""
+    stretched = "{resize: 32, resize_mode: stretch, crop: 32, mean: [0, 0, 0], std: [1, 1, 1]}"
+    lay_over(recipe, f"samples: {{preprocessing: {stretched}}}", TINY)
+    record, found = run_pipeline(monkeypatch)
+    assert (record.task, found.metric, found.agreement.name) == ("detection", "mAP", "box agreement")
+    assert [result.name for result in found.results] == ["mAP", "mAP50"]
+    assert found.main.reference == 1
+    assert found.main.interval.low <= found.main.drop <= found.main.interval.high
+    page = Path("reports/report.html").read_text()
+    assert page.count('<img src="data:image/jpeg;base64,') == 3
+    assert "Where int8 differs most: PyTorch on the left, the engine on the right" in page
+    capsys.readouterr()
+    last, drawn = Path("data/images/cells/39.png"), Path("drawn")
+    assert infer(Path("artifacts/engines/int8"), [last], 3, None, 1, True, drawn) == 0
+    boxes = json.loads(capsys.readouterr().out)["boxes"]
+    known = sorted(each["bbox"] for each in annotations if each["image_id"] == 39)
+    corners = sorted(box["box"] for box in boxes)
+    assert corners == [pytest.approx([x, y, x + w, y + h], abs=1) for x, y, w, h in known]
+    with Image.open(drawn / "39.png") as picture:
+        assert picture.size == (32, 64)
+    with pytest.raises(EngineryError, match="holds the images themselves"):
+        infer(Path("artifacts/engines/int8"), [last], 3, None, 1, True, last.parent)
+    told = bundled_answers(last)
+    assert [line[1] for line in told] == [box["class"] for box in boxes]
+    assert [[float(value) for value in line[3].split()] for line in told] == [
+        pytest.approx(box["box"], abs=0.11) for box in boxes
+    ]
+
+
+def bundled_answers(image):
+    """Return what the example of a bundle says, line by line."""
+    write_bundle("int8", Path("bundle"), Path("artifacts"), Path("reports"))
+    command = [sys.executable, "bundle/infer.py", str(image)]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
+    assert done.returncode == 0, done.stderr
+    return [line.split("\t") for line in done.stdout.splitlines()]
 
 
 def test_an_encoder_of_pairs_with_scores(project, monkeypatch):

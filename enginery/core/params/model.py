@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
+from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.section import Section
 
 MODEL = re.compile(r"\w+|\w+(\.\w+)*:\w+")
@@ -17,6 +18,7 @@ class ModelParams(Section, place="model"):
     source: str
     arguments: dict[str, Any]
     scores: str | None = Field(default=None, min_length=1)
+    boxes: BoxesParams = BoxesParams()
 
     @field_validator("arguments")
     @classmethod

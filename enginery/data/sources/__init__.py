@@ -5,10 +5,11 @@ from pathlib import Path
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.samples import SamplesParams
-from enginery.core.tasks import CLASSIFICATION
+from enginery.core.tasks import CLASSIFICATION, DETECTION
 from enginery.core.user_files import user_file
 from enginery.data.sources.arrays import ARRAY_SUFFIXES, ImageArray, open_array
 from enginery.data.sources.classes import read_classes
+from enginery.data.sources.coco import ANNOTATIONS, open_coco
 from enginery.data.sources.digits import open_digits
 from enginery.data.sources.files import ImageFiles
 from enginery.data.sources.folder import open_folder
@@ -16,6 +17,7 @@ from enginery.data.sources.masked_folder import open_masked_folder
 from enginery.data.sources.table import open_table
 from enginery.data.sources.tensors import Tensors, open_tensors
 from enginery.data.sources.truth import Known
+from enginery.data.sources.yolo_folder import open_yolo_folder
 
 Source = ImageFiles | ImageArray | Tensors
 
@@ -35,6 +37,10 @@ def _open(params: SamplesParams, data: Path, known: Known) -> Source:
     path = user_file(params.source, data, "samples.source", "digits")
     if params.preprocessing is None:
         return open_tensors(path, listed, known)
+    if known.task == DETECTION and (path.suffix == ".json" or (path / ANNOTATIONS).is_file()):
+        return open_coco(path / ANNOTATIONS if path.is_dir() else path, data, listed)
+    if known.task == DETECTION and (path / "images").is_dir():
+        return open_yolo_folder(path, data, listed)
     if path.is_dir() and known.task == "segmentation":
         return open_masked_folder(path, data, listed, known.ignore)
     if path.is_dir():
@@ -45,5 +51,5 @@ def _open(params: SamplesParams, data: Path, known: Known) -> Source:
         return open_array(path, listed, known)
     raise EngineryError(
         f"samples.source: {path} is none of what can be read; give 'digits', a folder of images, a .csv of paths, "
-        "or an .npz or .npy of pixels"
+        "an .npz or .npy of pixels, or for task: detection a .json of annotations"
     )

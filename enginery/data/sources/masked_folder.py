@@ -10,7 +10,7 @@ from enginery.data.sources.truth import Masks
 
 
 def open_masked_folder(root: Path, data: Path, listed: Classes | None, ignore: int) -> ImageFiles:
-    images, masks = (_pictures(root / name, data) for name in ("images", "masks"))
+    images, masks = (pictures(root / name, data) for name in ("images", "masks"))
     if not images:
         raise EngineryError(
             f"samples.source: {root} holds no images for segmentation: it needs {root}/images, and {root}/masks with "
@@ -27,7 +27,7 @@ def open_masked_folder(root: Path, data: Path, listed: Classes | None, ignore: i
     return ImageFiles(files, paths, None, listed.names if listed else (), truths=truths)
 
 
-def _pictures(folder: Path, data: Path) -> dict[str, Path]:
+def pictures(folder: Path, data: Path) -> dict[str, Path]:
     """Return the pictures in and below a folder by their names without suffix."""
     found: dict[str, Path] = {}
     for file in sorted(folder.rglob("*")):

@@ -11,8 +11,9 @@ from PIL import Image
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.preprocessing import Preprocessing
-from enginery.core.tasks import CLASSIFICATION, is_own
+from enginery.core.tasks import CLASSIFICATION, DETECTION, is_own
 from enginery.data.preprocessing import pixels_of
+from enginery.data.sources.boxes import COLUMNS, Boxes, wrong_box
 
 IGNORED = 255  # in written masks: pixels that do not count
 Mask = NDArray[np.uint8]
@@ -37,7 +38,13 @@ class Known:
 
     @property
     def array(self) -> str:
-        names = {CLASSIFICATION: "labels", "segmentation": "masks", "embedding": "scores", "regression": "targets"}
+        names = {
+            CLASSIFICATION: "labels",
+            DETECTION: "boxes",
+            "segmentation": "masks",
+            "embedding": "scores",
+            "regression": "targets",
+        }
         return names.get(self.task, "truth")
 
     @property
@@ -49,7 +56,12 @@ class Known:
         """Return the array that is no labels, or None if there is none."""
         if self.task == CLASSIFICATION or (found := arrays.get(self.array)) is None:
             return None
-        wanted = {"segmentation": ("iu", (3,)), "embedding": ("iuf", (1,)), "regression": ("iuf", (1, 2))}
+        wanted = {
+            DETECTION: ("iuf", (3,)),
+            "segmentation": ("iu", (3,)),
+            "embedding": ("iuf", (1,)),
+            "regression": ("iuf", (1, 2)),
+        }
         kinds, axes = wanted.get(self.task, ("biuf", range(1, 9)))
         if len(found) != count or found.dtype.kind not in kinds or found.ndim not in axes or 0 in found.shape:
             raise EngineryError(
@@ -58,13 +70,35 @@ class Known:
             )
         if self.task == "segmentation":
             return Masks(found, self.ignore)
+        if self.task == DETECTION:
+            return boxes_of_array(path, found)
         rows = found.astype(np.float64) if self.task in WORDS else found
         if not np.isfinite(rows).all():
             raise EngineryError(f"samples.source: {self.array} of {path} holds NaN or infinity")
         return Numbers(rows.reshape(count, -1) if self.task == "regression" else rows)
 
 
-WORDS = {"segmentation": "a mask of class numbers", "embedding": "a score", "regression": "one or more targets"}
+def boxes_of_array(path: Path, rows: NDArray[np.generic]) -> Boxes:
+    """Return boxes of the shape (images, boxes, 6). Rows of the class -1 fill images that have fewer."""
+    if rows.shape[2] != COLUMNS:
+        raise EngineryError(
+            f"samples.source: boxes of {path} have {rows.shape[2]} columns; they need class, left, top, right, bottom "
+            "and kind: 0, or 1 for a crowd; rows of class -1 are no boxes"
+        )
+    kept = [each[each[:, 0] >= 0].astype(np.float64) for each in rows]
+    for index, each in enumerate(kept):
+        for left, top, right, bottom in each[:, 1:5].tolist():
+            if why := wrong_box((left, top, right - left, bottom - top)):
+                raise EngineryError(f"samples.source: image {index} of {path} {why}")
+    return Boxes(kept, lambda index, row: f"image {index} of {path}, box {row},")
+
+
+WORDS = {
+    DETECTION: "rows of boxes",
+    "segmentation": "a mask of class numbers",
+    "embedding": "a score",
+    "regression": "one or more targets",
+}
 LABELLED = Known()
 
 

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from enginery.report.evidence import Evidence, Findings
 from enginery.report.metrics import batch_key, key_of
 from enginery.report.notes import noise_by_batch, noisy_as_quoted, notes_on
 from enginery.report.page import causes, pictures
+from enginery.report.page.examples import Drawn
 from enginery.report.page.listing import facts, latencies, of_frame, overview, throughputs
 from enginery.report.page.nights import draw_trends
 from enginery.report.page.searches import describe_search, search_pictures
@@ -37,7 +38,11 @@ MOST_NIGHTS = 60  # rows, one for each night and precision
 
 
 def render_page(
-    findings: Findings, background: Background, failures: Mapping[str, tuple[str, ...]], nights: pd.DataFrame
+    findings: Findings,
+    background: Background,
+    failures: Mapping[str, tuple[str, ...]],
+    nights: pd.DataFrame,
+    examples: Mapping[str, Sequence[Drawn]] | None = None,
 ) -> str:
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -58,6 +63,7 @@ def render_page(
         **_verdict(findings, failures),
         **_measured(findings, failures),
         **_explained(findings, background),
+        examples=examples or {},
         trends=draw_trends(nights) if len(nights) else [],
         nights=of_frame("The latest nights", _readable_nights(nights)) if len(nights) else None,
     )

@@ -1,0 +1,168 @@
+"""Detection by itself: which outputs it reads, its metrics and its agreement, and the faults that these catch."""
+
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from enginery.accuracy.agreement import broken_thresholds, compare
+from enginery.accuracy.results import agreement_of, measure
+from enginery.core.params.boxes import BoxesParams
+from enginery.core.params.precisions import Thresholds
+from enginery.core.params.preprocessing import Preprocessing
+from enginery.data.preprocessing import pixels_of, prepare
+from enginery.data.sources.boxes import COUNTED, Boxes
+from enginery.tasks.choose import misfit_of, task_of
+
+SIDE, CELL, IMAGES = 64, 8, 24
+CELLS = np.array([(x, y, x + CELL, y + CELL) for y in range(0, SIDE, CELL) for x in range(0, SIDE, CELL)], np.float32)
+HOW = Preprocessing(
+    resize=SIDE, resize_mode="pad", crop=SIDE, interpolation="nearest", mean=(0, 0, 0), std=(1, 1, 1), fill=0
+)
+LIMITS = Thresholds(cosine=0, relative_error=9e9, agreement=0.97, metric_drop=0.01)
+NAMES = ("red", "green", "blue")
+
+
+def detect(inputs):
+    """A detector by hand: a cell is an object of the colour that fills it."""
+    cells = inputs.reshape(len(inputs), 3, SIDE // CELL, CELL, SIDE // CELL, CELL).mean(axis=(3, 5))
+    scores = 1 / (1 + np.exp(-20 * (cells.reshape(len(inputs), 3, -1).transpose(0, 2, 1) - 0.5)))
+    return {"boxes": np.repeat(CELLS[np.newaxis], len(inputs), axis=0), "scores": scores.astype(np.float32)}
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    """Return images, twice as wide as high, with squares of one colour, and the boxes that are known of them."""
+    rng, folder, files, rows = np.random.default_rng(0), tmp_path_factory.mktemp("scenes"), [], []
+    for number in range(IMAGES):
+        pixels, found = np.zeros((SIDE, 2 * SIDE, 3), np.uint8), []
+        for place in rng.choice(32, 3, replace=False):
+            top, left, colour = place // 8 * 2 * CELL, place % 8 * 2 * CELL, rng.integers(3)
+            pixels[top : top + 2 * CELL, left : left + 2 * CELL, colour] = 255
+            found.append([colour, left, top, left + 2 * CELL, top + 2 * CELL, COUNTED])
+        files.append(folder / f"{number}.png")
+        Image.fromarray(pixels).save(files[-1])
+        rows.append(np.array(found, float))
+    known = Boxes(rows, lambda index, row: "")
+    return files, np.stack([known.prepare(index, HOW, (2 * SIDE, SIDE)) for index in range(IMAGES)])
+
+
+def outputs_of(files, how=HOW):
+    return detect(np.stack([prepare(file, how) for file in files]))
+
+
+def broken(wanted, got, truth):
+    task = task_of("detection", None, NAMES, preprocessing=HOW)
+    result = measure(task, (wanted, got, got), truth)[0]
+    agreement = agreement_of(task, wanted, got)
+    return result, agreement, broken_thresholds(compare(wanted, got), agreement, result, LIMITS)
+
+
+def test_boxes_that_are_found_through_padding_have_a_map_of_one(scenes):
+    files, truth = scenes
+    result, agreement, why = broken(outputs_of(files), outputs_of(files), truth)
+    assert (result.reference, result.engine, agreement.share, why) == (1, 1, 1, ())
+
+
+FAULTS = {
+    "anchors shifted by one": lambda outputs, _: outputs | {"boxes": np.roll(outputs["boxes"], 1, axis=1)},
+    "classes swapped": lambda outputs, _: outputs | {"scores": outputs["scores"][..., [1, 0, 2]]},
+    "wrong padding value": lambda _, files: outputs_of(files, HOW.model_copy(update={"fill": 255})),
+    "boxes of another form": lambda outputs, _: outputs | {"boxes": outputs["boxes"][..., [1, 0, 3, 2]]},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_that_is_put_in_breaks_thresholds(fault, scenes):
+    files, truth = scenes
+    wanted = outputs_of(files)
+    result, agreement, why = broken(wanted, FAULTS[fault](wanted, files), truth)
+    assert re.match("box agreement .* is below 97.00%", why[0])
+    assert re.match("mAP drop .* is above 1.00%", why[1])
+    assert result.interval.low > 0.01 < 1 - agreement.share
+
+
+def test_agreement_forgives_a_score_at_the_limit_and_nothing_else():
+    task = task_of("detection", None, NAMES)
+    boxes = CELLS[np.newaxis, :2]
+    wanted = {"boxes": boxes, "scores": np.array([[[0.31, 0, 0], [0.9, 0, 0]]], np.float32)}
+    for scores, share in (
+        ([[0.29, 0, 0], [0.9, 0, 0]], 1),
+        ([[0.14, 0, 0], [0.9, 0, 0]], 2 / 3),  # two of PyTorch's and one of the engine's are sure
+        ([[0, 0.31, 0], [0.9, 0, 0]], 1 / 2),
+        ([[0, 0, 0], [0, 0, 0]], 0),
+    ):
+        assert task.agree(wanted, {"boxes": boxes, "scores": np.array([scores], np.float32)}) == [pytest.approx(share)]
+    nothing = {"boxes": boxes, "scores": np.zeros((1, 2, 3), np.float32)}
+    assert task.agree(nothing, nothing) == [1]
+
+
+PAIR = {"boxes": (2, 50, 4), "scores": (2, 50, 3)}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "classes", "given", "form"),
+    [
+        (PAIR, 3, {}, "xyxy"),
+        (PAIR, 0, {}, "xyxy"),
+        ({"boxes": (2, 50, 4), "scores": (2, 50, 4)}, 4, {}, "xyxy"),
+        ({"pred_boxes": (2, 50, 4), "logits": (2, 50, 4)}, 3, {}, "detr"),
+        ({"pred_boxes": (2, 50, 4), "logits": (2, 50, 3)}, 3, {}, "rtdetr"),
+        ({"output0": (2, 7, 8400)}, 3, {}, "yolov8"),
+        ({"output0": (2, 84, 8400)}, 0, {}, "yolov8"),
+        ({"output0": (2, 8400, 8)}, 3, {}, "yolov5"),
+        ({"output0": (2, 300, 6)}, 3, {}, "end_to_end"),
+        ({"output0": (2, 300, 6)}, 1, {"form": "yolov5"}, "yolov5"),
+        (PAIR, 3, {"form": "cxcywh"}, "cxcywh"),
+        ({**PAIR, "boxes_2": (2, 50, 4)}, 3, {"output": "scores"}, None),
+        ({"output0": (2, 7, 8400), "output1": (2, 7, 8400)}, 3, {"output": "output1"}, "yolov8"),
+    ],
+)
+def test_outputs_are_recognized_by_their_shapes_and_names(shapes, classes, given, form):
+    how = BoxesParams(form=given.get("form", "auto"))
+    layout = task_of("detection", given.get("output"), [str(each) for each in range(classes)], how).layout(shapes)
+    assert layout == form if form is None else layout.form == form
+
+
+@pytest.mark.parametrize(
+    ("shapes", "truth", "told"),
+    [
+        ({"out": (2, 3)}, None, r"^task: no outputs have boxes with scores of 3 classes: .* returns out \(2, 3\)"),
+        ({"output0": (2, 84, 8400)}, None, "task: no outputs have boxes with scores of 3 classes"),
+        (PAIR | {"more": (2, 50, 3)}, None, "model.scores: boxes may be boxes with scores, boxes with more: name"),
+        (PAIR, np.full((5, 1, 6), 3.0), "samples.source: a box has the class 3, and output scores has 3 classes"),
+        (PAIR, np.full((5, 1, 6), 2.0), None),
+        (PAIR, np.empty((5, 0, 6)), None),
+    ],
+)
+def test_outputs_that_do_not_fit_are_refused_in_a_sentence(shapes, truth, told):
+    found = misfit_of(task_of("detection", None, NAMES), shapes, truth, NAMES)
+    assert found is None if told is None else re.search(told, found)
+
+
+def test_what_may_be_two_forms_is_asked_for():
+    found = misfit_of(task_of("detection", None, ("one",)), {"output0": (2, 300, 6)}, None, ("one",))
+    assert found.startswith("model.boxes.form: output output0 may be end_to_end or yolov5: say which")
+
+
+@pytest.mark.parametrize("mode", ["pad", "stretch", "shorter_side"])
+def test_boxes_are_told_in_pixels_of_the_image_itself(mode):
+    """A corner that is drawn into an image is where the boxes, moved to the input and back, say that it is."""
+    how = HOW.model_copy(update={"resize_mode": mode, "resize": (64, 64), "crop": (48, 56)})
+    size, box = (300, 200), [150, 100, 180, 130]
+    known = Boxes([np.array([[1, *box, COUNTED]], float)], lambda index, row: "").prepare(0, how, size)[0]
+    pixels = np.zeros((200, 300, 3), np.uint8)
+    pixels[box[1] : box[3], box[0] : box[2]] = 255
+    seen = np.argwhere(pixels_of(Image.fromarray(pixels), how)[0] > 127)
+    assert known[1:5] == pytest.approx([*seen.min(axis=0)[::-1], *seen.max(axis=0)[::-1] + 1], abs=1)
+    task = task_of("detection", None, NAMES, preprocessing=how)
+    scores = np.array([[[0, 0.9, 0]]], np.float32)
+    (shown,) = task.show({"boxes": known[np.newaxis, np.newaxis, 1:5].astype(np.float32), "scores": scores}, 1)
+    found = task.in_image(shown, how, size)
+    (told,) = found.fields["boxes"]
+    assert (told["class"], told["index"], told["score"]) == ("green", 1, 0.9)
+    assert told["box"] == pytest.approx(box, abs=0.1)
+    assert found.text == "green 90.0% at 150,100 to 180,130"
+    drawn = np.asarray(task.draw(Image.new("RGB", size), found))
+    assert drawn[box[1], box[0] : box[2]].any(axis=1).all()
