@@ -163,6 +163,7 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
 
     for folder in (
         "data/images",
+        "data/texts",
         "data/weights",
         "data/models",
         "data/calibration",
@@ -178,7 +179,7 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
     }
     users = (Path("data") / name for name in ("models", "weights", "calibration", "plugins"))
     step("machine", partial(machine, *users, **records))
-    step("samples", partial(samples, Path("data/images"), records["task"], **sets))
+    step("samples", partial(samples, Path("data/images"), Path("data/texts"), records["task"], **sets))
     step("weights", partial(weights, Path("data/weights"), Path("data/models"), sets["training"], made / "weights"))
     step("export", partial(export, made / "weights", validation, made / "exported"))
     step("simplify", partial(simplify, made / "exported", validation, made / "simplified"))

@@ -14,11 +14,11 @@ from enginery.core.params.inference import InferenceParams
 from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
 from enginery.engine.engine import open_engine
-from enginery.engine.folder import REFUSED, pass_on_refusal
+from enginery.engine.folder import REFUSED, pass_on_refusal, read_engine
 from enginery.engine.gpu.nvml import GpuSampler
 from enginery.engine.machine import Machine
 from enginery.model.checkpoint import load_model
-from enginery.speed.benchmark import RAW_COLUMNS, race_contenders, raw_rows
+from enginery.speed.benchmark import RAW_COLUMNS, race_contenders, race_over_sizes, raw_rows
 from enginery.speed.contenders import onnxruntime_session, pytorch_contender, require_possible
 from enginery.speed.contention import ContentionWatch
 from enginery.speed.isolated import measure_engine_isolated, pytorch_peak_memory
@@ -39,7 +39,8 @@ def benchmark(
     require_possible(params.baselines, here.device)
     inference = InferenceParams.read().on(here.cores)
     torch.set_num_threads(inference.threads)
-    samples = SampleSet.open(validation)
+    profile = read_engine(engine).profile
+    samples = SampleSet.open(validation).tuned(profile)
     with whole_machine(f"benchmark, {precision}"):
         # These run in processes of their own, before this process takes memory that they need.
         isolated = measure_engine_isolated(engine, machine, validation, inference, params)
@@ -56,6 +57,7 @@ def benchmark(
                 [contention_watch, sampler] if sampler else [contention_watch]
             )
             race = race_contenders(contenders, samples, params, pace, f"benchmark, {precision}", watches)
+            sizes = race_over_sizes(contenders, samples, profile, params, pace, f"benchmark, {precision}")
         summary = Benchmark(
             precision=precision,
             threads=inference.threads,
@@ -70,6 +72,7 @@ def benchmark(
             isolated_compute=isolated.compute,
             gpu=sampler.conditions() if sampler else None,
             pytorch=torch.__version__,
+            sizes=sizes,
         )
     with new_folder(report) as unfinished:
         summary.write(unfinished / "summary.json")

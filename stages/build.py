@@ -9,7 +9,7 @@ from enginery.core.params.build import BuildParams
 from enginery.core.params.model import ModelParams
 from enginery.core.text import file_size
 from enginery.core.user_files import user_plugins
-from enginery.data.sample_set import SampleSet, checked_feeds
+from enginery.data.sample_set import TOKENIZER, SampleSet, checked_feeds
 from enginery.engine.build import build_engine
 from enginery.engine.folder import REFUSED
 from enginery.engine.polygraphy import write_comparison
@@ -33,6 +33,7 @@ def build(precision: str, converted: Path, target: Path, validation: Path, plugi
             engine,
             ModelParams.read().scores,
             BoxesParams.read(),
+            validation / TOKENIZER if samples.manifest.text else None,
         )
         write_comparison(record, converted / "model.onnx", checked_feeds(samples, params.profile), engine)
     except EngineryError as error:

@@ -12,6 +12,7 @@ from enginery.graph.as_written import run_graph
 from enginery.graph.check import check_at_each_size
 from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
 from enginery.graph.read_interface import interface_of
+from enginery.graph.vocabulary import require_fitting_vocabulary
 from enginery.model.adopt import adopt_graph
 from enginery.model.checkpoint import WEIGHTS_RECORD, load_model
 from enginery.model.export import EXPORT_LIMIT, export_model, open_exported, require_names
@@ -44,6 +45,7 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
         save_graph(graph, path)
         graph = load_graph(path)  # whose weights are no longer in memory if they are large
         interface_of(graph, profile, f"the exported graph of {name}")
+        require_fitting_vocabulary(graph, samples.manifest.text)
         session = open_exported(path, name)
         got = [run_graph(session, feeds) for feeds in checked]
         failure = f"the ONNX graph of {name} does not compute what PyTorch computes"

@@ -8,7 +8,8 @@ from enginery.core.files import new_folder
 from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.build import Profile
 from enginery.core.params.model import ModelParams
-from enginery.data.sample_set import SampleSet, output_file, run_all
+from enginery.data.run_all import run_all
+from enginery.data.sample_set import SampleSet, output_file
 from enginery.model.records import Reference
 from enginery.model.source_model import made_by, open_source_model
 from enginery.tasks.choose import task_of
@@ -36,6 +37,7 @@ def reference(weights: Path, validation: Path, reference: Path) -> None:
         for index, values in enumerate(outputs.values()):
             np.save(unfinished / output_file(index), values, allow_pickle=False)
         result.write(unfinished / "reference.json")
+    kind = "texts" if samples.manifest.text else "images"
     found = ", ".join(f"{metric.name} {metric.written(value)}" for metric, value in metrics.values())
     found = found or f"{task.metrics[0].name} not measured, {task.lacking}"
-    print(f"{result.made_by}: {found}; {result.samples} validation images")
+    print(f"{result.made_by}: {found}; {result.samples} validation {kind}")

@@ -10,16 +10,19 @@ from enginery.data.sources.truth import Known
 from enginery.data.splits import shared_images, split, write_split
 
 
-def samples(data: Path, task: Path, training: Path, calibration: Path, validation: Path) -> None:
+def samples(data: Path, texts: Path, task: Path, training: Path, calibration: Path, validation: Path) -> None:
     """Write the training, calibration and validation splits."""
     params, chosen = SamplesParams.read(), ChosenTask.read(task).task
-    source = open_source(params, data, chosen)
+    source = open_source(params, data, chosen, texts)
     folders = {"training": training, "calibration": calibration, "validation": validation}
     manifests = {}
     for name, indices in split(len(source), params).items():
         manifests[name] = write_split(source, indices, params, folders[name], chosen)
         labelled = SampleSet(folders[name], manifests[name]).truth is not None
         labels = "" if labelled else f", without {Known(chosen).array}"
-        print(f"{name}: {len(indices)} of {len(source)} images from {params.source}{labels}")
+        text = manifests[name].text
+        kind = "texts" if text else "images"
+        cut = f", {text.cut} longer than {text.how.longest} tokens, and cut" if text and text.cut else ""
+        print(f"{name}: {len(indices)} of {len(source)} {kind} from {params.source}{labels}{cut}")
     if shared := shared_images(manifests):
         print(f"MIND: {shared}")

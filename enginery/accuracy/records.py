@@ -2,6 +2,7 @@
 
 from enginery.core.record import Record
 from enginery.core.text import figure
+from enginery.data.padding import Padding
 
 
 class Errors(Record):
@@ -111,6 +112,12 @@ class Validation(Record):
     unsure: tuple[str, ...]  # a sentence for each threshold that the samples are too few to be sure of
     must_be_sure: bool  # whether these fail, too
     spread: Spread
+    padding: Padding | None = None  # of texts
+
+    @property
+    def kind(self) -> str:
+        """Return what the samples are called."""
+        return "texts" if self.padding else "images"
 
     @property
     def main(self) -> Result | None:

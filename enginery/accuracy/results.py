@@ -45,7 +45,9 @@ def metric_of(task: Task, outputs: Outputs, truth: Truth | None, places: np.ndar
     return task.metrics[0].over(statistics[0]) if statistics else None
 
 
-def agreement_of(task: Task, wanted: Outputs, got: Outputs, limits: Thresholds) -> Agreement | None:
+def agreement_of(
+    task: Task, wanted: Outputs, got: Outputs, limits: Thresholds, kind: str = "images"
+) -> Agreement | None:
     shares = task.agree(wanted, got)
     if shares is None or task.agreement is None:
         return None
@@ -59,7 +61,7 @@ def agreement_of(task: Task, wanted: Outputs, got: Outputs, limits: Thresholds) 
         name=task.agreement,
         share=float(shares.mean()),
         interval=interval_at(samples),
-        among=f"{task.answers}{samples} images",
+        among=f"{task.answers}{samples} {kind}",
         samples=samples,
         needed=samples_needed(loss_at, 1 - limits.agreement, samples),
     )

@@ -16,9 +16,10 @@ from enginery.accuracy.results import agreement_of, measure, metric_of
 from enginery.core.params.build import ENDS, Range
 from enginery.core.params.precisions import Thresholds
 from enginery.core.params.validation import ValidationParams
-from enginery.core.progress import progress
 from enginery.data.feeds import Outputs, Run, resized
-from enginery.data.sample_set import SampleSet, run_all, varying_axes
+from enginery.data.padding import padding_of
+from enginery.data.run_all import run_all
+from enginery.data.sample_set import SampleSet, varying_axes
 from enginery.engine.engine import Engine
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.bf16_twin import float32_twin, uses_bf16
@@ -48,7 +49,7 @@ def validate_engine(
     graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph")
     compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine")
     results = measure(task, (reference, graph, compiled), samples.truth, limits)
-    agreement = agreement_of(task, reference, compiled, limits)
+    agreement = agreement_of(task, reference, compiled, limits, "texts" if samples.manifest.text else "images")
     engine_errors, graph_errors = compare(reference, compiled), compare(reference, graph)
     compiler_errors = compare(graph, compiled)
     batches = spot_batches(sizes)
@@ -79,6 +80,7 @@ def validate_engine(
         broken=broken,
         unsure=unsure_thresholds(agreement, judged, limits),
         must_be_sure=params.must_be_sure,
+        padding=padding_of(samples, sizes.max),
         spread=spread(reference, compiled, task.leads_kept(reference, compiled)),
     )
 
@@ -101,9 +103,7 @@ def check_spot(
     """Run full batches of one size, about `count` samples. A set that is too small is repeated."""
     batches = max(1, min(count, len(samples)) // batch)
     chosen = np.arange(batches * batch) % len(samples)
-    parts = progress(np.split(chosen, batches), f"at batch {batch}", batches, "calls")
-    results = [engine.run(samples.read_at(part)) for part in parts]
-    found = {name: np.concatenate([result[name] for result in results]) for name in results[0]}
+    found = run_all(engine.run, samples, batch, False, f"at batch {batch}", chosen)
     return Spot(
         batch=batch,
         samples=len(chosen),

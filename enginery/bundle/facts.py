@@ -45,6 +45,7 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
         "latencies": [latency for latency in benchmark.latencies if latency.contender == ENGINE],
         "measured_on": f"{passed.machine.device_name}, {benchmark.threads} threads on {passed.machine.cores} cores",
         "example": has_example(record),
+        "texts": record.text is not None,
         "cpp": has_cpp_example(record),
         "replays": benchmark.cuda_graph,
         "plugins": record.build.tensorrt.plugin_names if RUNTIMES[target.runtime].is_tensorrt else [],
@@ -71,9 +72,11 @@ def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
 
 
 def has_example(record: EngineRecord) -> bool:
-    """Tell whether there is an example for this engine: classifiers have one, with an image in and scores out, and
-    detectors."""
+    """Tell whether there is an example for this engine: classifiers with an image in and scores out have one,
+    detectors, and models of texts on CPUs."""
     inputs, outputs = record.interface.inputs, record.interface.outputs
+    if record.text:
+        return answering(record) is not None and not RUNTIMES[record.target.runtime].is_tensorrt
     if record.preprocessing is None or record.scores == NO_SCORES or len(inputs) != 1:
         return False
     if not all(isinstance(size, int) for spec in outputs for size in spec.shape[1:]):
@@ -96,7 +99,15 @@ def boxes_of(record: EngineRecord) -> dict[str, object] | None:
     return task.settings(layout.form).model_dump() | {"outputs": [list(shapes).index(each) for each in layout.outputs]}
 
 
+def answering(record: EngineRecord) -> str | None:
+    """Return the output that the task reads."""
+    task = task_of(record.task, record.scores, record.class_names)
+    return task.reads({spec.name: spec.shape for spec in record.interface.outputs})
+
+
 def example_facts(record: EngineRecord) -> dict[str, object]:
+    if record.text:
+        return {"output": answering(record)}
     (source,), targets, how = record.interface.inputs, record.interface.outputs, record.preprocessing
     assert how is not None, "has_example looked"
     return {
@@ -122,6 +133,10 @@ def requirements(record: EngineRecord) -> list[str]:
     target = record.target
     distributions = RUNTIMES[target.runtime].distributions
     name = next(filter(installed_version, distributions), distributions[0])
-    others = ["numpy", "pillow", *(["cuda-bindings"] if RUNTIMES[target.runtime].is_tensorrt else [])]
+    others = [
+        "numpy",
+        "tokenizers" if record.text else "pillow",
+        *(["cuda-bindings"] if RUNTIMES[target.runtime].is_tensorrt else []),
+    ]
     tried = [f"{other}=={version}" if (version := installed_version(other)) else other for other in others]
     return [f"{name}=={target.runtime_version}", *tried]

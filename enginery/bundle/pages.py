@@ -4,12 +4,14 @@ import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 
 import jinja2
 
 from enginery.core.params.preprocessing import Preprocessing
+from enginery.core.params.text import TextPreprocessing
 from enginery.core.text import file_size
-from enginery.data import preprocessing
+from enginery.data import preprocessing, texts
 from enginery.speed.records import baseline_title
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -17,6 +19,15 @@ REPLACED = {  # to make the preprocessing from Enginery's own source: a second c
     "from enginery.core.errors import EngineryError\n": "",
     "from enginery.core.params.preprocessing import Preprocessing\n": "",
     "from pathlib import Path\n": "from pathlib import Path\nfrom types import SimpleNamespace as Preprocessing\n",
+    "EngineryError": "ValueError",
+}
+
+
+REPLACED_IN_TEXTS = {
+    "from enginery.core.errors import EngineryError\n": "",
+    "from enginery.core.params.text import IDS, MASK, TYPES, TextPreprocessing\n": "",
+    "from pathlib import Path\n": "from pathlib import Path\nfrom types import SimpleNamespace as TextPreprocessing\n",
+    "Text = tuple": 'IDS, MASK, TYPES = "ids", "mask", "types"\nText = tuple',
     "EngineryError": "ValueError",
 }
 
@@ -43,10 +54,22 @@ def preprocessing_for_bundle(how: Preprocessing) -> str:
     return json.dumps(how.model_dump(mode="json") | {"channels": how.channels, "shape": how.shape}, indent=2) + "\n"
 
 
+def texts_for_bundle(how: TextPreprocessing) -> str:
+    return json.dumps(how.model_dump(mode="json") | {"meanings": how.meanings}, indent=2) + "\n"
+
+
 def standalone_preprocessing() -> str:
-    text = inspect.getsource(preprocessing)
-    for ours, plain in REPLACED.items():
+    return _standalone(preprocessing, REPLACED)
+
+
+def standalone_tokenization() -> str:
+    return _standalone(texts, REPLACED_IN_TEXTS)
+
+
+def _standalone(module: ModuleType, replaced: Mapping[str, str]) -> str:
+    text = inspect.getsource(module)
+    for ours, plain in replaced.items():
         if ours not in text:
-            raise AssertionError(f"enginery/data/preprocessing.py has no {ours.strip()!r} to replace")
+            raise AssertionError(f"{module.__name__} has no {ours.strip()!r} to replace")
         text = text.replace(ours, plain)
     return text

@@ -6,6 +6,7 @@ from pathlib import Path
 from enginery.bundle.gate import Passed
 from enginery.bundle.pages import render
 from enginery.core.errors import EngineryError
+from enginery.data.sample_set import TOKENIZER
 from enginery.engine.runtimes import load_runtime
 from enginery.engine.runtimes.openvino import write_ir
 from enginery.graph.interface import TensorSpec
@@ -29,7 +30,7 @@ def write_repository(passed: Passed, model: str, labels: str, folder: Path) -> N
             raise EngineryError(f"Triton gets the model in OpenVINO's own form, but {missing}")
         write_ir(passed.onnx, version)
     else:
-        for name in passed.record.files:
+        for name in passed.record.files.keys() - {TOKENIZER}:
             shutil.copyfile(passed.folder / name, version / DEFAULT_NAMES.get(name, name))
     (folder / model / "labels.txt").write_text(labels)
     (folder / model / "config.pbtxt").write_text(configuration(passed, model))

@@ -10,7 +10,13 @@ from pathlib import Path
 from enginery.bundle.facts import boxes_of, facts_of, has_cpp_example, has_example
 from enginery.bundle.gate import Passed, require_passed
 from enginery.bundle.licences import licence_text
-from enginery.bundle.pages import preprocessing_for_bundle, render, standalone_preprocessing
+from enginery.bundle.pages import (
+    preprocessing_for_bundle,
+    render,
+    standalone_preprocessing,
+    standalone_tokenization,
+    texts_for_bundle,
+)
 from enginery.bundle.triton import BACKENDS, write_repository
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_folder, sha256
@@ -76,6 +82,12 @@ def fill(passed: Passed, params: Params, model: str, folder: Path) -> None:
 
 def write_example(record: EngineRecord, facts: Mapping[str, object], folder: Path) -> None:
     how, runtime = record.preprocessing, record.target.runtime
+    if record.text:
+        (folder / "text.json").write_text(texts_for_bundle(record.text.how))
+        (folder / "tokenization.py").write_text(standalone_tokenization())
+        (folder / "infer.py").write_text(render("texts/infer.py.j2", facts))
+        (folder / "runtime.py").write_text(render(f"texts/{runtime}.py.j2", facts))
+        return
     assert how is not None, "has_example looked"
     (folder / "preprocessing.json").write_text(preprocessing_for_bundle(how))
     (folder / "preprocessing.py").write_text(standalone_preprocessing())

@@ -1,9 +1,8 @@
 """Read a split of the samples from disk."""
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,12 +12,13 @@ from numpy.typing import NDArray
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256_of
 from enginery.core.params.build import ENDS, Profile
-from enginery.core.progress import progress
-from enginery.data.feeds import AxesOf, Feeds, Outputs, Run, resized
+from enginery.data.feeds import AxesOf, Feeds, resized
 from enginery.data.manifest import Manifest
 from enginery.data.preprocessing import normalize
+from enginery.data.texts import padded_length
 
 MANIFEST, TRUTH = "manifest.json", "truth.npy"
+LENGTHS, TOKENIZER = "lengths.npy", "tokenizer.json"  # of texts
 # The batch size that graphs are checked at, or the nearest that the profile has. The exporter sees a batch of two, so a
 # batch size that is frozen into the graph fails here.
 CHECKED_BATCH = 7
@@ -30,6 +30,8 @@ class SampleSet:
 
     folder: Path
     manifest: Manifest
+    sizes: Mapping[str, int] | None = None  # what `cycled` brings the axes of `sized` to, if not their own sizes
+    sized: AxesOf | None = None
 
     @classmethod
     def open(cls, folder: Path) -> "SampleSet":
@@ -61,8 +63,13 @@ class SampleSet:
 
     @property
     def preprocessing_sha256(self) -> str:
-        how = self.manifest.preprocessing
-        return sha256_of(how and how.model_dump())
+        how, text = self.manifest.preprocessing, self.manifest.text
+        return sha256_of(text.model_dump(exclude={"cut"}) if text else how and how.model_dump())
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64] | None:
+        """Return how many tokens each text has; None if the samples are no texts."""
+        return np.load(self.folder / LENGTHS) if self.manifest.text else None
 
     @property
     def axes(self) -> dict[int, str]:
@@ -75,6 +82,9 @@ class SampleSet:
         """Return samples as the model takes them, by the names of its inputs."""
         how = self.manifest.preprocessing
         arrays = {name: array[indices] for name, array in self._mapped_anew().items()}
+        if self.manifest.text and self.lengths is not None:
+            length = padded_length(int(self.lengths[indices].max(initial=1)), self.manifest.text.how)
+            return {name: array[:, :length] for name, array in arrays.items()}
         return {name: normalize(array, how) for name, array in arrays.items()} if how else arrays
 
     def pixels_at(self, place: int) -> NDArray[np.uint8]:
@@ -85,15 +95,33 @@ class SampleSet:
     def cycled(self, count: int) -> Feeds:
         """Return `count` samples from the start. A smaller set is repeated, and an empty one gives zeros."""
         if len(self):
-            return self.read_at(np.arange(count) % len(self))
+            feeds = self.read_at(np.arange(count) % len(self))
+            return feeds if self.sized is None or self.sizes is None else resized(feeds, self.sized, self.sizes)
         dtype, arrays = np.float32 if self.manifest.preprocessing else None, self._mapped_anew()
         return {name: np.zeros((count, *array.shape[1:]), dtype or array.dtype) for name, array in arrays.items()}
 
+    def at(self, sizes: Mapping[str, int], profile: Profile) -> "SampleSet":
+        """Return the samples repeated or cut to these sizes in `cycled`: timings do not depend on their content."""
+        return replace(self, sizes=sizes, sized=varying_axes(replace(self, sizes=None), profile))
+
+    def tuned(self, profile: Profile) -> "SampleSet":
+        """Return texts at the length that an engine is tuned for, for timings, and other samples as they are."""
+        return self.at(profile.at("opt"), profile) if self.manifest.text else self
+
     def batches(self, size: int, whole: bool = False) -> Iterator[Feeds]:
         """Yield batches. `whole` fills the last one from the start of the set, for graphs that take only one size."""
-        for start in range(0, len(self), size):
-            stop = start + size if whole else min(start + size, len(self))
-            yield self.read_at(np.arange(start, stop) % len(self))
+        for places in self.places(np.arange(len(self)), size, whole):
+            yield self.read_at(places)
+
+    def places(self, chosen: NDArray[np.int64], size: int, whole: bool) -> list[NDArray[np.int64]]:
+        """Divide samples into batches of places among the chosen: texts by their length, the longest first, so that
+        little is padded."""
+        order = np.arange(len(chosen)) if self.lengths is None else np.argsort(-self.lengths[chosen], kind="stable")
+        batches = [order[start : start + size] for start in range(0, len(order), size)]
+        if whole and batches:  # texts by texts of their own length
+            fillers = order if self.lengths is None else batches[-1]
+            batches[-1] = np.append(batches[-1], np.resize(fillers, size - len(batches[-1])))
+        return batches
 
     def _mapped_anew(self) -> dict[str, NDArray[Any]]:
         """Map the files: what was read through a map counts as memory of the process until the map is closed."""
@@ -129,36 +157,6 @@ def varying_axes(samples: SampleSet, profile: Profile) -> AxesOf:
         if (size := next(iter(found.values()))) not in sizes:
             raise EngineryError(f"{place}: the samples have {size} there, which is not within {sizes}")
     return varying
-
-
-def run_all(run: Run, samples: SampleSet, batch: int, whole: bool, label: str) -> Outputs:
-    """Return the outputs for all samples, without those for samples that only filled the last batch.
-
-    They lie on disk, as masks of many images exceed memory, in files without a name, which vanish with their arrays.
-    """
-    first: dict[str, NDArray[np.generic]] = {}
-    with ExitStack() as opened:
-        files: dict[str, IO[bytes]] = {}
-        for feeds in progress(samples.batches(batch, whole), label, -(-len(samples) // batch), "batches"):
-            for name, values in run(feeds).items():
-                if name not in files:
-                    first[name], files[name] = values[:1].copy(), opened.enter_context(tempfile.TemporaryFile(dir="."))
-                _require_same_shape(name, first[name], values)
-                files[name].write(np.ascontiguousarray(values).data)
-        return {name: _mapped(file, len(samples), first[name]) for name, file in files.items()}
-
-
-def _require_same_shape(name: str, one: NDArray[np.generic], other: NDArray[np.generic]) -> None:
-    if one.shape[1:] != other.shape[1:]:
-        raise EngineryError(
-            f"output {name} has the shape {one.shape[1:]} for some samples and {other.shape[1:]} for others of the "
-            "same size: what depends on their values cannot be compared; return it before it is selected"
-        )
-
-
-def _mapped(file: IO[bytes], count: int, like: NDArray[np.generic]) -> NDArray[np.generic]:
-    file.flush()
-    return np.memmap(file, like.dtype, "r", shape=(count, *like.shape[1:]))
 
 
 def input_file(index: int) -> str:

@@ -1,5 +1,6 @@
 """Divide the images among training, calibration and validation, and write each split to disk."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import islice
@@ -10,18 +11,23 @@ import numpy as np
 
 from enginery.core.cores import in_parallel
 from enginery.core.errors import EngineryError
-from enginery.core.files import new_folder
+from enginery.core.files import new_folder, sha256
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.params.samples import SamplesParams
+from enginery.core.params.text import TextPreprocessing
 from enginery.core.progress import progress
 from enginery.core.tasks import CLASSIFICATION
-from enginery.data.manifest import Manifest, Sample
-from enginery.data.sample_set import MANIFEST, TRUTH, input_file, start_npy_file
+from enginery.data.manifest import Manifest, PreparedTexts, Sample
+from enginery.data.sample_set import LENGTHS, MANIFEST, TOKENIZER, TRUTH, input_file, start_npy_file
 from enginery.data.sources import Source
 from enginery.data.sources.arrays import ImageArray
 from enginery.data.sources.files import ImageFiles
 from enginery.data.sources.tensors import Tensors
+from enginery.data.sources.text_table import Texts
 from enginery.data.sources.truth import Truths
+from enginery.data.texts import TextReader, Tokens, padded_length
+
+AT_ONCE = 1024  # texts
 
 
 def split(total: int, params: SamplesParams) -> dict[str, list[int]]:
@@ -41,8 +47,14 @@ def write_split(
     source: Source, indices: Sequence[int], params: SamplesParams, folder: Path, task: str = CLASSIFICATION
 ) -> Manifest:
     """Write a split to disk while it is decoded, so that memory does not grow with the number of images."""
+    text = None
     with new_folder(folder) as unfinished:
-        if isinstance(source, Tensors):
+        if isinstance(source, Texts):
+            assert params.text, "which says that the source is one of texts"
+            inputs, samples = params.text.inputs, source.samples(indices)
+            text = _write_texts(source, indices, params.text, unfinished)
+            _write_truths(source.truths, indices, unfinished)
+        elif isinstance(source, Tensors):
             inputs, samples = source.inputs, source.write(indices, unfinished)
             _write_truths(source.truths, indices, unfinished)
         elif params.preprocessing:
@@ -54,11 +66,42 @@ def write_split(
             source=params.source,
             inputs=inputs,
             preprocessing=params.preprocessing,
+            text=text,
             class_names=source.class_names,
             samples=tuple(samples),
         )
         manifest.write(unfinished / MANIFEST)
     return manifest
+
+
+def _write_texts(source: Texts, indices: Sequence[int], how: TextPreprocessing, folder: Path) -> PreparedTexts:
+    """Write the tokens of texts, all padded to the longest, their lengths, and the tokenizer itself."""
+    shutil.copyfile(source.tokenizer, folder / TOKENIZER)
+    reader = TextReader(folder / TOKENIZER, how)
+    tokens = reader.tokens(source.texts(indices))
+    lengths = np.array([len(each.ids) for each in tokens], np.int64)
+    np.save(folder / LENGTHS, lengths)
+    width, filler = (
+        padded_length(int(lengths.max(initial=1)), how),
+        Tokens([0] * int(lengths.max(initial=1)), [], False),
+    )
+    with ExitStack() as opened:
+        files = [
+            opened.enter_context(start_npy_file(folder / input_file(n), np.dtype(how.dtype), (len(tokens), width)))
+            for n in range(len(how.inputs))
+        ]
+        for start in range(0, len(tokens), AT_ONCE):
+            # The filler has the length of the longest text, to which the others are padded.
+            arrays = reader.arrays([*tokens[start : start + AT_ONCE], filler])
+            for name, file in zip(how.inputs, files, strict=True):
+                file.write(np.ascontiguousarray(arrays[name][:-1]).data)
+    return PreparedTexts(
+        how=how,
+        tokenizer_sha256=sha256(folder / TOKENIZER),
+        vocabulary=reader.vocabulary,
+        cut=sum(each.cut for each in tokens),
+        together=source.together,
+    )
 
 
 def _write_pixels(
@@ -103,4 +146,5 @@ def shared_images(manifests: Mapping[str, Manifest]) -> str | None:
     if not (shared := [found for found in places.values() if len(found) > 1]):
         return None
     example = " and ".join(f"{name} ({split_name})" for split_name, name in shared[0].items())
-    return f"{len(shared)} images are in several splits under different names, byte for byte the same: {example}"
+    kind = "texts" if any(manifest.text for manifest in manifests.values()) else "images"
+    return f"{len(shared)} {kind} are in several splits under different names, byte for byte the same: {example}"

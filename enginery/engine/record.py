@@ -10,6 +10,7 @@ from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.precisions import accepted_as
 from enginery.core.record import Record
 from enginery.core.tasks import CLASSIFICATION
+from enginery.data.manifest import PreparedTexts
 from enginery.engine.target import Target
 from enginery.graph.interface import Blueprint, Interface
 
@@ -39,6 +40,7 @@ class EngineRecord(Record):
     layers: tuple[Layer, ...]
     build_seconds: float
     preprocessing: Preprocessing | None
+    text: PreparedTexts | None = None
     class_names: tuple[str, ...]
     scores: str | None  # model.scores of params.yaml
     task: str = CLASSIFICATION

@@ -12,12 +12,19 @@ from torch.nn.parameter import is_lazy
 from enginery.core.errors import EngineryError
 from enginery.core.params.model import ModelParams
 from enginery.core.text import first_few, first_line
+from enginery.model.from_timm import make_from_timm
+from enginery.model.from_transformers import make_from_transformers
 from enginery.model.one_stage import as_graph, detector_names
 from enginery.model.user_code import USER_ERRORS, describe_user_error
 
 
 def make_model(params: ModelParams, classes: int | None) -> nn.Module:
     """Return a new model in evaluation mode, whose weights are those that its code begins with."""
+    match params.library:
+        case "timm":
+            return make_from_timm(params, classes)
+        case "transformers":
+            return make_from_transformers(params.arguments)
     return _from_factory(params) if params.is_factory else _from_torchvision(params, classes)
 
 

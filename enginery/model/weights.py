@@ -21,28 +21,34 @@ from enginery.data.sample_set import SampleSet
 from enginery.model.call import State
 from enginery.model.checkpoint import apply_weights, not_finite, read_checkpoint, require_finite
 from enginery.model.factory import make_model
+from enginery.model.from_timm import make_from_timm
+from enginery.model.from_transformers import load_from_transformers
 from enginery.model.one_stage import as_graph, detector_names, with_usual_epsilon
 from enginery.model.source_model import require_runs, run_model
 from enginery.model.training import train
 
 
 def obtain_model(
-    params: ModelParams, weights: WeightsParams, training: SampleSet, data: Path
+    params: ModelParams, weights: WeightsParams, training: SampleSet, data: Path, folder: Path | None = None
 ) -> tuple[nn.Module, int | None]:
-    """Return the model with its weights, and its number of classes, which the samples or else the weights tell."""
+    """Return the model with its weights, and its number of classes, which the samples or else the weights tell.
+    `folder` is that of a model of transformers, whose configuration is in the arguments."""
     classes = training.classes or None
     if weights.source == "train":
         return _trained(params, weights.training, classes, training), classes
     if weights.source == "pretrained":
-        return _pretrained(params, classes), classes
+        return make_from_timm(params, classes, True) if params.library else _pretrained(params, classes), classes
+    if weights.source == "given" and folder:
+        return load_from_transformers(params.arguments, folder), classes
     if weights.source == "given":
         return make_model(params, classes), classes
     checkpoint = user_checkpoint(weights.source, data)
     state = read_checkpoint(checkpoint)
-    if not params.is_factory and params.source not in detector_names():  # others have it in their own arguments
+    makes_own = params.is_factory or params.library == "transformers"
+    if not makes_own and params.source not in detector_names():  # others have the number in their own arguments
         classes = classes or _classes_of(state)
     model = make_model(params, classes)
-    apply_weights(model, state, checkpoint, 0 if params.is_factory else training.classes)
+    apply_weights(model, state, checkpoint, 0 if makes_own else training.classes)
     return model, classes
 
 

@@ -66,7 +66,7 @@ def race_engines(before: Path, after: Path, samples: SampleSet, params: Params) 
             yield engine.bind
 
     sides = {BEFORE: lambda: opened(before), AFTER: lambda: opened(after)}
-    return race_sides(sides, samples, params.benchmark, f"{SIDE_BY_SIDE}, {new.precision}")
+    return race_sides(sides, samples.tuned(new.profile), params.benchmark, f"{SIDE_BY_SIDE}, {new.precision}")
 
 
 def race_sides(sides: Mapping[str, Open], samples: SampleSet, params: BenchmarkParams, label: str) -> SpeedChanges:

@@ -99,6 +99,13 @@ class Findings:
         return entry.ratio(self.tuned_batch, self.baselines[0])
 
 
+def curve_over_sizes(entry: Evidence, contender: str) -> list[tuple[float, float]]:
+    """Return the sizes of an axis of the user's, and the median latency of a contender at each."""
+    return [
+        (each.size, one.p50) for each in entry.benchmark.sizes for one in each.latencies if one.contender == contender
+    ]
+
+
 def gather_findings(
     precisions: Sequence[str], engines: Path, validation: Path, benchmark: Path, trace: Path, machine: Path
 ) -> Findings:

@@ -12,11 +12,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from enginery.report import tables
-from enginery.report.evidence import Findings
+from enginery.report.evidence import Findings, curve_over_sizes
 from enginery.report.page.charts import RIGHT, frontier
 from enginery.report.page.labels import GAP, Named, place_labels
 from enginery.report.verdict import recommend, shippable
-from enginery.speed.records import baseline_title
+from enginery.speed.records import ENGINE, baseline_title
 
 COLORS = {"fp32": "#64748b", "fp16": "#2563eb", "bf16": "#0d9488", "int8": "#d97706", "fp8": "#9333ea"}
 STYLE = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
@@ -30,9 +30,27 @@ LINE = 100  # letters fit side by side into a legend
 def draw_figures(findings: Findings, failures: Mapping[str, tuple[str, ...]], folder: Path) -> None:
     with plt.style.context(STYLE):
         _save(folder / "latency.png", lambda axes: _bars(axes, findings, "p50", "milliseconds per batch, p50"))
+        if findings.precisions[0].benchmark.sizes:
+            _save(folder / "sizes.png", lambda axes: _sizes(axes, findings))
         rate = "images per second, one at a time"
         _save(folder / "throughput.png", lambda axes: _bars(axes, findings, "images_per_second", rate))
         _save(folder / "tradeoff.png", lambda axes: _tradeoff(axes, findings, failures))
+
+
+def _sizes(axes: Axes, findings: Findings) -> None:
+    """Draw a line for each contender over the sizes of an axis, on logarithmic scales."""
+    first = findings.precisions[0]
+    raced = [(baseline_title(name), "#94a3b8", first, name) for name in findings.baselines]
+    raced += [(entry.precision, COLORS[entry.precision], entry, ENGINE) for entry in findings.precisions]
+    for title, color, entry, contender in raced:
+        curve = curve_over_sizes(entry, contender)
+        axes.plot(*zip(*curve, strict=True), "o-", color=color, label=title)
+    at = first.benchmark.sizes[0]
+    axes.set_xlabel(f"{at.axis}, at batch {at.latencies[0].batch}")
+    axes.set_ylabel("milliseconds per batch, p50")
+    axes.set_xticks([each.size for each in first.benchmark.sizes])
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, ncols=CROWDED, loc="lower left", bbox_to_anchor=(0, 1), fontsize=8)
 
 
 def _bars(axes: Axes, findings: Findings, figure: str, label: str) -> None:

@@ -7,6 +7,7 @@ from enginery.core.params.benchmark import NUMBER_FORMATS
 from enginery.core.precisions import QUANTIZED
 from enginery.core.runtimes import RUNTIMES
 from enginery.core.text import first_few
+from enginery.data.padding import Padding
 from enginery.engine.layer_names import short_name
 from enginery.model.records import PYTORCH
 from enginery.report.evidence import Evidence, Findings
@@ -29,6 +30,7 @@ class Note(NamedTuple):
 def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> list[Note]:
     runtime = RUNTIMES[findings.machine.runtime].title
     notes = _on_the_reference(findings.precisions[0].validation.reference)
+    notes += _on_texts(findings.precisions[0].validation.padding)
     for entry in findings.precisions:
         notes += _on_execution(entry, runtime)
         for line in failures.get(entry.precision, ()):
@@ -39,6 +41,18 @@ def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> lis
         notes += [Note(f"{name} failed", f"{line}.", "failed") for line in failures.get(name, ())]
     notes += _on_certainty(findings) + _on_quantized_rtx(findings) + _on_slow_quantized(findings)
     return notes + _on_faster_baselines(findings) + _on_isolated_speed(findings) + _on_noise(findings)
+
+
+def _on_texts(padding: Padding | None) -> list[Note]:
+    if padding is None:
+        return []
+    cut = f" {padding.cut} were longer than {padding.longest_allowed}, and cut." if padding.cut else ""
+    text = (
+        f"they have {padding.shortest} to {padding.longest} tokens, half of them up to {padding.median:.0f}. "
+        f"In batches of {padding.batch} by length {padding.by_length:.1%} of what is computed is padding; as they come "
+        f"it would be {padding.as_they_come:.1%}.{cut}"
+    )
+    return [Note("Texts", text)]
 
 
 def noise_by_batch(findings: Findings) -> list[Note]:

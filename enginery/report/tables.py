@@ -16,6 +16,7 @@ from enginery.speed.records import (
     ENGINE,
     LAUNCHED,
     RUNS_FOR_P99,
+    AtSize,
     Latency,
     PeakMemory,
     Throughput,
@@ -130,6 +131,21 @@ def latency_table(findings: Findings) -> pd.DataFrame:
         return f"{latency.p50:.2f} / {latency.p90:.2f} / {p99}"
 
     return _by_batch(findings, cell)
+
+
+def size_table(findings: Findings) -> pd.DataFrame:
+    """Give the median latencies at each size of an axis of the user's, and how many times as fast as the baseline."""
+
+    def row(entry: Evidence, contender: str) -> dict[str, str]:
+        return {f"{each.axis} {each.size}": _at_size(each, contender) for each in entry.benchmark.sizes}
+
+    return _frame(_by_contender(findings, row)) if findings.precisions[0].benchmark.sizes else _frame({})
+
+
+def _at_size(each: AtSize, contender: str) -> str:
+    found = next(one for one in each.latencies if one.contender == contender)
+    times = f" ({each.ratios[0].median:.2f})" if contender == ENGINE and each.ratios else ""
+    return f"{found.p50:.2f}{times}"
 
 
 def cost_table(findings: Findings) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from enginery.accuracy.agreement import compare
 from enginery.accuracy.results import metric_of
 from enginery.core.params.precisions import Thresholds
 from enginery.data.feeds import Outputs, Run
+from enginery.data.run_all import run_all
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.onnx_file import fixed_batch
@@ -99,12 +100,7 @@ class Trial:
         return others, max(step.metric_drop or 0.0, 0.0) / max(allowed.metric_drop, TINY)
 
     def _run_all(self, run: Run, places: NDArray[np.int64]) -> Outputs:
-        parts = []
-        for start in range(0, len(places), self._batch):
-            batch = places[start : start + self._batch]
-            outputs = run(self._samples.read_at(np.resize(batch, self._batch)))
-            parts.append({name: values[: len(batch)] for name, values in outputs.items()})
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return run_all(run, self._samples, self._batch, whole=True, chosen=places)
 
 
 def _error(found: Outputs, exact: Outputs) -> float:

@@ -8,9 +8,10 @@ from statistics import median
 import numpy as np
 
 from enginery.core.params.benchmark import BenchmarkParams
+from enginery.core.params.build import Profile
 from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
-from enginery.speed.records import ENGINE, Latency, MachinePace, Ratio
+from enginery.speed.records import ENGINE, AtSize, Latency, MachinePace, Ratio
 from enginery.speed.timing import Contender, Timings, best_common_pace, median_interval, race
 
 RAW_COLUMNS = ["contender", "batch", "round", "pace_microseconds", "milliseconds", "compute_milliseconds"]
@@ -51,6 +52,29 @@ def race_contenders(
         timings=timings,
         counted=counted,
     )
+
+
+def race_over_sizes(
+    contenders: Mapping[str, Callable[[Feeds], Contender]],
+    samples: SampleSet,
+    profile: Profile,
+    params: BenchmarkParams,
+    read_pace: Callable[[], float],
+    label: str,
+) -> tuple[AtSize, ...]:
+    """Race at other sizes of the first axis that the user named, at the batch size that engines are tuned for. Other
+    axes have the sizes that engines are tuned for."""
+    if not profile.axes:
+        return ()
+    axis, sizes = next(iter(profile.axes.items()))
+    batch = min(params.batches, key=lambda each: abs(each - profile.batch.opt))
+    one = params.model_copy(update={"batches": (batch,)})
+    found = []
+    for size in sorted({sizes.min, sizes.opt, (sizes.opt + sizes.max) // 2, sizes.max}):
+        sized = samples.at(profile.at("opt") | {axis: size}, profile)
+        race = race_contenders(contenders, sized, one, read_pace, f"{label}, {axis} {size}")
+        found.append(AtSize(axis=axis, size=size, latencies=race.latencies, ratios=race.ratios))
+    return tuple(found)
 
 
 def summarize(contender: str, batch: int, timings: Timings) -> Latency:

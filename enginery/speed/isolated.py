@@ -55,7 +55,7 @@ def _measure_engine(folder: str, machine: str, validation: str, inference: str, 
     with open_engine(Path(folder), here, InferenceParams.model_validate_json(inference)) as engine:
         # Memory comes first, so that it does not include the samples.
         memory = _peak_of(engine.bind(_zeros(engine.record, max(params.batches))), here.device)
-        samples = SampleSet.open(Path(validation))
+        samples = SampleSet.open(Path(validation)).tuned(engine.record.profile)
         batches = params.batches if here.device == "cuda" else ()
         compute = {batch: _milliseconds(engine.bind(samples.cycled(batch)), params.seconds) for batch in batches}
     return Isolated(memory=memory, compute=compute)

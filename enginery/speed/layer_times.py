@@ -18,6 +18,6 @@ def trace_engine(folder: Path, machine: Machine, inference: InferenceParams, sam
     record = read_engine(folder)
     require_fits(record.target, machine, folder)
     batch, runtime = record.profile.batch.opt, load_runtime(machine.runtime)
-    layers = runtime.trace(folder, record.blueprint, inference, samples.cycled(batch), CALLS)
+    layers = runtime.trace(folder, record.blueprint, inference, samples.tuned(record.profile).cycled(batch), CALLS)
     timed = any(layer.milliseconds for layer in layers)
     return Trace(precision=record.precision, batch=batch, calls=CALLS, layers=tuple(layers) if timed else ())

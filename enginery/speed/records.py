@@ -89,6 +89,15 @@ class Isolated(Record):
     compute: dict[int, float]
 
 
+class AtSize(Record):
+    """The speed of one engine at another size of an axis of the user's, such as the length of texts."""
+
+    axis: str
+    size: int
+    latencies: tuple[Latency, ...]
+    ratios: tuple[Ratio, ...]
+
+
 class Benchmark(Record):
     """The speed of one engine beside its baselines, and the conditions that it was measured under."""
 
@@ -105,6 +114,7 @@ class Benchmark(Record):
     isolated_compute: dict[int, float]  # milliseconds by batch size, of the engine in a process that holds nothing else
     gpu: GpuConditions | None
     pytorch: str  # the version that the baselines ran on
+    sizes: tuple[AtSize, ...] = ()  # the smallest of the axis first
 
 
 class Trace(Record):

@@ -60,7 +60,7 @@ def test_the_engine_is_fed_the_very_tensor_that_validation_fed_it(built, machine
     wanted = validated.cycled(7)["input"][[order.index(path.relative_to(photos).as_posix()) for path in images]]
     assert fed.dtype == wanted.dtype
     assert np.array_equal(fed, wanted)
-    assert [answer.image for answer in answers] == images
+    assert [answer.given for answer in answers] == images
 
 
 def test_the_best_classes_come_with_their_probabilities(built, images, photos, expected):

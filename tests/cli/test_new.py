@@ -15,7 +15,7 @@ from enginery.cli.project.choices import Choices, take
 from enginery.cli.project.layout import FILES, version
 from enginery.core.params.all import Params
 
-SAME = {"dvc.yaml": "dvc.yaml", "machine.yaml": "machine/dvc.yaml", "params.yaml": "params.yaml"}
+SAME = {"pipeline.yaml": "dvc.yaml", "machine.yaml": "machine/dvc.yaml", "params.yaml": "params.yaml"}
 
 
 @pytest.fixture

@@ -26,6 +26,15 @@ def test_the_repositorys_own_parameters_load():
     assert params.precisions["int8"].made_from == "searched"
 
 
+def of_texts(changes):
+    return {
+        "samples.preprocessing": None,
+        "samples.text": {"tokenizer": "t.json", "longest": 64},
+        "build.profile.axes": {"sequence": {"min": 8, "opt": 32, "max": 64}},
+        "weights.source": "data/weights/x.pt",
+    } | changes
+
+
 @pytest.mark.parametrize(
     ("changes", "wanted"),
     [
@@ -135,6 +144,31 @@ def test_the_repositorys_own_parameters_load():
         (
             {"build.profile.axes": {"length": {"min": 1, "opt": 2, "max": 3, "inputs": {"ids": 0}}}},
             "build.profile.axes.length.inputs.ids: input should be greater than or equal to 1, got 0",
+        ),
+        # Texts.
+        ({"samples.text": {"tokenizer": "t.json"}}, "samples: preprocessing: is for images, and samples.text for"),
+        (
+            of_texts({"build.profile.axes": {}}),
+            "build.profile.axes: texts are 8 to 64 tokens long: add sequence: {min: 8",
+        ),
+        (
+            of_texts({"samples.text.longest": 65}),
+            "build.profile.axes.sequence: is 8 to 64, and texts are 8 to 65",
+        ),
+        (
+            of_texts({"samples.text.inputs": ["x"]}),
+            "samples.text: inputs: 'x' is none of the usual names, which",
+        ),
+        (of_texts({"samples.text.inputs": ["mask"]}), "samples.text: inputs: one input takes the ids, and at most one"),
+        (
+            of_texts({"build.profile.axes.more": {"min": 1, "opt": 2, "max": 3}}),
+            "build.profile.axes: texts have one axis beside the batch, and here are ",
+        ),
+        # Libraries.
+        ({"model.source": "transformers:data/models/x"}, "weights.source: transformers:data/models/x has its weights"),
+        (
+            {"model.source": "timm:resnet18", "weights.source": "given"},
+            "weights.source: timm's models bring no weights; take pretrained, or give a checkpoint",
         ),
         ({"benchmark.batches": [1, 4, 1]}, "benchmark.batches: lists a value twice: 1, 4, 1"),
         ({"benchmark.batches": [0]}, "benchmark.batches.0: input should be greater than or equal to 1, got 0"),

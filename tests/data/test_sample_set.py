@@ -7,7 +7,8 @@ import pytest
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import Axis, Profile, Range
 from enginery.data.preprocessing import normalize
-from enginery.data.sample_set import SampleSet, checked_feeds, input_file, run_all, varying_axes
+from enginery.data.run_all import run_all
+from enginery.data.sample_set import SampleSet, checked_feeds, input_file, varying_axes
 
 
 @pytest.mark.parametrize(("size", "wanted"), [(5, [5, 5, 5, 5, 1]), (21, [21]), (30, [21])])

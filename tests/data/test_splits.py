@@ -109,7 +109,14 @@ def test_the_stage_writes_all_splits_and_names_copies(pets, capsys):
     recipe.write_text("samples: {source: data/pets, validation: 2, training: 0, calibration: 2}\nweights: {source: x}")
     apply_recipe(recipe)
     ChosenTask(task="classification").write(Path("task.json"))
-    stage(Path("data"), Path("task.json"), Path("out/training"), Path("out/calibration"), Path("out/validation"))
+    stage(
+        Path("data"),
+        Path("data/texts"),
+        Path("task.json"),
+        Path("out/training"),
+        Path("out/calibration"),
+        Path("out/validation"),
+    )
     splits = {name: SampleSet.open(Path("out") / name) for name in ("training", "calibration", "validation")}
     assert {name: len(samples) for name, samples in splits.items()} == {
         "training": 0,

@@ -27,6 +27,7 @@ DEPENDENTS = {
     # Parameters. `machine` lists none, as it always runs; it finds the runtime, and the files of the user's model.
     "runtime": ENDS,
     "samples.seed": {"samples", "weights"} | AFTER_WEIGHTS,
+    "samples.text": {"samples", "weights"} | AFTER_WEIGHTS,
     "model.source": {"weights"} | AFTER_WEIGHTS,
     "weights.training.seed": {"weights"} | AFTER_WEIGHTS,
     "model.boxes.iou": {"export", "reference"} | AFTER_EXPORT,

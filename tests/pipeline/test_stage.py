@@ -82,7 +82,8 @@ def test_what_is_no_stage_is_told_which_there_are(tmp_path, named):
 
 def test_a_stage_on_bad_parameters_prints_one_line_and_exits_with_1(tmp_path):
     (tmp_path / "params.yaml").write_text("samples: [\n")
-    outs = ["--data", "data", "--task", "task.json", "--training", "t", "--calibration", "c", "--validation", "v"]
+    outs = ["--data", "data", "--texts", "texts", "--task", "task.json"]
+    outs += ["--training", "t", "--calibration", "c", "--validation", "v"]
     said = run_module(tmp_path, "samples", *outs)
     assert said.startswith("samples: params.yaml is not valid YAML: line 2: ")
     assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]

@@ -51,7 +51,7 @@ def test_a_precision_that_a_gpu_lacks_is_recorded_and_passed_on(build_for, tmp_p
     with pytest.raises(EngineryError, match=f"{engine} has no engine: compute capability"):
         read_engine(engine)
     trace(precision, engine, NOWHERE, NOWHERE, tmp_path / "trace.json")
-    validate(precision, engine, NOWHERE, NOWHERE, NOWHERE, NOWHERE, tmp_path / "validation.json")
+    validate(precision, engine, NOWHERE, NOWHERE, NOWHERE, NOWHERE, tmp_path / "validation.json", tmp_path / "examples")
     benchmark(precision, engine, NOWHERE, NOWHERE, NOWHERE, NOWHERE, tmp_path / "benchmark")
     for written in ("engine/refused.json", "trace.json", "validation.json", "benchmark/refused.json"):
         assert Refusal.read(tmp_path / written) == refusal

@@ -54,8 +54,8 @@ def outputs_of(files, how=HOW):
 
 def broken(wanted, got, truth):
     task = task_of("detection", None, NAMES, preprocessing=HOW)
-    result = measure(task, (wanted, got, got), truth)[0]
-    agreement = agreement_of(task, wanted, got)
+    result = measure(task, (wanted, got, got), truth, LIMITS)[0]
+    agreement = agreement_of(task, wanted, got, LIMITS)
     return result, agreement, broken_thresholds(compare(wanted, got), agreement, result, LIMITS)
 
 

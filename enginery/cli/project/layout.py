@@ -7,9 +7,10 @@ from typing import NamedTuple
 FILES = Path(__file__).parent / "files"
 VERSION_FILE = Path(".enginery/version")
 AS_LAID_OUT = Path(".enginery")  # what these files were before their owner changed them: `enginery upgrade` needs it
-KEPT = {Path("dvc.yaml"): "dvc.yaml", Path("machine/dvc.yaml"): "machine.yaml", Path("params.yaml"): "params.yaml"}
+# Not under the name dvc.yaml: DVC would take it for a pipeline of this repository.
+KEPT = {Path("dvc.yaml"): "pipeline.yaml", Path("machine/dvc.yaml"): "machine.yaml", Path("params.yaml"): "params.yaml"}
 PLOTS = ("by_precision.json", "tradeoff.json")
-DATA = ("calibration", "images", "models", "plugins", "weights")
+DATA = ("calibration", "images", "models", "plugins", "texts", "weights")
 HISTORY = "Nights of `make nightly`, one folder for each machine and model. Commit them.\n"
 NIGHTLY = Path(".github/workflows/enginery.yml")
 

@@ -116,7 +116,13 @@ class Params(Section):
             )
         if model.is_factory and source == "pretrained":
             raise ValueError("weights.source: torchvision publishes weights of its own models alone; give a checkpoint")
-        if not model.is_onnx and not model.is_factory and source == "given":
+        if model.library == "transformers" and source in ("train", "pretrained"):
+            raise ValueError(
+                f"weights.source: {model.source} has its weights beside it: set it to given, not '{source}'"
+            )
+        if model.library == "timm" and source == "given":
+            raise ValueError("weights.source: timm's models bring no weights; take pretrained, or give a checkpoint")
+        if not model.is_onnx and not model.is_factory and model.library is None and source == "given":
             raise ValueError(f"weights.source: torchvision's {model.source} brings no weights; give a checkpoint")
         if source == "train":
             self._require_trainable()
@@ -136,6 +142,31 @@ class Params(Section):
             )
         if self.samples.training == 0:
             raise ValueError("samples.training: weights.source is 'train', which needs training samples; got 0")
+
+    @model_validator(mode="after")
+    def _texts_fit_the_profile(self) -> Self:
+        """A text has one axis, which a profile may call as it likes. Without it, all texts are padded to one length."""
+        text, axes = self.samples.text, self.build.profile.axes
+        if text is None:
+            return self
+        if len(axes) > 1:
+            raise ValueError(
+                f"build.profile.axes: texts have one axis beside the batch, and here are {', '.join(axes)}"
+            )
+        if text.varies and not axes:
+            lengths = f"min: {text.shortest}, opt: {max(text.shortest, text.longest // 2)}, max: {text.longest}"
+            raise ValueError(
+                f"build.profile.axes: texts are {text.shortest} to {text.longest} tokens long: add "
+                f"sequence: {{{lengths}}}, or "
+                f"set samples.text.multiple_of to {text.longest}, which pads all to one length"
+            )
+        for name, sizes in axes.items():
+            if text.shortest not in sizes or text.longest not in sizes:
+                raise ValueError(
+                    f"build.profile.axes.{name}: is {sizes}, and texts are {text.shortest} to {text.longest} tokens "
+                    "long: samples.text.multiple_of and samples.text.longest"
+                )
+        return self
 
     @model_validator(mode="after")
     def _images_fit_the_profile(self) -> Self:

@@ -9,11 +9,13 @@ from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.section import Section
 
 MODEL = re.compile(r"\w+|\w+(\.\w+)*:\w+")
+LIBRARY = re.compile(r"(timm):([\w.]+)|(transformers):([\w./-]+)")
 NO_SCORES = "none"  # what model.scores is for a model that has no score per class
 
 
 class ModelParams(Section, place="model"):
-    """The model: a torchvision model, the user's own `package.module:factory`, or an ONNX file in data/models."""
+    """The model: torchvision's or timm's by its name, a folder that transformers reads, the user's own
+    `package.module:factory`, or an ONNX file in data/models."""
 
     source: str
     arguments: dict[str, Any]
@@ -38,9 +40,12 @@ class ModelParams(Section, place="model"):
     @field_validator("source")
     @classmethod
     def _is_one_of_three(cls, source: str) -> str:
+        if LIBRARY.fullmatch(source):
+            return source
         if not source.endswith(".onnx") and (not MODEL.fullmatch(source) or ".py:" in source):
             raise ValueError(
-                f"'{source}' is neither a torchvision model, nor package.module:factory, nor data/models/FILE.onnx"
+                f"'{source}' is neither a torchvision model, nor package.module:factory, nor data/models/FILE.onnx, "
+                "nor timm:NAME, nor transformers:data/models/FOLDER"
             )
         return source
 
@@ -50,4 +55,14 @@ class ModelParams(Section, place="model"):
 
     @property
     def is_factory(self) -> bool:
-        return ":" in self.source and not self.is_onnx
+        return ":" in self.source and not self.is_onnx and self.library is None
+
+    @property
+    def library(self) -> str | None:
+        """Return timm or transformers, if the model is one of theirs."""
+        return self.source.partition(":")[0] if LIBRARY.fullmatch(self.source) else None
+
+    @property
+    def library_name(self) -> str:
+        """Return what follows timm: or transformers:, a name or a folder."""
+        return self.source.partition(":")[2]

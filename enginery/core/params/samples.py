@@ -1,9 +1,10 @@
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.params.section import Section
+from enginery.core.params.text import TextPreprocessing
 
 
 def _names_or_file(given: Any) -> Any:
@@ -23,3 +24,10 @@ class SamplesParams(Section, place="samples"):
     training: int = Field(ge=0)
     calibration: int = Field(ge=1)
     preprocessing: Preprocessing | None
+    text: TextPreprocessing | None = None
+
+    @model_validator(mode="after")
+    def _are_of_one_kind(self) -> Self:
+        if self.text and self.preprocessing:
+            raise ValueError("preprocessing: is for images, and samples.text for texts: set one of the two to null")
+        return self

@@ -16,16 +16,25 @@ from enginery.data.sources.folder import open_folder
 from enginery.data.sources.masked_folder import open_masked_folder
 from enginery.data.sources.table import open_table
 from enginery.data.sources.tensors import Tensors, open_tensors
+from enginery.data.sources.text_table import Texts, open_texts
 from enginery.data.sources.truth import Known
 from enginery.data.sources.yolo_folder import open_yolo_folder
 
-Source = ImageFiles | ImageArray | Tensors
+TEXTS = Path("data/texts")
+Source = ImageFiles | ImageArray | Tensors | Texts
 
 
-def open_source(params: SamplesParams, data: Path, task: str = CLASSIFICATION) -> Source:
-    """Open the samples with what the task wants to know of them, as far as it is there."""
-    source = _open(params, data, Known(task, params.ignore))
+def open_source(params: SamplesParams, data: Path, task: str = CLASSIFICATION, texts: Path = TEXTS) -> Source:
+    """Open the samples with what the task wants to know of them, as far as it is there. Texts lie in another folder."""
+    source = _open_texts(params, texts, Known(task)) if params.text else _open(params, data, Known(task, params.ignore))
     return source if Known(task).labels else replace(source, labels=None)
+
+
+def _open_texts(params: SamplesParams, texts: Path, known: Known) -> Source:
+    assert params.text, "the caller looked"
+    listed = read_classes(params.class_names, texts)
+    tokenizer = user_file(params.text.tokenizer, texts, "samples.text.tokenizer", "a tokenizer.json")
+    return open_texts(user_file(params.source, texts, "samples.source", "a file of texts"), tokenizer, listed, known)
 
 
 def _open(params: SamplesParams, data: Path, known: Known) -> Source:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK = 1 << 16  # elements, so that the temporary arrays of one step stay in the processor's cache
+LOWEST = np.finfo(np.float32).min
 NARROWEST = 2.0**-126  # the narrowest bin whose inverse float32 holds
 
 
@@ -30,6 +31,9 @@ class Histogram:
         flat = values.reshape(-1)
         if not flat.size:
             return
+        if np.isneginf(flat.min()):  # as masks for attention have it, which others write as the lowest number
+            values = np.maximum(values, LOWEST)
+            flat = values.reshape(-1)
         lowest = float(flat.min())
         largest = max(float(flat.max()), -lowest)
         rows = values.reshape(len(values), -1) if values.ndim else flat[None]

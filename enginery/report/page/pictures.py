@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from enginery.core.params.benchmark import EAGER
 from enginery.core.text import KILOBYTE, MEGABYTE, file_size
-from enginery.report.evidence import Evidence, Findings
+from enginery.report.evidence import Evidence, Findings, curve_over_sizes
+from enginery.report.page.charts import Axes, Curve, Dot, draw_curves
 from enginery.report.page.rows import Mark, Row, bar, dot, draw_rows
 from enginery.report.page.scales import Scale, from_zero, short
 from enginery.report.page.svg import Figure
@@ -37,6 +38,27 @@ def latency_picture(findings: Findings, looks: Looks, batch: int) -> Figure:
     title = f"Latency at batch {batch}"
     picture = draw_rows(f"latency-{batch}", title, rows, scale, "ms per batch", "Medians: ")
     return Figure(f"Batch {batch}", picture)
+
+
+def size_pictures(findings: Findings, looks: Looks) -> list[Figure]:
+    """Draw the median latencies over an axis of the user's, such as the length of texts."""
+    first = findings.precisions[0]
+    if not (sizes := first.benchmark.sizes):
+        return []
+    raced = [(baseline_title(name), "faint", first, name) for name in findings.baselines]
+    raced += [(entry.precision, looks[entry.precision], entry, ENGINE) for entry in findings.precisions]
+    curves = []
+    for title, look, entry, contender in raced:
+        points = tuple(curve_over_sizes(entry, contender))
+        dots = tuple(Dot(x, y, look, f"{title}, {sizes[0].axis} {x:.0f}: {short(y)} ms") for x, y in points)
+        curves.append(Curve(title, points, look, dots))
+    places = [point for curve in curves for point in curve.points]
+    across = Scale(min(x for x, _ in places), max(x for x, _ in places) or 1.0)
+    if across.low == across.high:
+        across = from_zero([across.high])
+    axes = Axes(across, from_zero(y for _, y in places), sizes[0].axis, "ms per batch, p50")
+    title = f"Latency by {sizes[0].axis} at batch {sizes[0].latencies[0].batch}"
+    return [Figure(title, draw_curves("latency-sizes", title, "Medians of each contender at each size.", curves, axes))]
 
 
 def _spread(latency: Latency) -> tuple[Mark, ...]:

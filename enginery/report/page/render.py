@@ -120,13 +120,17 @@ def _verdict(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dic
 
 def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
     looks = pictures.looks_of(findings, failures)
-    costs, gpu = tables.cost_table(findings), tables.gpu_table(findings)
+    costs, gpu, by_size = tables.cost_table(findings), tables.gpu_table(findings), tables.size_table(findings)
     return {
         "tradeoff": causes.tradeoff_pictures(findings, looks),
         "accuracy": of_frame(AGAINST, tables.accuracy_table(findings)),
         "blame": of_frame("Where the error arises, as relative error", tables.blame_table(findings)),
         "spots": of_frame(tables.explain_spots(findings), tables.spot_table(findings)),
         "latency": [pictures.latency_picture(findings, looks, batch) for batch in findings.batches],
+        "sizes": pictures.size_pictures(findings, looks),
+        "by_size": of_frame("Median ms per batch by size; in parentheses, times as fast as the baseline", by_size)
+        if len(by_size)
+        else None,
         "latencies": latencies(findings),
         "costs": of_frame("What a batch costs: a fixed part, and a part per image", costs) if len(costs) else None,
         "compute": of_frame("Compute without copies, median ms by the GPU's clock", tables.compute_table(findings))

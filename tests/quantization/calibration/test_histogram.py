@@ -114,7 +114,12 @@ def test_the_largest_float32_is_counted():
     assert histogram.counts.sum() == 2
 
 
-@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+def test_the_minus_infinity_of_a_mask_counts_as_the_lowest_number():
+    lowest = np.finfo(np.float32).min
+    assert same(filled([1.0], [2.0, -np.inf, 3.0]), filled([1.0], [2.0, lowest, 3.0]))
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
 def test_nan_and_infinity_are_refused(broken):
     with pytest.raises(ValueError, match="holds NaN or infinity"):
         filled([1.0], [2.0, broken, 3.0])

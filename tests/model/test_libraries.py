@@ -1,0 +1,104 @@
+"""Models of transformers and timm, as far as these packages are installed."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.model import ModelParams
+from enginery.core.params.preprocessing import Preprocessing
+from enginery.core.params.text import TextPreprocessing
+from enginery.data.manifest import PreparedTexts
+from enginery.model import from_timm
+from enginery.model.factory import make_model
+from enginery.model.from_transformers import described, folder_of, load_from_transformers, require_its_tokenizer
+
+MODULES = ("Transformer", "Pooling", "Normalize")
+MEAN = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+MODEL = ModelParams(source="transformers:data/models/small", arguments={"num_labels": 3})
+
+
+def write(folder, pooling=MEAN, modules=MODULES, config=None):
+    """Write a folder of sentence-transformers without weights."""
+    (folder / "1_Pooling").mkdir(parents=True, exist_ok=True)
+    about = [{"type": f"sentence_transformers.models.{name}"} for name in modules]
+    found = {"architectures": ["BertModel"], "model_type": "bert"} if config is None else config
+    for name, content in {"1_Pooling/config.json": pooling, "modules.json": about, "config.json": found}.items():
+        (folder / name).write_text(json.dumps(content))
+    (folder / "model.safetensors").touch()
+    return folder
+
+
+def test_all_that_makes_a_model_is_read_from_its_folder(tmp_path):
+    found = described(MODEL, write(tmp_path))
+    assert found["config"] == {"architectures": ["BertModel"], "model_type": "bert", "num_labels": 3}
+    assert (found["architecture"], found["pooling"], found["normalize"]) == ("BertModel", "mean", True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"modules": (*MODULES, "Dense")}, "has a module Dense: make the model in a factory of your own"),
+        ({"pooling": {"pooling_mode_lasttoken": True}}, "pools by lasttoken; one of cls, mean, max is supported"),
+        ({"pooling": MEAN | {"pooling_mode_cls_token": True}}, "pools by cls, mean; one of"),
+        ({"config": {"model_type": "bert"}}, "does not say which architecture"),
+    ],
+)
+def test_a_folder_that_is_not_understood_is_refused(tmp_path, changed, told):
+    with pytest.raises(EngineryError, match=told):
+        described(MODEL, write(tmp_path, **changed))
+
+
+def test_a_folder_without_weights_and_another_tokenizer_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = write(tmp_path / "data/models/small")
+    assert folder_of(MODEL, Path("data/models")) == Path("data/models/small")
+    (folder / "tokenizer.json").write_text("{}")
+    how = TextPreprocessing(tokenizer="data/texts/other.json")
+    prepared = PreparedTexts(how=how, tokenizer_sha256="0" * 64, vocabulary=9, cut=0, together=1)
+    with pytest.raises(EngineryError, match=re.escape("data/texts/other.json is not")):
+        require_its_tokenizer(folder, prepared)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(EngineryError, match=re.escape("has no model.safetensors")):
+        folder_of(MODEL, Path("data/models"))
+
+
+@pytest.mark.parametrize(
+    ("source", "package"), [("timm:resnet18", "timm"), ("transformers:data/models/small", "transformers")]
+)
+def test_a_package_that_is_missing_is_named(source, package, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(EngineryError, match=f"{package} is not installed: pip install -e"):
+        make_model(ModelParams(source=source, arguments={"architecture": "BertModel", "config": {}}), 2)
+
+
+def test_a_folder_of_sentence_transformers_gives_its_vectors(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    plain = transformers.BertModel(transformers.BertConfig(**sizes, vocab_size=50)).eval()
+    plain.save_pretrained(tmp_path)
+    write(tmp_path, config=json.loads((tmp_path / "config.json").read_text()))
+    plain.save_pretrained(tmp_path)
+    arguments = json.loads(json.dumps(described(MODEL, tmp_path)))
+    loaded = load_from_transformers(arguments, tmp_path)
+    again = make_model(MODEL.model_copy(update={"arguments": arguments}), None)
+    again.load_state_dict(loaded.state_dict())
+    feeds = {"input_ids": torch.tensor([[2, 5, 6, 0]]), "attention_mask": torch.tensor([[1, 1, 1, 0]])}
+    with torch.inference_mode():
+        wanted = torch.nn.functional.normalize(plain(**feeds).last_hidden_state[:, :3].mean(1), dim=-1)
+        for model in (loaded, again):
+            torch.testing.assert_close(model(**feeds)["sentence_embedding"], wanted)
+
+
+def test_a_model_of_timm_has_the_classes_of_the_images_and_its_own_preprocessing():
+    pytest.importorskip("timm")
+    model = make_model(ModelParams(source="timm:test_vit", arguments={}), 7)
+    assert model(torch.zeros(1, 3, 160, 160)).shape == (1, 7)
+    how = Preprocessing(resize=160, crop=160, interpolation="bilinear", mean=(0.5,) * 3, std=(0.5,) * 3)
+    assert from_timm.differences(model, how)[0].startswith("interpolation bilinear, where the model had bicubic")
+    with pytest.raises(EngineryError, match="timm has no model 'test_vitt'; did you mean"):
+        make_model(ModelParams(source="timm:test_vitt", arguments={}), 7)
