@@ -20,8 +20,13 @@ class Simplification(Record):
 
 
 SIMPLIFY_LIMIT = 1e-5  # folding keeps the order of sums: only the last bits may change
-# An Attention of Microsoft's own is an operator that neither TensorRT nor a quantizer knows.
-SKIPPED = ["fuse_attention"]
+SKIPPED = [
+    "fuse_attention",  # an operator of Microsoft's own, which neither TensorRT nor a quantizer knows
+    # One product whose result is split, and a product of flattened rows: OpenVINO cannot fuse bias, activation and
+    # rounding into an int8 product through a Split or a Reshape.
+    "fuse_qkv",
+    "fuse_matmul_add_bias_into_gemm_batched",
+]
 
 
 def simplify_graph(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -16,6 +16,7 @@ from enginery.quantization.placement import Group, Placement
 LARGEST = PRECISIONS["int8"].largest
 LEVELS = 255  # the steps of a byte
 MOSTLY_POSITIVE = 4  # times as far as it reaches below zero: what HardSwish, SiLU and GELU return
+SLOWER_WITH_A_ZERO = {"Add", "MatMul"}  # where the byte 0 does not stand for 0
 TINY = 1e-12
 FIRST_OPSET, FIRST_OF_FLOAT16 = 13, 19  # of Q/DQ nodes with a scale for each channel, and of float16
 
@@ -33,10 +34,7 @@ class Grid(NamedTuple):
 
 
 def grid_of(ranges: Iterable[Range], is_added: bool) -> Grid:
-    """Return the finest grid that costs no speed: unsigned where nothing, or little, is negative.
-
-    A sum is slower if its zero is not the byte 0.
-    """
+    """Return the finest grid that costs no speed: unsigned where nothing, or little, is negative."""
     lowest, largest = map(max, zip(*((-each.lowest, each.amax) for each in ranges), strict=True))
     amax, below = max(largest, TINY), min(lowest, largest)
     if below <= 0:
@@ -69,8 +67,8 @@ def names_of(group: Group) -> list[str]:
 
 
 def grid_for(group: Group, ranges: Mapping[str, Range]) -> Grid:
-    added = any(node.op_type == "Add" for readers in group.values() for node, _ in readers)
-    return grid_of([ranges[name] for name in names_of(group)], added)
+    slower = any(node.op_type in SLOWER_WITH_A_ZERO for readers in group.values() for node, _ in readers)
+    return grid_of([ranges[name] for name in names_of(group)], slower)
 
 
 def dtype_of(value: ir.Value) -> np.dtype[np.generic]:

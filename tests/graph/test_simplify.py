@@ -7,9 +7,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from support.checkout import ROOT, Project
+from support.pass_checks import model_of_text
 
 from enginery.core.errors import EngineryError
-from enginery.graph.simplify import Simplification
+from enginery.graph.simplify import Simplification, simplify_graph
 from stages import simplify as stage
 
 RANGE = {"min": 8, "opt": 8, "max": 16}
@@ -59,3 +60,11 @@ def test_a_graph_that_is_right_only_at_the_samples_size_stops_the_pipeline(simpl
     with pytest.raises(EngineryError, match="does not compute what the exported one computes: the relative error"):
         simplify()
     assert not (tmp_path / "simplified").exists()
+
+
+def test_products_of_a_transformer_stay_apart_beside_their_biases():
+    rows, matrices = "float[batch,6,4]", {name: np.full((4, 4), at, np.float32) for at, name in enumerate("qkv", 1)}
+    biases = {f"{name}b": np.full(4, 0.5, np.float32) for name in matrices}
+    nodes = " ".join(f"{name}0 = MatMul (x, {name}) {name}1 = Add ({name}0, {name}b)" for name in matrices)
+    model = model_of_text(f"g ({rows} x) => ({rows} q1, {rows} k1, {rows} v1) {{ {nodes} }}", matrices | biases)
+    assert [node.op_type for node in simplify_graph(model).graph.node] == ["MatMul", "Add"] * 3

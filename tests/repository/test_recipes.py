@@ -19,6 +19,7 @@ from enginery.model.records import Export, Reference
 from recipes import regressor, scenes
 
 STAGES = ("samples", "weights", "export", "reference")
+WITHOUT_EXPORT = ("samples", "weights", "reference")
 SYNSETS = [f"n{1440764 + 137 * place:08}" for place in range(1000)]
 
 
@@ -50,12 +51,8 @@ def checkpoint(name, classes, path):
 
 
 def results():
-    artifacts = Path("artifacts")
-    return (
-        Manifest.read(artifacts / "samples/validation/manifest.json"),
-        Export.read(artifacts / "exported/export.json"),
-        Reference.read(artifacts / "reference/reference.json"),
-    )
+    manifest = Manifest.read(Path("artifacts/samples/validation/manifest.json"))
+    return manifest, Reference.read(Path("artifacts/reference/reference.json"))
 
 
 def test_cats_and_dogs_to_the_gate(tmp_path, monkeypatch):
@@ -68,7 +65,7 @@ def test_cats_and_dogs_to_the_gate(tmp_path, monkeypatch):
     untrained = "precisions: {int8: {thresholds: {cosine: 0, relative_error: 10}}}\n"
     lay_over("cats-and-dogs", smaller + "model: {source: squeezenet1_1}\n" + untrained)
     record, validation = run_pipeline(monkeypatch, "int8")
-    manifest, export, reference = results()
+    (manifest, reference), export = results(), Export.read(Path("artifacts/exported/export.json"))
     assert record.class_names == manifest.class_names == ("cat", "dog")
     assert {sample.label for sample in manifest.samples} == {0, 1}
     assert export.against_pytorch.relative_error < 1e-4
@@ -81,12 +78,12 @@ def test_imagenet_as_soon_as_the_files_are_there(project, monkeypatch):
         photos(f"data/images/imagenet/{synset}", 1)
     checkpoint("squeezenet1_1", 1000, load_recipe("imagenet").weights.source)
     lay_over("imagenet", "samples: {validation: 8, calibration: 4}\nmodel: {source: squeezenet1_1}\n")
-    run_stages(monkeypatch, *STAGES)
-    manifest, export, _ = results()
+    run_stages(monkeypatch, *WITHOUT_EXPORT)
+    manifest, reference = results()
     assert manifest.class_names == tuple(SYNSETS)
     assert all(SYNSETS[sample.label] == sample.name.split("/")[0] for sample in manifest.samples)
     assert manifest.preprocessing.shape == (3, 224, 224)
-    assert export.against_pytorch.relative_error < 1e-4
+    assert reference.samples == 8
 
 
 def test_the_segmenter_finds_the_scenes_and_the_network_that_are_made_for_it(project, monkeypatch):
@@ -94,10 +91,9 @@ def test_the_segmenter_finds_the_scenes_and_the_network_that_are_made_for_it(pro
     monkeypatch.setattr("sys.argv", ["scenes.py", "--scenes", "16", "--epochs", "1"])
     scenes.main()
     lay_over("segmenter", "samples: {validation: 8, calibration: 4}\n")
-    run_stages(monkeypatch, *STAGES)
-    manifest, export, reference = results()
+    run_stages(monkeypatch, *WITHOUT_EXPORT)  # tests/tasks/test_pipeline.py exports a segmenter
+    manifest, reference = results()
     assert (manifest.task, len(manifest.class_names), manifest.is_labeled) == ("segmentation", scenes.CLASSES, False)
-    assert export.against_pytorch.relative_error < 1e-4
     assert 0 < reference.metrics["mIoU"] < 1
 
 
