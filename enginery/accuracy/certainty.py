@@ -39,8 +39,8 @@ def unsure_thresholds(agreement: Agreement | None, result: Result | None, limits
 
 def _how_many(figure: Agreement | Result) -> str:
     if figure.needed is None:
-        return f"it is so close to the limit that no number of samples would tell, and {figure.samples:,} do not"
-    return f"{figure.samples:,} samples cannot tell, about {_rounded(figure.needed):,} would"
+        return "it is so close to the limit that no number of samples would tell"
+    return f"about {_rounded(figure.needed):,} samples would tell"
 
 
 def _rounded(count: int) -> int:

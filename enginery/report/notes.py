@@ -82,7 +82,7 @@ def _on_certainty(findings: Findings) -> list[Note]:
         for entry in findings.precisions
         if entry.validation.unsure
     ]
-    return [Note("Too few samples to be sure of each threshold", " ".join(unsure))] if unsure else []
+    return [Note("Too few samples to be sure", " ".join(unsure))] if unsure else []
 
 
 def _on_execution(entry: Evidence, runtime: str) -> list[Note]:

@@ -68,8 +68,8 @@ def test_each_threshold_that_is_not_sure_has_a_sentence():
     assert unsure_thresholds(agreed(1.0), drop, LIMITS) == ()
     few = {"needed": 23_456}
     assert unsure_thresholds(agreed(1.0).model_copy(update=few), drop.model_copy(update=few), LIMITS) == (
-        "top-1 agreement 100.00% (99.00% to 100.00%) may be below 99.50%: 512 samples cannot tell, about 24,000 would",
-        "accuracy drop 0.10% (-0.90% to 1.10%) may be above 0.50%: 512 samples cannot tell, about 24,000 would",
+        "top-1 agreement 100.00% (99.00% to 100.00%) may be below 99.50%: about 24,000 samples would tell",
+        "accuracy drop 0.10% (-0.90% to 1.10%) may be above 0.50%: about 24,000 samples would tell",
     )
     (sentence,) = unsure_thresholds(agreed(1.0).model_copy(update={"needed": None}), None, LIMITS)
-    assert sentence.endswith("it is so close to the limit that no number of samples would tell, and 512 do not")
+    assert sentence.endswith("it is so close to the limit that no number of samples would tell")

@@ -36,10 +36,10 @@ def test_the_gate_names_every_failure_and_the_report(tmp_path):
 
 
 def test_too_few_samples_are_named_where_one_must_be_sure(tmp_path):
-    few = {"int8": ("accuracy drop 0.1% may be above 0.5%: 512 samples cannot tell, about 770 would",)}
+    few = {"int8": ("accuracy drop 0.1% may be above 0.5%: about 770 samples would tell",)}
     Verdict(recommended=None, failures={"int8": ()}, unsure=few).write(tmp_path / "verdict.json")
     with pytest.raises(
-        EngineryError, match=r"not enough samples to be sure, .*: int8: .* about 770 would\. The report"
+        EngineryError, match=r"not enough samples to be sure, .*: int8: .* about 770 samples would tell\. The report"
     ):
         gate(tmp_path / "verdict.json", Path("summary.md"))
 
