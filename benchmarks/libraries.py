@@ -168,7 +168,7 @@ def in_openvino(graph: Any, feeds: dict[str, Any], names: list[str]) -> dict[str
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"
         onnx.save(graph, file)
-        # As the pipeline does it: compiled straight from the file, some quantized graphs are silently wrong.
+        # Convert first, as the pipeline does: compiled from the file, some quantized graphs are silently wrong.
         model = openvino.convert_model(str(file))
         compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         found = compiled(feeds)

@@ -32,7 +32,7 @@ Digits = tuple[NDArray[np.float64], NDArray[np.int64]]  # pictures of 8 by 8, an
 
 
 class Kind(NamedTuple):
-    """What is made for a recipe: its network, and scenes of so many pixels with so many digits at most."""
+    """A recipe takes a network, and scenes of so many pixels with so many digits at most."""
 
     model: str
     size: int

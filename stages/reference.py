@@ -37,7 +37,6 @@ def reference(weights: Path, validation: Path, reference: Path) -> None:
         for index, values in enumerate(outputs.values()):
             np.save(unfinished / output_file(index), values, allow_pickle=False)
         result.write(unfinished / "reference.json")
-    kind = "texts" if samples.manifest.text else "images"
     found = ", ".join(f"{metric.name} {metric.written(value)}" for metric, value in metrics.values())
     found = found or f"{task.metrics[0].name} not measured, {task.lacking}"
-    print(f"{result.made_by}: {found}; {result.samples} validation {kind}")
+    print(f"{result.made_by}: {found}; {result.samples} validation {known.kind}")

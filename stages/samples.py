@@ -21,8 +21,7 @@ def samples(data: Path, texts: Path, task: Path, training: Path, calibration: Pa
         labelled = SampleSet(folders[name], manifests[name]).truth is not None
         labels = "" if labelled else f", without {Known(chosen).array}"
         text = manifests[name].text
-        kind = "texts" if text else "images"
         cut = f", {text.cut} longer than {text.how.longest} tokens, and cut" if text and text.cut else ""
-        print(f"{name}: {len(indices)} of {len(source)} {kind} from {params.source}{labels}{cut}")
+        print(f"{name}: {len(indices)} of {len(source)} {manifests[name].kind} from {params.source}{labels}{cut}")
     if shared := shared_images(manifests):
         print(f"MIND: {shared}")

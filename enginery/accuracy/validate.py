@@ -49,7 +49,7 @@ def validate_engine(
     graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph")
     compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine")
     results = measure(task, (reference, graph, compiled), samples.truth, limits)
-    agreement = agreement_of(task, reference, compiled, limits, "texts" if samples.manifest.text else "images")
+    agreement = agreement_of(task, reference, compiled, limits, samples.manifest.kind)
     engine_errors, graph_errors = compare(reference, compiled), compare(reference, graph)
     compiler_errors = compare(graph, compiled)
     batches = spot_batches(sizes)

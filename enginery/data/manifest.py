@@ -38,5 +38,10 @@ class Manifest(Record):
     samples: tuple[Sample, ...]
 
     @property
+    def kind(self) -> str:
+        """Return what the samples are called."""
+        return "texts" if self.text else "images"
+
+    @property
     def is_labeled(self) -> bool:
         return all(sample.label is not None for sample in self.samples)

@@ -1,4 +1,4 @@
-"""What it costs that the texts of a batch differ in length: the share of tokens that are padding."""
+"""Count what padding costs: the share of tokens that only make the texts of a batch equally long."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -146,5 +146,5 @@ def shared_images(manifests: Mapping[str, Manifest]) -> str | None:
     if not (shared := [found for found in places.values() if len(found) > 1]):
         return None
     example = " and ".join(f"{name} ({split_name})" for split_name, name in shared[0].items())
-    kind = "texts" if any(manifest.text for manifest in manifests.values()) else "images"
+    kind = next(iter(manifests.values())).kind  # all splits are of one source
     return f"{len(shared)} {kind} are in several splits under different names, byte for byte the same: {example}"

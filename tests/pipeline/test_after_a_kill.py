@@ -1,4 +1,4 @@
-"""What DVC leaves when it is killed in the midst of writing is mended; what is whole, or in use, is left alone."""
+"""The files that a killed DVC leaves half written are mended; those that are whole, or in use, are left alone."""
 
 import json
 import os

@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.checkout import Project, checkout
 from support.project import let_make_run
 
-# What tells a time: an engine says how long its build took, and validation names the engine by that.
+# Outputs of these stages tell times: an engine says how long its build took, and validation names the engine by that.
 TIMED = ("build", "validate", "benchmark", "trace", "report", "gate")
 WRITTEN_IN_PLACE = ("dvc.lock", "machine/dvc.lock", ".dvc/tmp/rwlock")
-COMMANDS = {"repro": ["repro"], "nightly": ["nightly"]}
+TARGETS = ("repro", "nightly")
 
 
 class Torture:
@@ -36,16 +36,16 @@ class Torture:
         self.victims: Counter[str] = Counter()
         self.ended = 0  # runs that were done before they were killed
 
-    def start(self, *target: str) -> subprocess.Popen[bytes]:
+    def start(self, target: str) -> subprocess.Popen[bytes]:
         environment = os.environ | {"PYTHONPATH": str(self.root)}
         with (self.root / "make.log").open("ab") as log:
             return subprocess.Popen(
-                ["make", *target], cwd=self.root, env=environment, stdout=log, stderr=log, start_new_session=True
+                ["make", target], cwd=self.root, env=environment, stdout=log, stderr=log, start_new_session=True
             )
 
     def kill_once(self, command: str) -> None:
         """Start the pipeline, and kill one of its processes, or all, after a while or while DVC writes a file."""
-        started = self.start(*COMMANDS[command])
+        started = self.start(command)
         process, how = psutil.Process(started.pid), self.random.choice(["all", "one", "writing"])
         time.sleep(self.random.uniform(0, self.longest))
         if how == "writing":
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--longest", type=float, default=20, help="seconds before a kill, at most")
-    parser.add_argument("--command", choices=COMMANDS, default="repro")
+    parser.add_argument("--command", choices=TARGETS, default="repro")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
         torture = Torture(_project(Path(folder) / "project"), chosen.seed, chosen.longest)

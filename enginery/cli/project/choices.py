@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from enginery.core.errors import EngineryError
 from enginery.core.text import suggestion
 from enginery.core.user_files import WEIGHTS_WITHOUT_FILE
+from enginery.data.sources.files import IMAGE_SUFFIXES
 
-IMAGE = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-# What torchvision's networks are trained with.
+# Torchvision trains its networks with these.
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 
 
@@ -90,7 +90,7 @@ def _split(images: int, path: Path, trains: bool) -> dict[str, int]:
 
 
 def _images_in(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.suffix.lower() in IMAGE)
+    return (path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
 
 
 def _existing(path: str, option: str, wanted: str) -> Path:
