@@ -8,5 +8,6 @@ import sys
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # One process compiles for PyTorch: by default, it starts one for each core, and each of them imports PyTorch.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-# OpenVINO's package tells Google Analytics of each import and conversion, from processes of its own, if it finds this.
+# As in enginery/__init__.py, which some tests import after these libraries.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 sys.modules["openvino_telemetry"] = None

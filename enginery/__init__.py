@@ -3,10 +3,17 @@
 Programs that only run an engine need nothing but `open_engine`. Importing this package imports no other library.
 """
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from enginery.core.errors import EngineryError
+
+# ONNX Runtime tells Microsoft, and OpenVINO's package tells Google, what they load and run, from threads and processes
+# that would run beside a race, unless this is set before they are imported.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 if TYPE_CHECKING:
     from enginery.engine.engine import Engine

@@ -20,6 +20,7 @@ SCRIPT = """\
 # Usage: bash {name} [more options of `polygraphy run`, such as --compare l2]
 set -euo pipefail
 cd "$(dirname "$0")"
+export ORT_DISABLE_TELEMETRY=1
 command -v polygraphy >/dev/null || {{ echo "polygraphy is not on the PATH: pip install polygraphy" >&2; exit 1; }}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT

@@ -3,7 +3,6 @@
 import importlib.metadata
 import io
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -75,9 +74,6 @@ class OpenVINO:
 
 
 def _openvino() -> Any:
-    # OpenVINO's package tells Google Analytics of each import and conversion, without being asked to, in threads and
-    # processes that would run beside a race. It does not if this package cannot be imported.
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     import openvino  # here, since it may be missing
 
     return openvino

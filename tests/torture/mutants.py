@@ -1,0 +1,241 @@
+"""Change the code that judges, a line at a time, and see that a test fails: what no test notices may be wrong unseen.
+
+`python tests/torture/mutants.py --mutants 250 --seed 1` draws mutants among all that can be made of the SUBJECTS,
+runs the tests of each one's room in a copy of the project, and lists the survivors. It fails if one of them is not in
+survivors.txt, which says why no test can tell it from the code.
+"""
+
+import argparse
+import ast
+import contextlib
+import copy
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SUBJECTS = {
+    "enginery/accuracy/*.py": ["tests/accuracy", "tests/tasks", "tests/stages"],
+    "enginery/tasks/average_precision.py": ["tests/tasks"],
+    "enginery/report/verdict.py": ["tests/report", "tests/stages"],
+    "stages/gate.py": ["tests/stages"],
+    "enginery/regression/*.py": ["tests/regression"],
+    "enginery/quantization/calibration/*.py": ["tests/quantization"],
+    "enginery/search/*.py": ["tests/search"],
+    "enginery/speed/*.py": ["tests/speed"],
+}
+EXPLAINED = Path(__file__).with_name("survivors.txt")
+LONGEST = 300  # seconds of a room's tests
+COMPARED = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+COMPUTED = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div,
+    ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "isfinite": "isnan", "True": "False", "False": "True"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    file: str
+    line: int
+    before: str
+    after: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.before} -> {self.after}"
+
+
+def mutants_of(file: Path) -> Iterator[Mutant]:
+    """Make every mutant of a file: one with each of its comparisons, sums, numbers and conditions turned."""
+    tree = ast.parse(file.read_text())
+    skipped = {id(node) for each in ast.walk(tree) for node in _not_behaviour(each)}
+    for position, node in enumerate(ast.walk(tree)):
+        for turn in range(len(_turned(node))) if id(node) not in skipped else ():
+            changed = copy.deepcopy(tree)
+            there = next(each for at, each in enumerate(ast.walk(changed)) if at == position)
+            before, after = ast.unparse(node), _turned(there)[turn]
+            _replace(changed, there, after)
+            code = ast.unparse(ast.fix_missing_locations(changed))
+            name = file.relative_to(ROOT).as_posix()
+            yield Mutant(name, node.lineno, before.split("\n")[0], ast.unparse(after).split("\n")[0], code)
+
+
+def _not_behaviour(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what lies in annotations and decorators, which tell types and options."""
+    for field in ("annotation", "returns", "decorator_list"):
+        told = getattr(node, field, None)
+        for each in told if isinstance(told, list) else [told]:
+            if each is not None:
+                yield from ast.walk(each)
+
+
+def _turned(node: ast.AST) -> list[ast.AST]:
+    """Return what may stand in this node's place."""
+    match node:
+        case ast.Compare(ops=[operator]) if type(operator) in COMPARED:
+            return [ast.Compare(node.left, [COMPARED[type(operator)]()], node.comparators)]
+        case ast.BoolOp():
+            return [ast.BoolOp(ast.And() if isinstance(node.op, ast.Or) else ast.Or(), node.values)]
+        case ast.UnaryOp(op=ast.Not()):
+            return [node.operand]
+        case ast.If() | ast.IfExp():
+            return [type(node)(ast.UnaryOp(ast.Not(), node.test), node.body, node.orelse)]
+        case ast.BinOp() if type(node.op) in COMPUTED:
+            return [ast.BinOp(node.left, COMPUTED[type(node.op)](), node.right)]
+        case ast.Constant(value=bool()):
+            return [ast.Constant(not node.value)]
+        case ast.Constant(value=int() | float()):
+            return [ast.Constant(node.value + 1)]
+        case ast.Name(ctx=ast.Load()) if node.id in NAMES:
+            return [ast.Name(NAMES[node.id], ast.Load())]
+        case ast.Attribute(ctx=ast.Load()) if node.attr in NAMES:
+            return [ast.Attribute(node.value, NAMES[node.attr], ast.Load())]
+        case ast.Raise() | ast.Continue():
+            return [ast.Pass()]
+    return []
+
+
+def _replace(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:
+    for parent in ast.walk(tree):
+        for field, value in ast.iter_fields(parent):
+            if value is old:
+                setattr(parent, field, ast.copy_location(new, old))
+            elif isinstance(value, list) and any(each is old for each in value):
+                setattr(parent, field, [ast.copy_location(new, old) if each is old else each for each in value])
+
+
+def is_noticed(mutant: Mutant, root: Path, tests: list[str]) -> bool:
+    """Tell whether a test fails, or takes too long, with this mutant in the copy of the project at `root`."""
+    file = root / mutant.file
+    original = file.read_text()
+    file.write_text(mutant.code)
+    try:
+        child = os.fork()
+        if child == 0:
+            _run_tests(root, tests)
+        return _ends(child) != 0
+    finally:
+        file.write_text(original)
+
+
+def _run_tests(root: Path, tests: list[str]) -> None:
+    """Run tests in this process, which is a child that has the libraries already, and end it."""
+    os.setsid()
+    os.chdir(root)
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1), os.dup2(silent, 2)
+    sys.path.insert(0, str(root))
+    os.environ["PYTHONPATH"] = str(root)
+    import pytest
+
+    status = 1
+    with contextlib.suppress(BaseException):
+        status = int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]))
+    os._exit(status)
+
+
+def _ends(child: int) -> int:
+    """Wait for a child, and end it and what it started when it takes too long."""
+    until = time.monotonic() + LONGEST
+    while time.monotonic() < until:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.05)
+    else:
+        status = -1
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    if status == -1:
+        os.waitpid(child, 0)
+    return status
+
+
+def _copy(folder: Path) -> Path:
+    """Copy the project's files, as git lists them, and the environment by a link."""
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\n")
+    for name in filter(None, files):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
+    return folder
+
+
+def _work(drawn: list[tuple[Mutant, list[str]]], results: "multiprocessing.Queue[tuple[Mutant, bool]]") -> None:
+    for library in ("torch", "torchvision", "numpy", "onnx", "onnxruntime", "openvino", "pandas", "pydantic", "pytest"):
+        __import__(library)
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        root = _copy(Path(folder))
+        for mutant, tests in drawn:
+            results.put((mutant, is_noticed(mutant, root, tests)))
+
+
+def unchanged_passes(tests: list[str]) -> bool:
+    """Tell whether these tests pass in a copy without a mutant: else every mutant would seem to be noticed."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        root = _copy(Path(folder))
+        child = os.fork()
+        if child == 0:
+            _run_tests(root, tests)
+        return _ends(child) == 0
+
+
+def draw(count: int, seed: int, subject: str) -> list[tuple[Mutant, list[str]]]:
+    possible = [
+        (mutant, tests)
+        for pattern, tests in SUBJECTS.items()
+        for file in sorted(ROOT.glob(pattern))
+        if subject in file.as_posix()
+        for mutant in mutants_of(file)
+    ]
+    print(f"{len(possible)} mutants can be made; {min(count, len(possible))} are drawn", flush=True)
+    return random.Random(seed).sample(possible, min(count, len(possible)))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mutants", type=int, default=250)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--subject", default="", help="only files whose path holds this")
+    asked = parser.parse_args()
+    drawn = draw(asked.mutants, asked.seed, asked.subject)
+    if failing := [tests for tests in {tuple(tests) for _, tests in drawn} if not unchanged_passes(list(tests))]:
+        print(f"these tests fail without a mutant: {failing}")
+        return 1
+    results: multiprocessing.Queue[tuple[Mutant, bool]] = multiprocessing.Queue()
+    workers = [
+        multiprocessing.Process(target=_work, args=(drawn[at :: asked.workers], results)) for at in range(asked.workers)
+    ]
+    for worker in workers:
+        worker.start()
+    explained = EXPLAINED.read_text() if EXPLAINED.is_file() else ""
+    survivors, unexplained = 0, 0
+    for done in range(1, len(drawn) + 1):
+        mutant, noticed = results.get()
+        if not noticed:
+            survivors += 1
+            unexplained += str(mutant) not in explained
+            print(f"survived: {mutant} (line {mutant.line})", flush=True)
+        if done % 25 == 0:
+            print(f"{done} of {len(drawn)}: {survivors} survived", flush=True)
+    print(f"{len(drawn)} mutants, {survivors} survivors, {unexplained} of them not explained in {EXPLAINED.name}")
+    return 1 if unexplained else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
