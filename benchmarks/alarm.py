@@ -16,7 +16,17 @@ from functools import partial
 from pathlib import Path
 from statistics import median, pstdev
 
-from alarm_ratios import COMPARABLE, CONFIDENCE, FEWEST_FOUND, MOST_FALSE, PRECISION, open_int8_engine, runs_of, work
+from alarm_ratios import (
+    COMPARABLE,
+    CONFIDENCE,
+    FEWEST_FOUND,
+    MOST_FALSE,
+    PRECISION,
+    one_after_the_other,
+    open_int8_engine,
+    runs_of,
+    work,
+)
 
 from enginery.core.params.all import Params
 from enginery.data.feeds import Feeds
@@ -53,7 +63,7 @@ def run(extra: Mapping[int, int], report: Path) -> None:
 
 def slowed(engine: Engine, extra: Mapping[int, int], feeds: Feeds) -> Contender:
     call, times = engine.bind(feeds), extra[len(next(iter(feeds.values())))]
-    return lambda: (call(), work(times))
+    return partial(one_after_the_other, call, partial(work, times))
 
 
 def read(report: Path) -> dict[str, SpeedChanges]:

@@ -25,6 +25,7 @@ import torch
 
 from enginery.accuracy.records import Validation
 from enginery.core.params.all import Params
+from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
 from enginery.engine.engine import Engine, open_engine
 from enginery.engine.machine import Machine
@@ -38,7 +39,7 @@ from enginery.speed.contenders import pytorch_contender
 from enginery.speed.contention import ContentionWatch
 from enginery.speed.machine_pace import pace_meter
 from enginery.speed.records import ENGINE, SAME_PACE, Benchmark, Latency
-from enginery.speed.timing import Timings, time_call
+from enginery.speed.timing import Contender, Timings, time_call
 
 PRECISION, BASELINE, SLOWED = "int8", "eager", "slowed"
 SLOWDOWN, CALIBRATIONS = 0.05, 3
@@ -54,6 +55,11 @@ def work(times: int) -> None:
     numbers = np.zeros(1000, np.float32)
     for _ in range(times):
         np.add(numbers, 1, out=numbers)
+
+
+def one_after_the_other(first: Callable[[], object], second: Callable[[], object]) -> None:
+    first()
+    second()
 
 
 def open_int8_engine(here: Machine) -> Engine:
@@ -79,7 +85,8 @@ def _slowdown_in_a_race(extra: dict[int, int], scratch: Path) -> np.ndarray:
     make_run(__file__, extra, scratch)
     found = {name: logs(measured) for name, measured in read(scratch).items()}
     scratch.unlink()
-    return found[ENGINE] - found[SLOWED]
+    difference: np.ndarray = found[ENGINE] - found[SLOWED]
+    return difference
 
 
 def make_run(script: str, extra: dict[int, int], report: Path) -> None:
@@ -95,11 +102,11 @@ def run(extra: dict[int, int], report: Path) -> None:
     model = load_model(weights)
     with open_int8_engine(here) as engine:
 
-        def slowed(feeds):
+        def slowed(feeds: Feeds) -> Contender:
             call, times = engine.bind(feeds), extra[len(next(iter(feeds.values())))]
-            return lambda: (call(), work(times))
+            return partial(one_after_the_other, call, partial(work, times))
 
-        contenders = {
+        contenders: dict[str, Callable[[Feeds], Contender]] = {
             ENGINE: engine.bind,
             SLOWED: slowed,
             BASELINE: partial(pytorch_contender, model, BASELINE, here.device, True),

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -43,9 +44,10 @@ def rate_of_clients(engines: list[Engine], feeds: Feeds, opened: ExitStack) -> R
 
 
 def rate_of_queue(engine: Engine, requests: int, feeds: Feeds) -> Rate:
-    import openvino  # now: the engine's own import has seen to it that OpenVINO reports to nobody
+    import openvino
 
-    queue = openvino.AsyncInferQueue(engine._session._compiled, requests)
+    session: Any = engine._session
+    queue = openvino.AsyncInferQueue(session._compiled, requests)
     inputs = [{name: np.ascontiguousarray(array) for name, array in feeds.items()} for _ in range(requests)]
     for request, own in zip(queue, inputs, strict=True):
         for name, array in own.items():

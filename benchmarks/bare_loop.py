@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -60,7 +61,7 @@ def bare_onnxruntime(onnx: Path, interface: Interface, images: np.ndarray, tf32:
         "enable_cuda_graph": "1",
         "use_tf32": str(int(tf32)),
         "user_compute_stream": str(torch.cuda.current_stream().cuda_stream),
-        **convolutions(str(onnx)),
+        **convolutions(onnx),
     }
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # the file is optimized
@@ -83,12 +84,12 @@ def queued(loop: Loop) -> float:
         loop()
     after.record()
     after.synchronize()
-    return before.elapsed_time(after) / CALLS
+    return float(before.elapsed_time(after)) / CALLS
 
 
 def one_by_one(loop: Loop) -> float:
     before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    milliseconds = []
+    milliseconds: list[float] = []
     for _ in range(CALLS):
         torch.cuda.synchronize()
         before.record()
@@ -99,7 +100,7 @@ def one_by_one(loop: Loop) -> float:
     return median(milliseconds)
 
 
-def harness(contender: Loop) -> float:
+def harness(contender: Callable[[], Any]) -> float:
     return median(1000 * float(contender()) for _ in range(CALLS))
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from enginery.accuracy.records import Validation
@@ -61,7 +62,11 @@ def main() -> None:
     print("| beside | batch | times eager (interval) | what the report says |")
     print("|---|---|---|---|")
     unnoticed = 0
-    for beside, program in {"nothing": contextlib.nullcontext(), "a busy program": busy_program()}.items():
+    besides: dict[str, AbstractContextManager[None]] = {
+        "nothing": contextlib.nullcontext(),
+        "a busy program": busy_program(),
+    }
+    for beside, program in besides.items():
         with tempfile.TemporaryDirectory() as scratch, program:
             entry = race(Path(scratch) / PRECISION)
         findings = Findings(Machine.read(MACHINE), (entry,))

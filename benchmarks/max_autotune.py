@@ -8,6 +8,7 @@ and as Enginery's harness calls that. `queued` calls wait for nothing, so their 
 
 import copy
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -31,7 +32,7 @@ def main() -> None:
         ):
             torch._dynamo.reset()
             tuned = torch.compile(model, mode=mode, dynamic=False)
-            call = replayed(lambda tuned=tuned: tuned(placed))
+            call = replayed(partial(tuned, placed))
             queued(call)  # warms up, and tunes the second variant
             print(f"| {name} | {queued(call):.3f} | {one_by_one(call):.3f} |", flush=True)
     torch._dynamo.reset()

@@ -33,7 +33,7 @@ from enginery.data.sample_set import input_file
 PHOTO, DISTINCT, MANY, INTERVAL = (500, 375), 3000, 50_000, 0.01
 MOST_GROWTH = 0.05  # of the bytes of the images that were added
 HOW = Preprocessing(
-    resize=256, crop=224, interpolation="bilinear", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
+    resize=(256, 256), crop=(224, 224), interpolation="bilinear", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
 )
 
 

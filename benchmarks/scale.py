@@ -25,7 +25,6 @@ import numpy as np
 from calibration import in_own_process, peak_megabytes
 
 from enginery.core.errors import EngineryError
-from enginery.core.params.all import Params
 from enginery.data.manifest import Manifest
 from enginery.data.sample_set import MANIFEST, input_file, output_file
 from enginery.model.records import Reference
@@ -46,10 +45,9 @@ class Run:
 
 
 def calibrate(folder: Path, precision: str) -> None:
-    from enginery.data.sample_set import SampleSet
-    from stages.calibrate import find_ranges
+    from stages.calibrate import calibrate as calibrate_stage
 
-    find_ranges(ARTIFACTS / "simplified" / "model.onnx", SampleSet.open(folder), Params.read().calibration)
+    calibrate_stage(Path("data"), ARTIFACTS / "simplified", folder, folder / "calibrated")
 
 
 def validate(folder: Path, precision: str) -> None:
@@ -63,6 +61,7 @@ def validate(folder: Path, precision: str) -> None:
         reference=folder,
         machine=ARTIFACTS / "machine.json",
         report=folder / "report.json",
+        examples=folder / "examples",
     )
 
 

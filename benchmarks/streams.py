@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from bare_loop import CALLS, images_for, open_here
@@ -54,7 +55,8 @@ def pytorch(_: Path, opened: ExitStack) -> AddedWork:
 
 
 def compute(engine: Engine, batch: int) -> float:
-    call = engine.bind({spec.name: images_for(engine.record, batch) for spec in engine.record.interface.inputs})
+    feeds = {spec.name: images_for(engine.record, batch) for spec in engine.record.interface.inputs}
+    call: Callable[[], Any] = engine.bind(feeds)
     return 1000 * median(float(call()) for _ in range(CALLS))
 
 

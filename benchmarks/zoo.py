@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -28,6 +28,8 @@ from ruamel.yaml import YAML
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from enginery.core.precisions import PrecisionName
 
 ROOT = Path(__file__).parents[1]
 MODELS = (
@@ -200,7 +202,7 @@ def made_at(place: str) -> Path:
     return Path("artifacts") / place
 
 
-def take(precision: str, step: Callable[[str, Callable[[], object]], object]) -> Row:
+def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]], object]) -> Row:
     from enginery.accuracy.records import Validation
     from enginery.core.params.all import Params
     from enginery.engine.record import EngineRecord
@@ -212,7 +214,7 @@ def take(precision: str, step: Callable[[str, Callable[[], object]], object]) ->
     converted.parent.mkdir(exist_ok=True)
     engine.parent.mkdir(exist_ok=True)
     validation, machine = made_at("samples/validation"), made_at("machine.json")
-    report = Path("reports/validation") / f"{precision}.json"
+    report, examples = Path("reports/validation") / f"{precision}.json", made_at(f"examples/{precision}")
     made_from = Params.read().precisions[precision].made_from
     given = *map(made_at, ("simplified", made_from, "calibrated", "samples/calibration", "dialect.json")), converted
     step(f"{precision} convert", lambda: convert(precision, *given))
@@ -222,7 +224,7 @@ def take(precision: str, step: Callable[[str, Callable[[], object]], object]) ->
     )
     step(
         f"{precision} validate",
-        lambda: validate(precision, engine, converted, validation, made_at("reference"), machine, report),
+        lambda: validate(precision, engine, converted, validation, made_at("reference"), machine, report, examples),
     )
     found = Validation.read(report)
     return {
@@ -238,7 +240,7 @@ def take(precision: str, step: Callable[[str, Callable[[], object]], object]) ->
     }
 
 
-def nvidia_verdict(precision: str) -> str:
+def nvidia_verdict(precision: "PrecisionName") -> str:
     """Parse and build the graph that TensorRT gets, and return `ok`; an error is raised."""
     from enginery.core.params.all import Params
     from enginery.engine.runtimes import load_runtime
@@ -250,15 +252,16 @@ def nvidia_verdict(precision: str) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         dialect, converted, engine = (Path(scratch) / name for name in ("dialect.json", "converted", "engine"))
         dialect_of("tensorrt", "cuda", "").write(dialect)
-        made = map(made_at, ("simplified", params.precisions[precision].made_from, "calibrated", "samples/calibration"))
-        convert(precision, *made, dialect, converted)
+        source = params.precisions[precision].made_from
+        simplified, made_from, calibrated = map(made_at, ("simplified", source, "calibrated"))
+        convert(precision, simplified, made_from, calibrated, made_at("samples/calibration"), dialect, converted)
         engine.mkdir()
         graph = converted / "model.onnx"
         load_runtime(NVIDIA).compile(graph, read_blueprint(graph, params.build), engine)
     return "ok"
 
 
-def race_engines(precisions: list[str]) -> dict[str, float]:
+def race_engines(precisions: Sequence[str]) -> dict[str, float]:
     """Return how many times as fast as PyTorch eager each engine is: a rough number, from one short race of all."""
     import torch
 
