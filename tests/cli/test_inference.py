@@ -13,7 +13,9 @@ import pytest
 from PIL import Image
 from support.command import ROOT, enginery, on_a_terminal
 
-from enginery.cli.inference import Reader, batch_size, require_readable, required_preprocessing
+from enginery.cli.inference.images import ImageReader, required_preprocessing
+from enginery.cli.inference.infer import batch_size
+from enginery.cli.inference.task import require_readable
 from enginery.core.errors import EngineryError
 from enginery.engine.engine import open_engine
 
@@ -54,7 +56,7 @@ class Recorder:
 def test_the_engine_is_fed_the_very_tensor_that_validation_fed_it(built, machine, inference, images, photos, validated):
     with open_engine(built, machine, inference) as engine:
         recorder = Recorder(engine)
-        answers = list(Reader(recorder, built).answer(images, top=1))
+        answers = list(ImageReader(recorder, built).answer(images, top=1))
     (fed,) = recorder.fed
     order = [sample.name for sample in validated.manifest.samples]
     wanted = validated.cycled(7)["input"][[order.index(path.relative_to(photos).as_posix()) for path in images]]
@@ -216,12 +218,12 @@ def test_scores_that_are_no_numbers_are_an_error(built, machine, inference, imag
             return {name: array * np.nan for name, array in super().run(feeds).items()}
 
     with open_engine(built, machine, inference) as engine, pytest.raises(EngineryError, match="are not all finite"):
-        list(Reader(Spoiled(engine), built).answer(images, top=1))
+        list(ImageReader(Spoiled(engine), built).answer(images, top=1))
 
 
 def test_neither_torch_nor_pandas_is_loaded(built, images):
     program = (
-        "import sys; from pathlib import Path; from enginery.cli.inference import infer\n"
+        "import sys; from pathlib import Path; from enginery.cli.inference.infer import infer\n"
         f"infer(Path({str(built)!r}), [Path({str(images[0])!r})], 1, None, 1, True)\n"
         "print(*sorted({'torch', 'torchvision', 'pandas', 'sklearn', 'openvino'} & sys.modules.keys()))"
     )
@@ -240,7 +242,8 @@ def test_a_bar_is_drawn_only_where_it_is_not_between_answers(built, photos):
 def test_a_folder_that_may_not_be_read_is_a_sentence(built):
     """root may read everything, so the process becomes that of nobody after its imports."""
     program = (
-        "import os, sys, enginery.cli.inference; from enginery.cli.main import build_parser, main; build_parser()\n"
+        "import os, sys, enginery.cli.inference.infer\n"
+        "from enginery.cli.main import build_parser, main; build_parser()\n"
         f"os.setuid({NOBODY}); sys.argv[0] = 'infer'; sys.argv.insert(0, 'enginery'); main()"
     )
     with tempfile.TemporaryDirectory() as folder:

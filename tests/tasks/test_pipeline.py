@@ -13,7 +13,7 @@ from support.small_project import PER_PRECISION, STAGES, TINY, lay_over, run_pip
 
 from enginery.accuracy.records import Validation
 from enginery.bundle.write import write_bundle
-from enginery.cli.inference import infer
+from enginery.cli.inference.infer import infer
 from enginery.core.errors import EngineryError
 from enginery.engine.record import EngineRecord
 

@@ -16,7 +16,7 @@ from support.texts import texts, write_tokenizer
 
 from enginery.accuracy.records import Validation
 from enginery.bundle.pages import standalone_tokenization, texts_for_bundle
-from enginery.cli.inference import infer
+from enginery.cli.inference.infer import infer
 from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
 from enginery.core.params.inference import InferenceParams

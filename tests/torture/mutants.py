@@ -20,22 +20,22 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SUBJECTS = {  # the code, the tests that are run first, and those that are run where these notice nothing
-    "enginery/accuracy/*.py": (["tests/accuracy"], ["tests/tasks"]),
-    "enginery/tasks/average_precision.py": (["tests/tasks/test_average_precision.py"], ["tests/tasks"]),
-    "enginery/report/verdict.py": (["tests/report/test_verdict.py"], ["tests/report"]),
-    "stages/gate.py": (["tests/stages/test_gate.py"], ["tests/stages"]),
-    "enginery/regression/*.py": (["tests/regression/test_comparison.py"], ["tests/regression"]),
-    "enginery/quantization/calibration/*.py": (["tests/quantization/calibration"], ["tests/quantization"]),
-    "enginery/search/*.py": (["tests/search"], ["tests/tasks"]),
-    "enginery/speed/*.py": (["tests/speed"], ["tests/regression/test_engine_race.py"]),
+SUBJECTS = {  # code, and the tests that are run in turn until one notices: the module's own go before them
+    "enginery/accuracy/*.py": ("tests/accuracy", "tests/tasks"),
+    "enginery/tasks/average_precision.py": ("tests/tasks",),
+    "enginery/report/verdict.py": ("tests/report",),
+    "stages/gate.py": ("tests/stages",),
+    "enginery/regression/*.py": ("tests/regression/test_comparison.py", "tests/regression"),
+    "enginery/quantization/calibration/*.py": ("tests/quantization/calibration", "tests/quantization"),
+    "enginery/search/*.py": ("tests/search", "tests/tasks"),
+    "enginery/speed/*.py": ("tests/speed", "tests/regression/test_engine_race.py"),
 }
-Tests = tuple[list[str], list[str]]
 EXPLAINED = Path(__file__).with_name("survivors.txt")
-LONGEST = 300  # seconds of a room's tests
+LONGEST = 900  # seconds of a room's tests; a mutant that never ends is noticed by that
 COMPARED = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -118,25 +118,36 @@ def _replace(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:
                 setattr(parent, field, [ast.copy_location(new, old) if each is old else each for each in value])
 
 
-def is_noticed(mutant: Mutant, root: Path, tests: Tests) -> bool:
+def is_noticed(mutant: Mutant, root: Path, steps: list[str]) -> bool:
     """Tell whether a test fails, or takes too long, with this mutant in the copy of the project at `root`."""
     file = root / mutant.file
     original = file.read_text()
-    file.write_text(mutant.code)
-    try:
-        return any(status_of(root, some) != 0 for some in tests)
-    finally:
-        file.write_text(original)
+    for tests in steps:
+        require_passing(root, tests)
+        file.write_text(mutant.code)
+        try:
+            if status_of(root, tests) != 0:
+                return True
+        finally:
+            file.write_text(original)
+    return False
 
 
-def status_of(root: Path, tests: list[str]) -> int:
+@cache
+def require_passing(root: Path, tests: str) -> None:
+    """Stop if these tests fail without a mutant: every mutant would seem to be noticed."""
+    if status_of(root, tests) != 0:
+        raise RuntimeError(f"{tests} fails in a copy of the project without a mutant")
+
+
+def status_of(root: Path, tests: str) -> int:
     child = os.fork()
     if child == 0:
         _run_tests(root, tests)
     return _ends(child)
 
 
-def _run_tests(root: Path, tests: list[str]) -> None:
+def _run_tests(root: Path, tests: str) -> None:
     """Run tests in this process, which is a child that has the libraries already, and end it."""
     os.setsid()
     os.chdir(root)
@@ -148,7 +159,7 @@ def _run_tests(root: Path, tests: list[str]) -> None:
 
     status = 1
     with contextlib.suppress(BaseException):
-        status = int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]))
+        status = int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", tests]))
     os._exit(status)
 
 
@@ -178,28 +189,22 @@ def _copy(folder: Path) -> Path:
     return folder
 
 
-def _work(drawn: list[tuple[Mutant, Tests]], results: "multiprocessing.Queue[tuple[Mutant, bool]]") -> None:
+def _work(drawn: "list[tuple[Mutant, list[str]]]", results: "multiprocessing.Queue[tuple[Mutant, object]]") -> None:
     for library in ("torch", "torchvision", "numpy", "onnx", "onnxruntime", "openvino", "pandas", "pydantic", "pytest"):
         __import__(library)
-    sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         root = _copy(Path(folder))
-        for mutant, tests in drawn:
-            results.put((mutant, is_noticed(mutant, root, tests)))
+        for mutant, steps in drawn:
+            try:
+                results.put((mutant, is_noticed(mutant, root, steps)))
+            except RuntimeError as error:
+                results.put((mutant, error))
 
 
-def failing_without_a_mutant(drawn: list[tuple[Mutant, Tests]]) -> list[str]:
-    """Return the tests that fail in a copy without a mutant: with them, every mutant would seem to be noticed."""
-    used = {some for _, tests in drawn for each in tests for some in each}
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        root = _copy(Path(folder))
-        return [some for some in sorted(used) if status_of(root, [some]) != 0]
-
-
-def draw(count: int, seed: int, subject: str) -> list[tuple[Mutant, Tests]]:
+def draw(count: int, seed: int, subject: str) -> list[tuple[Mutant, list[str]]]:
     possible = [
-        (mutant, tests)
+        (mutant, _steps(file, tests))
         for pattern, tests in SUBJECTS.items()
         for file in sorted(ROOT.glob(pattern))
         if subject in file.as_posix()
@@ -207,6 +212,11 @@ def draw(count: int, seed: int, subject: str) -> list[tuple[Mutant, Tests]]:
     ]
     print(f"{len(possible)} mutants can be made; {min(count, len(possible))} are drawn", flush=True)
     return random.Random(seed).sample(possible, min(count, len(possible)))
+
+
+def _steps(file: Path, tests: tuple[str, ...]) -> list[str]:
+    own = Path("tests", *file.relative_to(ROOT).parts[1 if file.parts[-2] != "stages" else 0 : -1], f"test_{file.name}")
+    return [*([own.as_posix()] if (ROOT / own).is_file() else []), *tests]
 
 
 def main() -> int:
@@ -217,10 +227,7 @@ def main() -> int:
     parser.add_argument("--subject", default="", help="only files whose path holds this")
     asked = parser.parse_args()
     drawn = draw(asked.mutants, asked.seed, asked.subject)
-    if failing := failing_without_a_mutant(drawn):
-        print(f"these tests fail without a mutant: {failing}")
-        return 1
-    results: multiprocessing.Queue[tuple[Mutant, bool]] = multiprocessing.Queue()
+    results: multiprocessing.Queue[tuple[Mutant, object]] = multiprocessing.Queue()
     workers = [
         multiprocessing.Process(target=_work, args=(drawn[at :: asked.workers], results)) for at in range(asked.workers)
     ]
@@ -230,6 +237,8 @@ def main() -> int:
     survivors, unexplained = 0, 0
     for done in range(1, len(drawn) + 1):
         mutant, noticed = results.get()
+        if isinstance(noticed, RuntimeError):
+            sys.exit(str(noticed))
         if not noticed:
             survivors += 1
             unexplained += str(mutant) not in explained

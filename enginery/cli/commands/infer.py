@@ -42,7 +42,7 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
-    from enginery.cli.inference import infer
+    from enginery.cli.inference.infer import infer
 
     unread = infer(
         chosen.engine, chosen.samples, chosen.top, chosen.batch, chosen.threads or 0, chosen.json, chosen.pictures
