@@ -1,4 +1,4 @@
-"""Draw a few samples as the task answers for them, PyTorch beside the engine: those on which they differ most."""
+"""Draw a few samples as the task answers for them, PyTorch beside the engine: those whose answer changes first."""
 
 from pathlib import Path
 
@@ -24,6 +24,7 @@ class Example(Record):
     file: str
     sample: str  # its name
     same: float | None  # the share of the answer that is the same, if answers can be the same
+    lead: float | None  # how much of the lead of PyTorch's answer is left, below 0 if another is ahead; None: no lead
     reference: str  # the answer of PyTorch, and of the engine
     engine: str
 
@@ -41,8 +42,10 @@ def write_examples(task: Task, samples: SampleSet, wanted: Outputs, got: Outputs
     how, found = samples.manifest.preprocessing, []
     if how is not None and task.reads({name: values.shape for name, values in wanted.items()}):
         same = task.agree(wanted, got)
-        # Among equal answers, those whose outputs differ most.
-        order = np.lexsort((-errors_of_samples(wanted, got), np.zeros(len(samples)) if same is None else same))
+        # Among equal answers, those that are nearest to another one, or else whose outputs differ most.
+        leads = task.leads_kept(wanted, got)
+        nearest = leads if len(leads) == len(samples) else -errors_of_samples(wanted, got)
+        order = np.lexsort((nearest, np.zeros(len(samples)) if same is None else same))
         for number, place in enumerate(order[:MOST].tolist()):
             one, other = (
                 next(iter(task.show({name: values[place : place + 1] for name, values in each.items()}, TOP)))
@@ -54,7 +57,9 @@ def write_examples(task: Task, samples: SampleSet, wanted: Outputs, got: Outputs
             beside(*pair).save(folder / file, quality=QUALITY)
             share = None if same is None else float(same[place])
             name = samples.manifest.samples[place].name
-            found.append(Example(file=file, sample=name, same=share, reference=one.text, engine=other.text))
+            lead = float(leads[place]) if len(leads) == len(samples) else None
+            example = Example(file=file, sample=name, same=share, lead=lead, reference=one.text, engine=other.text)
+            found.append(example)
     Examples(examples=tuple(found)).write(folder / EXAMPLES)
 
 

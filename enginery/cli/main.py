@@ -8,7 +8,7 @@ import sys
 from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import Any, NoReturn, Protocol
 
-from enginery.cli.commands import bundle, compare, doctor, infer, inspect, keep, new
+from enginery.cli.commands import bundle, compare, doctor, infer, inspect, keep, new, reduce
 from enginery.cli.completion import FUNCTIONS
 from enginery.cli.terminal import painted
 from enginery.core.errors import EngineryError
@@ -25,6 +25,7 @@ in the usual order:
   enginery compare HEAD~1 reports                is it worse than before?
   enginery bundle int8                           a folder to deploy
   enginery keep int8                             search no more
+  enginery reduce int8                           what its compiler gets wrong
 
 exit codes:
   0  fine
@@ -59,6 +60,7 @@ COMMANDS: dict[str, Command] = {
     "compare": compare,
     "bundle": bundle,
     "keep": keep,
+    "reduce": reduce,
 }
 
 

@@ -27,6 +27,7 @@ class Step(Record):
     relative_error: float
     agreement: float | None  # None if answers of the task cannot be the same
     metric_drop: float | None  # of the task's metric; None if it cannot be measured
+    changed: tuple[str, ...]  # samples whose answer is another one, those that differ most first; a few at most
     used: float  # the largest part of what a threshold allows, 1 being all of it
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from enginery.accuracy.agreement import compare
+from enginery.accuracy.agreement import compare, errors_of_samples
 from enginery.accuracy.results import metric_of
 from enginery.core.params.precisions import Thresholds
 from enginery.data.feeds import Outputs, Run
@@ -17,7 +17,7 @@ from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.onnx_file import fixed_batch
 from enginery.search.records import Step
 from enginery.search.switches import SwitchedGraph
-from enginery.tasks.task import Task
+from enginery.tasks.task import Statistics, Task
 
 CHOOSING = 8  # samples to measure layers by
 FIRST = 32  # of the samples to check by, which are enough where little or very much is lost
@@ -26,6 +26,7 @@ LOST = 1e6  # times what the thresholds allow: no number, or no end
 OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
 BATCH = 8
 TINY = 1e-12
+MOST_CHANGED = 20  # samples that are named
 
 
 class Trial:
@@ -85,10 +86,14 @@ class Trial:
             relative_error=errors.relative,
             agreement=None if same is None else float(same.mean()),
             metric_drop=None if exact is None or got is None else better * (exact - got),
+            changed=() if same is None else self._names(places[_most_changed(same, wanted, found)]),
             used=LOST,
         )
         used = max(*self._used_by_errors(step), *self._used_by_answers(step))
         return step if errors.nonfinite else step.model_copy(update={"used": min(LOST, used)})
+
+    def _names(self, places: NDArray[np.int64]) -> tuple[str, ...]:
+        return tuple(self._samples.manifest.samples[place].name for place in places)
 
     def _used_by_errors(self, step: Step) -> tuple[float, float]:
         allowed = self.limits
@@ -101,6 +106,12 @@ class Trial:
 
     def _run_all(self, run: Run, places: NDArray[np.int64]) -> Outputs:
         return run_all(run, self._samples, self._batch, whole=True, chosen=places)
+
+
+def _most_changed(same: Statistics, wanted: Outputs, found: Outputs) -> NDArray[np.int64]:
+    """Return the places of the samples whose answer is not the same, the worst first."""
+    order = np.lexsort((-errors_of_samples(wanted, found), same))
+    return order[same[order] < 1][:MOST_CHANGED]
 
 
 def _error(found: Outputs, exact: Outputs) -> float:

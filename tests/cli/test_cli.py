@@ -14,7 +14,7 @@ from support.command import ROOT, enginery, on_a_terminal
 
 from enginery.engine.record import EngineRecord
 
-COMMANDS = ("new", "doctor", "inspect", "infer", "compare", "bundle", "keep")
+COMMANDS = ("new", "doctor", "inspect", "infer", "compare", "bundle", "keep", "reduce")
 COLOUR = "\033["
 
 
@@ -25,7 +25,7 @@ def test_without_arguments_it_prints_the_help():
     listed = re.findall(r"(?m)^    (\w+) ", done.stdout)
     assert tuple(listed) == COMMANDS, "the usual order"
     shown = re.findall(r"(?m)^  (?:enginery|dvc) (\w+)", done.stdout)
-    assert shown == ["new", "doctor", "repro", "inspect", "infer", "compare", "bundle", "keep"]
+    assert shown == ["new", "doctor", "repro", "inspect", "infer", "compare", "bundle", "keep", "reduce"]
     assert [line.split()[0] for line in done.stdout.split("exit codes:\n")[1].splitlines()] == [*"0123456", "130"]
 
 

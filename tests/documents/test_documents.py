@@ -297,7 +297,8 @@ def test_infer_prints_what_the_document_shows(digits):
 
 
 @pytest.mark.parametrize(
-    "made", ["digits/0.png", "bundles/resnet18-int8/README.md", "artifacts/engines/int8/engine.json"]
+    "made",
+    ["digits/0.png", "bundles/resnet18-int8/README.md", "reduced/int8/fails.py", "artifacts/engines/int8/engine.json"],
 )
 def test_git_leaves_alone_what_the_reader_makes(made):
     assert subprocess.run(["git", "check-ignore", "--quiet", made], cwd=ROOT).returncode == 0

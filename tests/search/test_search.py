@@ -40,6 +40,7 @@ class MadeUp:
             relative_error=error,
             agreement=None,
             metric_drop=None,
+            changed=(),
             used=error / self.limits.relative_error,
         )
 
@@ -124,6 +125,7 @@ def test_the_answer_is_a_sentence(path, spared, said):
             relative_error=used,
             agreement=None,
             metric_drop=None,
+            changed=(),
             used=used,
         )
         for count, used in path

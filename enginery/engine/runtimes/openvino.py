@@ -24,6 +24,7 @@ PRECISION_OF_TYPE = {
     "f32": "fp32", "f16": "fp16", "bf16": "bf16", "i8": "int8", "u8": "int8", "f8e4m3": "fp8", "f8e5m2": "fp8",
 }  # fmt: skip
 COMPUTE_LAYERS = {"Convolution", "Deconvolution", "FullyConnected", "MatMul", "ScaledDotProductAttention", "RNNSeq"}
+PRODUCTS = {"Convolution", "GroupConvolution", "MatMul"}
 NOT_EXECUTED = {"Const", "Input", "Output"}
 CALLS_PER_ROUND = 4
 ROUNDS_TO_REACH_ALL = 8
@@ -85,11 +86,12 @@ def write_ir(onnx: Path, folder: Path) -> None:
 
 
 def _read(onnx: Path) -> Any:
-    """Read a graph through convert_model, and work around two bugs. Compiled straight from the path, some int8 graphs
+    """Read a graph through convert_model, and work around bugs. Compiled straight from the path, some int8 graphs
     (Concat before Q/DQ and Conv) silently give wrong results."""
     model = _openvino().convert_model(onnx)
     _keep_negative_factors_out_of_quantization(model)
     _keep_quantized_pixels_out_of_sums(model)
+    _give_products_one_reader(model)
     return model
 
 
@@ -116,6 +118,19 @@ def _keep_quantized_pixels_out_of_sums(model: Any) -> None:
             if quantization.get_type_name() == "FakeQuantize":
                 lowest = quantization.input_value(3)
                 port.replace_source_output(_openvino().opset13.maximum(port.get_source_output(), lowest).output(0))
+
+
+def _give_products_one_reader(model: Any) -> None:
+    """Put an operator behind a product whose result is quantized for some readers and exact for others, as between the
+    stages of ConvNeXt. OpenVINO otherwise applies the scales of the weights twice before the quantization, which then
+    returns zeros."""
+    lowest = np.finfo(np.float32).min
+    for product in model.get_ops():
+        readers = product.output(0).get_target_inputs() if product.get_type_name() in PRODUCTS else ()
+        if len(readers) > 1 and any(port.get_node().get_type_name() == "FakeQuantize" for port in readers):
+            same = _openvino().opset13.maximum(product.output(0), lowest)
+            for port in readers:
+                port.replace_source_output(same.output(0))
 
 
 def _has_negative_factors(output: Any) -> bool:

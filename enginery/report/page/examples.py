@@ -18,7 +18,9 @@ class Drawn(NamedTuple):
 
     @property
     def caption(self) -> str:
-        same = self.example.same
+        same, lead = self.example.same, self.example.lead
+        if lead is not None:
+            return f"{self.example.sample}: " + (f"{lead:.0%} of the lead left" if same else "another answer")
         return self.example.sample + ("" if same is None else f": {same:.0%} the same")
 
 

@@ -1,5 +1,7 @@
 """Pictures of a search: what each layer loses, and the sets of layers that were tried."""
 
+from collections import Counter
+
 from markupsafe import Markup
 
 from enginery.report.page.rows import Row, bar, draw_rows
@@ -8,6 +10,7 @@ from enginery.report.page.svg import Figure
 from enginery.search.in_words import in_words
 from enginery.search.records import Search
 
+MOST_SAMPLES = 12
 MOST_LAYERS = 40  # those that lose most, in the order of the graph
 
 
@@ -23,6 +26,7 @@ def search_pictures(found: Search) -> list[Figure]:
     return [
         Figure("The sets of layers that were tried, the fewest first", _path(found)),
         Figure(f"What {found.precision} costs each layer alone, in the order of the graph", _losses(found)),
+        *([Figure("The samples whose answers change first", _changed(found))] if any(_counts(found)) else []),
     ]
 
 
@@ -42,6 +46,28 @@ def _losses(found: Search) -> Markup:
     scale = from_zero(100 * (layer.loss or 0) for layer in measured)
     title = f"What {found.precision} costs each layer alone"
     return draw_rows("search-losses", title, rows, scale, "relative error of the outputs, %; spared layers in colour")
+
+
+def _counts(found: Search) -> Counter[str]:
+    """Count for each sample the sets of layers by which its answer is another one."""
+    return Counter(name for step in found.path for name in step.changed)
+
+
+def _changed(found: Search) -> Markup:
+    """Draw the samples that change their answer by most of the sets: it takes the least to do so."""
+    remain, tried = found.chosen.changed, len(found.path)
+    rows = [
+        Row(
+            name,
+            (bar(count, "strong" if name in remain else "faint"),),
+            f"{count} of {tried}",
+            "strong" if name in remain else "plain",
+        )
+        for name, count in _counts(found).most_common(MOST_SAMPLES)
+    ]
+    title = f"Calibration samples whose answer changes by {found.precision}"
+    unit = "sets of layers by which the answer is another one; in colour: also by the set that was chosen"
+    return draw_rows("search-changed", title, rows, from_zero([float(tried)]), unit)
 
 
 def _path(found: Search) -> Markup:

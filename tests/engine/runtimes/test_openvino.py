@@ -134,3 +134,38 @@ def test_a_quantized_pixel_that_is_added_to_a_convolution_is_right_in_every_batc
     for batch in (1, 16, 2, 1):
         wanted = open_as_written(path).run(None, {"input": IMAGES[:batch]})[0]
         assert session.run({"input": IMAGES[:batch]})["logits"] == pytest.approx(wanted, abs=1e-3), batch
+
+
+def test_a_convolution_that_is_read_exact_and_quantized_is_right_in_both(build, inference, tmp_path):
+    """It occurs between the stages of ConvNeXt. OpenVINO returns zeros where it is quantized."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "scale": np.float32(0.02),
+        "zero": np.int8(0),
+        "w": rng.integers(-LARGEST_WEIGHT, LARGEST_WEIGHT + 1, (24, 24, 1, 1)).astype(np.int8),
+        "w_scale": rng.uniform(0.001, 0.003, 24).astype(np.float32),
+        "w_zero": np.zeros(24, np.int8),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["input", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["x"]),
+        helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["weights"], axis=0),
+        helper.make_node("Conv", ["x", "weights"], ["conv"]),
+        helper.make_node("QuantizeLinear", ["conv", "scale", "zero"], ["conv_q"]),
+        helper.make_node("DequantizeLinear", ["conv_q", "scale", "zero"], ["logits"]),
+        helper.make_node("Tanh", ["input"], ["residual"]),
+        helper.make_node("Add", ["residual", "conv"], ["sum"]),
+    ]
+    ends = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 24, 2, 2]) for name in names]
+        for names in (["input"], ["logits", "sum"])
+    ]
+    given = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    path = tmp_path / "model.onnx"
+    save(helper.make_graph(nodes, "stages", *ends, given), path)
+    (session,) = opened(path, from_one(build), inference, tmp_path)
+    images = rng.normal(size=(8, 24, 2, 2)).astype(np.float32)
+    for wanted, (name, found) in zip(
+        open_as_written(path).run(None, {"input": images}), session.run({"input": images}).items(), strict=True
+    ):
+        assert np.linalg.norm(found - wanted) < 0.01 * np.linalg.norm(wanted), name

@@ -15,6 +15,7 @@ def found(*path, spared=()):
             relative_error=0,
             agreement=None,
             metric_drop=None,
+            changed=("two", "one", "three")[: min(3, round(used))],
             used=used,
         )
         for count, used in path
@@ -28,12 +29,17 @@ def found(*path, spared=()):
 
 def test_what_was_tried_and_what_each_layer_loses_is_drawn():
     searched = found((0, 3.0), (3, 0.1), (1, 1.2), (2, 0.6), spared=("a", "c"))
-    path, losses = (figure.picture for figure in search_pictures(searched))
+    path, losses, changed = (figure.picture for figure in search_pictures(searched))
     described = re.search(r"<desc[^>]*>(.*?)</desc>", path)[1]
     assert re.findall(r"(\d) layers, (\d+)% of the work (\d+)%", described) == [
         ("0", "0", "300"), ("1", "25", "120"), ("2", "50", "60"), ("3", "75", "10")
     ]  # fmt: skip
     assert "a 30.00%, 25.0% of the work; b 1.00%" in losses
+    assert re.findall(r"(one|two|three) (\d of 4)", changed) == [
+        ("two", "3 of 4"),
+        ("one", "1 of 4"),
+        ("three", "1 of 4"),
+    ]
     assert "2 of 4 layers stay in floating point, 50% of the work" in describe_search(searched)
     assert describe_search(searched).endswith("3 of 4 layers were measured, on 16 calibration samples.")
 

@@ -1,0 +1,144 @@
+"""A fault is found in the few nodes that show it, and the script that is sent fails without Enginery."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from enginery.core.errors import EngineryError
+from enginery.engine.runtimes import load_runtime
+from enginery.engine.target import target_of
+from enginery.engine.this_machine import describe_machine
+from enginery.quantization.write_int8 import Range, tensors_in_int8, write_int8
+from enginery.reduction.case import Case
+from enginery.reduction.reduce import Way, reduce_fault, require_replaceable, summary
+from enginery.reduction.trial import DIFFERS
+
+FLOAT = TensorProto.FLOAT
+RUNS = [{"input": np.random.default_rng(3).normal(size=(size, 3, 8, 8)).astype(np.float32)} for size in (4, 1)]
+FAILS = "import os, sys; graph = open('model.onnx', 'rb').read()\nif {condition}: {failure}"
+HAS_RELU, HAS_BOTH = "b'Relu' in graph", "b'Conv' in graph and b'GlobalAveragePool' in graph"
+
+
+def way(runtime, build, limit=0.02, cured=False):
+    return Way(target_of(describe_machine(runtime), build.tensorrt), limit, cured)
+
+
+def operators(case):
+    return [node.op_type for node in case.model.graph.node]
+
+
+def in_bytes(graph):
+    names = tensors_in_int8(graph)
+    return write_int8(graph, dict.fromkeys(names, Range(-4.0, 4.0)))
+
+
+def model_of(nodes, constants=None):
+    ends = [[helper.make_tensor_value_info(name, FLOAT, ["batch", 3, None, None])] for name in ("input", "logits")]
+    given = [numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()]
+    graph = helper.make_graph(nodes, "graph", *ends, given)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def in_bf16():
+    return model_of(
+        [
+            helper.make_node("Cast", ["input"], ["narrow"], to=TensorProto.BFLOAT16),
+            helper.make_node("Relu", ["narrow"], ["positive"]),
+            helper.make_node("Sigmoid", ["positive"], ["bounded"]),
+            helper.make_node("Cast", ["bounded"], ["logits"], to=FLOAT),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("condition", "failure", "kind", "left"),
+    [
+        (HAS_RELU, f"print('relative error 1'); sys.exit({DIFFERS})", "differs", ["Relu"]),
+        (HAS_RELU, "os.abort()", "crashes", ["Relu"]),
+        (HAS_BOTH, "sys.exit('no kernel')", "refused", ["Conv", "GlobalAveragePool"]),
+        ("b'Gemm' in graph", f"sys.exit('bad Gemm' if {HAS_RELU} else 'no memory')", "refused", ["Relu", "Gemm"]),
+    ],
+    ids=["wrong", "crash", "two nodes", "refused for another reason"],
+)  # fmt: skip
+def test_the_nodes_that_show_a_fault_are_left(condition, failure, kind, left, tiny_graph, build, tmp_path, monkeypatch):
+    script = FAILS.format(condition=condition, failure=failure)
+    monkeypatch.setattr("enginery.reduction.reduce.write_script", lambda *_: script)
+    case, fault = reduce_fault(Case(tiny_graph, RUNS), way("onnxruntime", build), 60, tmp_path / "found")
+    assert (operators(case), fault.kind, len(case.runs)) == (left, kind, 1)
+    assert {path.name for path in (tmp_path / "found").iterdir()} == {
+        "README.md", "expected.npz", "fails.py", "inputs.npz", "model.onnx",
+    }  # fmt: skip
+
+
+def test_a_case_without_time_is_not_reduced_and_said_to_be_so(tiny_graph, build, tmp_path, monkeypatch):
+    script = FAILS.format(condition=HAS_RELU, failure=f"sys.exit({DIFFERS})")
+    monkeypatch.setattr("enginery.reduction.reduce.write_script", lambda *_: script)
+    case, fault = reduce_fault(Case(tiny_graph, RUNS), way("onnxruntime", build), 0, tmp_path / "found")
+    assert operators(case) == operators(Case(tiny_graph, RUNS))
+    assert summary(case, fault, tmp_path, seconds_left=False).endswith("The time was over: allow more with --seconds")
+
+
+def test_a_folder_of_the_users_is_not_replaced(tmp_path):
+    require_replaceable(tmp_path)
+    require_replaceable(tmp_path / "new")
+    (tmp_path / "mine.txt").touch()
+    for place in (tmp_path, tmp_path / "mine.txt"):
+        with pytest.raises(EngineryError, match="was not written by `enginery reduce`: give another folder"):
+            require_replaceable(place)
+    (tmp_path / "fails.py").touch()
+    require_replaceable(tmp_path)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_a_part_computes_what_the_whole_does(precision, tiny_graph):
+    whole = Case({"fp32": tiny_graph, "bf16": in_bf16(), "int8": in_bytes(tiny_graph)}[precision], RUNS)
+    count = len(whole.units)
+    for units in ([count - 1], [0, 1], [1, 2], range(count)):
+        part = whole.part(units)
+        for run, expected in enumerate(part.expected):
+            for name, values in expected.items():
+                origin = name.removesuffix(".float32")
+                wanted = whole._values([origin], run)[origin]
+                np.testing.assert_allclose(values, wanted, rtol=1e-5, err_msg=name)
+
+
+def scaled():
+    """Factors per channel, some of them negative, before a rounding: OpenVINO applies the first to all."""
+    nodes = [
+        helper.make_node("Mul", ["input", "factors"], ["scaled"]),
+        helper.make_node("QuantizeLinear", ["scaled", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["rounded"]),
+        helper.make_node("Sigmoid", ["rounded"], ["logits"]),
+    ]
+    factors = np.float32([-0.2, 0.5, -0.7]).reshape(3, 1, 1)
+    return model_of(nodes, {"factors": factors, "scale": np.float32(0.05), "zero": np.int8(0)})
+
+
+def test_a_fault_of_openvino_is_found_without_its_cure_and_shows_without_enginery(build, tmp_path):
+    case = Case(scaled(), RUNS)
+    with pytest.raises(EngineryError, match=r"OpenVINO computes what this graph means.*--without-cures"):
+        reduce_fault(case, way("openvino", build, cured=True), 60, tmp_path / "right")
+    least, fault = reduce_fault(case, way("openvino", build), 60, tmp_path / "found")
+    assert operators(least) == ["Mul", "QuantizeLinear", "DequantizeLinear"]
+    assert (fault.kind, least.operations) == ("differs", 2)
+    alone = subprocess.run([sys.executable, "-I", tmp_path / "found/fails.py"], capture_output=True, text=True)
+    assert (alone.returncode, alone.stdout) == (DIFFERS, f"{fault.message}\n")
+    assert "OpenVINO 2" in (tmp_path / "found/README.md").read_text()
+
+
+@pytest.mark.skipif(load_runtime("tensorrt_rtx").missing() is not None, reason="TensorRT for RTX is not installed")
+def test_what_nvidias_parser_refuses_is_found(build, tmp_path):
+    nodes = [
+        helper.make_node("Einsum", ["input", "input"], ["products"], equation="bchW,bchV->bcWV"),
+        helper.make_node("Relu", ["products"], ["logits"]),
+    ]
+    model = model_of(nodes)
+    rtx = way("tensorrt_rtx", build)
+    least, fault = reduce_fault(Case(model, RUNS), rtx, 60, tmp_path / "found")
+    assert (operators(least), fault.kind) == (["Einsum"], "refused")
+    model.graph.node[0].attribute[0].s = b"bchw,bchv->bcwv"
+    with pytest.raises(EngineryError, match="TensorRT for RTX builds this graph"):
+        reduce_fault(Case(model, RUNS), rtx, 60, tmp_path / "right")
