@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from enginery.cluster.ray_cluster import whole_node
 from enginery.core.files import new_folder
 from enginery.core.params.benchmark import EAGER, ONNXRUNTIME, Baseline, BenchmarkParams
 from enginery.core.params.inference import InferenceParams
@@ -41,7 +42,7 @@ def benchmark(
     torch.set_num_threads(inference.threads)
     profile = read_engine(engine).profile
     samples = SampleSet.open(validation).tuned(profile)
-    with whole_machine(f"benchmark, {precision}"):
+    with whole_node(f"benchmark, {precision}"), whole_machine(f"benchmark, {precision}"):
         # These run in processes of their own, before this process takes memory that they need.
         isolated = measure_engine_isolated(engine, machine, validation, inference, params)
         peak_memory = {ENGINE: isolated.memory}

@@ -1,18 +1,16 @@
 """Find the range of each activation on real samples, or take a calibration cache from elsewhere."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
+from enginery.cluster.ray_cluster import open_cluster
 from enginery.core.files import new_folder
 from enginery.core.params.calibration import CalibrationParams
-from enginery.core.progress import progress
 from enginery.core.user_files import user_calibration
-from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
 from enginery.graph.onnx_file import fixed_batch, load_graph
 from enginery.quantization.calibration.auto import choose_ranges
 from enginery.quantization.calibration.cache import read_cache, write_cache
-from enginery.quantization.calibration.measure import measure
+from enginery.quantization.calibration.measure import measure_samples
 from enginery.quantization.calibration.provenance import measured_provenance, provided_provenance
 from enginery.quantization.calibration.sketch import Histograms, Sketch, sketch
 
@@ -30,7 +28,11 @@ def calibrate(data: Path, simplified: Path, calibration: Path, calibrated: Path)
             record = provided_provenance(params, cache, amax)
         else:
             graph = load_graph(model)
-            histograms = measure(graph, _batches(samples, params.batch, fixed_batch(graph)), params.bins)
+            fixed = fixed_batch(graph)
+            with open_cluster() as cluster:
+                histograms = measure_samples(
+                    simplified, samples, fixed or params.batch, bool(fixed), params.bins, cluster
+                )
             choice = choose_ranges(graph, histograms, samples, params)
             amax = choice.amax
             sketches = {name: sketch(histogram, amax[name]) for name, histogram in histograms.items()}
@@ -51,8 +53,3 @@ def calibrate(data: Path, simplified: Path, calibration: Path, calibrated: Path)
     if record.costs:
         errors = ", ".join(f"{method} {cost:.4f}" for method, cost in record.costs.items())
         print(f"relative error of the outputs with rounded activations: {errors}")
-
-
-def _batches(samples: SampleSet, batch: int, fixed: int | None) -> Iterator[Feeds]:
-    size = fixed or batch
-    return progress(samples.batches(size, whole=bool(fixed)), "calibration", -(-len(samples) // size), "batches")

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import numpy as np
 
+from enginery.cluster.ray_cluster import open_cluster
 from enginery.core.files import new_folder
 from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.build import Profile
 from enginery.core.params.model import ModelParams
-from enginery.data.run_all import run_all
+from enginery.data.run_all import outputs_on, run_all
 from enginery.data.sample_set import SampleSet, output_file
 from enginery.model.records import Reference
-from enginery.model.source_model import made_by, open_source_model
+from enginery.model.source_model import made_by, model_work, open_source_model
 from enginery.tasks.choose import task_of
 
 BATCH = 32
@@ -21,7 +22,10 @@ def reference(weights: Path, validation: Path, reference: Path) -> None:
     """Write output-0.npy and so on, and reference.json."""
     samples, sizes = SampleSet.open(validation), Profile.read().batch
     whole = sizes.min > 1  # at a minimum of 1, the last batch may be smaller
-    outputs = run_all(open_source_model(weights), samples, sizes.nearest(BATCH), whole, "reference")
+    with open_cluster() as cluster:
+        elsewhere = outputs_on(model_work(weights), cluster) if cluster else None
+        run = open_source_model(weights)
+        outputs = run_all(run, samples, sizes.nearest(BATCH), whole, "reference", outputs=elsewhere)
     known, scores = samples.manifest, ModelParams.read().scores
     task = task_of(known.task, scores, known.class_names, BoxesParams.read(), known.preprocessing)
     truth, everything = samples.truth, np.arange(len(samples))

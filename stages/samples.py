@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from enginery.cluster.ray_cluster import open_cluster
 from enginery.core.params.samples import SamplesParams
 from enginery.core.tasks import ChosenTask
 from enginery.data.sample_set import SampleSet
@@ -15,9 +16,13 @@ def samples(data: Path, texts: Path, task: Path, training: Path, calibration: Pa
     params, chosen = SamplesParams.read(), ChosenTask.read(task).task
     source = open_source(params, data, chosen, texts)
     folders = {"training": training, "calibration": calibration, "validation": validation}
-    manifests = {}
-    for name, indices in split(len(source), params).items():
-        manifests[name] = write_split(source, indices, params, folders[name], chosen)
+    divided = split(len(source), params)
+    with open_cluster() as cluster:
+        manifests = {
+            name: write_split(source, indices, params, folders[name], chosen, cluster)
+            for name, indices in divided.items()
+        }
+    for name, indices in divided.items():
         labelled = SampleSet(folders[name], manifests[name]).truth is not None
         labels = "" if labelled else f", without {Known(chosen).array}"
         text = manifests[name].text

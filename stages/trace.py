@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from enginery.cluster.ray_cluster import whole_node
 from enginery.core.params.inference import InferenceParams
 from enginery.data.sample_set import SampleSet
 from enginery.engine.folder import pass_on_refusal
@@ -16,7 +17,7 @@ def trace(precision: str, engine: Path, validation: Path, machine: Path, report:
         return
     here = Machine.read(machine)
     inference, samples = InferenceParams.read().on(here.cores), SampleSet.open(validation)
-    with whole_machine(f"trace, {precision}"):
+    with whole_node(f"trace, {precision}"), whole_machine(f"trace, {precision}"):
         record = trace_engine(engine, here, inference, samples)
     record.write(report)
     if not record.layers:

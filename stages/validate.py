@@ -6,15 +6,18 @@ import numpy as np
 
 from enginery.accuracy.examples import EXAMPLES, Examples
 from enginery.accuracy.records import Validation
-from enginery.accuracy.validate import validate_engine
+from enginery.accuracy.validate import Elsewhere, validate_engine
+from enginery.cluster.ray_cluster import open_cluster
 from enginery.core.files import new_folder
 from enginery.core.params.inference import InferenceParams
 from enginery.core.params.precisions import PrecisionParams
 from enginery.core.params.validation import ValidationParams
+from enginery.data.run_all import outputs_on
 from enginery.data.sample_set import SampleSet, output_file
-from enginery.engine.engine import open_engine
+from enginery.engine.engine import EngineWork, open_engine
 from enginery.engine.folder import pass_on_refusal, require_made_of
 from enginery.engine.machine import Machine
+from enginery.graph.as_written import GraphWork
 from enginery.model.records import Reference
 
 
@@ -35,7 +38,11 @@ def validate(
         return
     here = Machine.read(machine)
     wanted = Reference.read(reference / "reference.json")
-    with open_engine(engine, here, InferenceParams.read()) as loaded, new_folder(examples) as unfinished:
+    with (
+        open_cluster() as cluster,
+        open_engine(engine, here, InferenceParams.read()) as loaded,
+        new_folder(examples) as unfinished,
+    ):
         require_made_of(loaded.record, precision, converted / "model.onnx")
         record = validate_engine(
             loaded,
@@ -46,6 +53,10 @@ def validate(
             ValidationParams.read(),
             wanted.made_by,
             unfinished,
+            Elsewhere(
+                outputs_on(GraphWork(converted), cluster),
+                outputs_on(EngineWork(engine, InferenceParams.read(), gpus=int(here.device == "cuda")), cluster),
+            ),
         )
     record.write(report)
     errors = record.engine_against_pytorch

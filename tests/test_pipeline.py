@@ -3,12 +3,16 @@
 import csv
 import json
 
+import boto3
 import pytest
 import simulated
+from moto.server import ThreadedMotoServer
 from support.checkout import PRECISIONS, Project, checkout, each, ran
 
 LOOSE = {"cosine": 0, "relative_error": 10, "agreement": 0, "metric_drop": 1}
 KEPT = {"op_types": [], "nodes": []}
+KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
+AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b")
 INT8_CHAIN = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "trace@int8", "report", "gate"}
 
 TOLD = """
@@ -88,7 +92,7 @@ def test_other_calibration_samples_rerun_calibration_alone(own):
 
 def test_another_method_reruns_calibration_and_int8_whose_engines_race_and_coming_back_reruns_nothing(own):
     own.run("git", "add", "--all")
-    own.run("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", "by what it costs")
+    own.run("git", *AUTHOR, "commit", "--quiet", "--message", "by what it costs")
     own.set(**{"calibration.method": "max"})
     assert ran(own.repro()) == INT8_CHAIN | {"calibrate", "search@int8"}
     raced = own.run("enginery", "compare", "HEAD", "reports", "--race", "--json")
@@ -196,3 +200,71 @@ def test_new_bytes_of_a_file_that_the_factory_reads_make_the_weights_anew(tmp_pa
         assert done.returncode == 0, done.stdout + done.stderr
         again.append(ran(done))
     assert again == [{"samples", "weights"}, set(), {"weights"}]
+
+
+# A remote between machines: a folder, and S3 as a server of the test speaks it.
+
+
+@pytest.fixture(scope="module")
+def s3():
+    server = ThreadedMotoServer(port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return {}, {"url": str(tmp_path / "store")}
+
+
+@pytest.fixture
+def bucket(s3):
+    client = boto3.client(
+        "s3", endpoint_url=s3, region_name=KEYS["AWS_DEFAULT_REGION"], aws_access_key_id="a", aws_secret_access_key="b"
+    )
+    client.create_bucket(Bucket="engines")
+    return KEYS, {"url": "s3://engines/store", "endpointurl": s3}
+
+
+@pytest.mark.parametrize("remote", ["folder", "bucket"])
+def test_a_clone_takes_what_any_machine_can_use_from_the_remote_and_builds_its_own_engines(
+    own, remote, request, tmp_path
+):
+    keys, options = request.getfixturevalue(remote)
+    own.environment = own.environment | keys
+    for name, value in options.items():
+        own.run("dvc", "config", f"remote.store.{name}", value)
+    own.run("dvc", "config", "core.remote", "store")
+    own.run("git", "add", "--all")
+    assert own.run("git", *AUTHOR, "commit", "--quiet", "--message", "first").returncode == 0
+    pushed = own.run("dvc", "push")
+    assert pushed.returncode == 0, pushed.stderr
+
+    own.run("git", "clone", "--quiet", str(own.root), str(tmp_path / "clone"))
+    clone = Project(tmp_path / "clone")
+    clone.environment = clone.environment | keys
+    pulled = clone.run("dvc", "pull")
+    assert pulled.returncode == 0, pulled.stderr
+    assert ran(clone.repro()) == set(), "the machine is the same"
+
+    clone.set(runtime="onnxruntime")  # as on a machine of another kind
+    built = clone.repro("build@fp32", "build@int8", "reference")
+    assert built.returncode == 0, built.stdout + built.stderr
+    assert ran(built) == each("build")
+    for precision in ("fp32", "int8"):
+        record = json.loads((clone.root / f"artifacts/engines/{precision}/engine.json").read_text())
+        assert record["target"]["runtime"] == "onnxruntime"
+
+
+def test_a_remote_without_credentials_is_one_sentence_and_loses_nothing(own, s3, tmp_path):
+    own.environment = {name: value for name, value in own.environment.items() if not name.startswith("AWS_")}
+    own.environment |= {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
+    for name, value in {"url": "s3://engines/other", "endpointurl": s3}.items():
+        own.run("dvc", "config", f"remote.store.{name}", value)
+    pushed = own.run("dvc", "push", "--remote", "store")
+    assert pushed.returncode != 0
+    assert "credentials" in pushed.stderr
+    assert "Traceback" not in pushed.stderr
+    assert ran(own.repro()) == set()

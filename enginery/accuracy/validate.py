@@ -3,8 +3,8 @@ and of the compiler look alike from outside. The graph, run without an optimizer
 PyTorch comes from the precision, the engine's error against the graph from the compiler."""
 
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,15 +18,20 @@ from enginery.core.params.precisions import Thresholds
 from enginery.core.params.validation import ValidationParams
 from enginery.data.feeds import Outputs, Run, resized
 from enginery.data.padding import padding_of
-from enginery.data.run_all import run_all
+from enginery.data.run_all import OutputsOf, run_all
 from enginery.data.sample_set import SampleSet, varying_axes
 from enginery.engine.engine import Engine
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.bf16_twin import float32_twin, uses_bf16
-from enginery.graph.onnx_file import load_graph
+from enginery.graph.as_written import run_as_written
 from enginery.model.records import PYTORCH
 from enginery.tasks.choose import task_of
 from enginery.tasks.task import Task
+
+
+class Elsewhere(NamedTuple):
+    """What runs the graph and the engine over a set, if not this process."""
+
+    graph: OutputsOf | None = None
+    engine: OutputsOf | None = None
 
 
 def validate_engine(
@@ -38,16 +43,17 @@ def validate_engine(
     params: ValidationParams,
     made_by: str = PYTORCH,
     examples: Path | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Validation:
     """Validate an engine against `reference`, the outputs that `made_by` returned for the same samples. Draw samples on
-    which they differ into the folder `examples`."""
+    which they differ into the folder `examples`. `elsewhere` runs them over the whole set on other machines."""
     precision, sizes = engine.record.precision, engine.record.profile.batch
     known = samples.manifest
     task = task_of(known.task, engine.record.scores, known.class_names, engine.record.boxes, known.preprocessing)
-    model, whole = load_graph(onnx), sizes.min > 1
-    as_written = partial(run_graph, open_as_written(float32_twin(model) if uses_bf16(model) else onnx))
-    graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph")
-    compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine")
+    whole, as_written = sizes.min > 1, run_as_written(onnx)
+    elsewhere = elsewhere or Elsewhere()
+    graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph", outputs=elsewhere.graph)
+    compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine", outputs=elsewhere.engine)
     results = measure(task, (reference, graph, compiled), samples.truth, limits)
     agreement = agreement_of(task, reference, compiled, limits, samples.manifest.kind)
     engine_errors, graph_errors = compare(reference, compiled), compare(reference, graph)

@@ -8,15 +8,19 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal, Protocol
 
 
-def sha256(*paths: Path) -> str:
+class Readable(Protocol):
+    def open(self, mode: Literal["rb"]) -> IO[bytes]: ...
+
+
+def sha256(*paths: Readable) -> str:
     """Return the hash of what is in the files, one after the other."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
-            hashlib.file_digest(file, lambda: digest)
+            hashlib.file_digest(file, lambda: digest)  # type: ignore[arg-type]
     return digest.hexdigest()
 
 

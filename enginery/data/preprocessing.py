@@ -6,6 +6,7 @@ import contextlib
 import struct
 import warnings
 from pathlib import Path
+from typing import IO, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,14 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.preprocessing import Preprocessing
 
 Pixels = NDArray[np.uint8]
+
+
+class ImageFile(Protocol):
+    """A path, or a file that another machine read."""
+
+    def open(self, mode: Literal["rb"]) -> IO[bytes]: ...
+
+
 SIXTEEN_BIT_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
 THIRTY_TWO_BIT_MODES = ("I", "F")
 PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a TIFF tag, and the value of an inverted image
@@ -30,14 +39,18 @@ def prepare(path: Path, how: Preprocessing) -> NDArray[np.float32]:
 
 
 def read_pixels(path: Path, how: Preprocessing) -> Pixels:
-    image = decode(path)
+    return in_form(decode(path), how, path)
+
+
+def in_form(image: Image.Image, how: Preprocessing, path: ImageFile) -> Pixels:
+    """Return the pixels of an image, and name its file if that is not possible."""
     try:
         return pixels_of(image, how)
     except EngineryError as error:
         raise EngineryError(f"{path}: {error}") from None
 
 
-def decode(path: Path) -> Image.Image:
+def decode(path: ImageFile) -> Image.Image:
     """Read an image as a person sees it: upright, in RGB, on white where transparent, and only its first frame."""
     try:
         # Pillow would map a rotated TIFF that it opens by its name, and scramble it.

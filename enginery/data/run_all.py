@@ -1,27 +1,39 @@
 """Run a model, a graph or an engine on many samples."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from enginery.cluster.spread import Cluster, Work, spread
 from enginery.core.errors import EngineryError
 from enginery.core.progress import progress
 from enginery.data.feeds import Outputs, Run
+from enginery.data.parts import Part, cut
 from enginery.data.sample_set import SampleSet
 
 Array = NDArray[np.generic]
 Places = NDArray[np.int64]
 Shape = tuple[int, ...]
+OutputsOf = Callable[[SampleSet, Sequence[Places]], Iterator[Outputs]]  # of each batch, in order
 
 
 def run_all(
-    run: Run, samples: SampleSet, batch: int, whole: bool, label: str | None = None, chosen: Places | None = None
+    run: Run,
+    samples: SampleSet,
+    batch: int,
+    whole: bool,
+    label: str | None = None,
+    chosen: Places | None = None,
+    outputs: OutputsOf | None = None,
 ) -> Outputs:
     """Return the outputs for all samples, or for those that are `chosen`, without those that only filled a batch.
+
+    `outputs` runs the batches in place of `run`, such as on other machines.
 
     They lie on disk, as masks of many images exceed memory, in files without a name, which vanish with their arrays.
     """
@@ -30,17 +42,36 @@ def run_all(
     shorter = _shapes_when_shorter(run, samples, [chosen[places] for places in batches])
     kept: dict[str, _Kept] = {}
     left = len(chosen)
+    done = (outputs or partial(_outputs_here, run))(samples, [chosen[places] for places in batches])
     with ExitStack() as opened:
-        for places in progress(batches, label, len(batches), "batches") if label else batches:
+        for places, found in zip(
+            progress(batches, label, len(batches), "batches") if label else batches, done, strict=True
+        ):
             counted = places[:left]
             lengths = None if samples.lengths is None else samples.lengths[chosen[counted]]
-            for name, values in run(samples.read_at(chosen[places])).items():
+            for name, values in found.items():
                 if name not in kept:
                     axes = _axes_of_texts(values.shape, shorter.get(name), samples, chosen[places])
                     kept[name] = _Kept(name, opened.enter_context(tempfile.TemporaryFile(dir=".")), values[:1], axes)
                 kept[name].write(counted, values[: len(counted)], lengths)
             left -= len(counted)
         return {name: each.mapped(len(chosen)) for name, each in kept.items()}
+
+
+def outputs_on(work: Work[Part, list[Outputs]], cluster: Cluster | None) -> OutputsOf | None:
+    """Return what runs batches on a cluster, or None if there is none."""
+    if cluster is None:
+        return None
+
+    def outputs(samples: SampleSet, batches: Sequence[Places]) -> Iterator[Outputs]:
+        for found in spread(work, cut(samples, batches), cluster):
+            yield from found
+
+    return outputs
+
+
+def _outputs_here(run: Run, samples: SampleSet, batches: Sequence[Places]) -> Iterator[Outputs]:
+    return (run(samples.read_at(places)) for places in batches)
 
 
 class _Kept:

@@ -32,6 +32,7 @@ class SampleSet:
     manifest: Manifest
     sizes: Mapping[str, int] | None = None  # what `cycled` brings the axes of `sized` to, if not their own sizes
     sized: AxesOf | None = None
+    held: "Held | None" = None  # in place of the files
 
     @classmethod
     def open(cls, folder: Path) -> "SampleSet":
@@ -69,6 +70,8 @@ class SampleSet:
     @cached_property
     def lengths(self) -> NDArray[np.int64] | None:
         """Return how many tokens each text has; None if the samples are no texts."""
+        if self.held:
+            return self.held.lengths
         return np.load(self.folder / LENGTHS) if self.manifest.text else None
 
     @property
@@ -86,6 +89,12 @@ class SampleSet:
             length = padded_length(int(self.lengths[indices].max(initial=1)), self.manifest.text.how)
             return {name: array[:, :length] for name, array in arrays.items()}
         return {name: normalize(array, how) for name, array in arrays.items()} if how else arrays
+
+    def portion(self, places: NDArray[np.int64]) -> "SampleSet":
+        """Return some samples in memory, without their names, so that they can be sent to another machine."""
+        arrays = {name: np.asarray(array[places]) for name, array in self._mapped_anew().items()}
+        held = Held(arrays, None if self.lengths is None else self.lengths[places])
+        return replace(self, manifest=self.manifest.model_copy(update={"samples": ()}), held=held)
 
     def pixels_at(self, place: int) -> NDArray[np.uint8]:
         """Return the image as it is stored, before it is scaled to what the model takes."""
@@ -125,8 +134,16 @@ class SampleSet:
 
     def _mapped_anew(self) -> dict[str, NDArray[Any]]:
         """Map the files: what was read through a map counts as memory of the process until the map is closed."""
+        if self.held:
+            return self.held.arrays
         files = {name: self.folder / input_file(index) for index, name in enumerate(self.manifest.inputs)}
         return {name: np.load(file, mmap_mode="r") for name, file in files.items()}
+
+
+@dataclass(frozen=True)
+class Held:
+    arrays: dict[str, NDArray[Any]]
+    lengths: NDArray[np.int64] | None
 
 
 def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:

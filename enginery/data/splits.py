@@ -9,6 +9,7 @@ from typing import IO
 
 import numpy as np
 
+from enginery.cluster.spread import Cluster
 from enginery.core.cores import in_parallel
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_folder, sha256
@@ -44,7 +45,12 @@ def split(total: int, params: SamplesParams) -> dict[str, list[int]]:
 
 
 def write_split(
-    source: Source, indices: Sequence[int], params: SamplesParams, folder: Path, task: str = CLASSIFICATION
+    source: Source,
+    indices: Sequence[int],
+    params: SamplesParams,
+    folder: Path,
+    task: str = CLASSIFICATION,
+    cluster: Cluster | None = None,
 ) -> Manifest:
     """Write a split to disk while it is decoded, so that memory does not grow with the number of images."""
     text = None
@@ -58,7 +64,7 @@ def write_split(
             inputs, samples = source.inputs, source.write(indices, unfinished)
             _write_truths(source.truths, indices, unfinished)
         elif params.preprocessing:
-            inputs, samples = (params.input,), _write_pixels(source, indices, params.preprocessing, unfinished)
+            inputs, samples = (params.input,), _write_pixels(source, indices, params.preprocessing, unfinished, cluster)
         else:
             raise EngineryError(f"samples.preprocessing: {params.source} holds images, which need it")
         manifest = Manifest(
@@ -105,14 +111,17 @@ def _write_texts(source: Texts, indices: Sequence[int], how: TextPreprocessing, 
 
 
 def _write_pixels(
-    source: ImageFiles | ImageArray, indices: Sequence[int], how: Preprocessing, folder: Path
+    source: ImageFiles | ImageArray, indices: Sequence[int], how: Preprocessing, folder: Path, cluster: Cluster | None
 ) -> list[Sample]:
     samples: list[Sample] = []
     with ExitStack() as opened:
         pixels_type, shape = np.dtype(np.uint8), (len(indices), *how.shape)
         file = opened.enter_context(start_npy_file(folder / input_file(0), pixels_type, shape))
         truth_file = opened.enter_context(_start_truths(source.truths, len(indices), how, folder))
-        prepared = in_parallel(lambda index: source.prepare(index, how), indices)
+        if cluster and isinstance(source, ImageFiles):
+            prepared = source.spread(indices, how, cluster)
+        else:
+            prepared = in_parallel(lambda index: source.prepare(index, how), indices)
         for sample, pixels, truth in progress(prepared, "samples", len(indices), "images"):
             samples.append(sample)
             file.write(pixels.data)

@@ -1,7 +1,8 @@
 """The source model: the user's model as it is, with which every graph and engine made of it is compared."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -9,31 +10,55 @@ import numpy as np
 import torch
 from torch import nn
 
+from enginery.cluster.spread import Work
 from enginery.core.errors import EngineryError
 from enginery.core.params.boxes import BoxesParams
+from enginery.core.params.model import ModelParams
 from enginery.data.feeds import Feeds, Outputs, Run
+from enginery.data.parts import Part
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.check import check_at_each_size
 from enginery.model.call import call_model
-from enginery.model.checkpoint import load_model
-from enginery.model.records import PYTORCH
-from enginery.model.user_code import USER_ERRORS, describe_user_error
+from enginery.model.checkpoint import WEIGHTS_RECORD, load_model
+from enginery.model.records import PYTORCH, Weights
+from enginery.model.user_code import USER_ERRORS, describe_user_error, watched_files
 from enginery.tasks.choose import misfit_of, task_of
 
 STEADY_LIMIT = 1e-5  # threads that sum in another order change a result by about 1e-7
 GIVEN_GRAPH = "model.onnx"  # in the weights' folder, if the model came as an ONNX file
 
 
-def open_source_model(weights: Path) -> Run:
+def open_source_model(weights: Path, threads: int = 0) -> Run:
     given = weights / GIVEN_GRAPH
     if not given.exists():
         return partial(_run_or_explain, partial(run_model, load_model(weights)), describe_user_error)
     try:
-        session = open_as_written(given)
+        session = open_as_written(given, threads)
     except Exception as error:  # ONNX Runtime's own exceptions share no base class
         raise EngineryError(f"model.source: ONNX Runtime cannot open the file: {_in_one_line(error)}") from None
     return partial(_run_or_explain, partial(run_graph, session), _in_one_line)
+
+
+@dataclass(frozen=True)
+class ModelWork(Work[Part, list[Outputs]]):
+    """Run the source model. Its code are the user's files that it is made of."""
+
+    weights: Path
+
+    @contextmanager
+    def open(self, threads: int) -> Iterator[Callable[[Part], list[Outputs]]]:
+        if threads:
+            torch.set_num_threads(threads)
+        run = open_source_model(self.weights, threads)
+        yield lambda part: [run(feeds) for feeds in part.feeds()]
+
+
+def model_work(weights: Path) -> ModelWork:
+    if (weights / GIVEN_GRAPH).exists():
+        return ModelWork(weights)
+    source = ModelParams(source=Weights.read(weights / WEIGHTS_RECORD).model, arguments={})
+    return ModelWork(weights, code=watched_files(source.source) if source.is_factory else {})
 
 
 def made_by(weights: Path) -> str:

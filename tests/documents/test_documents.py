@@ -18,6 +18,7 @@ from dvc.cli.parser import get_main_parser
 from dvc.utils.hydra import apply_overrides
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
+from ray.scripts.scripts import cli as ray_commands
 from ruamel.yaml import YAML
 from sklearn.datasets import load_digits
 from support.checkout import checkout
@@ -92,7 +93,7 @@ def check_pip(words):
     assert words[0] == "install", words
     wanted = " ".join(words[1:])
     (extra,) = re.findall(r"(?:-e \.|^enginery)\[([\w-]+)\]", wanted) or [None]
-    assert extra in EXTRAS or wanted in ("onnxruntime-gpu", "pre-commit"), wanted
+    assert extra in EXTRAS or wanted in ("onnxruntime-gpu", "pre-commit", "dvc-s3"), wanted
 
 
 def check_path(words):
@@ -140,6 +141,8 @@ def test_every_command_is_one_that_exists(command, tmp_path, monkeypatch):
         check_docker(words)
     elif program == "git":
         assert words[0] in GIT, words
+    elif program == "ray":
+        ray_commands.commands[words[0]].make_context("ray", words[1:])  # exits if it doesn't understand
     else:
         assert program in ("cd", "echo", "sed", "jq", "pytest", "trtexec"), f"say in this test how to check {program}"
 

@@ -45,6 +45,7 @@ DEPENDENTS = {
     "inference.threads": RACES | ENDS,
     "validation.spot_samples": each("validate") | ENDS,
     "benchmark.seconds": each("benchmark") | ENDS,
+    "cluster.address": ENDS,
     # What `machine` writes.
     "artifacts/machine.json": RACES | ENDS,
     "artifacts/target.json": each("build") | RACES | ENDS,

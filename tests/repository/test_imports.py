@@ -19,8 +19,8 @@ MODULES = sorted(
 )
 # Each room imports only rooms that stand before it. None but `stages` imports `pipeline`, which imports `core` alone.
 ROOMS = (
-    "core", "pipeline", "data", "tasks", "graph", "model", "quantization", "engine", "accuracy", "search", "reduction",
-    "speed", "regression", "report", "bundle", "cli",
+    "core", "pipeline", "cluster", "data", "tasks", "graph", "model", "quantization", "engine", "accuracy", "search",
+    "reduction", "speed", "regression", "report", "bundle", "cli",
 )  # fmt: skip
 LIGHT_STAGES = ("machine", "samples", "calibrate", "search", "convert", "build", "validate", "trace", "report", "gate")
 

@@ -56,9 +56,12 @@ def test_pip_may_fetch_the_tool_that_builds_nvidias_packages():
     assert "isolation" not in command
 
 
-def test_without_a_gpu_runner_no_job_waits_for_one():
+def test_there_is_a_job_for_each_kind_of_gpu_runner_and_without_one_no_job_waits():
     jobs = YAML(typ="safe").load((ROOT / ".github/workflows/nightly.yml").read_text())["jobs"]
-    assert jobs["gpu"]["if"] == "vars.GPU_RUNNER == 'true'"
+    assert jobs["gpu"]["if"] == "vars.GPU_RUNNERS != ''"
+    assert jobs["gpu"]["strategy"]["matrix"] == {"label": "${{ fromJSON(vars.GPU_RUNNERS || '[]') }}"}
+    assert jobs["gpu"]["runs-on"][-1] == "${{ matrix.label }}"
+    assert steps_of(ROOT / ".github/workflows/nightly.yml")["gpu"][-2]["with"]["name"].endswith("${{ matrix.label }}")
 
 
 # The history.

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from enginery.core.params.benchmark import ONNXRUNTIME, BenchmarkParams
 from enginery.core.params.build import BuildParams
 from enginery.core.params.calibration import CalibrationParams
+from enginery.core.params.cluster import ClusterParams
 from enginery.core.params.export import ExportParams
 from enginery.core.params.inference import InferenceParams
 from enginery.core.params.model import ModelParams
@@ -36,6 +37,7 @@ class Params(Section):
     inference: InferenceParams
     validation: ValidationParams
     benchmark: BenchmarkParams
+    cluster: ClusterParams = ClusterParams()
 
     @field_validator("task")
     @classmethod

@@ -10,6 +10,9 @@ LOWEST = np.finfo(np.float32).min
 NARROWEST = 2.0**-126  # the narrowest bin whose inverse float32 holds
 
 
+SCALED, INDEX = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.intp)  # scratch memory, as one thread counts
+
+
 class Histogram:
     """Counts of |x| in equal bins from 0. When a value lies beyond the last bin, pairs of bins merge.
 
@@ -24,8 +27,6 @@ class Histogram:
         self.amax = 0.0
         self.lowest = 0.0  # the lowest value, 0 if none is negative
         self.peaks: list[float] = []  # the largest magnitude of each sample
-        self._scaled = np.empty(CHUNK, np.float32)
-        self._index = np.empty(CHUNK, np.intp)
 
     def add(self, values: NDArray[np.float32]) -> None:
         flat = values.reshape(-1)
@@ -46,9 +47,18 @@ class Histogram:
         inverse = np.float32(1 / self.width if self.width else 0)  # 0 as long as there are only zeros
         for start in range(0, flat.size, CHUNK):
             chunk = flat[start : start + CHUNK]
-            scaled, index = self._scaled[: chunk.size], self._index[: chunk.size]
+            scaled, index = SCALED[: chunk.size], INDEX[: chunk.size]
             index[:] = np.multiply(np.abs(chunk, out=scaled), inverse, out=scaled)
             self.counts += np.bincount(index, minlength=len(self.counts))
+
+    def merge(self, later: "Histogram") -> None:
+        """Take over what another histogram, which is used up, counted after this one: the result is that of one
+        histogram that counted all."""
+        self._widen(later.amax)
+        later._widen(self.amax)
+        self.counts = self.counts + later.counts  # a new array, as one from another process is read-only
+        self.amax, self.lowest = max(self.amax, later.amax), min(self.lowest, later.lowest)
+        self.peaks += later.peaks
 
     def used(self) -> NDArray[np.int64]:
         """Return the bins up to the one that holds the largest value."""
@@ -59,7 +69,9 @@ class Histogram:
         if self.width == 0 and largest > 0:
             self.width = max(NARROWEST, 2.0 ** math.frexp(largest / len(self.counts))[1])
         while largest > 0 and largest >= self.width * len(self.counts):
-            half = len(self.counts) // 2
-            self.counts[:half] = self.counts.reshape(half, 2).sum(axis=1)
-            self.counts[half:] = 0
-            self.width *= 2
+            self._double()
+
+    def _double(self) -> None:
+        half = len(self.counts) // 2
+        self.counts = np.concatenate([self.counts.reshape(half, 2).sum(axis=1), np.zeros(half, np.int64)])
+        self.width *= 2

@@ -39,6 +39,19 @@ def test_the_result_does_not_depend_on_how_the_stream_is_cut(seed):
     assert same(filled(*np.split(values, cuts)), filled(values))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_histograms_of_parts_merge_into_that_of_the_whole(seed):
+    rng = np.random.default_rng(2000 + seed)
+    values = np.concatenate([np.zeros(3), *(signed_values(10 * seed + part, 300) for part in range(4))])
+    parts = np.split(values, np.sort(rng.integers(0, len(values), rng.integers(1, 12))))
+    merged = filled()
+    for part in parts:
+        merged.merge(filled(part))
+    whole = filled(*parts)
+    assert same(merged, whole)
+    assert (merged.lowest, merged.peaks) == (whole.lowest, whole.peaks)
+
+
 @pytest.mark.parametrize("order", [np.array, np.sort, lambda values: np.sort(values)[::-1]])
 @pytest.mark.parametrize("seed", range(5))
 def test_the_result_does_not_depend_on_the_order_in_which_the_range_grows(seed, order):

@@ -1,0 +1,293 @@
+"""Work over a real cluster of Ray's, whose nodes are processes of this machine."""
+
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from enginery.cluster import ray_cluster, task
+from enginery.cluster.ray_cluster import connected, open_cluster
+from enginery.core.errors import EngineryError
+from enginery.core.params.cluster import ClusterParams
+from enginery.data import run_all as run_all_module
+from enginery.data.parts import Part, cut
+from enginery.data.run_all import outputs_on, run_all
+from enginery.data.sample_set import MANIFEST, SampleSet, input_file
+from enginery.data.sources import open_source
+from enginery.data.splits import write_split
+from enginery.engine.engine import EngineWork, open_engine
+from enginery.graph.as_written import GraphWork, run_as_written
+from enginery.graph.onnx_file import save_graph
+from enginery.quantization.calibration.measure import Measuring, measure_samples
+
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
+ENOUGH = 64  # samples, so that there can be as many parts
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_ENABLE_AUTO_CONNECT", "0")
+        started = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+        yield started
+        started.shutdown()
+
+
+@pytest.fixture(scope="module")
+def cluster(nodes):
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # no node can import tests
+    with connected(ClusterParams(address=nodes.address)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def many(samples, manifest, tmp_path_factory):
+    return stored(samples.portion(np.arange(ENOUGH) % len(samples)), manifest, tmp_path_factory.mktemp("many"))
+
+
+def stored(portion, manifest, folder, **changes):
+    names = tuple(manifest.samples[0] for _ in range(ENOUGH))
+    (pixels,) = portion.held.arrays.values()
+    np.save(folder / input_file(0), changes.pop("pixels", pixels))
+    manifest.model_copy(update={"samples": names, **changes}).write(folder / MANIFEST)
+    return SampleSet.open(folder)
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_graph, tmp_path_factory):
+    made = tmp_path_factory.mktemp("simplified")
+    save_graph(tiny_graph, made / "model.onnx")
+    return made
+
+
+class OneThread:
+    """Do work here, with as many threads as a task has: another number may change the last bits of sums."""
+
+    def do(self, work, parts):
+        with work.open(threads=1) as do:
+            yield from map(do, parts)
+
+
+def content(histograms):
+    return {name: (h.counts.tobytes(), h.width, h.amax, h.lowest, h.peaks) for name, h in histograms.items()}
+
+
+def measured(folder, samples, parts, cluster):
+    return content(measure_samples(folder, samples, 1, False, 128, cluster, at_once=-(-ENOUGH // parts)))
+
+
+@dataclass(frozen=True)
+class Dying(Measuring):
+    """Measure, in processes of which each of the first few is killed at work."""
+
+    deaths: str = ""
+    most: int = 3
+
+    @contextmanager
+    def open(self, threads):
+        def do(part):
+            if len(os.listdir(self.deaths)) < self.most:
+                Path(self.deaths, str(os.getpid())).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return measuring(part)
+
+        with Measuring.open(self, threads) as measuring:
+            yield do
+
+
+@dataclass(frozen=True)
+class Large(Measuring):
+    @contextmanager
+    def open(self, threads):
+        yield lambda part: np.full(2 * NODE["object_store_memory"], 7, np.uint8)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7, 64])
+def test_ranges_do_not_depend_on_the_number_of_parts(folder, many, cluster, parts):
+    assert measured(folder, many, parts, None) == measured(folder, many, 1, None)
+    assert measured(folder, many, parts, cluster) == measured(folder, many, 1, OneThread())
+
+
+def test_killed_workers_and_machines_that_come_and_go_change_nothing(folder, many, cluster, nodes, tmp_path):
+    wanted, joined = measured(folder, many, 1, OneThread()), []
+
+    def parts():
+        for place in range(ENOUGH):
+            if place == 3:
+                joined.append(nodes.add_node(**NODE))
+            if place == 40:
+                nodes.remove_node(joined[0], allow_graceful=False)
+            yield Part(many, (np.array([place]),))
+
+    found = list(cluster.do(Dying(folder, 128, deaths=str(tmp_path)), parts()))
+    merged = found[0]
+    for each in found[1:]:
+        for name, histogram in each.items():
+            merged[name].merge(histogram)
+    assert content(merged) == wanted
+    assert len(list(tmp_path.iterdir())) >= 3
+
+
+def test_outputs_are_the_same_bytes(folder, many, built, machine, inference, cluster, monkeypatch, tmp_path):
+    monkeypatch.setattr(run_all_module, "cut", partial(cut, at_once=8))  # several parts
+    monkeypatch.chdir(tmp_path)
+    with open_engine(built, machine, inference) as engine:
+        for run, work in (
+            (run_as_written(folder / "model.onnx", threads=1), GraphWork(folder)),
+            (engine.run, EngineWork(built, inference)),
+        ):
+            here = run_all(run, many, 4, True)
+            there = run_all(None, many, 4, True, outputs=outputs_on(work, cluster))
+            assert {name: values.tobytes() for name, values in here.items()} == {
+                name: values.tobytes() for name, values in there.items()
+            }
+
+
+def test_decoded_images_are_the_same_bytes(pets, samples_params, cluster, tmp_path):
+    params = samples_params()
+    source = open_source(params, pets.parent)
+    for name, on in (("here", None), ("there", cluster)):
+        write_split(source, range(len(source)), params, tmp_path / name, cluster=on)
+    for file in (tmp_path / "here").iterdir():
+        assert file.read_bytes() == (tmp_path / "there" / file.name).read_bytes()
+
+
+def test_results_larger_than_the_object_store_arrive(folder, many, cluster):
+    (found,) = cluster.do(Large(folder, 128), [Part(many, (np.array([0]),))])
+    assert len(found) > NODE["object_store_memory"]
+    assert (found == 7).all()
+
+
+def test_no_files_are_left_on_the_machines(folder, many, cluster):
+    before = set(task.HERE.iterdir()) if task.HERE.exists() else set()
+    measured(folder, many, 2, cluster)
+    assert set(task.HERE.iterdir()) <= before
+
+
+@dataclass(frozen=True)
+class Importing(Measuring):
+    @contextmanager
+    def open(self, threads):
+        yield lambda part: import_module("of_the_user").ANSWER
+
+
+def test_modules_of_the_user_go_along(folder, many, cluster, tmp_path):
+    (tmp_path / "of_the_user.py").write_text("ANSWER = 7\n")
+    work = Importing(folder, 128, code={"of_the_user.py": tmp_path / "of_the_user.py"})
+    assert list(cluster.do(work, [Part(many, (np.array([0]),))])) == [7]
+
+
+@dataclass(frozen=True)
+class Waiting(Measuring):
+    """Work that ends when a file is there."""
+
+    file: str = ""
+
+    @contextmanager
+    def open(self, threads):
+        def do(part):
+            Path(self.file, "begun").touch()
+            while not Path(self.file, "end").exists():
+                time.sleep(0.05)
+            return time.monotonic()
+
+        yield do
+
+
+def test_a_race_has_the_whole_node_and_says_which(folder, many, cluster, nodes, tmp_path, capsys, monkeypatch):
+    """The clock is the same for all processes of a machine."""
+    monkeypatch.setattr(ray_cluster, "SECONDS_UNTIL_TOLD", 0.1)
+    one = Part(many, (np.array([0]),))
+    with ThreadPoolExecutor() as pool:
+        before = pool.submit(lambda: list(cluster.do(Waiting(folder, 128, file=str(tmp_path)), [one])))
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.05)
+        pool.submit(lambda: (time.sleep(1), (tmp_path / "end").touch()))
+        with cluster.whole_node("a race"):
+            began = time.monotonic()
+            (tmp_path / "begun").unlink()
+            after = pool.submit(lambda: list(cluster.do(Waiting(folder, 128, file=str(tmp_path)), [one])))
+            time.sleep(1)
+            assert not (tmp_path / "begun").exists(), "it waits for the end of the race"
+            ended = time.monotonic()
+        assert before.result()[0] < began
+        assert after.result()[0] > ended
+    told = capsys.readouterr()
+    assert "a race waits until the cluster's work on this node has ended" in told.err
+    assert re.search(r"a race has the whole node [\d.]+, 1 cores", told.out)
+
+
+# What goes wrong.
+
+
+def test_a_mistake_in_a_part_is_told_as_without_a_cluster(folder, samples, manifest, cluster, tmp_path):
+    values = np.full((ENOUGH, 3, 8, 8), np.nan, np.float32)
+    broken = stored(samples.portion(np.arange(1)), manifest, tmp_path, preprocessing=None, pixels=values)
+    with pytest.raises(EngineryError, match=r"^the activation input holds NaN or infinity; are the weights right"):
+        measured(folder, broken, 2, cluster)
+
+
+def test_a_node_of_another_version_is_refused(folder, many, cluster, monkeypatch):
+    monkeypatch.setattr(ray_cluster, "this_node", lambda: {**task.this_node(), "numpy": "1.0"})
+    with pytest.raises(EngineryError, match=r"differs in numpy \([\d.]+, here 1.0\): results would depend"):
+        measured(folder, many, 2, cluster)
+
+
+def test_a_part_that_is_lost_again_and_again_ends_in_a_sentence(folder, many, cluster, monkeypatch, tmp_path):
+    monkeypatch.setattr(ray_cluster, "RETRIES", 1)
+    with pytest.raises(EngineryError, match=r"a part was lost 1 times .*nothing half-written was kept"):
+        list(cluster.do(Dying(folder, 128, deaths=str(tmp_path), most=99), [Part(many, (np.array([0]),))]))
+
+
+def test_a_resource_that_no_node_has_is_refused_with_those_that_there_are(cluster):
+    asking = ray_cluster.RayCluster(ray, ClusterParams(address="auto", resource="h200"))
+    with pytest.raises(EngineryError, match=r"no node has 1 core and the resource 'h200'; there are .* with CPU 1"):
+        asking.require_nodes()
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("127.0.0.1:{free}", "nobody answers at 127.0.0.1:.*set it to null to work on this machine alone"),
+        ("ray://head:10001", "write HOST:PORT of the cluster's head, or auto"),
+        ("head", "write HOST:PORT"),
+        ("127.0.0.1:99999", "nobody answers"),
+    ],
+)
+def test_an_address_that_is_no_cluster_is_refused_at_once(address, sentence):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        params = ClusterParams(address=address.format(free=unused.getsockname()[1]))
+        with pytest.raises(EngineryError, match=sentence), connected(params):
+            pass
+
+
+def test_ray_that_is_not_installed_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with (
+        pytest.raises(EngineryError, match=r"pip install 'enginery\[cluster\]'"),
+        connected(ClusterParams(address="auto")),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("text", ["task: classification\n", "cluster: {address: null}\n"])
+def test_without_an_address_there_is_no_cluster(text, tmp_path, monkeypatch):
+    (tmp_path / "params.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    with open_cluster() as found:
+        assert found is None
