@@ -32,7 +32,7 @@ torture: $(READY)  ## kill the pipeline at random 300 times, in about an hour, a
 	python tests/torture/kills.py --kills 300
 
 verify-documents: $(READY)  ## run the commands of README and docs, the recipes and the benchmarks, shortened to minutes
-	pytest tests/documents/at_length.py
+	pytest tests/documents/at_length.py tests/repository/first_report.py
 
 check: $(READY)  ## lint, format and types
 	ruff check .

@@ -6,6 +6,7 @@ from enginery.core.params.all import Params
 from enginery.core.params.benchmark import ONNXRUNTIME
 from enginery.core.tasks import ChosenTask, is_own
 from enginery.core.user_files import WEIGHTS_WITHOUT_FILE, user_calibration, user_checkpoint, user_model, user_plugins
+from enginery.core.version import require_new_enough
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
 from enginery.engine.tools import describe_tools
@@ -27,6 +28,7 @@ def machine(
     code: Path,
 ) -> None:
     """Write what timings, engines, quantized graphs, all graphs and single stages depend on, each to its own file."""
+    require_new_enough()
     params = Params.read()
     require_files(params, models, weights, calibration, plugins)
     described = describe_machine(params.runtime)

@@ -1,6 +1,5 @@
 """Check, inspect, use, compare and bundle what `dvc repro` makes."""
 
-import importlib.metadata
 import importlib.util
 import io
 import os
@@ -8,7 +7,8 @@ import sys
 from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from typing import Any, NoReturn, Protocol
 
-from enginery.cli.commands import bundle, compare, doctor, infer, inspect, keep, new, reduce
+from enginery import __version__
+from enginery.cli.commands import bundle, compare, doctor, infer, inspect, keep, new, reduce, upgrade
 from enginery.cli.completion import FUNCTIONS
 from enginery.cli.terminal import painted
 from enginery.core.errors import EngineryError
@@ -26,6 +26,7 @@ in the usual order:
   enginery bundle int8                           a folder to deploy
   enginery keep int8                             search no more
   enginery reduce int8                           what its compiler gets wrong
+  enginery upgrade                               follow a newer version
 
 exit codes:
   0  fine
@@ -61,6 +62,7 @@ COMMANDS: dict[str, Command] = {
     "bundle": bundle,
     "keep": keep,
     "reduce": reduce,
+    "upgrade": upgrade,
 }
 
 
@@ -128,12 +130,6 @@ def build_parser() -> ArgumentParser:
 
 
 class _Version(Action):
-    """Look up the version only when it is asked for: doctor must start where Enginery was never installed."""
-
     def __call__(self, parser: ArgumentParser, *_: Any) -> NoReturn:
-        try:
-            version = importlib.metadata.version("enginery")
-        except importlib.metadata.PackageNotFoundError:
-            fail("this copy was never installed: `pip install -e .` does it")
-        print(f"{parser.prog} {version}")
+        print(f"{parser.prog} {__version__}")
         sys.exit(0)

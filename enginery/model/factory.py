@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from enginery.core.errors import EngineryError
 from enginery.core.params.model import ModelParams
 from enginery.core.text import first_few, first_line
+from enginery.core.user_modules import look_in_folders_above
 from enginery.model.from_timm import make_from_timm
 from enginery.model.from_transformers import make_from_transformers
 from enginery.model.one_stage import as_graph, detector_names
@@ -64,6 +65,7 @@ def _from_factory(params: ModelParams) -> nn.Module:
 
 def _import_factory(source: str) -> Callable[..., object]:
     module_name, _, name = source.partition(":")
+    look_in_folders_above()
     try:
         module = importlib.import_module(module_name)
     except USER_ERRORS as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
+from enginery.core.user_modules import look_in_folders_above
 
 KINDS = ("stdlib", "platstdlib", "purelib", "platlib")
 INSTALL_FOLDERS = {
@@ -52,6 +53,7 @@ def files_named_in(arguments: object) -> dict[str, str]:
 def watched_files(source: str, parameter: str = "model.source", without: Sequence[str] = ()) -> dict[str, Path]:
     """Return the files of the source's package, and of the user's modules that these import, without running any."""
     package = source.partition(":")[0].partition(".")[0]
+    look_in_folders_above()
     files = _files_of_package(package)
     if not files:
         raise EngineryError(

@@ -5,9 +5,13 @@ from pathlib import Path
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
+from enginery.core.version import require_new_enough, upgrade_hint
 from enginery.pipeline.after_a_kill import mend_after_a_kill
 
 try:
+    require_new_enough()
+    if hint := upgrade_hint():
+        print(hint, file=sys.stderr)
     Params.read()
 except EngineryError as mistake:
     sys.exit(str(mistake))

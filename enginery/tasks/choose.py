@@ -2,8 +2,6 @@
 
 import difflib
 import importlib
-import os
-import sys
 from collections.abc import Callable, Sequence
 
 from enginery.core import tasks
@@ -12,6 +10,7 @@ from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.tasks import TASKS
 from enginery.core.text import first_line
+from enginery.core.user_modules import look_in_folders_above
 from enginery.tasks.classification import Classification
 from enginery.tasks.detection import Detection
 from enginery.tasks.embedding import Embedding
@@ -60,8 +59,7 @@ def misfit_of(task: Task, shapes: Shapes, truth: Truth | None, class_names: Sequ
 
 def _own_task(name: str) -> Callable[[str | None, Sequence[str]], Task]:
     module_name, _, attribute = name.partition(":")
-    if (here := os.getcwd()) not in sys.path:  # the command `enginery` does not look here, as `python3 -m` does
-        sys.path.append(here)
+    look_in_folders_above()
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # the user's own code may raise anything

@@ -6,15 +6,15 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 from support.command import ROOT, enginery, on_a_terminal
 
+from enginery import __version__
 from enginery.engine.record import EngineRecord
 
-COMMANDS = ("new", "doctor", "inspect", "infer", "compare", "bundle", "keep", "reduce")
+COMMANDS = ("new", "doctor", "inspect", "infer", "compare", "bundle", "keep", "reduce", "upgrade")
 COLOUR = "\033["
 
 
@@ -25,7 +25,7 @@ def test_without_arguments_it_prints_the_help():
     listed = re.findall(r"(?m)^    (\w+) ", done.stdout)
     assert tuple(listed) == COMMANDS, "the usual order"
     shown = re.findall(r"(?m)^  (?:enginery|dvc) (\w+)", done.stdout)
-    assert shown == ["new", "doctor", "repro", "inspect", "infer", "compare", "bundle", "keep", "reduce"]
+    assert shown == ["new", "doctor", "repro", "inspect", "infer", "compare", "bundle", "keep", "reduce", "upgrade"]
     assert [line.split()[0] for line in done.stdout.split("exit codes:\n")[1].splitlines()] == [*"0123456", "130"]
 
 
@@ -90,9 +90,8 @@ def test_before_the_first_run_it_says_what_makes_engines(tmp_path):
 
 
 def test_the_version_is_that_of_the_project():
-    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     done = enginery("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"enginery {wanted}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"enginery {__version__}\n", "")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

@@ -1,6 +1,7 @@
 """`enginery new`: the pipeline in the user's own repository."""
 
 import json
+import re
 import shutil
 import subprocess
 
@@ -8,11 +9,15 @@ import numpy as np
 import pytest
 from PIL import Image
 from ruamel.yaml import YAML
+from support.checkout import Project, ran
 from support.command import enginery
 from support.paths import ROOT
+from support.small_project import planned_stages
 
+from enginery import __version__
 from enginery.cli.project.choices import Choices, take
-from enginery.cli.project.layout import FILES, version
+from enginery.cli.project.layout import FILES
+from enginery.cli.project.new import place_of_one
 from enginery.core.params.all import Params
 
 SAME = {"pipeline.yaml": "dvc.yaml", "machine.yaml": "machine/dvc.yaml", "params.yaml": "params.yaml"}
@@ -39,6 +44,14 @@ def plan(*stages):
     return lambda root: (root / "dvc.yaml").write_text(json.dumps({"stages": {name: {"cmd": "x"} for name in stages}}))
 
 
+def of_version(version):
+    def prepare(root):
+        (root / ".enginery").mkdir()
+        (root / ".enginery/version").write_text(version)
+
+    return prepare
+
+
 @pytest.mark.parametrize("name", SAME)
 def test_there_is_one_pipeline_and_one_text(name):
     assert (FILES / name).samefile(ROOT / SAME[name])
@@ -56,7 +69,7 @@ def test_a_project_with_a_network_and_images_of_its_own_is_laid_out(repository):
     assert (repository / "dvc.yaml").read_text() == (ROOT / "dvc.yaml").read_text()
     assert "# how many images engines are judged on" in (repository / "params.yaml").read_text()
     workflow = YAML(typ="safe").load(repository / ".github/workflows/enginery.yml")
-    assert f"enginery[pipeline]=={version()}" in str(workflow)
+    assert f"enginery[pipeline]=={__version__}" in str(workflow)
     assert "working-directory': '.'" in str(workflow)
     again = new(repository, "--model", "nets:small")
     assert "made" not in again
@@ -86,6 +99,16 @@ def test_a_project_may_be_a_folder_of_a_larger_repository(repository):
         ),
         (Choices(weights="best.pt"), {"weights": {"source": "data/weights/best.pt"}}, {"data/weights/best.pt"}),
         (
+            Choices(model="timm:vit_tiny"),
+            {"model": {"source": "timm:vit_tiny"}, "weights": {"source": "pretrained"}},
+            {},
+        ),
+        (
+            Choices(model="transformers:bert"),
+            {"model": {"source": "transformers:data/models/bert"}, "weights": {"source": "given"}},
+            {"data/models/bert"},
+        ),
+        (
             Choices(model="net.onnx"),
             {"model": {"source": "data/models/net.onnx"}, "weights": {"source": "given"}},
             {"data/models/net.onnx"},
@@ -96,6 +119,7 @@ def test_what_the_user_has_becomes_parameters(repository, monkeypatch, model, pa
     monkeypatch.chdir(repository)
     for name in ("best.pt", "net.onnx"):
         (repository / name).touch()
+    (repository / "bert").mkdir()
     taken = take(model, repository)
     assert (taken.params, {path.as_posix() for path in taken.copies}) == (params, set(copies))
 
@@ -106,8 +130,13 @@ def test_what_the_user_has_becomes_parameters(repository, monkeypatch, model, pa
         (lambda root: shutil.rmtree(root / ".git"), (), "is in no git repository"),
         (plan("train"), (), "dvc.yaml is another pipeline: take a folder of its own, such as `enginery new "),
         (plan("export", "build"), (), "dvc.yaml is another pipeline, whose stages build, export are called as ours: "),
+        (of_version("0.0.1"), (), "is of enginery 0.0.1, and "),
+        (of_version("99.0"), (), "is of enginery 99.0, and "),
         (lambda root: (root / "stages.py").touch(), (), "stages is a package, and the pipeline has one of this name"),
-        (lambda root: None, ("--model", "nets.other:small"), "there is no nets/other.py in"),
+        (lambda root: None, ("--model", "nets.other:small"), "there is no nets/other.py in "),
+        (lambda root: None, ("--model", "transformers:lost"), "transformers: lost does not exist; give a folder"),
+        (lambda root: None, ("--name", "data"), "--name data: take letters, digits, - and _, and none of artifacts, "),
+        (lambda root: None, ("--name", "../a"), "--name ../a: take letters, digits, - and _, and none of artifacts, "),
         (lambda root: None, ("--model", "resnet5"), "no model of torchvision; did you mean 'resnet"),
         (lambda root: None, ("--model", "lost.onnx"), "--model lost.onnx does not exist; give an ONNX file"),
         (lambda root: None, ("--weights", "lost.pt"), "--weights lost.pt does not exist; give train, pretrained"),
@@ -122,3 +151,52 @@ def test_what_cannot_be_is_one_sentence_and_nothing_is_written(repository, prepa
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1
     assert sorted(repository.rglob("*")) == before
+
+
+def test_models_beside_each_other_share_what_they_have_in_common(repository):
+    """The second one's factory is in the folder above, and its samples are those that the first has made."""
+    (repository / "nets.py").write_text(NETS)
+    new(repository, "--model", "nets:small", "--images", "photos", "--size", "28")
+    said = new(repository, "--name", "wide", "--model", "nets:wide", "--images", "photos", "--size", "28")
+    assert said.endswith(f"wide: look at params.yaml, then make repro\n`make all` in {repository} runs all models\n")
+    first, second = Project(repository), Project(repository / "wide")
+    for project, stage in ((first, "samples"), (second, "weights")):
+        project.environment["PYTHONPATH"] = str(ROOT)
+        done = project.repro(stage)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "Stage 'samples' is cached - skipping run, checking out outputs" in done.stdout
+    assert ran(done) == {"weights"}
+    assert "nets.py" in json.loads((repository / "wide/artifacts/code/weights.json").read_text())["model"]
+    assert not (repository / "artifacts/weights").exists()
+    planned = subprocess.run(["make", "-n", "all"], cwd=repository, capture_output=True, text=True).stdout
+    commands = re.findall(r"(-m dvc repro|-C wide repro)", planned)
+    assert commands == ["-m dvc repro", "-C wide repro", "-m dvc repro"]
+    assert (repository / ".github/workflows/enginery-wide.yml").exists()
+
+
+NETS = """
+from torch import nn
+
+
+def small(width=4):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 28 * 28, width), nn.Linear(width, 2))
+
+
+def wide():
+    return small(8)
+"""
+
+
+def test_models_share_one_dvc_repository_also_where_the_first_has_a_name(repository):
+    assert place_of_one(repository, "wide") == (repository / "wide", repository, repository, repository)
+    within = repository / "models"
+    assert place_of_one(within, "wide") == (within / "wide", repository, within, within)
+
+
+def test_git_keeps_nothing_that_dvc_keeps(repository):
+    new(repository)
+    for stage in planned_stages().values():
+        for out in stage.get("do", stage).get("outs", []):
+            path = (out if isinstance(out, str) else next(iter(out))).replace("${key}", "int8")
+            ignored = subprocess.run(["git", "check-ignore", "-q", path], cwd=repository).returncode == 0
+            assert ignored == (isinstance(out, str) or "cache" not in out[next(iter(out))]), path

@@ -28,6 +28,7 @@ from support.shell import run
 from support.small_project import planned_stages
 
 from enginery.cli.main import build_parser
+from enginery.cli.project.layout import FILES as OF_PROJECTS
 from enginery.cli.recipes import apply_recipe
 from enginery.core.params.all import Params
 from enginery.data.manifest import Manifest
@@ -49,6 +50,7 @@ GIT = {"checkout", "pull", "add", "commit", "apply", "clone", "remote"}
 
 def check_make(words):
     targets = re.findall(r"(?m)^([a-z-]+):.*##", (ROOT / "Makefile").read_text())
+    targets += re.findall(r"(?m)^([a-z]+):$", (OF_PROJECTS / "Makefile").read_text())  # of a project
     for word in words:
         name, is_setting, value = word.partition("=")
         assert name in ({"RECIPE", "PYTHON"} if is_setting else set(targets)), word
@@ -91,7 +93,7 @@ def check_python(words):
 
 def check_pip(words):
     assert words[0] == "install", words
-    wanted = " ".join(words[1:])
+    wanted = " ".join(word for word in words[1:] if word != "-U")
     (extra,) = re.findall(r"(?:-e \.|^enginery)\[([\w-]+)\]", wanted) or [None]
     assert extra in EXTRAS or wanted in ("onnxruntime-gpu", "pre-commit", "dvc-s3"), wanted
 

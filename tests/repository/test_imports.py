@@ -20,7 +20,7 @@ MODULES = sorted(
 # Each room imports only rooms that stand before it. None but `stages` imports `pipeline`, which imports `core` alone.
 ROOMS = (
     "core", "pipeline", "cluster", "data", "tasks", "graph", "model", "quantization", "engine", "accuracy", "search",
-    "reduction", "speed", "regression", "report", "bundle", "cli",
+    "reduction", "speed", "regression", "report", "bundle", "cli", "api",
 )  # fmt: skip
 LIGHT_STAGES = ("machine", "samples", "calibrate", "search", "convert", "build", "validate", "trace", "report", "gate")
 
@@ -55,6 +55,13 @@ def test_openvino_is_loaded_only_when_it_is_used():
 def test_reading_parameters_and_records_is_cheap():
     loaded = imported(["enginery.core.params.all", "enginery.core.record"])
     assert not loaded & {"numpy", "onnx", "torch", "pandas"}
+
+
+@pytest.mark.parametrize("module", ["enginery", "enginery.cli.main"])
+def test_importing_the_package_or_the_command_loads_no_library(module):
+    """It takes 20 milliseconds, and NumPy alone takes 100: so what is loaded is counted, and not the time."""
+    named = {name.partition(".")[0] for name in imported([module]) - imported([])}
+    assert named - sys.stdlib_module_names == {"enginery"}
 
 
 def test_every_room_is_in_the_order():

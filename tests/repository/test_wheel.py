@@ -1,55 +1,66 @@
-"""The wheel has all that a project needs: the stages, and what `enginery new` lays out."""
+"""What is released: archives as a package index takes them, and a wheel that has all that a project needs."""
 
+import os
+import re
 import subprocess
 import sys
-import zipfile
 
 import pytest
 from support.paths import ROOT
+from support.release import OTHER_PACKAGES, build_archives, done
 
-COPIED = (
-    "enginery", "stages", "machine", ".dvc/plots", "pyproject.toml", "README.md", "LICENSE", "dvc.yaml", "params.yaml",
-    ".dvcignore",
-)  # fmt: skip
+from enginery import __version__
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """The wheel, unpacked, as pip would."""
-    folder = tmp_path_factory.mktemp("wheel")
-    for name in COPIED:
-        target = folder / "source" / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["cp", "-a", ROOT / name, target], check=True)  # links stay links
-    quiet = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *quiet, "-w", folder, folder / "source"], check=True)
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(folder / "site")
-    return folder / "site"
+def archives(tmp_path_factory):
+    """The source archive, and the wheel that is made of it."""
+    return build_archives(tmp_path_factory.mktemp("release"))
 
 
-def run(installed, folder, *arguments):
-    environment = {"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
-    command = [sys.executable, "-P", "-m", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+@pytest.fixture(scope="module")
+def empty(archives, tmp_path_factory):
+    """An environment with the wheel, and nothing else."""
+    folder = tmp_path_factory.mktemp("empty")
+    uv = (sys.executable, "-m", "uv", "--offline", "--quiet")
+    done(*uv, "venv", "--python", sys.executable, folder / "venv", folder=folder)
+    wheel = next(archives.glob("*.whl"))
+    done(*uv, "pip", "install", "--python", folder / "venv/bin/python", "--no-deps", wheel, folder=folder)
+    return folder / "venv/bin"
 
 
-def test_a_project_of_the_wheel_finds_its_stages_and_their_code(installed, tmp_path):
+def test_the_archives_are_what_a_package_index_takes(archives):
+    assert sorted(path.name for path in archives.iterdir()) == [
+        f"enginery-{__version__}-py3-none-any.whl", f"enginery-{__version__}.tar.gz",
+    ]  # fmt: skip
+    checked = done(
+        sys.executable, "-m", "twine", "--no-color", "check", "--strict", *archives.iterdir(), folder=archives
+    )
+    assert checked.count("PASSED") == 2
+
+
+def test_the_command_starts_where_nothing_else_is_installed(empty, tmp_path):
+    assert done(empty / "enginery", "--version", folder=tmp_path) == f"enginery {__version__}\n"
+    assert "enginery upgrade" in done(empty / "enginery", "--help", folder=tmp_path)
+    assert "build" in done(empty / "python", "-c", "import enginery; print(*enginery.__all__)", folder=tmp_path)
+
+
+def test_a_project_of_the_wheel_finds_its_stages_and_their_code(empty, tmp_path):
+    """The other packages are those of this environment."""
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    laid_out = run(installed, tmp_path, "enginery.cli", "new")
-    assert laid_out.returncode == 0, laid_out.stderr
+    done(empty / "enginery", "new", folder=tmp_path, **OTHER_PACKAGES)
     for name in ("dvc.yaml", "machine/dvc.yaml", "params.yaml"):
         assert (tmp_path / name).read_text() == (ROOT / name).read_text()
-    shown = run(installed, tmp_path, "stages", "gate", "--help")
-    assert "--verdict" in shown.stdout, shown.stderr
+    assert "--verdict" in done(empty / "python", "-m", "stages", "gate", "--help", folder=tmp_path, **OTHER_PACKAGES)
     program = "import enginery.pipeline.code as code; print(code.ROOT, *code.code_of_stages((), {}, {}))"
-    found = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(installed)},
-        capture_output=True,
-        text=True,
-    ).stdout.split()
-    assert found[0] == str(installed)
+    found = done(empty / "python", "-c", program, folder=tmp_path, **OTHER_PACKAGES).split()
+    assert found[0].startswith(os.fspath(empty.parent))
     assert "calibrate" in found
+    assert "is of enginery" in done(empty / "enginery", "upgrade", folder=tmp_path, **OTHER_PACKAGES)
+
+
+def test_changes_are_written_down_and_only_what_was_asked_for_is_released(tmp_path):
+    assert re.search(rf"^## {re.escape(__version__)} \(\d{{4}}-\d\d-\d\d\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    for version, status in ((__version__, 0), ("9.0.0", 1)):
+        checked = subprocess.run(["bash", ".ci/check-version", version], cwd=ROOT, capture_output=True, text=True)
+        assert (checked.returncode, bool(checked.stderr)) == (status, bool(status))

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from enginery.core.errors import EngineryError
+from enginery.core.params.model import LIBRARY
 from enginery.core.text import suggestion
 from enginery.core.user_files import WEIGHTS_WITHOUT_FILE
+from enginery.core.user_modules import find_package, folders_above
 from enginery.data.sources.files import IMAGE_SUFFIXES
 
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -49,10 +51,10 @@ def _take_model(model: str, folder: Path, taken: Taken) -> None:
     if model.endswith(".onnx"):
         taken.params["model"] = {"source": _copied(_existing(model, "--model", "an ONNX file"), "models", taken)}
         taken.params["weights"] = {"source": "given"}
+    elif library := LIBRARY.fullmatch(model):
+        _take_library(library[1] or library[3], library[2] or library[4], taken)
     elif FACTORY.fullmatch(model):
-        module = Path(*model.partition(":")[0].split("."))
-        if not any((folder / path).exists() for path in (module.with_suffix(".py"), module / "__init__.py")):
-            raise EngineryError(f"--model {model}: there is no {module}.py in {folder}, from where the pipeline runs")
+        _require_module(model, folder)
         taken.params["model"] = {"source": model}
         taken.params["weights"] = {"source": "given"}
     else:
@@ -64,6 +66,28 @@ def _take_model(model: str, folder: Path, taken: Taken) -> None:
                 f"{suggestion(model, known)}"
             )
         taken.params["model"] = {"source": model}
+
+
+def _take_library(library: str, name: str, taken: Taken) -> None:
+    if library == "transformers":
+        name = _copied(_existing(name, "--model transformers:", "a folder of a model"), "models", taken)
+    taken.params["model"] = {"source": f"{library}:{name}"}
+    taken.params["weights"] = {"source": "given" if library == "transformers" else "pretrained"}
+
+
+def _require_module(model: str, folder: Path) -> None:
+    """Refuse a module that the pipeline would not find. None of its code runs."""
+    module = model.partition(":")[0]
+    package, _, rest = module.partition(".")
+    found = find_package(package, folder)
+    inner = [Path(each, *rest.split(".")) for each in (found and found.submodule_search_locations) or ()]
+    if rest and not any(path.with_suffix(".py").exists() or path.is_dir() for path in inner):
+        found = None
+    if found is None:
+        where = " or above" if len(folders_above(folder)) > 1 else ""
+        raise EngineryError(
+            f"--model {model}: there is no {module.replace('.', '/')}.py in {folder}{where}, nor such a package"
+        )
 
 
 def _take_images(choices: Choices, taken: Taken) -> None:

@@ -1,50 +1,80 @@
 """The files of a project. Most are those of this repository itself, so that there is one pipeline and one text."""
 
-import importlib.metadata
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from enginery import __version__
+from enginery.core.version import VERSION_FILE
+
 FILES = Path(__file__).parent / "files"
-VERSION_FILE = Path(".enginery/version")
-AS_LAID_OUT = Path(".enginery")  # what these files were before their owner changed them: `enginery upgrade` needs it
-# Not under the name dvc.yaml: DVC would take it for a pipeline of this repository.
-KEPT = {Path("dvc.yaml"): "pipeline.yaml", Path("machine/dvc.yaml"): "machine.yaml", Path("params.yaml"): "params.yaml"}
-PLOTS = ("by_precision.json", "tradeoff.json")
+# What the files were before their owner changed them, which `enginery upgrade` needs. They have the names of FILES: one
+# called dvc.yaml would be a second pipeline for DVC.
+AS_LAID_OUT = Path(".enginery")
+PARAMS, PLAN, MACHINE_PLAN, NIGHTLY = "params.yaml", "pipeline.yaml", "machine.yaml", "nightly.yml"
+TAKEN_NAMES = ("artifacts", "bundles", "data", "history", "machine", "reports", "stages")
 DATA = ("calibration", "images", "models", "plugins", "texts", "weights")
 HISTORY = "Nights of `make nightly`, one folder for each machine and model. Commit them.\n"
-NIGHTLY = Path(".github/workflows/enginery.yml")
 
 
 class Place(NamedTuple):
-    """Where a project is: its folder, the root of its git repository, and of its DVC repository."""
+    """Where a project is: its folder, the root of its git repository, and of its DVC repository.
+
+    `beside` is the folder of other models, whose data/ it shares."""
 
     folder: Path
     git: Path
     dvc: Path
+    beside: Path | None = None
+
+    @property
+    def within(self) -> str:
+        return self.folder.relative_to(self.git).as_posix()
 
 
-def version() -> str:
-    return importlib.metadata.version("enginery")
+class LaidOut(NamedTuple):
+    """A file of a project that an upgrade renews."""
+
+    path: Path
+    text: str
 
 
 def text_of(name: str) -> str:
     return (FILES / name).read_text()
 
 
+def renewed_files(place: Place) -> dict[str, LaidOut]:
+    """Return what an upgrade renews, by its name in FILES."""
+    workflow = workflow_name(place.within)
+    nightly = text_of(NIGHTLY).replace("FOLDER", place.within).replace("VERSION", __version__)
+    nightly = nightly.replace("WORKFLOW", workflow)
+    paths = {
+        PLAN: place.folder / "dvc.yaml",
+        MACHINE_PLAN: place.folder / "machine/dvc.yaml",
+        PARAMS: place.folder / "params.yaml",
+        "Makefile": place.folder / "Makefile",
+        "by_precision.json": place.dvc / ".dvc/plots/by_precision.json",
+        "tradeoff.json": place.dvc / ".dvc/plots/tradeoff.json",
+        NIGHTLY: place.git / f".github/workflows/{workflow}.yml",
+    }
+    return {name: LaidOut(path, nightly if name == NIGHTLY else text_of(name)) for name, path in paths.items()}
+
+
+def as_laid_out(place: Place, files: Mapping[str, LaidOut]) -> dict[Path, str]:
+    """Return what to keep of the files for the next upgrade, by path."""
+    kept = {place.folder / AS_LAID_OUT / name: file.text for name, file in files.items()}
+    return kept | {place.folder / VERSION_FILE: f"{__version__}\n"}
+
+
 def files_of(place: Place) -> dict[Path, str]:
     """Return what to write, by path."""
-    within = place.folder.relative_to(place.git).as_posix()
-    nightly = text_of("nightly.yml").replace("FOLDER", within).replace("VERSION", version())
-    nightly = nightly.replace("name: enginery", f"name: {workflow_name(within)}", 1)
+    renewed = renewed_files(place)
     return {
-        **{place.folder / path: text_of(name) for path, name in KEPT.items()},
-        **{place.folder / AS_LAID_OUT / path: text_of(name) for path, name in KEPT.items()},
-        place.folder / VERSION_FILE: f"{version()}\n",
-        place.folder / "Makefile": text_of("Makefile"),
+        **dict(renewed.values()),
+        **as_laid_out(place, renewed),
         place.folder / "history/README.md": HISTORY,
-        **{place.folder / "data" / name / ".gitkeep": "" for name in DATA},
-        **{place.dvc / ".dvc/plots" / name: text_of(name) for name in PLOTS},
-        place.git / NIGHTLY.with_stem(workflow_name(within)): nightly,
+        **{(place.beside or place.folder) / "data" / name / ".gitkeep": "" for name in DATA},
+        **({place.beside / "Makefile": text_of("Makefile")} if place.beside else {}),
     }
 
 

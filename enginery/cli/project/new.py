@@ -1,6 +1,8 @@
 """Lay out a project in the user's own repository."""
 
 import difflib
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,35 +12,51 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from enginery.cli.project.choices import Choices, Taken, take
-from enginery.cli.project.layout import Place, files_of, lines_of
+from enginery.cli.project.layout import TAKEN_NAMES, Place, files_of, lines_of
 from enginery.cli.recipes import edit_params, overlay
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file, new_folder
 from enginery.core.text import first_few
+from enginery.core.version import require_new_enough, upgrade_hint
 
+NAME = re.compile(r"[A-Za-z0-9][\w-]*")
 OURS = ("machine", "stages")  # folders of the pipeline: packages of these names would stand in for its own
 
 
-def make_project(folder: Path, choices: Choices) -> str:
+def make_project(folder: Path, choices: Choices, name: str | None = None) -> str:
     """Write what is not there yet, and return what was done. What is there is never overwritten."""
-    place = find_place(folder.resolve())
+    place = place_of_one(folder.resolve(), name) if name else find_place(folder.resolve())
+    require_new_enough(place.folder)
+    if hint := upgrade_hint(place.folder):
+        raise EngineryError(hint)
     files = files_of(place)
     _require_free(place.folder, files)
     taken = take(choices, place.folder)
     place.folder.mkdir(parents=True, exist_ok=True)
     if not (place.dvc / ".dvc").is_dir():
         _init_dvc(place)
+    if place.beside and not (place.folder / "data").exists():
+        (place.folder / "data").symlink_to("../data")  # with the same paths, DVC takes what another model has made
     new = [path for path in files if not path.exists()]
     for path in new:
         with new_file(path) as temporary:
             temporary.write_text(files[path])
     for path, lines in lines_of(place).items():
-        _add_lines(path, lines)
+        add_lines(path, lines)
     if (params := place.folder / "params.yaml") in new:
         edit_params(lambda content: overlay(content, taken.params), "enginery new", params)
     copied = [place.folder / target for target in taken.copies if not (place.folder / target).exists()]
     _copy(place.folder, taken)
     return _said(place, files, new, copied)
+
+
+def place_of_one(beside: Path, name: str) -> Place:
+    """Return where one of several models is: in a folder that shares the user's files and the DVC repository."""
+    if not NAME.fullmatch(name) or name in TAKEN_NAMES:
+        raise EngineryError(
+            f"--name {name}: take letters, digits, - and _, and none of {', '.join(TAKEN_NAMES)}, which are in use"
+        )
+    return find_place(beside)._replace(folder=beside / name, beside=beside)
 
 
 def find_place(folder: Path) -> Place:
@@ -83,7 +101,7 @@ def _init_dvc(place: Place) -> None:
             raise EngineryError(f"`dvc {' '.join(command)}` failed: {done.stderr.strip().splitlines()[-1]}")
 
 
-def _add_lines(path: Path, lines: str) -> None:
+def add_lines(path: Path, lines: str) -> None:
     there = path.read_text() if path.exists() else ""
     missing = [line for line in lines.splitlines() if line not in there.splitlines()]
     if missing:
@@ -113,6 +131,8 @@ def _said(place: Place, files: Mapping[Path, str], new: list[Path], copied: list
             name = path.relative_to(place.git).as_posix()
             lines.append(f"left {name} as it is; the one of this version differs:")
             lines += difflib.unified_diff(path.read_text().splitlines(), text.splitlines(), name, "new", "", "", 1, "")
-    tracked = "".join(f"dvc add {path.relative_to(place.folder)}; " for path in copied)
+    tracked = "".join(f"dvc add {os.path.relpath(path.resolve(), place.folder)}; " for path in copied)
     lines += ["", f"Next, in {place.folder}: look at params.yaml, then {tracked}make repro"]
+    if place.beside:
+        lines.append(f"`make all` in {place.beside} runs all models")
     return "\n".join(lines)
