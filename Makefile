@@ -4,10 +4,11 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 READY := .venv/ready
 BINDINGS := $(patsubst tests/%.lock,.venv/%,$(wildcard tests/bindings/*.lock))
+PYTHON ?= python3
 BUILDERS := setuptools setuptools-scm vcs-versioning packaging
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help repro nightly test torture verify-gpu verify-documents check graph notebook lock clean
+.PHONY: help repro nightly test torture verify-gpu verify-documents check graph notebook lock audit clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -28,8 +29,15 @@ test: $(READY) $(BINDINGS)  ## run the tests, two files at a time
 verify-gpu: $(READY)  ## on a machine with an NVIDIA GPU: check what only a GPU can show
 	pytest -x -s tests/verify_gpu.py
 
-torture: $(READY)  ## kill the pipeline at random 300 times, in about an hour, and see that nothing is lost
+torture: $(READY)  ## for about two hours: damaged files, no network, two at once, and 300 kills
+	python tests/torture/fuzz.py --count 145
+	python tests/torture/offline.py
+	python tests/torture/two.py
 	python tests/torture/kills.py --kills 300
+
+audit:  ## ask whether a known hole is in a package of requirements.lock; needs the network
+	@$(PYTHON) -m venv .audit && .audit/bin/pip install --quiet pip-audit==2.10.1
+	@.audit/bin/pip-audit --require-hashes --disable-pip --requirement requirements.lock
 
 verify-documents: $(READY)  ## run the commands of README and docs, the recipes and the benchmarks, shortened to minutes
 	pytest tests/documents/at_length.py tests/repository/first_report.py

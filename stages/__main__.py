@@ -4,7 +4,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from enginery.core.process import end_with_parent
+from enginery.core.process import end_with_parent, outlive_crashes
 from enginery.pipeline.stage import run_stage
 
 if __name__ == "__main__":
@@ -13,4 +13,5 @@ if __name__ == "__main__":
     if name not in names:
         sys.exit(f"python3 -m stages NAME: '{name}' is no stage; there are {', '.join(names)}")
     end_with_parent()
+    outlive_crashes(name)
     run_stage(getattr(import_module(f"stages.{name}"), name))

@@ -27,12 +27,13 @@ MEASURED_BY = {
 CPP_LIBRARIES = {"tensorrt": "nvinfer", "tensorrt_rtx": "tensorrt_rtx"}
 
 
-def facts_of(passed: Passed, params: Params, model: str) -> dict[str, object]:
+def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -> dict[str, object]:
     record, measured = passed.record, passed.measured
     target, benchmark = record.target, measured.benchmark
     ranges = {axis: f"{one.min}..{one.max}" for axis, one in record.profile.ranges.items()}
     return {
         "model": model,
+        "signed": signed,
         "record": record,
         "target": target,
         "batch": record.profile.batch,

@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from enginery.bundle.facts import boxes_of, facts_of, has_cpp_example, has_example
+from enginery.bundle import verify
+from enginery.bundle.facts import boxes_of, facts_of, has_cpp_example, has_example, requirements
 from enginery.bundle.gate import Passed, require_passed
 from enginery.bundle.licences import licence_text
 from enginery.bundle.pages import (
@@ -17,7 +18,10 @@ from enginery.bundle.pages import (
     standalone_tokenization,
     texts_for_bundle,
 )
+from enginery.bundle.sbom import write_sbom
+from enginery.bundle.signature import Signer
 from enginery.bundle.triton import BACKENDS, write_repository
+from enginery.bundle.verify import MANIFEST, SIGNATURE
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_folder, sha256
 from enginery.core.params.all import Params
@@ -29,7 +33,7 @@ from enginery.engine.trtexec import reproduce_script
 from enginery.graph.files import copy_graph
 from enginery.tasks import boxes
 
-MANIFEST, BUNDLES = "bundle.json", Path("bundles")
+BUNDLES = Path("bundles")
 PAGES = ("README.md", "NOTICE", "requirements.txt")
 
 
@@ -41,15 +45,19 @@ class Bundle(Record):
     files: dict[str, str]
 
 
-def write_bundle(precision: str, out: Path | None, artifacts: Path, reports: Path) -> Path:
+def write_bundle(precision: str, out: Path | None, artifacts: Path, reports: Path, key: Path | None = None) -> Path:
+    """Write the folder of a bundle, signed with a private key if one is given."""
+    signer = Signer(key) if key else None
     passed, params = require_passed(precision, artifacts, reports), Params.read()
     model = f"{name_of(params)}-{precision}"
     folder = out or BUNDLES / model
     require_replaceable(folder)
     with new_folder(folder.resolve()) as unfinished:
-        fill(passed, params, model, unfinished)
+        fill(passed, params, model, unfinished, signer is not None)
         files = {path.relative_to(unfinished).as_posix(): sha256(path) for path in files_in(unfinished)}
         Bundle(precision=precision, engine=passed.record.identity, files=files).write(unfinished / MANIFEST)
+        if signer:
+            signer.sign(unfinished)
     return folder
 
 
@@ -59,13 +67,16 @@ def name_of(params: Params) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
 
 
-def fill(passed: Passed, params: Params, model: str, folder: Path) -> None:
-    record, facts = passed.record, facts_of(passed, params, model)
+def fill(passed: Passed, params: Params, model: str, folder: Path, signed: bool) -> None:
+    record, facts = passed.record, facts_of(passed, params, model, signed)
     runtime, labels = record.target.runtime, "".join(f"{name}\n" for name in record.class_names)
     (folder / BUNDLED).mkdir()
     for name in (*record.files, RECORD):
         shutil.copyfile(passed.folder / name, folder / BUNDLED / name)
     copy_graph(passed.onnx, folder)
+    (folder / "verify.py").write_text(inspect.getsource(verify))
+    parts = [path for path in files_in(folder) if path.name not in (RECORD, "verify.py")]
+    write_sbom(record, model, requirements(record), parts, folder)
     (folder / "labels.txt").write_text(labels)
     (folder / "LICENSE").write_text(licence_text())
     for name in PAGES:
@@ -113,7 +124,7 @@ def require_replaceable(folder: Path) -> None:
     known = Bundle.read(folder / MANIFEST).files
     for path in files_in(folder):
         name = path.relative_to(folder).as_posix()
-        if name != MANIFEST and known.get(name) != sha256(path):
+        if name not in (MANIFEST, SIGNATURE) and known.get(name) != sha256(path):
             change = "was changed" if name in known else "is none of its files"
             raise EngineryError(f"{folder} would be replaced, but {name} {change}: save it, or give another --out")
 

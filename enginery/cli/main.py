@@ -11,7 +11,8 @@ from enginery import __version__
 from enginery.cli.commands import bundle, compare, doctor, infer, inspect, keep, new, reduce, upgrade
 from enginery.cli.completion import FUNCTIONS
 from enginery.cli.terminal import painted
-from enginery.core.errors import EngineryError
+from enginery.core.errors import sentence_of
+from enginery.core.process import outlive_crashes
 from enginery.core.text import suggestion
 
 INTERRUPTED = 130
@@ -74,11 +75,10 @@ def main() -> None:
         parser.error(f"'{given[0]}' is no command{suggestion(given[0], COMMANDS)}")
     try:
         chosen = parser.parse_args(given or ["--help"])
+        outlive_crashes("enginery")
         status = chosen.run(chosen)
         sys.stdout.flush()  # now, so that a closed pipe is noticed here
         sys.exit(status)
-    except EngineryError as error:
-        fail(str(error))
     except ModuleNotFoundError as error:  # a light installation has what runs engines, and not what makes them
         if (error.name or "enginery").startswith("enginery"):
             raise
@@ -86,10 +86,12 @@ def main() -> None:
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except OSError as error:
-        fail(f"{error.filename or 'the operating system'}: {error.strerror or error}")
     except KeyboardInterrupt:
         fail("interrupted; nothing half-written was kept", INTERRUPTED)
+    except Exception as error:
+        if sentence := sentence_of(error):
+            fail(sentence)
+        raise
 
 
 def prepare_streams() -> None:

@@ -10,7 +10,7 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.representer import RoundTripRepresenter
 
-from enginery.core.errors import EngineryError
+from enginery.core.errors import UNREADABLE, EngineryError
 from enginery.core.files import new_file
 from enginery.core.params.all import Params
 from enginery.core.params.reading import yaml_problem
@@ -55,7 +55,7 @@ def _read(yaml: YAML, path: Path) -> Content:
         content = yaml.load(path.read_text())
     except FileNotFoundError:
         raise EngineryError(f"{path} does not exist") from None
-    except (YAMLError, UnicodeDecodeError) as error:
+    except (YAMLError, *UNREADABLE) as error:
         raise EngineryError(f"{path} is not valid YAML: {yaml_problem(error)}") from None
     if not isinstance(content, MutableMapping):
         raise EngineryError(f"{path} holds no parameters")

@@ -1,4 +1,4 @@
-"""End with the process that started this one."""
+"""End with the process that started this one, and outlive the one that works."""
 
 import ctypes
 import os
@@ -6,6 +6,8 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+TYPED = 128  # the code of a signal that the kernel sent itself, such as for Ctrl-C: all processes of a terminal get it
+ASKED_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def end_with_parent() -> None:
@@ -17,3 +19,47 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before Linux knew
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def outlive_crashes(what: str) -> None:
+    """Go on in a child process, and stay behind to say in a sentence how it ended if it crashes: a library that reads a
+    damaged file can end its process, and so can the system when memory runs out. Nothing may have started a thread."""
+    if sys.platform != "linux":
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    watched = {*ASKED_TO_END, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    if (child := os.fork()) == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        end_with_parent()
+        return
+    status = _wait(child, watched)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if status >= 0:
+        sys.exit(status)
+    if -status in ASKED_TO_END:  # end as it did
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    print(f"{what}: {crash(-status)}", file=sys.stderr, flush=True)
+    sys.exit(1)
+
+
+def _wait(child: int, watched: set[signal.Signals]) -> int:
+    """Pass signals on, and return the exit code, or minus the signal that ended the child."""
+    while True:
+        if sys.platform == "linux":
+            sent = signal.sigwaitinfo(watched)
+            if sent.si_signo != signal.SIGCHLD and sent.si_code != TYPED:
+                os.kill(child, sent.si_signo)
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+
+
+def crash(number: int) -> str:
+    """Say what a signal that ended a process means."""
+    name = signal.Signals(number).name
+    ended = "it was ended from outside" if number == signal.SIGKILL else "a library crashed"
+    why = "as the system does when memory runs out" if number == signal.SIGKILL else "as on a damaged file"
+    return f"{ended} ({name}), {why}; nothing half-written was kept"

@@ -42,5 +42,15 @@ def first_few(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + more
 
 
+def is_unicode(text: str) -> bool:
+    """Tell whether a text can be written. JSON may hold halves of characters, such as "\\ud800"."""
+    return not any("\ud800" <= each <= "\udfff" for each in text)
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return all lines, since some libraries give the reason in the last ones."""
+    return " ".join(str(error).split())
+
+
 def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from enginery.cluster.spread import Work
 from enginery.core.errors import EngineryError
 from enginery.core.params.inference import InferenceParams
+from enginery.core.text import in_one_line
 from enginery.data.feeds import Outputs
 from enginery.data.parts import Part
 from enginery.engine.folder import read_engine
@@ -36,7 +37,12 @@ def open_engines(folder: Path, machine: Machine | None, inference: InferencePara
         machine = describe_machine(name)
     require_fits(record.target, machine, folder)
     runtime = load_runtime(machine.runtime)
-    sessions = runtime.load(folder, record.blueprint, inference.on(machine.cores), requests)
+    try:
+        sessions = runtime.load(folder, record.blueprint, inference.on(machine.cores), requests)
+    except (EngineryError, OSError, MemoryError):
+        raise
+    except Exception as error:  # each library raises errors of its own
+        raise EngineryError(f"{folder}: {machine.runtime} cannot open the engine: {in_one_line(error)}") from error
     return [Engine(record, session) for session in sessions]
 
 

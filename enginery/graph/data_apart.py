@@ -133,7 +133,13 @@ def _attributes(graph: onnx.GraphProto) -> Iterator[TensorProto]:
 
 def _size(tensor: TensorProto) -> int:
     """Return the bytes of a tensor without a look at its values, of which Protobuf would return a copy."""
-    return math.prod(map(int, tensor.dims)) * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    try:
+        itemsize = int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    except KeyError:
+        raise EngineryError(
+            f"the ONNX file is damaged: the tensor {tensor.name} has the type {tensor.data_type}, which does not exist"
+        ) from None
+    return math.prod(map(int, tensor.dims)) * itemsize
 
 
 def _take_in(tensor: TensorProto, folder: Path) -> None:

@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file
+from enginery.core.text import in_one_line
 from enginery.graph.data_apart import find_data, has_data_apart, in_memory, is_large, save_in_two
 from enginery.graph.files import data_of
 
@@ -27,7 +28,7 @@ def load_graph(path: Path) -> onnx.ModelProto:
         with path.open("rb") as file:
             if file.read(4)[1:] == b"trt":  # engines begin with ftrt, or vtrt for RTX
                 raise EngineryError(f"{path} is a TensorRT engine, and an ONNX file is expected") from None
-        raise EngineryError(f"{path} is not a valid ONNX file, it may be truncated: {error}") from None
+        raise EngineryError(f"{path} is not a valid ONNX file, it may be truncated: {in_one_line(error)}") from None
 
 
 def save_graph(model: onnx.ModelProto, path: Path) -> None:

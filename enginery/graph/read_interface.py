@@ -10,6 +10,7 @@ from enginery.data.feeds import BATCH
 from enginery.graph.interface import Blueprint, Interface, TensorSpec
 from enginery.graph.onnx_file import graph_inputs, load_graph
 
+ENDS_A_STRING = "\"'\\$`"  # or begins something else within one, in Python, C++ or a shell
 FLOATS = ("float32", "float16", "float64")
 UNNAMED = "?"  # stands for an output's size that varies and has no name in the graph
 INFERRED_NAME = "unk__"  # the beginning of each name that ONNX's shape inference makes up for such a size
@@ -59,6 +60,11 @@ def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, has_other_si
     if not tensor.type.HasField("tensor_type"):
         found = tensor.type.WhichOneof("value").removesuffix("_type")
         raise EngineryError(f"{what} {tensor.name} is a {found} and no tensor")
+    if odd := sorted(each for each in tensor.name if each in ENDS_A_STRING or not each.isprintable()):
+        raise EngineryError(
+            f"{what} {tensor.name!r} has {odd[0]!r} in its name, which could run as code in the scripts of a bundle: "
+            "rename it"
+        )
     kind = tensor.type.tensor_type
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
     shape = [size.dim_value if size.HasField("dim_value") else _name_of(size) for size in kind.shape.dim]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from enginery.core.errors import EngineryError
+from enginery.core.errors import UNREADABLE, EngineryError
 from enginery.core.files import sha256
 from enginery.core.params.model import ModelParams
 from enginery.core.text import first_few, first_line
@@ -114,7 +114,8 @@ def _config(transformers: Any, given: dict[str, Any]) -> Any:
 
 
 def _class(transformers: Any, name: str) -> Any:
-    if (found := getattr(transformers, name, None)) is None:
+    found = getattr(transformers, name, None)
+    if not isinstance(found, type) or not issubclass(found, transformers.PreTrainedModel):  # the name is from a file
         raise EngineryError(f"model.source: transformers {transformers.__version__} has no architecture {name}")
     return found
 
@@ -147,7 +148,7 @@ def _normalizes(folder: Path) -> bool:
 def _json(file: Path) -> Any:
     try:
         return json.loads(file.read_text("utf-8"))
-    except ValueError as error:
+    except UNREADABLE as error:
         raise EngineryError(f"model.source: {file} is not JSON: {error}") from None
 
 

@@ -14,6 +14,7 @@ from enginery.cluster.spread import Work
 from enginery.core.errors import EngineryError
 from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.model import ModelParams
+from enginery.core.text import in_one_line
 from enginery.data.feeds import Feeds, Outputs, Run
 from enginery.data.parts import Part
 from enginery.data.sample_set import SampleSet
@@ -36,8 +37,8 @@ def open_source_model(weights: Path, threads: int = 0) -> Run:
     try:
         session = open_as_written(given, threads)
     except Exception as error:  # ONNX Runtime's own exceptions share no base class
-        raise EngineryError(f"model.source: ONNX Runtime cannot open the file: {_in_one_line(error)}") from None
-    return partial(_run_or_explain, partial(run_graph, session), _in_one_line)
+        raise EngineryError(f"model.source: ONNX Runtime cannot open the file: {in_one_line(error)}") from None
+    return partial(_run_or_explain, partial(run_graph, session), in_one_line)
 
 
 @dataclass(frozen=True)
@@ -124,11 +125,6 @@ def _run_or_explain(run: Run, explain: Callable[[BaseException], str], feeds: Fe
         raise
     except USER_ERRORS as error:
         raise EngineryError(f"model.source: the model fails on {_shapes(feeds)}: {explain(error)}") from None
-
-
-def _in_one_line(error: BaseException) -> str:
-    """Return all lines, since ONNX Runtime gives the reason in the last ones."""
-    return " ".join(str(error).split())
 
 
 def _shapes(arrays: Mapping[str, np.ndarray]) -> str:

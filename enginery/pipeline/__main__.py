@@ -5,9 +5,11 @@ from pathlib import Path
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
+from enginery.core.process import outlive_crashes
 from enginery.core.version import require_new_enough, upgrade_hint
 from enginery.pipeline.after_a_kill import mend_after_a_kill
 
+outlive_crashes("params.yaml")  # such as the reader of YAML, on thousands of brackets within each other
 try:
     require_new_enough()
     if hint := upgrade_hint():

@@ -15,6 +15,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 from voluptuous import Invalid
 
+from enginery.core.errors import UNREADABLE
+
 TMP = Path(".dvc/tmp")
 CONFLICT = "<<<<<<< "  # git's mark between two versions
 LOCKS = (Path("dvc.lock"), Path("machine/dvc.lock"))  # what stages had and made, not locks in the sense of TMP's
@@ -66,7 +68,7 @@ def _mend_locked_paths(tmp: Path) -> list[str]:
 def _is_whole(path: Path, read: Callable[[Path], Any]) -> bool:
     try:
         read(path)
-    except (ValueError, YAMLError, Invalid):  # not OSError: what may not be read must not be removed
+    except (YAMLError, Invalid, *UNREADABLE):  # not OSError: what may not be read must not be removed
         return False
     return True
 
@@ -91,7 +93,7 @@ def _is_running(user: dict[str, Any]) -> bool:
     _, _, arguments = user["cmd"].partition(" ")
     try:
         return " ".join(psutil.Process(user["pid"]).cmdline()).endswith(arguments)
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, ValueError, OverflowError):  # or no number that a process can have
         return False
     except psutil.AccessDenied:
         return True

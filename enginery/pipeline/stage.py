@@ -5,7 +5,7 @@ import inspect
 import sys
 from collections.abc import Callable
 
-from enginery.core.errors import EngineryError
+from enginery.core.errors import sentence_of
 
 
 def run_stage(stage: Callable[..., None]) -> None:
@@ -19,9 +19,9 @@ def run_stage(stage: Callable[..., None]) -> None:
     arguments = vars(parser.parse_args())
     try:
         stage(**arguments)
-    except EngineryError as error:
-        sys.exit(f"{stage.__name__}: {error}")
-    except OSError as error:
-        sys.exit(f"{stage.__name__}: {error.filename or 'the operating system'}: {error.strerror or error}")
     except KeyboardInterrupt:
         sys.exit(f"{stage.__name__}: interrupted; nothing half-written was kept. Run `dvc repro` again to go on.")
+    except Exception as error:
+        if sentence := sentence_of(error):
+            sys.exit(f"{stage.__name__}: {sentence}")
+        raise

@@ -16,7 +16,7 @@ from dvc_objects.errors import ObjectFormatError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from enginery.core.errors import EngineryError
+from enginery.core.errors import UNREADABLE, EngineryError
 from enginery.core.paths import ENGINES, LOCK
 from enginery.engine.folder import RECORD
 from enginery.engine.record import EngineRecord
@@ -49,19 +49,19 @@ def engines_of(place: str) -> Iterator[Callable[[str], Path]]:
 
 
 def _hashes_of_revision(revision: str) -> dict[str, str]:
-    shown = subprocess.run(["git", "show", f"{revision}:./{LOCK}"], capture_output=True, text=True)
+    shown = subprocess.run(["git", "show", f"{revision}:./{LOCK}"], capture_output=True)
     if shown.returncode:
         raise EngineryError(f"{revision} has no {LOCK}, which would name its engines")
     return parse_hashes(shown.stdout, f"{revision}:{LOCK}")
 
 
-def parse_hashes(lock: str, origin: str) -> dict[str, str]:
+def parse_hashes(lock: bytes, origin: str) -> dict[str, str]:
     """Read DVC's hash of each engine's folder from the text of a dvc.lock, by precision."""
     try:
         stages = YAML(typ="safe").load(lock)["stages"]
         built = {name.removeprefix("build@"): stage for name, stage in stages.items() if name.startswith("build@")}
         return {precision: stage["outs"][0]["md5"] for precision, stage in built.items()}
-    except (YAMLError, AttributeError, KeyError, TypeError, IndexError):
+    except (YAMLError, LookupError, *UNREADABLE):
         raise EngineryError(f"{origin} is not a lock file of DVC. Take it back from git") from None
 
 
@@ -74,7 +74,7 @@ def _hashes_of_good_run(good: Path) -> dict[str, str]:
         )
     try:
         return {str(name): str(value) for name, value in json.loads(path.read_text()).items()}
-    except (ValueError, AttributeError):
+    except UNREADABLE:
         raise EngineryError(f"{path} is damaged. Take the file back from git") from None
 
 

@@ -94,9 +94,9 @@ class History:
 
     def nights(self) -> list[Night]:
         path = self.folder / NIGHTS
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = path.read_bytes().splitlines() if path.exists() else []
         try:
-            return [Night.parse(line.encode(), f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+            return [Night.parse(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
         except EngineryError as error:
             raise EngineryError(f"{error}. Mend that line, or take the file back from git") from None
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from platformdirs import user_cache_path
 
+from enginery.core.errors import UNREADABLE
 from enginery.core.files import sha256_of
 
 
@@ -16,12 +17,12 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, Any] = {}
-        for line in path.read_text().splitlines() if path.exists() else ():
+        for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
             try:
                 question, answer = json.loads(line)
-            except ValueError:  # the last line of a run that was killed
+                self._known[question] = answer
+            except UNREADABLE:  # the last line of a run that was killed
                 continue
-            self._known[question] = answer
 
     @classmethod
     def about(cls, *what: Any) -> Self:

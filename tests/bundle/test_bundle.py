@@ -138,6 +138,7 @@ def names_in(folder):
 COMMON = {
     "README.md", "NOTICE", "LICENSE", "bundle.json", "engine/engine.json", "model.onnx", "labels.txt",
     "preprocessing.json", "preprocessing.py", "infer.py", "runtime.py", "requirements.txt",
+    "sbom.cdx.json", "verify.py",
 }  # fmt: skip
 SERVED = {f"triton/{MODEL}/config.pbtxt", f"triton/{MODEL}/labels.txt"}
 GPU = {"engine/engine.plan", "engine/reproduce.sh", "cpp/main.cpp", "cpp/CMakeLists.txt"}

@@ -102,3 +102,11 @@ def test_a_model_of_timm_has_the_classes_of_the_images_and_its_own_preprocessing
     assert from_timm.differences(model, how)[0].startswith("interpolation bilinear, where the model had bicubic")
     with pytest.raises(EngineryError, match="timm has no model 'test_vitt'; did you mean"):
         make_model(ModelParams(source="timm:test_vitt", arguments={}), 7)
+
+
+@pytest.mark.parametrize("name", ["pipeline", "os", "__version__", "AutoConfig", "nothing"])
+def test_an_architecture_that_is_no_model_is_refused(name):
+    pytest.importorskip("transformers")
+    arguments = {"architecture": name, "config": {"model_type": "bert"}, "pooling": None, "normalize": False}
+    with pytest.raises(EngineryError, match=f"has no architecture {name}"):
+        make_model(MODEL.model_copy(update={"arguments": arguments}), None)

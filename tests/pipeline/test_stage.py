@@ -34,6 +34,10 @@ def test_arguments_reach_the_stage_with_their_types(arguments):
         (EngineryError("this is wrong: do that"), "stage: this is wrong: do that"),
         (FileNotFoundError(2, "No such file or directory", "data/x"), "stage: data/x: No such file or directory"),
         (OSError(28, "No space left on device"), "stage: the operating system: No space left on device"),
+        (MemoryError(), "stage: there is not enough memory"),
+        (MemoryError("Unable to allocate 1 TiB"), "stage: there is not enough memory: Unable to allocate 1 TiB"),
+        (EngineryError("\x1b[2J\u202e"), r"stage: \x1b[2J\u202e"),
+        (EngineryError("a" * 1000 + "b" * 1000), f"stage: {'a' * 600} … {'b' * 600}"),
         (KeyboardInterrupt(), "stage: interrupted; nothing half-written was kept. Run `dvc repro` again to go on."),
     ],
 )

@@ -30,7 +30,8 @@ def test_jobs_have_a_time_limit_and_actions_are_pinned(path):
     assert all(job["timeout-minutes"] <= 180 for job in jobs.values())
     actions = re.findall(r"uses: (\S+)", path.read_text())
     assert actions
-    assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", action) for action in actions)
+    assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", action) for action in actions)
+    assert len(re.findall(r"uses: \S+  # v\d+\.\d+\.\d+\n", path.read_text())) == len(actions)
 
 
 def test_ci_runs_the_commands_that_anybody_can_run():

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from contextlib import suppress
 from functools import cache
 from importlib import import_module, invalidate_caches
 from pathlib import Path
@@ -112,7 +113,8 @@ def run(connection: socket.socket, folder: Path) -> None:
         traceback.print_exc()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    connection.sendall(str(code).encode())
+    with suppress(OSError):  # its client has the code of a child that this one has outlived
+        connection.sendall(str(code).encode())
     os._exit(code)
 
 

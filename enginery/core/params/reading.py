@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from enginery.core.errors import EngineryError
+from enginery.core.errors import UNREADABLE, EngineryError
 from enginery.core.precisions import PRECISIONS
 from enginery.core.text import suggestion
 
@@ -22,11 +22,11 @@ def read_yaml(file: Path) -> Any:
         text = file.read_text()
         try:
             return YAML(typ="safe").load(text)
-        except YAMLError:
+        except (YAMLError, *UNREADABLE):
             return YAML(typ="safe", pure=True).load(text)  # slower than the parser in C, whose errors omit names
     except FileNotFoundError:
         raise EngineryError(f"{file} is not in {Path.cwd()}: run from the root of the project") from None
-    except (YAMLError, UnicodeDecodeError) as error:
+    except (YAMLError, *UNREADABLE) as error:
         raise EngineryError(f"{file} is not valid YAML: {yaml_problem(error)}") from None
 
 

@@ -14,6 +14,7 @@ from PIL import Image
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.preprocessing import Preprocessing
+from enginery.core.text import in_one_line
 from enginery.data.manifest import Sample
 from enginery.data.preprocessing import Pixels, pixels_of
 from enginery.data.sources.classes import LABELS, Classes, class_each
@@ -78,8 +79,10 @@ def read_arrays(path: Path, wanted: Sequence[str] = ()) -> dict[str, NDArray[np.
             if wanted and wanted[0] not in names:
                 raise ValueError(f"it holds {', '.join(names) or 'nothing'}, but no array called {wanted[0]}")
             return {name: _map(archive, name) for name in names if not wanted or name in wanted}
-    except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile) as error:  # what NumPy raises for broken files
-        raise EngineryError(f"samples.source: {path} cannot be read as a NumPy file: {error}") from None
+    except EngineryError:
+        raise
+    except Exception as error:  # NumPy and zipfile raise what the parsers beneath them do: of Python, of zlib
+        raise EngineryError(f"samples.source: {path} cannot be read as a NumPy file: {in_one_line(error)}") from None
 
 
 def _map(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:

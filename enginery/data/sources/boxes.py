@@ -17,6 +17,7 @@ from enginery.data.preprocessing import place
 COLUMNS = 6  # class, left, top, right, bottom, and which kind it is
 COUNTED, CROWD, IGNORED = 0, 1, 2  # a crowd stands for many boxes; an ignored one may be found or not
 NO_CLASS = -1  # fills the rows of images with fewer boxes than others
+LARGEST = 1e300  # of a number that is a place in an image
 BEYOND = 0.01  # of the image's sides, by which a box may lie outside: annotations are rounded
 ENOUGH = 0.25  # of a box must be left by the crop; of smaller remains nobody could tell what they are
 Rows = NDArray[np.float64]
@@ -80,7 +81,7 @@ def _moved(rows: Rows, how: Preprocessing, size: tuple[int, int]) -> Rows:
 
 def wrong_box(box: Sequence[float]) -> str | None:
     """Say what is wrong with left, top, width and height."""
-    if not np.isfinite(box).all():
+    if not all(abs(value) < LARGEST for value in box):  # neither NaN, nor a whole number that no float can hold
         return "has a box that is no numbers"
     return f"has a box of {box[2]:g} by {box[3]:g}, which is no area" if min(box[2:]) <= 0 else None
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from enginery.core.errors import EngineryError
+from enginery.core.errors import UNREADABLE, EngineryError
+from enginery.core.text import is_unicode
 from enginery.core.user_files import lies_in
 from enginery.data.sources.boxes import COLUMNS, COUNTED, CROWD, Boxes, print_empty_classes, wrong_box
 from enginery.data.sources.classes import Classes
@@ -51,6 +52,8 @@ def _read(file: Path) -> dict[str, list[Any]]:
         raise EngineryError(f"samples.source: {file}, line {error.lineno}, is no JSON: {error.msg}") from None
     except UnicodeDecodeError:
         raise EngineryError(f"samples.source: {file} is no text in UTF-8") from None
+    except UNREADABLE as error:
+        raise EngineryError(f"samples.source: {file} cannot be read: {error}") from None
     for name in SECTIONS:
         if not isinstance(document, dict) or not isinstance(document.get(name), list):
             raise EngineryError(
@@ -69,6 +72,8 @@ def _by_id(file: Path, document: Mapping[str, list[Any]], name: str, fields: Seq
         for field in ("id", *fields):
             if not isinstance(entry, dict) or not isinstance(entry.get(field), int | str):
                 raise _mistake(file, name, number, f"has no {field}")
+            if isinstance(entry[field], str) and not is_unicode(entry[field]):
+                raise _mistake(file, name, number, f"has a {field} with half a character, which no file can hold")
         if entry["id"] in found:
             raise _mistake(file, name, number, f"has the id {entry['id']} of another")
         found[entry["id"]] = entry

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from enginery.core.errors import EngineryError
+from enginery.core.errors import UNREADABLE, EngineryError
+from enginery.core.text import is_unicode
 from enginery.data.manifest import Sample
 from enginery.data.sources.classes import Classes, class_each
 from enginery.data.sources.truth import LABELLED, Known, Truths
@@ -137,7 +138,7 @@ def _read_json_lines(content: str, what: str) -> tuple[list[str], list[Row]]:
             continue
         try:
             found = json.loads(line)
-        except json.JSONDecodeError as error:
+        except UNREADABLE as error:
             raise _mistake(what, number, f"is not JSON: {error}") from None
         if not isinstance(found, dict):
             raise _mistake(what, number, 'is no JSON object, such as {"text": "..."}')
@@ -155,13 +156,20 @@ def text_in(path: Path, row: Row, column: str) -> str:
     if not isinstance(text, str) or not text.strip():
         found = "is empty" if text == "" or isinstance(text, str) else f"is {text!r}, and no text"
         raise _mistake(str(path), row[0], f"{column} {found if column in row[1] else 'is missing'}")
+    _require_unicode(path, row, column, text)
     return text
+
+
+def _require_unicode(path: Path, row: Row, column: str, text: str) -> None:
+    if not is_unicode(text):
+        raise _mistake(str(path), row[0], f"{column} holds half a character, which no file can hold")
 
 
 def _cell(path: Path, row: Row, column: str) -> str:
     value = row[1].get(column)
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         raise _mistake(str(path), row[0], f"has no {column}; texts without any need a file without that column")
+    _require_unicode(path, row, column, str(value))
     return str(value).strip()
 
 
@@ -170,7 +178,7 @@ def _numbers(path: Path, row: Row, column: str) -> list[float]:
     values = given if isinstance(given, list) else [given]
     try:
         numbers = [float(value) for value in values]
-    except (TypeError, ValueError):
+    except UNREADABLE:
         numbers = [math.nan]
     if not all(map(math.isfinite, numbers)):
         raise _mistake(str(path), row[0], f"has the {column} {given!r}, which is no finite number")

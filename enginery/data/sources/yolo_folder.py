@@ -7,7 +7,8 @@ import numpy as np
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from enginery.core.errors import EngineryError
+from enginery.core.errors import UNREADABLE, EngineryError
+from enginery.core.params.reading import yaml_problem
 from enginery.data.sources.boxes import COLUMNS, COUNTED, Boxes, Rows, print_empty_classes, wrong_box
 from enginery.data.sources.classes import MOST_CLASSES, Classes
 from enginery.data.sources.files import ImageFiles
@@ -94,8 +95,8 @@ def _named_classes(root: Path) -> Classes | None:
         else:
             names = (YAML(typ="safe").load(file) or {}).get("names")
             names = [names[number] for number in sorted(names)] if isinstance(names, dict) else names
-    except (UnicodeDecodeError, YAMLError, AttributeError, TypeError) as error:
-        raise EngineryError(f"samples.source: {file} cannot be read: {error}") from None
+    except (YAMLError, *UNREADABLE) as error:
+        raise EngineryError(f"samples.source: {file} cannot be read: {yaml_problem(error)}") from None
     if not isinstance(names, list) or not names or len({str(name) for name in names}) < len(names):
         raise EngineryError(f"samples.source: {file} has no list of classes with a name for each")
     return Classes.of([str(name) for name in names])

@@ -42,7 +42,7 @@ def race(good: Path, params: Params, precisions: Collection[str]) -> dict[str, S
 
 def engine_hashes() -> dict[str, str]:
     """Return DVC's hash of each engine by precision."""
-    return parse_hashes(LOCK.read_text(), str(LOCK))
+    return parse_hashes(LOCK.read_bytes(), str(LOCK))
 
 
 def revision() -> str:

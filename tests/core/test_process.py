@@ -1,0 +1,64 @@
+"""A process that outlives a crash says in a sentence what happened, and otherwise ends as the one that worked."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from support.paths import ROOT
+
+PROGRAM = """
+import ctypes, os, signal, sys, time
+from enginery.core.process import outlive_crashes
+outlive_crashes("work")
+{}
+"""
+
+
+def start(work):
+    program = [sys.executable, "-c", PROGRAM.format(work)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(program, cwd=ROOT, text=True, **pipes)
+
+
+LOST = "; nothing half-written was kept\n"
+DAMAGED = f", as on a damaged file{LOST}"
+KILLED = f"work: it was ended from outside (SIGKILL), as the system does when memory runs out{LOST}"
+
+
+@pytest.mark.parametrize(
+    ("work", "code", "said"),
+    [
+        ("print('done')", 0, ""),
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit('a sentence')", 1, "a sentence\n"),
+        ("ctypes.string_at(0)", 1, f"work: a library crashed (SIGSEGV){DAMAGED}"),
+        ("os.abort()", 1, f"work: a library crashed (SIGABRT){DAMAGED}"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 1, KILLED),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, ""),
+    ],
+)
+def test_a_crash_is_a_sentence_and_all_else_is_passed_on(work, code, said):
+    process = start(work)
+    printed, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (code, said)
+    assert printed == ("done\n" if "done" in work else "")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_who_is_asked_to_end_asks_the_one_that_works(sent):
+    process = start("print(os.getpid(), flush=True)\ntime.sleep(60)")
+    worker = int(process.stdout.readline())
+    process.send_signal(sent)
+    process.communicate(timeout=60)
+    assert process.returncode == -sent
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
+def test_the_one_that_works_ends_with_the_one_that_waits():
+    process = start("print('begun', flush=True)\ntime.sleep(600)")
+    assert process.stdout.readline() == "begun\n"
+    process.kill()
+    process.communicate(timeout=60)  # it ends when the worker has closed the pipe, which it holds, too

@@ -1,0 +1,81 @@
+"""Run the pipeline twice at once: in one clone, and in two that share caches and the machine.
+
+`make torture` runs this: `python tests/torture/two.py`. In one clone the second run must say who is at work, and the
+first must end as if alone. Of two clones both must end, with the same bytes of what does not depend on time.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from kills import TIMED, WRITTEN_IN_PLACE, _project
+from ruamel.yaml import YAML
+
+
+def start(root: Path, log: str, *command: str) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"PYTHONPATH": str(root), "XDG_CACHE_HOME": str(root.parent / "cache")}
+    path = f"{root / '.venv/bin'}{os.pathsep}{environment['PATH']}"
+    with (root / log).open("wb") as file:
+        return subprocess.Popen(command, cwd=root, env=environment | {"PATH": path}, stdout=file, stderr=file)
+
+
+def results(root: Path) -> dict[str, str]:
+    """Return DVC's hash of each output that does not depend on the machine's speed."""
+    stages = YAML(typ="safe").load(root / WRITTEN_IN_PLACE[0])["stages"]
+    return {
+        out["path"]: out["md5"]
+        for name, stage in stages.items()
+        if name.split("@")[0] not in TIMED
+        for out in stage.get("outs", [])
+    }
+
+
+def in_one_clone(root: Path) -> None:
+    """Start a second run while the first is at work."""
+    first = start(root, "first.log", "dvc", "repro")
+    while first.poll() is None and not list((root / "artifacts").glob("samples*")):
+        time.sleep(0.2)
+    second = start(root, "second.log", "dvc", "repro")
+    codes = first.wait(), second.wait()
+    said = (root / "second.log").read_text()
+    print(f"two in one clone: exit codes {codes}; the second said:\n  {said.strip()[-600:]}")
+    if codes[0] or "Traceback" in said:
+        sys.exit("the first run failed:\n" + (root / "first.log").read_text()[-2000:])
+    if start(root, "again.log", "dvc", "repro").wait():
+        sys.exit("a later run failed:\n" + (root / "again.log").read_text()[-2000:])
+
+
+def in_two_clones(roots: list[Path], shared: Path) -> None:
+    for root in roots:
+        subprocess.run(["dvc", "cache", "dir", "--local", str(shared)], cwd=root, check=True)
+    started = [start(root, "run.log", "dvc", "repro") for root in roots]
+    codes = [each.wait() for each in started]
+    logs = [(root / "run.log").read_text() for root in roots]
+    waits = [line for log in logs for line in log.splitlines() if "wait" in line.lower()]
+    print(f"two clones: exit codes {codes}; waits: {len(waits)}, such as {waits[0] if waits else '-'}")
+    if any(codes):
+        sys.exit("\n".join(log[-1500:] for log in logs))
+    one, other = map(results, roots)
+    if differing := sorted(path for path in one | other if one.get(path) != other.get(path)):
+        sys.exit(f"other bytes in the second clone: {differing}")
+    print(f"{len(one)} outputs are the same to the byte in both clones")
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    with tempfile.TemporaryDirectory(prefix="two-") as folder:
+        roots = [_project(Path(folder) / name) for name in ("one", "other")]
+        in_two_clones(roots, Path(folder) / "dvc-cache")
+        third = _project(Path(folder) / "third")
+        in_one_clone(third)
+
+
+if __name__ == "__main__":
+    main()
