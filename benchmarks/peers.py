@@ -122,7 +122,11 @@ def nncf_engine(name: str, exported: Path, calibration: "SampleSet") -> Callable
         placed = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
         for tensor, array in placed.items():
             request.set_tensor(tensor, openvino.Tensor(array, shared_memory=True))
-        return lambda: dict(zip(outputs, request.infer(share_outputs=True).values(), strict=True))
+
+        def call(held: object = placed) -> dict[str, Any]:  # the request knows only their addresses
+            return dict(zip(outputs, request.infer(share_outputs=True).values(), strict=True))
+
+        return call
 
     outputs = [output.any_name for output in compiled.outputs]
     return bind

@@ -26,9 +26,9 @@ class Signer:
         except TypeError:
             raise EngineryError(f"{key} is encrypted: give a key without a password, such as from a secret") from None
         except (ValueError, UnsupportedAlgorithm):
-            raise EngineryError(f"{key} is no private key in PEM: {MAKE_ONE}") from None
+            raise EngineryError(f"{key} is no private key in PEM; {MAKE_ONE}") from None
         if not isinstance(found, Ed25519PrivateKey):
-            raise EngineryError(f"{key} is another kind of key, and Ed25519 is needed: {MAKE_ONE}")
+            raise EngineryError(f"{key} is another kind of key, and Ed25519 is needed; {MAKE_ONE}")
         self._key = found
 
     def sign(self, folder: Path) -> None:

@@ -9,7 +9,10 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-LIBRARIES = ("numpy", "pillow", "onnxruntime-gpu", "onnxruntime", "openvino", "torch", "torchvision", "tokenizers")
+LIBRARIES = (
+    "numpy", "pillow", "onnxruntime-gpu", "onnxruntime", "openvino", "torch", "torchvision", "tokenizers",
+    "transformers", "timm", "tensorrt", "tensorrt-rtx", "scipy",
+)  # fmt: skip
 
 
 @cache
@@ -38,8 +41,11 @@ def _digest_of_code() -> str:
 
 
 def _processor() -> str:
+    """Return its name, and a digest of what it can do: virtual machines name several generations alike."""
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+        core, _, _ = Path("/proc/cpuinfo").read_text().partition("\n\n")
+        lines = [line.partition(":") for line in core.splitlines()]
+        said = {name.strip(): value.strip() for name, _, value in lines}
+        kind = repr([said.get(name) for name in ("vendor_id", "cpu family", "model", "flags")])
+        return f"{said.get('model name', platform.machine())}, {hashlib.sha256(kind.encode()).hexdigest()[:8]}"
     return platform.processor() or platform.machine()

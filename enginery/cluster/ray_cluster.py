@@ -90,17 +90,19 @@ class RayCluster:
     def __init__(self, ray: Any, params: ClusterParams) -> None:
         self._ray, self._params = ray, params
 
-    def require_nodes(self) -> None:
+    def require_nodes(self, gpus: int = 0) -> None:
         """Refuse a cluster of which no machine can take a part, which Ray would wait for."""
-        if self._nodes():
+        if self._nodes(gpus):
             return
         asked, cores = self._params.resource, self._params.cores
         what = f"{cores} core{'s' * (cores > 1)}" + (f" and the resource '{asked}'" if asked else "")
+        what += " and a GPU" if gpus else ""
         there = [self._described(node) for node in self._ray.nodes() if node["Alive"]]
         raise EngineryError(f"cluster: no node has {what}; there are {'; '.join(there)}")
 
     def do(self, work: Work[AnyPart, Result], parts: Iterable[AnyPart]) -> Iterator[Result]:
         """Yield the results in order. Ray does a part again whose process or machine is lost."""
+        self.require_nodes(work.gpus)
         job = self._job(work)
         asked = {self._params.resource: 0.001} if self._params.resource else {}
         task = self._ray.remote(do_part).options(
@@ -114,7 +116,7 @@ class RayCluster:
         try:
             for part in parts:
                 waiting.append(task.remote(sent, part.packed()))
-                if len(waiting) >= AHEAD * self.places():
+                if len(waiting) >= AHEAD * self.places(work.gpus):
                     yield self._result(waiting.popleft())
             while waiting:
                 yield self._result(waiting.popleft())
@@ -143,14 +145,19 @@ class RayCluster:
         finally:
             self._ray.util.remove_placement_group(held)
 
-    def places(self) -> int:
+    def places(self, gpus: int = 0) -> int:
         """Return how many parts can be done at a time. Machines may come and go."""
-        return max(1, sum(int(node["Resources"]["CPU"]) // self._params.cores for node in self._nodes()))
+        wanted = {"CPU": self._params.cores} | ({"GPU": gpus} if gpus else {})
+        each = [
+            min(int(node["Resources"][name]) // count for name, count in wanted.items()) for node in self._nodes(gpus)
+        ]
+        return max(1, sum(each))
 
-    def _nodes(self) -> list[dict[str, Any]]:
-        asked, cores = self._params.resource, self._params.cores
-        alive = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= cores]
-        return [node for node in alive if asked is None or asked in node["Resources"]]
+    def _nodes(self, gpus: int = 0) -> list[dict[str, Any]]:
+        asked, least = self._params.resource, {"CPU": self._params.cores, "GPU": gpus}
+        alive = [node for node in self._ray.nodes() if node["Alive"]]
+        able = [node for node in alive if all(node["Resources"].get(name, 0) >= least[name] for name in least)]
+        return [node for node in able if asked is None or asked in node["Resources"]]
 
     def _described(self, node: dict[str, Any]) -> str:
         of_ray = ("node:", "memory", "object_store_memory", "accelerator_type:")

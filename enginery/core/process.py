@@ -6,7 +6,8 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-TYPED = 128  # the code of a signal that the kernel sent itself, such as for Ctrl-C: all processes of a terminal get it
+BY_KERNEL = 128  # the code of a signal that the kernel sent: at Ctrl-C, to all processes of the terminal
+CRASHES = {getattr(signal, f"SIG{name}") for name in ("SEGV", "BUS", "ABRT", "ILL", "FPE", "SYS")}
 ASKED_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -23,12 +24,13 @@ def end_with_parent() -> None:
 
 def outlive_crashes(what: str) -> None:
     """Go on in a child process, and stay behind to say in a sentence how it ended if it crashes: a library that reads a
-    damaged file can end its process, and so can the system when memory runs out. A process that has threads goes on as it
+    damaged file can end its process, and so can the system when memory runs out. A process with threads goes on as it
     is: they would be missing in the child, with the locks that they hold."""
     if sys.platform != "linux" or len(os.listdir("/proc/self/task")) > 1:
         return
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream:  # None, if the caller closed it
+            stream.flush()
     watched = {*ASKED_TO_END, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     if (child := os.fork()) == 0:
@@ -42,7 +44,9 @@ def outlive_crashes(what: str) -> None:
     if -status in ASKED_TO_END:  # end as it did
         signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
-    print(f"{what}: {crash(-status)}", file=sys.stderr, flush=True)
+        os._exit(128 - status)  # the first process of a container does not end by a signal
+    if sys.stderr:
+        print(f"{what}: {how_it_ended(-status)}", file=sys.stderr, flush=True)
     sys.exit(1)
 
 
@@ -51,16 +55,20 @@ def _wait(child: int, watched: set[signal.Signals]) -> int:
     while True:
         if sys.platform == "linux":
             sent = signal.sigwaitinfo(watched)
-            if sent.si_signo != signal.SIGCHLD and sent.si_code != TYPED:
+            typed = sent.si_signo == signal.SIGINT and sent.si_code == BY_KERNEL  # the child got it, too
+            if sent.si_signo != signal.SIGCHLD and not typed:
                 os.kill(child, sent.si_signo)
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
 
 
-def crash(number: int) -> str:
+def how_it_ended(number: int) -> str:
     """Say what a signal that ended a process means."""
-    name = signal.Signals(number).name
-    ended = "it was ended from outside" if number == signal.SIGKILL else "a library crashed"
-    why = "as the system does when memory runs out" if number == signal.SIGKILL else "as on a damaged file"
-    return f"{ended} ({name}), {why}; nothing half-written was kept"
+    told = signal.strsignal(number) or f"signal {number}"
+    kept = "the results of earlier runs are as they were"
+    if number == signal.SIGKILL:
+        return f"it was ended from outside ({told}), as the system does when memory runs out; {kept}"
+    if number in CRASHES:
+        return f"a library crashed ({told}), as on a damaged file; {kept}"
+    return f"it was ended by a signal ({told}); {kept}"

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from enginery.core.errors import EngineryError
+from enginery.core.errors import sentence_of
 from enginery.core.params.all import Params
 from enginery.core.process import outlive_crashes
 from enginery.core.version import require_new_enough, upgrade_hint
@@ -15,7 +15,9 @@ try:
     if hint := upgrade_hint():
         print(hint, file=sys.stderr)
     Params.read()
-except EngineryError as mistake:
-    sys.exit(str(mistake))
-for sentence in mend_after_a_kill(Path()):
-    print(sentence, file=sys.stderr)
+    for sentence in mend_after_a_kill(Path()):
+        print(sentence, file=sys.stderr)
+except Exception as error:
+    if said := sentence_of(error):
+        sys.exit(said)
+    raise

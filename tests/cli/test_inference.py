@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from support.command import ROOT, enginery, on_a_terminal
 
-from enginery.cli.inference.images import ImageReader, required_preprocessing
+from enginery.cli.inference.images import ImageReader, picture_files, required_preprocessing
 from enginery.cli.inference.infer import batch_size
 from enginery.cli.inference.task import require_readable
 from enginery.core.errors import EngineryError
@@ -255,3 +255,10 @@ def test_a_folder_that_may_not_be_read_is_a_sentence(built):
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"enginery: {locked}: Permission denied\n"
+
+
+@pytest.mark.parametrize("folder", ["sub", "."])
+def test_pictures_are_written_over_no_image_that_was_given(folder, tmp_path):
+    images = [tmp_path / "a.jpg", tmp_path / "sub" / "a.jpg"]
+    with pytest.raises(EngineryError, match="holds the images themselves: give another folder"):
+        picture_files(images, tmp_path / folder)

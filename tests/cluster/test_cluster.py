@@ -257,6 +257,8 @@ def test_a_resource_that_no_node_has_is_refused_with_those_that_there_are(cluste
     asking = ray_cluster.RayCluster(ray, ClusterParams(address="auto", resource="h200"))
     with pytest.raises(EngineryError, match=r"no node has 1 core and the resource 'h200'; there are .* with CPU 1"):
         asking.require_nodes()
+    with pytest.raises(EngineryError, match=r"no node has 1 core and a GPU; there are .* with CPU 1"):
+        ray_cluster.RayCluster(ray, ClusterParams(address="auto")).require_nodes(gpus=1)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A process that outlives a crash says in a sentence what happened, and otherwise ends as the one that worked."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -22,9 +23,9 @@ def start(work):
     return subprocess.Popen(program, cwd=ROOT, text=True, **pipes)
 
 
-LOST = "; nothing half-written was kept\n"
-DAMAGED = f", as on a damaged file{LOST}"
-KILLED = f"work: it was ended from outside (SIGKILL), as the system does when memory runs out{LOST}"
+KEPT = "; the results of earlier runs are as they were\n"
+DAMAGED = f", as on a damaged file{KEPT}"
+KILLED = f"work: it was ended from outside (Killed), as the system does when memory runs out{KEPT}"
 
 
 @pytest.mark.parametrize(
@@ -33,9 +34,10 @@ KILLED = f"work: it was ended from outside (SIGKILL), as the system does when me
         ("print('done')", 0, ""),
         ("sys.exit(3)", 3, ""),
         ("sys.exit('a sentence')", 1, "a sentence\n"),
-        ("ctypes.string_at(0)", 1, f"work: a library crashed (SIGSEGV){DAMAGED}"),
-        ("os.abort()", 1, f"work: a library crashed (SIGABRT){DAMAGED}"),
+        ("ctypes.string_at(0)", 1, f"work: a library crashed (Segmentation fault){DAMAGED}"),
+        ("os.abort()", 1, f"work: a library crashed (Aborted){DAMAGED}"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 1, KILLED),
+        ("os.kill(os.getpid(), 35)", 1, f"work: it was ended by a signal (Real-time signal 1){KEPT}"),
         ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, ""),
     ],
 )
@@ -46,7 +48,7 @@ def test_a_crash_is_a_sentence_and_all_else_is_passed_on(work, code, said):
     assert printed == ("done\n" if "done" in work else "")
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_who_is_asked_to_end_asks_the_one_that_works(sent):
     process = start("print(os.getpid(), flush=True)\ntime.sleep(60)")
     worker = int(process.stdout.readline())
@@ -62,3 +64,19 @@ def test_the_one_that_works_ends_with_the_one_that_waits():
     assert process.stdout.readline() == "begun\n"
     process.kill()
     process.communicate(timeout=60)  # it ends when the worker has closed the pipe, which it holds, too
+
+
+def test_who_loses_the_terminal_ends_the_one_that_works():
+    """The kernel tells the first process of the terminal alone."""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(ROOT)
+        os.execv(
+            sys.executable, [sys.executable, "-c", PROGRAM.format("print(os.getpid(), flush=True)\ntime.sleep(60)")]
+        )
+    with os.fdopen(terminal) as screen:
+        worker = int(screen.readline())
+    _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGHUP
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)

@@ -15,7 +15,7 @@ from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import load_runtime
 from enginery.graph.as_written import open_as_written
 
-(DOCUMENTED,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
+DOCUMENTED, *_ = re.findall(r"```python\n(.*?)```", (ROOT / "docs/python.md").read_text(), re.DOTALL)
 LIBRARIES = {"numpy", "pandas", "pydantic", "torch"}
 
 

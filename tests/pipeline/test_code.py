@@ -146,8 +146,13 @@ def test_no_file_imports_in_a_way_that_reading_it_does_not_find():
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
     found = {path.relative_to(ROOT).as_posix(): set(unfindable_imports(ast.parse(path.read_text()))) for path in paths}
     assert {name: ways for name, ways in found.items() if ways} == {
-        "enginery/bundle/licences.py": {"the root package"},  # no stage imports these two
+        "enginery/api/build.py": {"import_module", "the root package"},  # no stage imports these
+        "enginery/bundle/licences.py": {"the root package"},
         "enginery/cli/inference/infer.py": {"the root package"},
+        "enginery/cli/main.py": {"the root package"},
+        "enginery/cli/project/layout.py": {"the root package"},
+        "enginery/cli/project/upgrade.py": {"the root package"},
+        "enginery/core/version.py": {"the root package"},  # its number, which changes no result
         "enginery/engine/runtimes/tensorrt.py": {"import_module"},  # NVIDIA's library: there are two
         "enginery/model/factory.py": {"import_module"},  # the user's model, whose files StageCode.model lists
         "enginery/tasks/choose.py": {"import_module"},  # the user's task, whose files StageCode.task lists

@@ -243,6 +243,7 @@ def test_parameters_are_read_by_stages_and_commands_only():
         "enginery/cli/keep.py",
         "enginery/cli/project/upgrade.py",
         "enginery/cli/recipes.py",
+        "enginery/cli/reduce.py",
         "enginery/pipeline/__main__.py",
         "enginery/regression/nightly/__main__.py",
     ]

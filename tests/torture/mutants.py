@@ -243,7 +243,7 @@ def main() -> int:
             survivors += 1
             unexplained += str(mutant) not in explained
             print(f"survived: {mutant} (line {mutant.line})", flush=True)
-        if done % 10 == 0:
+        if done % 25 == 0:
             print(f"{done} of {len(drawn)}: {survivors} survived", flush=True)
     print(f"{len(drawn)} mutants, {survivors} survivors, {unexplained} of them not explained in {EXPLAINED.name}")
     return 1 if unexplained else 0

@@ -102,11 +102,12 @@ def picture_files(images: Sequence[Path], folder: Path) -> dict[Path | Text, Pat
     """Return where each image with its answer goes: to its name, below the folders in which the images differ."""
     absolute = [Path(os.path.abspath(image)) for image in images]
     common = Path(os.path.commonpath([path.parent for path in absolute]))
+    given = {path.resolve() for path in absolute}
     found: dict[Path | Text, Path] = {}
     for image, path in zip(images, absolute, strict=True):
         name = path.relative_to(common)
         found[image] = folder / (name if name.suffix.lower() in PICTURES else name.with_name(f"{name.name}.png"))
-        if found[image].resolve() == path.resolve():
+        if found[image].resolve() in given:
             raise EngineryError(f"--pictures {folder} holds the images themselves: give another folder")
     return found
 
