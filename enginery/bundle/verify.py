@@ -5,42 +5,54 @@ bundle.sig, for which the package cryptography must be installed. Exits 1 and sa
 bundle can change this file, too: against more than accidents, give a key, and run a copy of this file that you trust.
 """
 
-from __future__ import annotations
+import sys
+
+if __name__ == "__main__" and not sys.flags.isolated and not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]  # this folder: a json.py that somebody put here must not decide. __future__ would be imported, too
 
 import argparse
 import hashlib
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 MANIFEST, SIGNATURE = "bundle.json", "bundle.sig"
 
 
-def check(folder: Path, key: Path | None = None) -> list[str]:
+def check(folder: Path, key: "Path | None" = None) -> "list[str]":
     """Return what is wrong with the bundle, a sentence each."""
+    odd = [name for name in (MANIFEST, SIGNATURE) if is_odd(folder / name)]
+    if odd:
+        return [f"{name} is a link or a folder, and must be a file" for name in odd]
     try:
         content = (folder / MANIFEST).read_bytes()
         if key and (wrong := wrong_signature(content, folder / SIGNATURE, key)):
             return [wrong]  # the hashes may be anybody's
-        files = json.loads(content)["files"]
-        return list(differences(folder, dict(files)))
+        try:
+            files = dict(json.loads(content)["files"].items())
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            return [f"{folder / MANIFEST} cannot be read: {error}"]
+        return list(differences(folder, files))
     except FileNotFoundError as error:
         return [f"{error.filename} is missing"]
-    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
-        return [f"{folder / MANIFEST} cannot be read: {error}"]
+    except OSError as error:
+        return [f"{error.filename} cannot be read: {error.strerror}"]
 
 
-def differences(folder: Path, files: dict[str, str]) -> Iterator[str]:
+def is_odd(path: Path) -> bool:
+    return path.is_symlink() or (path.exists() and not path.is_file())
+
+
+def differences(folder: Path, files: "dict[str, str]") -> "Iterator[str]":
     """Yield what was added, changed or removed. A link counts as changed: it may lead to what changes later."""
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
-    found |= {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_symlink()}
+    paths = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+    found = {path.relative_to(folder).as_posix(): path for path in paths}
     for name in sorted(found.keys() - files.keys() - {MANIFEST, SIGNATURE}):
         yield f"{name} is none of the bundle's files"
     for name, expected in sorted(files.items()):
         if name not in found:
             yield f"{name} is missing"
-        elif found[name].is_symlink() or not found[name].is_file() or sha256(found[name]) != expected:
+        elif is_odd(found[name]) or sha256(found[name]) != expected:
             yield f"{name} was changed"
 
 
@@ -52,17 +64,17 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def wrong_signature(content: bytes, signature: Path, key: Path) -> str | None:
+def wrong_signature(content: bytes, signature: Path, key: Path) -> "str | None":
     """Return what is wrong with the signature, or None."""
     try:
-        from cryptography.exceptions import InvalidSignature
+        from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
     except ImportError:
         return "the signature cannot be checked: pip install cryptography"
     try:
         public = load_pem_public_key(key.read_bytes())
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         public = None
     if not isinstance(public, Ed25519PublicKey):
         return f"{key} is no public Ed25519 key in PEM: `openssl pkey -in PRIVATE.pem -pubout` writes one"

@@ -18,6 +18,7 @@ from enginery.cluster.spread import AnyPart, Result, Work
 from enginery.cluster.task import Job, do_part, file_fields, forget
 from enginery.core.errors import EngineryError
 from enginery.core.params.cluster import ClusterParams
+from enginery.core.text import in_one_line
 
 AHEAD = 2  # parts for each place of the cluster that are sent out before the first result is taken
 RETRIES = 20  # of a part whose process or machine was lost
@@ -60,7 +61,7 @@ def connected(params: ClusterParams) -> Iterator["RayCluster"]:
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise EngineryError(
             f"cluster.address: {params.address} cannot be used from here; this machine must be a node of the cluster, "
-            f"too (ray start --address=HOST:PORT): {' '.join(str(error).split())[:300]}"
+            f"too (ray start --address=HOST:PORT): {in_one_line(error)[:300]}"
         ) from None
     try:
         cluster = RayCluster(ray, params)

@@ -10,7 +10,7 @@ import onnx
 from enginery.core.runtimes import RUNTIMES
 from enginery.engine.target import Target
 from enginery.engine.tools import installed_version
-from enginery.reduction.trial import CURED_GRAPH, GRAPH, SCRIPT, Fault
+from enginery.reduction.trial import CURED_GRAPH, DIFFERS, GRAPH, REFUSED, SCRIPT, UNCOMPARED, Fault
 
 WHAT = {"differs": "results differ from ONNX's definition", "refused": "a valid graph is refused"}
 ENVIRONMENT = jinja2.Environment(
@@ -28,6 +28,9 @@ def write_script(target: Target, limit: float, headline: str, cured: bool) -> st
         headline=headline,
         cured=cured,
         script=SCRIPT,
+        differs=DIFFERS,
+        refused=REFUSED,
+        uncompared=UNCOMPARED,
         model=CURED_GRAPH if cured else GRAPH,
         title=facts.title,
         runtime=target.runtime,

@@ -1,5 +1,6 @@
 """Reduce a graph that a compiler gets wrong to a few nodes, and write a folder that its authors can run."""
 
+import itertools
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,15 +17,22 @@ from enginery.graph.onnx_file import count_nodes
 from enginery.reduction.case import Case
 from enginery.reduction.pages import write_readme, write_script
 from enginery.reduction.smallest import smallest
-from enginery.reduction.trial import SCRIPT, Fault, run_case
+from enginery.reduction.trial import REFUSED, SCRIPT, Fault, run_case
 
 # Executed before the script. OpenVINO's graphs are otherwise read without our cures.
-CURES = """\
+CURES = f"""\
+import openvino, sys
 from pathlib import Path
+from enginery.core.text import in_one_line
 from enginery.engine.runtimes.openvino import write_ir
-write_ir(Path("model.onnx"), Path())"""
+try:
+    write_ir(Path("model.onnx"), Path())
+except Exception as error:
+    print(in_one_line(error))
+    sys.exit({REFUSED})"""
 FEW = 5  # operations
-SLOWEST_TRIAL = 120.0
+SLOWEST_TRIAL, SHORTEST_LIMIT = 120.0, 12.0
+PATIENCE = 4  # times as long as the whole graph takes: a part that takes longer hangs
 
 
 class Way(NamedTuple):
@@ -46,51 +54,54 @@ def reduce_fault(
     case: Case, way: Way, seconds: float, folder: Path, say: Callable[[str], None] = print
 ) -> tuple[Case, Fault]:
     """Write the smallest case that was found into the folder. Refuse a graph that the runtime gets right."""
-    ends, title = time.monotonic() + seconds, RUNTIMES[way.target.runtime].title
+    started, title = time.monotonic(), RUNTIMES[way.target.runtime].title
+    ends, limit = started + seconds, SLOWEST_TRIAL
     with tempfile.TemporaryDirectory() as scratch:
 
         def trial(case: Case, way: Way = way) -> Fault | None:
-            left = max(SLOWEST_TRIAL / 10, min(SLOWEST_TRIAL, ends - time.monotonic()))
-            return run_case(case, way.script(), Path(scratch), way.prepare, left)
+            return run_case(case, way.script(), Path(scratch), way.prepare, limit)
 
         whole = trial(case)
         if whole is None:
             raise EngineryError(_right(way, title))
         say(f"{title}, {len(case.nodes)} nodes: {whole.kind}: {whole.message}")
-        fewest = len(case.nodes)
+        limit = min(SLOWEST_TRIAL, max(SHORTEST_LIMIT, PATIENCE * (time.monotonic() - started)))
+        found = [case]
         # A part may show a fault that the whole does not have. One that our cures cure is surely the one sought.
         cured = way._replace(cured=True)
         is_cured = way.target.runtime == "openvino" and not way.cured and trial(case, cured) is None
 
         def attempt(make: Callable[[], Case]) -> Case | None:
-            nonlocal fewest
-            if time.monotonic() > ends:
+            if time.monotonic() + limit > ends:  # a trial that is cut short would look like one that hangs
                 return None
             try:
                 part = make()
                 _ = part.expected
             except Exception:  # a part that ONNX Runtime refuses, in exceptions that share no base class
                 return None
-            fault = trial(part)
-            if fault is None or not fault.is_like(whole) or (is_cured and trial(part, cured)):
+            try:
+                fault = trial(part)
+                if fault is None or not fault.is_like(whole) or (is_cured and trial(part, cured)):
+                    return None
+            except EngineryError:  # the script runs for the whole, so that this part has nothing to compare
                 return None
-            if len(part.nodes) < fewest:
-                fewest = len(part.nodes)
-                say(f"{fewest} nodes, {seconds - ends + time.monotonic():.0f} s: {fault.message}")
+            if len(part.nodes) < min(len(each.nodes) for each in found):
+                say(f"{len(part.nodes)} nodes, {time.monotonic() - started:.0f} s: {fault.message}")
+            found.append(part)
             return part
 
-        least = smallest(case, attempt)
-        plain = way._replace(cured=False)
-        fault = trial(least, plain) if way.cured else None
-        if fault and fault.is_like(whole):  # also without our cures: an ONNX file says more than OpenVINO's form of it
-            way = plain
+        found.append(smallest(case, attempt))
     with new_folder(folder) as unfinished:
-        headline = f"{title} {way.target.runtime_version}: what it makes of {_nodes(least.model)}."
-        final = run_case(least, way.script(headline), unfinished, way.prepare, SLOWEST_TRIAL)
-        if final is None:
-            raise EngineryError(f"the fault does not show each time: {title} was right when it ran these nodes again")
-        (unfinished / "README.md").write_text(write_readme(least.model, way.target, final, way.cured))
-    return least, final
+        # Without our cures if it shows so, too: an ONNX file says more than OpenVINO's form of it.
+        for least, chosen in itertools.product(reversed(found), dict.fromkeys((way._replace(cured=False), way))):
+            for stale in unfinished.iterdir():
+                stale.unlink()
+            headline = f"{title} {way.target.runtime_version}: what it makes of {_nodes(least.model)}."
+            final = run_case(least, chosen.script(headline), unfinished, chosen.prepare, limit)
+            if final and final.is_like(whole):
+                (unfinished / "README.md").write_text(write_readme(least.model, way.target, final, chosen.cured))
+                return least, final
+        raise EngineryError(f"the fault does not show each time: {title} was right when it ran the same nodes again")
 
 
 def require_replaceable(folder: Path) -> None:

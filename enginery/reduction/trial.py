@@ -10,13 +10,16 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from enginery.core.errors import EngineryError
+from enginery.core.process import end_with_parent
 from enginery.data.feeds import Feeds
 from enginery.graph.onnx_file import save_graph
 from enginery.reduction.case import Case
 
 GRAPH, INPUTS, EXPECTED, SCRIPT = "model.onnx", "inputs.npz", "expected.npz", "fails.py"
 CURED_GRAPH = "model.xml"  # OpenVINO's own form of a graph, after our cures
-REFUSED, DIFFERS = 1, 2  # exit codes of the script
+TRACEBACK = 1  # Python's exit code for a mistake in a script, or for a package that is missing
+DIFFERS, REFUSED, UNCOMPARED = 2, 3, 4  # the script's own exit codes
 ALIKE = 0.7  # of two messages, the least share of words that are the same
 
 
@@ -36,11 +39,12 @@ def run_case(case: Case, script: str, folder: Path, prepare: str = "", seconds: 
 
     `prepare` is Python code that the child process executes before the script.
     """
+    watched = f"from {end_with_parent.__module__} import end_with_parent\nend_with_parent()"
     save_graph(case.model, folder / GRAPH)
     for name, runs in ((INPUTS, case.runs), (EXPECTED, case.expected)):
         np.savez(folder / name, **_by_run(runs), allow_pickle=False)
     (folder / SCRIPT).write_text(script)
-    program = f"{prepare}\nimport runpy\nrunpy.run_path({SCRIPT!r}, run_name='__main__')"
+    program = f"{watched}\n{prepare}\nimport runpy\nrunpy.run_path({SCRIPT!r}, run_name='__main__')"
     try:
         child = subprocess.run(
             [sys.executable, "-c", program],
@@ -52,8 +56,7 @@ def run_case(case: Case, script: str, folder: Path, prepare: str = "", seconds: 
         )
     except subprocess.TimeoutExpired:
         return Fault("hangs", f"no answer within {seconds:.0f} s")
-    lines = child.stderr.strip().splitlines() if child.returncode == REFUSED else child.stdout.strip().splitlines()
-    message = lines[-1] if lines else ""
+    message = _last_line(child.stdout)
     match child.returncode:
         case 0:
             return None
@@ -61,8 +64,18 @@ def run_case(case: Case, script: str, folder: Path, prepare: str = "", seconds: 
             return Fault("refused", message)
         case code if code == DIFFERS:
             return Fault("differs", message)
+        case code if code == UNCOMPARED:
+            raise EngineryError(f"{SCRIPT}: {message}: give a graph or samples that return something")
+        case code if code == TRACEBACK:
+            raise EngineryError(
+                f"{SCRIPT} cannot run here, which says nothing of the graph: {_last_line(child.stderr)}"
+            )
         case code:
             return Fault("crashes", f"signal {-code}" if code < 0 else f"exit code {code}")
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]
 
 
 def _words(message: str) -> list[str]:

@@ -26,7 +26,6 @@ LOST = 1e6  # times what the thresholds allow: no number, or no end
 OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
 BATCH = 8
 TINY = 1e-12
-MOST_CHANGED = 20  # samples that are named
 
 
 class Trial:
@@ -86,14 +85,15 @@ class Trial:
             relative_error=errors.relative,
             agreement=None if same is None else float(same.mean()),
             metric_drop=None if exact is None or got is None else better * (exact - got),
-            changed=() if same is None else self._names(places[_most_changed(same, wanted, found)]),
+            looked_at=count,
+            changed={} if same is None else self._named(_changed(same, wanted, found), places),
             used=LOST,
         )
         used = max(*self._used_by_errors(step), *self._used_by_answers(step))
         return step if errors.nonfinite else step.model_copy(update={"used": min(LOST, used)})
 
-    def _names(self, places: NDArray[np.int64]) -> tuple[str, ...]:
-        return tuple(self._samples.manifest.samples[place].name for place in places)
+    def _named(self, chosen: NDArray[np.int64], places: NDArray[np.int64]) -> dict[str, int]:
+        return {self._samples.manifest.samples[places[each]].name: int(each) for each in chosen}
 
     def _used_by_errors(self, step: Step) -> tuple[float, float]:
         allowed = self.limits
@@ -108,10 +108,10 @@ class Trial:
         return run_all(run, self._samples, self._batch, whole=True, chosen=places)
 
 
-def _most_changed(same: Statistics, wanted: Outputs, found: Outputs) -> NDArray[np.int64]:
+def _changed(same: Statistics, wanted: Outputs, found: Outputs) -> NDArray[np.int64]:
     """Return the places of the samples whose answer is not the same, the worst first."""
     order = np.lexsort((-errors_of_samples(wanted, found), same))
-    return order[same[order] < 1][:MOST_CHANGED]
+    return order[same[order] < 1]
 
 
 def _error(found: Outputs, exact: Outputs) -> float:

@@ -1,9 +1,11 @@
 """A bundle verifies itself, with plain Python and with a key, and lists its parts."""
 
+import ast
 import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.command import enginery
@@ -25,6 +27,9 @@ def keys(tmp_path_factory):
         assert openssl(folder, "genpkey", "-algorithm", "ed25519", "-out", f"{name}.pem").returncode == 0
         assert openssl(folder, "pkey", "-in", f"{name}.pem", "-pubout", "-out", f"{name}.pub").returncode == 0
     openssl(folder, "genpkey", "-algorithm", "RSA", "-out", "rsa.pem")
+    odd = ["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:secp112r1"]  # which cryptography does not know
+    openssl(folder, "genpkey", *odd, "-out", "odd.pem")
+    openssl(folder, "pkey", "-in", "odd.pem", "-pubout", "-out", "odd.pub")
     openssl(folder, "pkcs8", "-topk8", "-in", "ours.pem", "-out", "locked.pem", "-passout", "pass:x")
     (folder / "text.pem").write_text("no key")
     return folder
@@ -38,12 +43,13 @@ def signed(built, tiny_onnx, machine, keys, tmp_path_factory):
     return root / "bundle"
 
 
-def verify(bundle, *arguments):
+OLDEST = next(Path.home().glob(".pyenv/versions/3.8.*/bin/python"), None)
+
+
+def verify(bundle, *arguments, python=sys.executable):
     """Run verify.py as the target does: without Enginery, and without its packages unless a key is given."""
-    isolated = ["-I"] if arguments else ["-I", "-S"]
-    done = subprocess.run(
-        [sys.executable, *isolated, "verify.py", *arguments], cwd=bundle, capture_output=True, text=True
-    )
+    isolated = ["-E", "-s"] if arguments else ["-E", "-s", "-S"]
+    done = subprocess.run([python, *isolated, "verify.py", *arguments], cwd=bundle, capture_output=True, text=True)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout + done.stderr
 
@@ -58,6 +64,12 @@ def test_a_bundle_is_whole_and_openssl_agrees_with_its_signature(signed, keys):
     assert "bundle.sig" in (signed / "README.md").read_text()
 
 
+def test_the_oldest_python_that_is_promised_reads_it(signed):
+    ast.parse((signed / "verify.py").read_text(), feature_version=(3, 8))
+    if OLDEST:
+        assert verify(signed, python=OLDEST) == (0, "all files are as they were made\n")
+
+
 def change(name):
     return lambda bundle: (bundle / name).write_bytes((bundle / name).read_bytes()[:-1] + b"!")
 
@@ -65,6 +77,16 @@ def change(name):
 def replace_by_link(bundle):
     shutil.move(bundle / "infer.py", bundle.parent / "infer.py")
     (bundle / "infer.py").symlink_to(bundle.parent / "infer.py")
+
+
+def link_manifest(bundle):
+    shutil.move(bundle / "bundle.json", bundle.parent / "bundle.json")
+    (bundle / "bundle.json").symlink_to(bundle.parent / "bundle.json")
+
+
+def sign_with_a_folder(bundle):
+    (bundle / "bundle.sig").unlink()
+    (bundle / "bundle.sig").mkdir()
 
 
 def hash_again(bundle):
@@ -83,7 +105,11 @@ def hash_again(bundle):
         (lambda bundle: (bundle / "labels.txt").unlink(), None, "labels.txt is missing"),
         (lambda bundle: (bundle / "runtime.pyc").write_text(""), None, "runtime.pyc is none of the bundle's files"),
         (lambda bundle: (bundle / "engine/more").symlink_to("/etc"), None, "engine/more is none of the bundle's files"),
+        (lambda bundle: (bundle / "json.py").write_text("exit()"), None, "json.py is none of the bundle's files"),
+        (lambda bundle: (bundle / "__future__.py").write_text("exit()"), "ours", "__future__.py is none of the bundle"),
         (replace_by_link, None, "infer.py was changed"),
+        (link_manifest, None, "bundle.json is a link or a folder"),
+        (sign_with_a_folder, None, "bundle.sig is a link or a folder"),
         (lambda bundle: (bundle / "bundle.json").unlink(), None, "bundle.json is missing"),
         (lambda bundle: (bundle / "bundle.json").write_text("[" * 9999), None, "cannot be read"),
         (lambda bundle: (bundle / "bundle.json").write_text('{"files": 3}'), None, "cannot be read"),
@@ -94,6 +120,7 @@ def hash_again(bundle):
         (lambda bundle: (bundle / "bundle.sig").write_bytes(b""), "ours", "was not signed with this key"),
         (lambda bundle: None, "text", "is no public Ed25519 key in PEM"),
         (lambda bundle: None, "rsa", "is no public Ed25519 key in PEM"),
+        (lambda bundle: None, "odd", "is no public Ed25519 key in PEM"),
         (lambda bundle: None, "nothing", "is missing"),
     ],
 )

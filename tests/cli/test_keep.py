@@ -15,7 +15,17 @@ from enginery.search.records import Layer, Search, Step
 def project(tmp_path, monkeypatch):
     shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
     monkeypatch.chdir(tmp_path)
-    step = Step(spared=2, work=0.2, cosine=1, relative_error=0, agreement=None, metric_drop=None, changed=(), used=0.5)
+    step = Step(
+        spared=2,
+        work=0.2,
+        cosine=1,
+        relative_error=0,
+        agreement=None,
+        metric_drop=None,
+        looked_at=1,
+        changed={},
+        used=0.5,
+    )
     names = ("conv", "blocks.1/add", "head")
     layers = tuple(Layer(name=name, op_type="Conv", work=0.1, loss=0.1) for name in names)
     found = Search(

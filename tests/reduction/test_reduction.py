@@ -14,7 +14,7 @@ from enginery.engine.this_machine import describe_machine
 from enginery.quantization.write_int8 import Range, tensors_in_int8, write_int8
 from enginery.reduction.case import Case
 from enginery.reduction.reduce import Way, reduce_fault, require_replaceable, summary
-from enginery.reduction.trial import DIFFERS
+from enginery.reduction.trial import DIFFERS, REFUSED, Fault, run_case
 
 FLOAT = TensorProto.FLOAT
 RUNS = [{"input": np.random.default_rng(3).normal(size=(size, 3, 8, 8)).astype(np.float32)} for size in (4, 1)]
@@ -58,8 +58,13 @@ def in_bf16():
     [
         (HAS_RELU, f"print('relative error 1'); sys.exit({DIFFERS})", "differs", ["Relu"]),
         (HAS_RELU, "os.abort()", "crashes", ["Relu"]),
-        (HAS_BOTH, "sys.exit('no kernel')", "refused", ["Conv", "GlobalAveragePool"]),
-        ("b'Gemm' in graph", f"sys.exit('bad Gemm' if {HAS_RELU} else 'no memory')", "refused", ["Relu", "Gemm"]),
+        (HAS_BOTH, f"print('no kernel'); sys.exit({REFUSED})", "refused", ["Conv", "GlobalAveragePool"]),
+        (
+            "b'Gemm' in graph",
+            f"print('bad Gemm' if {HAS_RELU} else 'no memory'); sys.exit({REFUSED})",
+            "refused",
+            ["Relu", "Gemm"],
+        ),
     ],
     ids=["wrong", "crash", "two nodes", "refused for another reason"],
 )  # fmt: skip
@@ -79,6 +84,62 @@ def test_a_case_without_time_is_not_reduced_and_said_to_be_so(tiny_graph, build,
     case, fault = reduce_fault(Case(tiny_graph, RUNS), way("onnxruntime", build), 0, tmp_path / "found")
     assert operators(case) == operators(Case(tiny_graph, RUNS))
     assert summary(case, fault, tmp_path, seconds_left=False).endswith("The time was over: allow more with --seconds")
+
+
+def test_a_case_that_fails_again_is_written(tiny_graph, build, tmp_path, monkeypatch):
+    """Without Conv the fault shows in the search alone."""
+    condition = f"{HAS_RELU} and (b'Conv' in graph or 'found' not in os.getcwd())"
+    script = FAILS.format(condition=condition, failure=f"print('relative error 1'); sys.exit({DIFFERS})")
+    monkeypatch.setattr("enginery.reduction.reduce.write_script", lambda *_: script)
+    case, _ = reduce_fault(Case(tiny_graph, RUNS), way("onnxruntime", build), 60, tmp_path / "found")
+    assert {"Conv", "Relu"} <= set(operators(case))
+    assert len(case.nodes) < len(tiny_graph.graph.node)
+
+
+ENDS_WITH_PARENT = """import ctypes, sys
+signal = ctypes.c_int()
+ctypes.CDLL(None).prctl(2, ctypes.byref(signal))
+sys.exit(2 if signal.value == 9 else 0)"""
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (ENDS_WITH_PARENT, Fault("differs", "")),
+        ("import time; time.sleep(60)", Fault("hangs", "no answer within 3 s")),
+        ("import no_such_package", r"cannot run here.*No module named 'no_such_package'"),
+        ("import sys; print('empty'); sys.exit(4)", r"fails\.py: empty: give a graph or samples"),
+    ],
+)
+def test_a_script_that_fails_by_itself_is_no_fault_of_the_compiler(script, said, tiny_graph, tmp_path):
+    case = Case(tiny_graph, RUNS[1:])
+    if isinstance(said, Fault):
+        assert run_case(case, script, tmp_path, seconds=3) == said
+    else:
+        with pytest.raises(EngineryError, match=said):
+            run_case(case, script, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("right", "given", "error"),
+    [
+        (np.float32([3, 4]), np.float32([3, 4.5]), 0.1),
+        (np.float32([3, np.inf]), np.float32([3, np.inf]), 0),
+        (np.float32([3, np.inf]), np.float32([3, -np.inf]), np.inf),
+        (np.float32([3, np.nan]), np.float32([3, np.inf]), np.inf),
+        (np.float32([3, 4]), np.float32([[3, 4]]), np.inf),
+        (np.int64([1, 2, 3, 4]), np.int64([1, 2, 3, 5]), 0.25),
+        (np.int64([1, 2]), np.int64([[1, 2]]), np.inf),
+        (np.bool_([True, False]), np.bool_([True, True]), 0.5),
+        (np.uint8([0, 255]), np.uint8([1, 0]), 0.5),
+        (np.int8([-128, 127]), np.int8([-127, 127]), 0),
+        (np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32), 0),
+    ],
+)
+def test_the_script_compares_every_type(right, given, error, build):
+    script = {"__name__": "script", "__file__": "fails.py"}
+    exec(way("onnxruntime", build).script(), script)
+    assert script["error_of"](right, given) == pytest.approx(error)
 
 
 def test_a_folder_of_the_users_is_not_replaced(tmp_path):

@@ -40,7 +40,8 @@ class MadeUp:
             relative_error=error,
             agreement=None,
             metric_drop=None,
-            changed=(),
+            looked_at=16,
+            changed={},
             used=error / self.limits.relative_error,
         )
 
@@ -125,7 +126,8 @@ def test_the_answer_is_a_sentence(path, spared, said):
             relative_error=used,
             agreement=None,
             metric_drop=None,
-            changed=(),
+            looked_at=16,
+            changed={},
             used=used,
         )
         for count, used in path

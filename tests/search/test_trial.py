@@ -55,3 +55,14 @@ def test_numbers_that_are_none_are_lost(try_layers):
 def test_samples_to_choose_and_to_check_by_are_others(try_layers, samples):
     trial = try_layers()
     assert trial.chosen + trial.checked == len(samples)
+
+
+def test_every_sample_whose_answer_changes_is_named_with_its_place(try_layers, samples):
+    def always_the_same(spared):
+        return lambda feeds: {"logits": np.eye(16, dtype=np.float32)[[5] * len(feeds["input"])]}
+
+    trial = try_layers(run_with=always_the_same)
+    step = trial.check([], 0.0)
+    assert len(step.changed) == round((1 - step.agreement) * step.looked_at) > 0
+    names = [sample.name for sample in samples.manifest.samples]
+    assert all(names[trial.chosen + place] == name for name, place in step.changed.items())

@@ -11,7 +11,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from enginery.core.errors import UNREADABLE, EngineryError
 from enginery.core.precisions import PRECISIONS
-from enginery.core.text import suggestion
+from enginery.core.text import in_one_line, suggestion
 
 SECTION = "input should be a section of parameters"
 IN_YAML = {"model_type": SECTION, "dict_type": SECTION, "tuple_type": "input should be a list"}
@@ -34,7 +34,7 @@ def yaml_problem(error: Exception) -> str:
     """Say what is wrong and where, without the excerpts and advice that the parser adds."""
     if isinstance(error, MarkedYAMLError) and error.problem_mark:
         return f"line {error.problem_mark.line + 1}: {error.problem}"
-    return " ".join(str(error).split())
+    return in_one_line(error)
 
 
 def section_at(place: str, content: Any, file: Path) -> Any:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from enginery.core.errors import EngineryError
 from enginery.core.params.inference import InferenceParams
 from enginery.core.runtimes import not_installed
+from enginery.core.text import in_one_line
 from enginery.engine.record import Layer, LayerTime
 from enginery.engine.runtimes import Arrays
 from enginery.engine.runtimes.layer_times import WARM_UP, CallTimes, median_times
@@ -52,7 +53,7 @@ class OpenVINO:
             model.reshape(shapes)
             compiled = _openvino().Core().compile_model(model, "CPU", _settings(threads=0))
         except Exception as error:  # OpenVINO's own exceptions share no base class
-            raise EngineryError(f"OpenVINO cannot compile {onnx}: {' '.join(str(error).split())}") from None
+            raise EngineryError(f"OpenVINO cannot compile {onnx}: {in_one_line(error)}") from None
         (folder / BLOB).write_bytes(compiled.export_model().getvalue())
         return list(map(_layer, _executed(compiled)))
 

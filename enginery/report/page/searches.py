@@ -26,7 +26,7 @@ def search_pictures(found: Search) -> list[Figure]:
     return [
         Figure("The sets of layers that were tried, the fewest first", _path(found)),
         Figure(f"What {found.precision} costs each layer alone, in the order of the graph", _losses(found)),
-        *([Figure("The samples whose answers change first", _changed(found))] if any(_counts(found)) else []),
+        *([Figure("The samples whose answers change first", _changed(found))] if _counts(found) else []),
     ]
 
 
@@ -48,26 +48,29 @@ def _losses(found: Search) -> Markup:
     return draw_rows("search-losses", title, rows, scale, "relative error of the outputs, %; spared layers in colour")
 
 
-def _counts(found: Search) -> Counter[str]:
-    """Count for each sample the sets of layers by which its answer is another one."""
-    return Counter(name for step in found.path for name in step.changed)
+def _counts(found: Search) -> dict[str, tuple[int, int]]:
+    """Count for each sample the sets of layers by which its answer is another one, and those that were tried on it."""
+    places = {name: place for step in found.path for name, place in step.changed.items()}
+    changes = Counter(name for step in found.path for name in step.changed)
+    return {name: (changes[name], sum(place < step.looked_at for step in found.path)) for name, place in places.items()}
 
 
 def _changed(found: Search) -> Markup:
     """Draw the samples that change their answer by most of the sets: it takes the least to do so."""
-    remain, tried = found.chosen.changed, len(found.path)
+    remain, counts = found.chosen.changed, _counts(found)
+    most = sorted(counts, key=lambda name: (counts[name][0] / counts[name][1], counts[name][0]), reverse=True)
     rows = [
         Row(
             name,
-            (bar(count, "strong" if name in remain else "faint"),),
-            f"{count} of {tried}",
+            (bar(100 * counts[name][0] / counts[name][1], "strong" if name in remain else "faint"),),
+            "{} of {}".format(*counts[name]),
             "strong" if name in remain else "plain",
         )
-        for name, count in _counts(found).most_common(MOST_SAMPLES)
+        for name in most[:MOST_SAMPLES]
     ]
     title = f"Calibration samples whose answer changes by {found.precision}"
-    unit = "sets of layers by which the answer is another one; in colour: also by the set that was chosen"
-    return draw_rows("search-changed", title, rows, from_zero([float(tried)]), unit)
+    unit = "% of the sets of layers tried on the sample that change its answer; in colour: also the set that was chosen"
+    return draw_rows("search-changed", title, rows, from_zero([100.0]), unit)
 
 
 def _path(found: Search) -> Markup:
