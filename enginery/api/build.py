@@ -91,8 +91,9 @@ def _write_project(
     examples: Arrays, others: Arrays, precision: str, batch: tuple[int, int, int] | None, runtime: str
 ) -> None:
     count = len(next(iter(examples.values())))
-    # Without a calibration, one sample stands in its place, as there must be one. Nothing is measured on it.
-    more = others or {name: np.zeros_like(array[:1]) for name, array in examples.items()}
+    # Without a calibration, an example stands in its place, as there must be one. It is a real one: which samples are
+    # validated on is drawn from all.
+    more = others or {name: array[:1] for name, array in examples.items()}
     together = {name: np.concatenate([array, more[name]]) for name, array in examples.items()}
     for name in DATA:
         Path("data", name).mkdir(parents=True)

@@ -23,27 +23,37 @@ def example_arrays(model: Any, given: Any) -> Arrays:
     return {name: _array(value) for name, value in zip(names, values, strict=False)}
 
 
-def calibration_arrays(given: Any, names: Iterable[str]) -> Arrays:
+def calibration_arrays(given: Any, examples: Arrays) -> Arrays:
     """Return all samples together. What is more in a batch, such as labels, is left out."""
-    names = list(names)
     is_one = hasattr(given, "shape") or isinstance(given, Mapping) or (isinstance(given, tuple) and _are_arrays(given))
-    batches = [_batch(each, names) for each in ([given] if is_one else given)]
+    if not is_one and not isinstance(given, Iterable):
+        raise EngineryError(f"calibration is {type(given).__name__}: give arrays, or batches of them")
+    batches = [_batch(each, examples) for each in ([given] if is_one else given)]
     if not batches:
         raise EngineryError("calibration has no samples")
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in names}
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in examples}
 
 
 def _are_arrays(given: Iterable[Any]) -> bool:
     return all(hasattr(each, "shape") for each in given)
 
 
-def _batch(given: Any, names: list[str]) -> Arrays:
+def _batch(given: Any, examples: Arrays) -> Arrays:
     if not isinstance(given, Mapping):
         values = list(given) if isinstance(given, tuple | list) else [given]
-        given = dict(zip(names, values, strict=False))
-    if missing := [name for name in names if name not in given]:
+        given = dict(zip(examples, values, strict=False))
+    if missing := [name for name in examples if name not in given]:
         raise EngineryError(f"calibration has no {missing[0]}, which example_inputs has")
-    return {name: _array(given[name]) for name in names}
+    batch = {name: _array(given[name]) for name in examples}
+    for name, example in examples.items():
+        if (got := _kind(batch[name])) != (wanted := _kind(example)):
+            raise EngineryError(f"calibration: a batch of {name} is {got}, and example_inputs is {wanted}")
+    return batch
+
+
+def _kind(array: NDArray[Any]) -> str:
+    """Say what all batches have in common."""
+    return f"{array.dtype.name}[{', '.join(['samples', *map(str, array.shape[1:])])}]"
 
 
 def _array(given: Any) -> NDArray[Any]:

@@ -12,6 +12,15 @@ from torch import nn
 import enginery
 from enginery.api.inputs import calibration_arrays, example_arrays
 
+ROWS = np.arange(6.0).reshape(3, 2)
+
+
+class Unit(nn.Module):
+    """A model that has no answer for a sample of zeros."""
+
+    def forward(self, points):
+        return points / points.norm(dim=1, keepdim=True)
+
 
 class Twofold(nn.Module):
     """A model of two inputs."""
@@ -48,6 +57,12 @@ def test_a_model_becomes_an_engine_without_a_project(samples, tmp_path, capsys):
         )
 
 
+def test_no_sample_is_invented(samples):
+    with enginery.build(Unit(), samples[:8], "fp32") as engine:
+        got = engine.run({"points": samples[:8].numpy()})
+    np.testing.assert_allclose(np.linalg.norm(*got.values(), axis=1), 1, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -59,6 +74,14 @@ def test_a_model_becomes_an_engine_without_a_project(samples, tmp_path, capsys):
         ({"example_inputs": (3.0, 4.0)}, "hold samples along the first axis, and here is one number"),
         ({"precision": "int8", "calibration": []}, "calibration has no samples"),
         ({"precision": "int8", "calibration": {"left": np.zeros((2, 32))}}, "calibration has no right, which"),
+        ({"precision": "int8", "calibration": 5}, "calibration is int: give arrays, or batches of them"),
+        ({"precision": "int8", "calibration": ROWS}, "calibration has no right, which"),
+        (
+            {"precision": "int8", "calibration": (ROWS, ROWS)},
+            r"calibration: a batch of left is float32\[samples, 2\], and example_inputs is float32\[samples, 32\]",
+        ),
+        ({"precision": "int8", "calibration": [(ROWS[0], ROWS[0])]}, r"a batch of left is float32\[samples\], and"),
+        ({"precision": "int8", "calibration": (np.ones((2, 32), int),) * 2}, "a batch of left is int64"),
         ({"runtime": "trt"}, "enginery.build: runtime: input should be"),
     ],
 )
@@ -78,9 +101,6 @@ def test_a_light_installation_says_what_is_missing(monkeypatch):
         enginery.build(Twofold(), np.ones((2, 32)))
 
 
-ROWS = np.arange(6.0).reshape(3, 2)
-
-
 @pytest.mark.parametrize(
     ("given", "names", "first"),
     [
@@ -93,7 +113,7 @@ ROWS = np.arange(6.0).reshape(3, 2)
     ],
 )
 def test_samples_are_given_in_many_ways(given, names, first):
-    got = calibration_arrays(given, names)
+    got = calibration_arrays(given, {name: np.zeros((1, 2), np.float32) for name in names})
     assert list(got) == names
     assert got["left"].dtype == np.float32
     np.testing.assert_array_equal(got["left"], first)

@@ -16,7 +16,7 @@ from support.small_project import planned_stages
 
 from enginery import __version__
 from enginery.cli.project.choices import Choices, take
-from enginery.cli.project.layout import FILES
+from enginery.cli.project.layout import FILES, TARGETS
 from enginery.cli.project.new import place_of_one
 from enginery.core.params.all import Params
 
@@ -84,6 +84,7 @@ def test_a_project_may_be_a_folder_of_a_larger_repository(repository):
     assert (repository / "deploy/.dvc").is_dir()
     workflow = (repository / ".github/workflows/enginery-deploy.yml").read_text()
     assert "working-directory: deploy\n" in workflow
+    assert "path: deploy/.dvc/cache\n" in workflow
     assert (repository / ".gitignore").read_text() == "*.log"
     assert "/artifacts/" in (repository / "deploy/.gitignore").read_text()
 
@@ -136,6 +137,7 @@ def test_what_the_user_has_becomes_parameters(repository, monkeypatch, model, pa
         (lambda root: None, ("--model", "nets.other:small"), "there is no nets/other.py in "),
         (lambda root: None, ("--model", "transformers:lost"), "transformers: lost does not exist; give a folder"),
         (lambda root: None, ("--name", "data"), "--name data: take letters, digits, - and _, and none of artifacts, "),
+        (lambda root: None, ("--name", "all"), "--name all: take letters"),
         (lambda root: None, ("--name", "../a"), "--name ../a: take letters, digits, - and _, and none of artifacts, "),
         (lambda root: None, ("--model", "resnet5"), "no model of torchvision; did you mean 'resnet"),
         (lambda root: None, ("--model", "lost.onnx"), "--model lost.onnx does not exist; give an ONNX file"),
@@ -171,7 +173,9 @@ def test_models_beside_each_other_share_what_they_have_in_common(repository):
     planned = subprocess.run(["make", "-n", "all"], cwd=repository, capture_output=True, text=True).stdout
     commands = re.findall(r"(-m dvc repro|-C wide repro)", planned)
     assert commands == ["-m dvc repro", "-C wide repro", "-m dvc repro"]
-    assert (repository / ".github/workflows/enginery-wide.yml").exists()
+    for name in ("enginery", "enginery-wide"):
+        workflow = (repository / f".github/workflows/{name}.yml").read_text()
+        assert "path: .dvc/cache\n" in workflow, "they share it"
 
 
 NETS = """
@@ -187,10 +191,49 @@ def wide():
 """
 
 
+def test_a_file_of_the_same_name_never_stands_in_for_another(repository):
+    for name in "abc":
+        (repository / name).mkdir()
+        (repository / name / "best.pt").write_text(name)
+    said = [
+        new(repository, *named, "--weights", f"{folder}/best.pt", "--images", f"photos/{images}")
+        for named, folder, images in (((), "a", "a"), (("--name", "two"), "b", "a"), (("--name", "three"), "a", "a"))
+    ]
+    shutil.move(repository / "photos/b", repository / "c/a")
+    new(repository, "--name", "four", "--weights", "a/best.pt", "--images", "c/a")
+    assert (repository / "two/data/weights/two-best.pt").read_text() == "b"
+    assert (repository / "data/weights/best.pt").read_text() == "a"
+    assert "best.pt" not in said[2], "the same file is not copied again"
+    sources = [Params.read(repository / name / "params.yaml") for name in (".", "two", "three", "four")]
+    assert [params.weights.source for params in sources] == [
+        f"data/weights/{name}best.pt" for name in ("", "two-", "", "")
+    ]
+    assert [params.samples.source for params in sources] == [f"data/images/{name}a" for name in ("", "", "", "four-")]
+    done = enginery("new", "--name", "two", "--weights", "c/best.pt", cwd=repository)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "data/weights/two-best.pt exists already, and is not c/best.pt: rename one of them" in done.stderr
+
+
 def test_models_share_one_dvc_repository_also_where_the_first_has_a_name(repository):
     assert place_of_one(repository, "wide") == (repository / "wide", repository, repository, repository)
     within = repository / "models"
     assert place_of_one(within, "wide") == (within / "wide", repository, within, within)
+
+
+def test_a_makefile_of_the_owners_own_stays_and_so_does_what_comes_next(repository):
+    (repository / "Makefile").write_text("test:\n\tpytest\n")
+    assert new(repository).endswith("look at params.yaml, then python -m dvc repro\n")
+    assert not (repository / ".enginery/Makefile").exists()
+    (repository / ".enginery/version").write_text("0.1.0\n")
+    done = enginery("upgrade", cwd=repository)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Makefile stays as it is: .enginery does not have it as it was laid out" in done.stdout
+    assert not (repository / ".enginery/Makefile").exists()
+
+
+def test_no_model_is_called_as_a_target_of_the_makefile():
+    targets = re.findall(r"^(\w+):", (FILES / "Makefile").read_text(), re.MULTILINE)
+    assert tuple(sorted(targets)) == TARGETS
 
 
 def test_git_keeps_nothing_that_dvc_keeps(repository):

@@ -120,6 +120,26 @@ def test_what_runs_again_is_what_can_have_changed(project):
     ]
 
 
+def test_a_network_above_the_project_is_found_there(project):
+    """As it is by the stages, and after the libraries: a file called as one of these does not stand in for it."""
+    (project / "nets.py").write_text("def small(): ...\n")
+    assert enginery("new", "inner", "--model", "nets:small", cwd=project).returncode == 0
+    (project / "numpy.py").write_text("raise SystemExit\n")
+    folder = project / "inner"
+    files = {name: (folder / name).read_text() for name in ("dvc.yaml", "machine/dvc.yaml", "params.yaml")}
+    assert "weights" in runs_again(folder, files)[0]
+
+
+def test_what_its_owner_deleted_does_not_come_back(project):
+    workflow = project / ".github/workflows/enginery.yml"
+    workflow.unlink()
+    for _ in range(2):
+        done = enginery("upgrade", cwd=project)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "enginery.yml" not in done.stdout
+        assert not workflow.exists()
+
+
 def test_the_lines_of_parameters_are_taken_apart_and_put_together_unchanged():
     lines = list(lines_of(PARAMS))
     assert joined(in_pieces(lines), {line.name: line.column for line in lines if line.place}) == PARAMS
@@ -145,6 +165,10 @@ BASE = "a:\n  one: 1  # first\n  two: 2\nb:\n  three: 3\nc: 4\n"
          BASE.replace("c: 4\n", "").replace("three: 3", "three: 3\n  moved: 5  # it")),
         ({"two: 2": "two: 5"}, {"two: 2": "second: 2", "c: 4\n": "", "three: 3": "three: 3\n  moved: 4"},
          changed(BASE, {"two: 2": "second: 5", "c: 4\n": "", "three: 3": "three: 3\n  moved: 4"})),
+        ({"c: 4": "c: 4\n# mine"}, {"c: 4": "c: 4\ne: 7"}, BASE + "e: 7\n# mine\n"),
+        ({"c: 4": "c: 4\ne: 5"}, {"c: 4": "c: 4\ne: 7"}, BASE + "e: 5\n"),
+        ({"b:": "#begin a\n#mid b\nb:", "c: 4": "#end c\nc: 4"}, {"two: 2": "two: 3"},
+         changed(BASE, {"b:": "#begin a\n#mid b\nb:", "c: 4": "#end c\nc: 4", "two: 2": "two: 3"})),
         ({}, {"c: 4\n": ""}, BASE.replace("c: 4\n", "")),
         ({"c: 4": "c: 5"}, {"c: 4\n": ""}, BASE.replace("c: 4", "c: 5")),  # which Params.read then refuses by its name
     ],
@@ -174,6 +198,7 @@ def both_changed(root):
     ("prepare", "sentence"),
     [
         (write(".enginery/version", "9.0\n"), "is of enginery 9.0, and"),
+        (lambda root: (root / "params.yaml").unlink(), "params.yaml is missing: take it back from git"),
         (write(".enginery/version", "new\n"), ".enginery/version holds no version: take it back from git"),
         (lambda root: (root / ".enginery/version").unlink(), "is no project that `enginery new` laid out"),
         (both_changed, "dvc.yaml cannot be merged: you and this version changed `params: [inference, build]`"),

@@ -9,6 +9,8 @@ import pytest
 from ruamel.yaml import YAML
 from support.paths import ROOT
 
+from enginery.cli.project.layout import FILES, NIGHTLY
+
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -24,7 +26,7 @@ def test_the_workflows_follow_githubs_schema():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*WORKFLOWS, FILES / NIGHTLY], ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_jobs_have_a_time_limit_and_actions_are_pinned(path):
     jobs = YAML(typ="safe").load(path.read_text())["jobs"]
     assert all(job["timeout-minutes"] <= 180 for job in jobs.values())

@@ -1,5 +1,6 @@
 """Turn what the user has, such as a network, weights and images, into parameters and into files under data/."""
 
+import filecmp
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,13 +31,15 @@ class Taken(NamedTuple):
 
     params: dict[str, Any]
     copies: dict[Path, Path]
+    folder: Path  # of the project
+    home: Path  # of data/, which models beside each other share
 
 
-def take(choices: Choices, folder: Path) -> Taken:
+def take(choices: Choices, folder: Path, home: Path | None = None) -> Taken:
     """Look at what the user has. Nothing is written, and no code of theirs runs."""
-    taken = Taken({"task": choices.task} if choices.task else {}, {})
+    taken = Taken({"task": choices.task} if choices.task else {}, {}, folder, home or folder)
     if choices.model:
-        _take_model(choices.model, folder, taken)
+        _take_model(choices.model, taken)
     if choices.weights:
         source = choices.weights
         if source not in WEIGHTS_WITHOUT_FILE:
@@ -47,14 +50,14 @@ def take(choices: Choices, folder: Path) -> Taken:
     return taken
 
 
-def _take_model(model: str, folder: Path, taken: Taken) -> None:
+def _take_model(model: str, taken: Taken) -> None:
     if model.endswith(".onnx"):
         taken.params["model"] = {"source": _copied(_existing(model, "--model", "an ONNX file"), "models", taken)}
         taken.params["weights"] = {"source": "given"}
     elif library := LIBRARY.fullmatch(model):
         _take_library(library[1] or library[3], library[2] or library[4], taken)
     elif FACTORY.fullmatch(model):
-        _require_module(model, folder)
+        _require_module(model, taken.folder)
         taken.params["model"] = {"source": model}
         taken.params["weights"] = {"source": "given"}
     else:
@@ -125,6 +128,17 @@ def _existing(path: str, option: str, wanted: str) -> Path:
 
 def _copied(path: Path, kind: str, taken: Taken) -> str:
     """Return the path under data/, which DVC watches. What lies elsewhere is copied there: DVC follows no links."""
-    target = Path("data") / kind / path.resolve().name
-    taken.copies[target] = path
-    return target.as_posix()
+    name = path.resolve().name
+    for target in (Path("data", kind, each) for each in (name, f"{taken.folder.name}-{name}")):
+        there = taken.home / target
+        if not there.exists() or _same(path, there):
+            taken.copies[target] = path
+            return target.as_posix()
+    raise EngineryError(f"{there} exists already, and is not {path}: rename one of them")
+
+
+def _same(one: Path, other: Path) -> bool:
+    if not one.is_dir() or not other.is_dir():
+        return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
+    names = [{path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} for folder in (one, other)]
+    return names[0] == names[1] and all(filecmp.cmp(one / name, other / name, shallow=False) for name in names[0])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from packaging.version import Version
 
 from enginery.cli.project.merge import merge
-from enginery.cli.project.params_lines import Line, in_pieces, joined, lines_of
+from enginery.cli.project.params_lines import BEGIN, Line, in_pieces, joined, lines_of
 from enginery.core.errors import EngineryError
 from enginery.core.text import first_few
 
@@ -33,8 +33,7 @@ def merge_params(mine: str, base: str, new: str, since: Version, path: Path) -> 
     was, _ = _with_new_names(list(lines_of(base)), renames, {})
     ours, moved = _with_new_names(list(lines_of(mine)), renames, _values(lines_of(base)))
     set_elsewhere = {to: value for to, value in moved.values() if value is not None}
-    # --ours: a value that both changed stays the owner's, and is named in the notes.
-    merged = merge(in_pieces(ours), in_pieces(was), in_pieces(theirs), path, "--ours")
+    merged = merge(in_pieces(ours), in_pieces(was), in_pieces(theirs), path, _settled)
     columns = {line.name: line.column for line in (*theirs, *ours) if line.comment}
     text = _with_values(joined(merged, columns), set_elsewhere)
     owners, before, after, got = _values(ours) | set_elsewhere, _values(was), _values(theirs), _values(lines_of(text))
@@ -51,6 +50,13 @@ def merge_params(mine: str, base: str, new: str, since: Version, path: Path) -> 
         elif name in before and name in owners and len({before[name], owners[name], value}) == 3:
             notes.append(f"kept in {path.name}: {name}: {owners[name]}, where the default is now {value}")
     return Merged(text, notes)
+
+
+def _settled(mine: str, base: str, new: str) -> str:
+    """Return what both added, such as a comment and a new parameter at the same place. Of what both changed the owner's
+    stays, and is named in the notes."""
+    twice = {line for line in mine.splitlines() if line.startswith(BEGIN)} & set(new.splitlines())
+    return mine if base or twice else new + mine
 
 
 def _renames_after(since: Version) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from enginery.cli.project.choices import Choices, Taken, take
-from enginery.cli.project.layout import TAKEN_NAMES, Place, files_of, lines_of
+from enginery.cli.project.layout import TAKEN_NAMES, Place, files_of, has_target, how_to_run, lines_of
 from enginery.cli.recipes import edit_params, overlay
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file, new_folder
@@ -31,7 +31,7 @@ def make_project(folder: Path, choices: Choices, name: str | None = None) -> str
         raise EngineryError(hint)
     files = files_of(place)
     _require_free(place.folder, files)
-    taken = take(choices, place.folder)
+    taken = take(choices, place.folder, None if (place.folder / "data").exists() else place.beside)
     place.folder.mkdir(parents=True, exist_ok=True)
     if not (place.dvc / ".dvc").is_dir():
         _init_dvc(place)
@@ -132,7 +132,7 @@ def _said(place: Place, files: Mapping[Path, str], new: list[Path], copied: list
             lines.append(f"left {name} as it is; the one of this version differs:")
             lines += difflib.unified_diff(path.read_text().splitlines(), text.splitlines(), name, "new", "", "", 1, "")
     tracked = "".join(f"dvc add {os.path.relpath(path.resolve(), place.folder)}; " for path in copied)
-    lines += ["", f"Next, in {place.folder}: look at params.yaml, then {tracked}make repro"]
-    if place.beside:
+    lines += ["", f"Next, in {place.folder}: look at params.yaml, then {tracked}{how_to_run(place.folder)}"]
+    if place.beside and has_target("all", place.beside):
         lines.append(f"`make all` in {place.beside} runs all models")
     return "\n".join(lines)

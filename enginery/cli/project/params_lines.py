@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 PARAMETER = re.compile(r"( *)([\w.@-]+):(?=\s|$)(.*)")
+BEGIN, MIDDLE, END = "\1begin", "\1mid", "\1end"  # which YAML refuses, so that no comment is taken for one
 QUOTED_OR_COMMENT = re.compile(r""" "[^"]*" | '[^']*' | (?<=\s)\#.* """, re.VERBOSE)
 
 
@@ -58,7 +59,7 @@ def _pieces(line: Line) -> list[str]:
         return [line.text]
     parameter = f"{line.indent}{line.key}:{line.value}"
     comment = [line.comment] if line.comment else []
-    return [f"#begin {line.name}", parameter, f"#mid {line.name}", *comment, f"#end {line.name}"]
+    return [f"{BEGIN} {line.name}", parameter, f"{MIDDLE} {line.name}", *comment, f"{END} {line.name}"]
 
 
 def joined(pieces: str, columns: dict[str, int]) -> str:
@@ -67,9 +68,9 @@ def joined(pieces: str, columns: dict[str, int]) -> str:
     inside = ""
     for piece in pieces.splitlines():
         mark, _, name = piece.partition(" ")
-        if mark in ("#begin", "#end"):
+        if mark in (BEGIN, END):
             inside = ""
-        elif mark == "#mid":
+        elif mark == MIDDLE:
             inside = name
         elif inside:  # the comment
             written[-1] = f"{written[-1]:<{columns.get(inside, 0) - 1}} {piece}"

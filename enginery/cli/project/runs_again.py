@@ -1,5 +1,6 @@
 """Say which stages run again after an upgrade, before any of them runs."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,9 +13,16 @@ from ruamel.yaml import YAML
 
 from enginery.core.params.section import PARAMS_FILE
 from enginery.core.paths import ARTIFACTS, LOCK
+from enginery.core.user_modules import folders_above
 
 MACHINE_FILES = ("machine", "target", "dialect", "tools", "task")
 NO_PLACE = object()  # of a parameter that is not there
+# The user's modules may lie above the project, and nothing lies above a copy of it. They come after the libraries.
+IN_COPY = """
+import json, runpy, sys
+sys.path += json.loads(sys.argv.pop(1))
+runpy.run_module("stages", run_name="__main__")
+"""
 Stages = Mapping[str, Mapping[str, Any]]
 
 
@@ -27,7 +35,7 @@ def runs_again(folder: Path, files: Mapping[str, str]) -> tuple[list[str], list[
     ):
         old, new = _stages(before), _stages(after)
         was, now = (YAML(typ="safe").load(each / PARAMS_FILE) for each in (before, after))
-        changed_paths = _changed_by_machine(after)
+        changed_paths = _changed_by_machine(after, folder)
     first = [
         name
         for name, stage in new.items()
@@ -66,14 +74,15 @@ def _stages(folder: Path) -> Stages:
     return resolved
 
 
-def _changed_by_machine(copy: Path) -> set[str]:
+def _changed_by_machine(copy: Path, folder: Path) -> set[str]:
     """Run the stage `machine` beside the project's results, and return which of its files became others: so a new
     version of the code, of a package or of the machine is found by the code that finds it in every run."""
     made = copy / "made"
     (made / "code").mkdir(parents=True)
     data = (part for name in ("models", "weights", "calibration", "plugins") for part in (f"--{name}", f"data/{name}"))
     outs = (part for name in MACHINE_FILES for part in (f"--{name}", f"made/{name}.json"))
-    command = [sys.executable, "-m", "stages", "machine", *data, *outs, "--code", "made/code"]
+    above = json.dumps([str(each) for each in folders_above(folder)[1:]])
+    command = [sys.executable, "-c", IN_COPY, above, "machine", *data, *outs, "--code", "made/code"]
     subprocess.run(command, cwd=copy, check=True, capture_output=True, text=True)
     files = (path for path in made.rglob("*.json") if path.is_file())
     return {

@@ -18,6 +18,7 @@ from enginery.cli.project.layout import (
     LaidOut,
     Place,
     as_laid_out,
+    how_to_run,
     lines_of,
     renewed_files,
 )
@@ -31,6 +32,7 @@ from enginery.core.params.all import Params
 from enginery.core.params.reading import read_yaml
 from enginery.core.version import require_new_enough, version_of_project
 
+NEEDED = (PLAN, MACHINE_PLAN, PARAMS)
 NAMES_IN_0_1 = {PLAN: "dvc.yaml", MACHINE_PLAN: "machine/dvc.yaml"}  # within .enginery, where DVC took them for plans
 
 
@@ -39,6 +41,7 @@ class Upgrade(NamedTuple):
     since: Version
     before: dict[Path, str]
     after: dict[Path, str]
+    ours: dict[str, LaidOut]  # all but those that are their owner's own
     notes: list[str]
 
     @property
@@ -65,20 +68,23 @@ def plan_upgrade(folder: Path) -> Upgrade:
     require_new_enough(folder)
     files, notes = renewed_files(place), list[str]()
     before = {file.path: file.path.read_text() for file in files.values() if file.path.is_file()}
-    after = {}
+    after, ours = dict[Path, str](), dict[str, LaidOut]()
     for name, file in files.items():
-        text, said = _renewed(name, file, before.get(file.path), _base(folder, name), since)
-        after[file.path] = text
-        notes += said
+        mine, base = before.get(file.path), _base(folder, name)
+        if mine is None and name in NEEDED:
+            raise EngineryError(f"{file.path} is missing: take it back from git")
+        if mine is not None or base is None:  # else its owner has deleted it
+            after[file.path], said = _renewed(name, file, mine, base, since)
+            notes += said
+        if base is not None or after[file.path] == file.text:
+            ours[name] = file
     _require_valid(after[files[PARAMS].path], files[PARAMS].path)
-    return Upgrade(place, since, before, after, notes)
+    return Upgrade(place, since, before, after, ours, notes)
 
 
 def _renewed(name: str, file: LaidOut, mine: str | None, base: str | None, since: Version) -> tuple[str, list[str]]:
     """Return what becomes of a file, and sentences on it."""
-    if mine is None:
-        return file.text, []
-    if mine == file.text or mine == base:
+    if mine is None or mine in (file.text, base):
         return file.text, []
     if base is None:
         return mine, [f"{file.path.name} stays as it is: {AS_LAID_OUT} does not have it as it was laid out"]
@@ -107,7 +113,7 @@ def _require_valid(text: str, path: Path) -> None:
 def _write(upgrade: Upgrade) -> None:
     """Write the version last: an upgrade that was cut off begins anew, and finds its own changes made."""
     place = upgrade.place
-    kept = as_laid_out(place, renewed_files(place))
+    kept = as_laid_out(place, upgrade.ours)
     for path, text in {**{path: upgrade.after[path] for path in upgrade.changed}, **kept}.items():
         with new_file(path) as temporary:
             temporary.write_text(text)
@@ -127,7 +133,7 @@ def _said(upgrade: Upgrade, dry_run: bool) -> str:
         texts = upgrade.before.get(path, "").splitlines(), upgrade.after[path].splitlines()
         lines += difflib.unified_diff(*texts, f"{name}, now", f"{name}, of {__version__}", "", "", 1, "")
     lines += ["", *upgrade.notes, *_what_runs(place.folder, upgrade.after), ""]
-    lines.append("nothing was written" if dry_run else "Next: look at `git diff`, then make repro")
+    lines.append("nothing was written" if dry_run else f"Next: look at `git diff`, then {how_to_run(place.folder)}")
     return "\n".join(lines)
 
 
