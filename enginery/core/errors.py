@@ -1,6 +1,6 @@
 """The exception that a user is meant to read, and the sentence that other errors become."""
 
-LONGEST = 5000  # characters of a sentence, which may quote what stands in a file
+LONGEST = 1200  # characters of a sentence, which may quote what stands in a file
 # What the readers of JSON and YAML raise, besides errors of their own, for numbers of a thousand digits, dates that do
 # not exist, keys that are lists, and brackets within brackets within brackets.
 UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError, OverflowError)
