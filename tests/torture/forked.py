@@ -15,6 +15,7 @@ from enginery.core.process import outlive_crashes
 
 WORKED, SENTENCE, TOLD = "works", "sentence", "crash told"  # TOLD: a library crashed, and a sentence says so
 TRACEBACK, HANG, CRASH, OUTSIDE = "traceback", "hang", "crash", "outside"
+LIMITS = [f"({signal.strsignal(number)})" for number in (signal.SIGXCPU, signal.SIGALRM)]  # as the sentence says it
 LONGEST = 1500  # of a sentence, in characters
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CHANGES = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod")
@@ -41,7 +42,7 @@ def run(work: Callable[[], object], inside: Path, memory: int, seconds: int) -> 
         said = pipe.read().decode("utf-8", "replace")
     _, status = os.waitpid(child, 0)
     how, _, what = said.partition("\n")
-    if "SIGXCPU" in said or "SIGALRM" in said:
+    if any(limit in said for limit in LIMITS):
         return Ended(HANG, f"more than {seconds} s of CPU, or {20 * seconds} s")
     if not how or os.waitstatus_to_exitcode(status) < 0:
         return Ended(CRASH, f"it ended with {os.waitstatus_to_exitcode(status)}: {said}")

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 from support.paths import ROOT
 
 
@@ -13,3 +14,15 @@ def test_no_file_ends_in_more_than_a_sentence():
     *_, last = done.stdout.splitlines()
     assert last.startswith("| all | ")
     assert last.endswith("| 0 | 0 | 0 | 0 |")
+
+
+@pytest.mark.parametrize(
+    ("sent", "how"), [("SIGXCPU", "hang"), ("SIGALRM", "hang"), ("SIGSEGV", "crash told"), ("SIGKILL", "crash told")]
+)
+def test_a_limit_that_is_reached_is_a_hang_and_no_crash(sent, how):
+    program = (
+        "import os, pathlib, signal, sys; sys.path[:0] = ['tests', 'tests/torture']; import forked; "
+        f"print(forked.run(lambda: os.kill(os.getpid(), signal.{sent}), pathlib.Path(), 2**30, 5).how)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{how}\n", "")
