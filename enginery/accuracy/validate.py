@@ -28,7 +28,7 @@ from enginery.tasks.task import Task
 
 
 class Elsewhere(NamedTuple):
-    """What runs the graph and the engine over a set, if not this process."""
+    """Other machines that run the graph and the engine over a set; None: this process does."""
 
     graph: OutputsOf | None = None
     engine: OutputsOf | None = None

@@ -1,4 +1,4 @@
-"""What a caller in Python gives as inputs, as arrays by the names of the model's inputs."""
+"""Turn what a caller in Python gives into arrays by the names of the model's inputs."""
 
 import inspect
 from collections.abc import Iterable, Mapping

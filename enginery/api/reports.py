@@ -1,4 +1,4 @@
-"""What a run of the pipeline found, in one value."""
+"""Read what a run of the pipeline found as one value."""
 
 from pathlib import Path
 from typing import NamedTuple

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-import jinja2
-
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.params.text import TextPreprocessing
+from enginery.core.templates import templates_in
 from enginery.core.text import file_size
 from enginery.data import preprocessing, texts
 from enginery.speed.records import baseline_title
@@ -33,14 +32,7 @@ REPLACED_IN_TEXTS = {
 
 
 def render(template: str, facts: Mapping[str, object]) -> str:
-    """Fill a template. A name without a fact is an error, never an empty place."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = templates_in(TEMPLATES)
     environment.filters |= {"percent": _percent, "title_of": baseline_title, "file_size": file_size}
     return environment.get_template(template).render(facts)
 

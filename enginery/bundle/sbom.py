@@ -11,6 +11,7 @@ from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from enginery.bundle.licences import NOT_INSTALLED, NOT_NAMED, licence_of
 from enginery.core.files import sha256
@@ -34,7 +35,7 @@ def write_sbom(
     packages = packages_for(requirements)
     libraries = {name: _library(name, version) for name, (version, _) in packages.items()}
     bom.components.update([*parts, *libraries.values()])
-    asked = [libraries[_normal(Requirement(line).name)] for line in requirements]
+    asked = [libraries[canonicalize_name(Requirement(line).name)] for line in requirements]
     bom.register_dependency(whole, [*parts, *asked])
     for name, (_, needed) in packages.items():
         bom.register_dependency(libraries[name], [libraries[each] for each in needed if each in libraries])
@@ -47,7 +48,7 @@ def packages_for(requirements: Sequence[str]) -> Mapping[str, tuple[str | None, 
     waiting = [Requirement(line) for line in requirements]
     while waiting:
         each = waiting.pop()
-        if (name := _normal(each.name)) in found:
+        if (name := canonicalize_name(each.name)) in found:
             continue
         pinned = next((one.version for one in each.specifier if one.operator == "=="), None)
         try:
@@ -57,13 +58,9 @@ def packages_for(requirements: Sequence[str]) -> Mapping[str, tuple[str | None, 
             continue
         needed = [Requirement(line) for line in installed.requires or []]
         needed = [one for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
-        found[name] = (pinned or installed.version, [_normal(one.name) for one in needed])
+        found[name] = (pinned or installed.version, [canonicalize_name(one.name) for one in needed])
         waiting += needed
     return found
-
-
-def _normal(name: str) -> str:
-    return name.lower().replace("_", "-").replace(".", "-")
 
 
 def _library(name: str, version: str | None) -> Component:

@@ -1,4 +1,4 @@
-"""What must be alike on all machines of a cluster, so that a result does not depend on which machine computed it."""
+"""Compare machines of a cluster: a result must not depend on which of them computed it."""
 
 import hashlib
 import importlib.metadata

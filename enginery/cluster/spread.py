@@ -20,8 +20,9 @@ AnyPart = TypeVar("AnyPart", bound=Part)
 
 @dataclass(frozen=True, kw_only=True)
 class Work(Generic[AnyPart, Result]):
-    """What is done with each part. A field of a subclass that is a Path names a file or a folder which goes along to
-    other machines. `code` are modules that go along, too, by their places in a folder from which Python imports."""
+    """Some work that is done with each part. A field of a subclass that is a Path names a file or a folder which goes
+    along to other machines. `code` are modules that go along, too, by their places in a folder that Python imports
+    from."""
 
     code: Mapping[str, Path] = field(default_factory=dict)
     gpus: int = 0

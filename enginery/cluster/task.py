@@ -1,4 +1,4 @@
-"""What runs on a machine of the cluster: one part of some work."""
+"""Do one part of some work on a machine of the cluster."""
 
 import os
 import shutil

@@ -111,9 +111,14 @@ def with_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Yield the graph, and the graphs within it: the branches of an If, the body of a Loop."""
     yield graph
     for node in graph.node:
-        for attribute in node.attribute:
-            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                yield from with_bodies(body)
+        for body in bodies_of(node):
+            yield from with_bodies(body)
+
+
+def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        yield from ([attribute.g] if attribute.HasField("g") else [])
+        yield from attribute.graphs
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:

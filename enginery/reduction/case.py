@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from enginery.data.feeds import Feeds, Outputs
 from enginery.graph.as_written import open_as_written
 from enginery.graph.bf16_twin import float32_twin, uses_bf16
+from enginery.graph.data_apart import bodies_of
 from enginery.graph.onnx_file import graph_inputs
 
 BF16, FLOAT = TensorProto.BFLOAT16, TensorProto.FLOAT
@@ -166,12 +167,11 @@ def _leading_to(output: str, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeP
 def _names_read(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the tensors that a node reads, also those that bodies such as a Loop's read from outside."""
     yield from (name for name in node.input if name)
-    for attribute in node.attribute:
-        for body in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-            own = {tensor.name for tensor in (*body.input, *body.initializer)}
-            own.update(name for inner in body.node for name in inner.output)
-            names = [name for inner in body.node for name in _names_read(inner)] + [value.name for value in body.output]
-            yield from (name for name in names if name not in own)
+    for body in bodies_of(node):
+        own = {tensor.name for tensor in (*body.input, *body.initializer)}
+        own.update(name for inner in body.node for name in inner.output)
+        names = [name for inner in body.node for name in _names_read(inner)] + [value.name for value in body.output]
+        yield from (name for name in names if name not in own)
 
 
 def _described(name: str, arrays: Sequence[NDArray[Any]]) -> onnx.ValueInfoProto:

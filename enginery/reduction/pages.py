@@ -4,27 +4,21 @@ import importlib.metadata
 import platform
 from pathlib import Path
 
-import jinja2
 import onnx
 
 from enginery.core.runtimes import RUNTIMES
+from enginery.core.templates import templates_in
 from enginery.engine.target import Target
 from enginery.engine.tools import installed_version
 from enginery.reduction.trial import CURED_GRAPH, DIFFERS, GRAPH, REFUSED, SCRIPT, UNCOMPARED, Fault
 
 WHAT = {"differs": "results differ from ONNX's definition", "refused": "a valid graph is refused"}
-ENVIRONMENT = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).parent),
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
+TEMPLATES = templates_in(Path(__file__).parent)
 
 
 def write_script(target: Target, limit: float, headline: str, cured: bool) -> str:
     facts = RUNTIMES[target.runtime]
-    return ENVIRONMENT.get_template(f"{SCRIPT}.j2").render(
+    return TEMPLATES.get_template(f"{SCRIPT}.j2").render(
         headline=headline,
         cured=cured,
         script=SCRIPT,
@@ -42,7 +36,7 @@ def write_script(target: Target, limit: float, headline: str, cured: bool) -> st
 
 
 def write_readme(model: onnx.ModelProto, target: Target, fault: Fault, cured: bool) -> str:
-    return ENVIRONMENT.get_template("README.md.j2").render(
+    return TEMPLATES.get_template("README.md.j2").render(
         title=f"{RUNTIMES[target.runtime].title} {target.runtime_version}",
         what=WHAT.get(fault.kind, f"it {fault.kind}"),
         message=fault.message,

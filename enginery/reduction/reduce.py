@@ -92,7 +92,7 @@ def reduce_fault(
 
         found.append(smallest(case, attempt))
     with new_folder(folder) as unfinished:
-        # Without our cures if it shows so, too: an ONNX file says more than OpenVINO's form of it.
+        # Prefer a case that fails without our cures: an ONNX file says more than OpenVINO's form of it.
         for least, chosen in itertools.product(reversed(found), dict.fromkeys((way._replace(cured=False), way))):
             for stale in unfinished.iterdir():
                 stale.unlink()

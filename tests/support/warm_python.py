@@ -77,7 +77,7 @@ def _start(folder: Path, owner: int) -> None:
 
 def serve(folder: Path, owner: int) -> None:
     """Fork for each request, as long as the owner runs."""
-    sys.modules["openvino_telemetry"] = None  # as in conftest.py
+    sys.modules["openvino_telemetry"] = None  # as in enginery/__init__.py
     for name in IMPORTED:
         import_module(name)
     gc.freeze()

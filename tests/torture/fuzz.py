@@ -22,7 +22,7 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # as in conftest.py
+sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # as in enginery/__init__.py
 
 from torture.forked import CRASH, HANG, OUTSIDE, SENTENCE, TOLD, TRACEBACK, WORKED, Ended, run  # noqa: E402
 from torture.found import FOUND  # noqa: E402

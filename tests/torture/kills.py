@@ -21,8 +21,7 @@ from ruamel.yaml import YAML
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.checkout import Project, checkout
-from support.project import let_make_run
+from support.committed_project import tortured_project
 
 # Outputs of these stages tell times: an engine says how long its build took, and validation names the engine by that.
 TIMED = ("build", "validate", "benchmark", "trace", "report", "gate")
@@ -128,7 +127,7 @@ def main() -> None:
     parser.add_argument("--command", choices=TARGETS, default="repro")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
-        torture = Torture(_project(Path(folder) / "project"), chosen.seed, chosen.longest)
+        torture = Torture(tortured_project(Path(folder) / "project"), chosen.seed, chosen.longest)
         torture.finish()
         wanted = torture.results()
         torture.start_over()
@@ -146,17 +145,6 @@ def main() -> None:
     print(f"{len(wanted)} outputs are the same to the byte" if not differing else f"other bytes: {differing}")
     if differing or left:
         sys.exit(f"left behind: {left}" if left else 1)
-
-
-def _project(root: Path) -> Path:
-    """Return a small project that `make` takes for one with an environment of its own."""
-    project = Project(checkout(root))
-    project.make_small()
-    let_make_run(root)
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "a project"]):
-        identity = ["-c", "user.name=torture", "-c", "user.email=torture@localhost"]
-        subprocess.run(["git", *identity, *command], cwd=root, check=True)
-    return root
 
 
 if __name__ == "__main__":

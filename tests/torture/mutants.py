@@ -181,7 +181,7 @@ def _ends(child: int) -> int:
 
 
 def _copy(folder: Path) -> Path:
-    """Copy the project's files, as git lists them, and the environment by a link."""
+    """Copy the project's files, as git lists them."""
     files = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\n")
     for name in filter(None, files):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,6 @@ that has no interface, not even the loopback one. What needs a network fails the
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,8 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.checkout import Project, checkout
-from support.project import let_make_run
+from support.committed_project import tortured_project
 
 ALONE = ["unshare", "--map-root-user", "--net"]
 COMMANDS = (
@@ -34,7 +32,7 @@ def main() -> None:
     if reached.returncode:
         sys.exit(f"this system gives no network namespace: {reached.stderr.strip()}")
     with tempfile.TemporaryDirectory(prefix="offline-") as folder:
-        root = _project(Path(folder) / "project")
+        root = tortured_project(Path(folder) / "project", "LICENSE")  # which goes into bundles
         home = root.parent / "home"  # without what was once downloaded
         home.mkdir()
         environment = os.environ | {"HOME": str(home), "PYTHONPATH": str(root), "GIT_CONFIG_GLOBAL": os.devnull}
@@ -57,17 +55,6 @@ def _image(path: Path) -> None:
     from PIL import Image
 
     Image.new("L", (8, 8), 100).save(path)
-
-
-def _project(root: Path) -> Path:
-    project = Project(checkout(root))
-    project.make_small()
-    let_make_run(root)
-    shutil.copy(Path(__file__).parents[2] / "LICENSE", root)
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "a project"]):
-        identity = ["-c", "user.name=torture", "-c", "user.email=torture@localhost"]
-        subprocess.run(["git", *identity, *command], cwd=root, check=True)
-    return root
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kills import TIMED, WRITTEN_IN_PLACE, _project
+from kills import TIMED, WRITTEN_IN_PLACE
 from ruamel.yaml import YAML
+from support.committed_project import tortured_project
 
 
 def start(root: Path, log: str, *command: str) -> subprocess.Popen[bytes]:
@@ -71,9 +71,9 @@ def in_two_clones(roots: list[Path], shared: Path) -> None:
 def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     with tempfile.TemporaryDirectory(prefix="two-") as folder:
-        roots = [_project(Path(folder) / name) for name in ("one", "other")]
+        roots = [tortured_project(Path(folder) / name) for name in ("one", "other")]
         in_two_clones(roots, Path(folder) / "dvc-cache")
-        third = _project(Path(folder) / "third")
+        third = tortured_project(Path(folder) / "third")
         in_one_clone(third)
 
 

@@ -35,6 +35,8 @@ class Read(NamedTuple):
 class ImageReader:
     """An engine that takes images, whose outputs its task reads."""
 
+    cut = 0  # images, which texts can be
+
     def __init__(self, engine: Engine, folder: Path) -> None:
         self._engine = engine
         self.how = required_preprocessing(engine.record, folder)

@@ -47,8 +47,8 @@ def infer(
             print_answer(answer, min(width, WIDEST) if text else width, as_lines)
             if answer.picture:
                 save_picture(answer.picture, drawn[answer.given])
-        if cut := getattr(reader, "cut", 0):
-            print(f"longer than the model reads, and cut: {cut} of {len(found)} texts", file=sys.stderr)
+        if reader.cut:
+            print(f"longer than the model reads, and cut: {reader.cut} of {len(found)} texts", file=sys.stderr)
     if unread:
         print(f"could not be read: {unread} of {len(found)} images", file=sys.stderr)
     return unread

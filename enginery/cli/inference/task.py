@@ -1,4 +1,4 @@
-"""What the task of an engine makes of its outputs."""
+"""Run an engine, and find the task that reads its outputs."""
 
 from pathlib import Path
 
