@@ -59,6 +59,10 @@ def test_the_intervals_of_more_samples_are_those_of_these_shares():
     assert drop_at(ACCURACY, rights(100, 0), rights(98, 2))(1000) == difference_of_shares(20, 0, 1000)
 
 
+def test_a_drop_that_may_be_the_limit_itself_is_not_above_it():
+    assert samples_needed(lambda total: Interval(low=0.01, high=0.02), 0.01, MOST_SAMPLES // 2) is None
+
+
 def test_a_figure_that_is_no_number_is_never_sure():
     assert samples_needed(lambda total: Interval(low=float("nan"), high=float("nan")), 0.01, MOST_SAMPLES // 2) is None
 

@@ -52,9 +52,31 @@ def test_a_paired_interval_is_narrower_than_those_of_strangers_and_lies_where_sc
     assert interval_of_drop(rmse, wanted, got) == found, "the same samples give the same interval"
 
 
+@pytest.mark.parametrize("count", [25, 100])
+def test_a_skewed_figure_has_the_interval_that_scipy_corrects_for_bias_and_skewness(count):
+    """Few samples, a few of which are far worse: without the corrections both ends lie elsewhere."""
+    rmse = task_of("regression").metrics[1]
+    rng = np.random.default_rng(1)
+    wanted = rng.lognormal(0, 0.2, count)
+    got = wanted + rng.lognormal(-1, 2.5, count)
+    found = interval_of_drop(rmse, wanted, got)
+    plain, theirs = (
+        bootstrap(
+            (wanted, got), lambda a, b, axis: np.sqrt(b.mean(axis)) - np.sqrt(a.mean(axis)), paired=True, rng=1,
+            method=method,
+        ).confidence_interval
+        for method in ("percentile", "BCa")
+    )  # fmt: skip
+    size = theirs.high - theirs.low
+    assert abs(found.low - theirs.low) + abs(found.high - theirs.high) < 0.08 * size
+    assert abs(plain.low - theirs.low) + abs(plain.high - theirs.high) > 0.15 * size
+
+
 def test_outputs_that_are_the_same_have_an_interval_of_nothing():
     rmse, same = task_of("regression").metrics[1], RNG.random(20)
     assert interval_of_drop(rmse, same, same).model_dump() == {"low": 0, "high": 0}
     assert interval_of_agreement(np.full(9, 0.5)).model_dump() == {"low": 0.5, "high": 0.5}
     assert interval_of_agreement(np.ones(8)) == share(8, 8)
+    nearly = interval_of_agreement(np.array([1.0] * 6 + [0.5]))
+    assert (0.5 < nearly.low < nearly.high, nearly.high) == (True, 1.0)
     assert interval_of_drop(rmse, same[:1], same[:1] + 1).low > 0  # one sample draws nothing but itself

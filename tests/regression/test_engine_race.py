@@ -77,6 +77,9 @@ def test_a_later_engine_that_takes_longer_is_slower_by_as_much(races, samples, p
     assert everything.change == pytest.approx(-0.09, abs=0.01)
     assert [change.figure for change in batches] == ["side by side, batch 2", "side by side, batch 8"]
     assert (batches[0].before, batches[0].after) == (pytest.approx(2000, rel=0.01), pytest.approx(2200, rel=0.01))
+    races(2.0, 2.2)
+    exact = next(iter(race_made_up_sides(samples, params).values()))
+    assert (exact.before, exact.after) == (pytest.approx(2000), pytest.approx(2200))
 
 
 def test_an_advantage_of_copies_opened_later_is_no_change(races, samples, params):

@@ -19,6 +19,7 @@ from support.findings import (
 from enginery.report import tables
 from enginery.report.evidence import Findings
 from enginery.report.verdict import sentence
+from enginery.speed.noise_limits import broken_limits
 from enginery.speed.records import MachinePace
 
 
@@ -207,3 +208,14 @@ def test_there_is_no_such_note_if_something_else_can_explain_the_difference(gpu,
     int8 = on_gpu(evidence("int8", (4.0, 3.8, 4.2)), cuda_graph=why != "launched one by one")
     int8 = by_itself(int8 if why == "on a GPU whose clock moved" else steady(int8), batch1=0.5, batch8=4.0)
     assert "in a process of its own:" not in summary_of(Findings(gpu, (int8,)))
+
+
+def test_only_timings_of_the_ratios_own_batch_size_and_sides_make_it_noisy(evidence):
+    calm = evidence("int8", (2.0, 1.95, 2.05), batches=(1, 8))
+    (ratio,) = (each for each in calm.benchmark.ratios if each.batch == 8 and each.baseline == "eager")
+    for entry, sentences in (
+        (spread_over(calm, 0.9, 8), ["the middle half of the engine's calls spreads over 90%"]),
+        (spread_over(calm, 0.9, 1), []),
+        (spread_over(calm, 0.9, 8, contender="onnxruntime"), []),
+    ):
+        assert [limit.sentence for limit in broken_limits(ratio, entry.benchmark)] == sentences

@@ -4,14 +4,17 @@ import numpy as np
 import pytest
 
 from enginery.core.params.precisions import Thresholds
+from enginery.data.sample_set import MANIFEST, SampleSet, input_file
+from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.onnx_file import load_graph
 from enginery.quantization.calibration.measure import measure
 from enginery.quantization.write_int8 import Range
 from enginery.search.switches import SwitchedGraph
-from enginery.search.trial import LOST, Trial
+from enginery.search.trial import FIRST, LOST, Trial
 from enginery.tasks.choose import task_of
 
 LIMITS = Thresholds(cosine=0.9, relative_error=0.1, agreement=0.5, metric_drop=0.5)
+LOOSE = LIMITS.model_copy(update={"cosine": -1e9, "relative_error": 1e9, "agreement": -1e9, "metric_drop": 1e9})
 
 
 @pytest.fixture
@@ -23,10 +26,28 @@ def try_layers(tiny_onnx, samples):
     switched = SwitchedGraph(graph, ranges, [], 64)
     task = task_of("classification", None, samples.manifest.class_names)
 
-    def made(run_with=switched.run_with, limits=LIMITS):
+    def made(run_with=switched.run_with, limits=LIMITS, samples=samples):
         return Trial(graph, switched, run_with, samples, task, limits)
 
     return made
+
+
+@pytest.fixture
+def some(samples, tmp_path):
+    """Return a function that makes a set of so many samples."""
+
+    def made(count):
+        places = np.arange(count) % len(samples)
+        np.save(tmp_path / input_file(0), np.load(samples.folder / input_file(0))[places])
+        drawn = tuple(samples.manifest.samples[place] for place in places)
+        samples.manifest.model_copy(update={"samples": drawn}).write(tmp_path / MANIFEST)
+        return SampleSet.open(tmp_path)
+
+    return made
+
+
+def always_the_same(spared):
+    return lambda feeds: {"logits": np.eye(16, dtype=np.float32)[[5] * len(feeds["input"])]}
 
 
 def test_less_is_lost_the_more_is_spared(try_layers):
@@ -45,6 +66,42 @@ def test_the_strictest_threshold_counts(try_layers):
     assert try_layers(limits=strict).check([], 0.0).used > 100 * try_layers().check([], 0.0).used
 
 
+@pytest.mark.parametrize(
+    ("allowed", "used"),
+    [
+        ({"cosine": 0.99999}, lambda step: (1 - step.cosine) / 0.00001),
+        ({"relative_error": 1e-4}, lambda step: step.relative_error / 1e-4),
+        ({"agreement": 0.9999}, lambda step: (1 - step.agreement) / 0.0001),
+        ({"metric_drop": 1e-4}, lambda step: step.metric_drop / 1e-4),
+    ],
+    ids=str,
+)
+def test_what_is_used_is_the_share_of_the_threshold_of_which_most_is_lost(
+    try_layers, samples, tiny_onnx, allowed, used
+):
+    trial = try_layers(always_the_same, limits=LOOSE.model_copy(update=allowed))
+    step = trial.check([], 0.0)
+    right = np.asarray(samples.labels)[8:]
+    exact = run_graph(open_as_written(load_graph(tiny_onnx)), samples.read_at(np.arange(8, 21)))["logits"].argmax(
+        axis=1
+    )
+    assert step.metric_drop == pytest.approx(np.mean(exact == right) - np.mean(right == 5))
+    assert step.used == pytest.approx(used(step))
+
+
+def test_few_samples_are_looked_at_where_they_tell(try_layers, some):
+    samples = some(60)
+    lost = try_layers(samples=samples, limits=LOOSE).check([], 0.0).relative_error
+    for factor, looked_at in ((0.1, FIRST), (0.9, 52), (1.9, 52), (2.1, FIRST)):  # of what the threshold allows
+        limits = LOOSE.model_copy(update={"relative_error": lost / factor})
+        assert try_layers(limits=limits, samples=samples).check([], 0.0).looked_at == looked_at, factor
+
+
+def test_one_sample_is_enough_to_try(try_layers, some):
+    trial = try_layers(samples=some(1))
+    assert (trial.chosen, trial.checked) == (1, 1)
+
+
 def test_numbers_that_are_none_are_lost(try_layers):
     def not_a_number(spared):
         return lambda feeds: {"logits": np.full((len(feeds["input"]), 16), np.nan, np.float32)}
@@ -58,9 +115,6 @@ def test_samples_to_choose_and_to_check_by_are_others(try_layers, samples):
 
 
 def test_every_sample_whose_answer_changes_is_named_with_its_place(try_layers, samples):
-    def always_the_same(spared):
-        return lambda feeds: {"logits": np.eye(16, dtype=np.float32)[[5] * len(feeds["input"])]}
-
     trial = try_layers(run_with=always_the_same)
     step = trial.check([], 0.0)
     assert len(step.changed) == round((1 - step.agreement) * step.looked_at) > 0

@@ -27,6 +27,7 @@ from support.committed_project import tortured_project
 TIMED = ("build", "validate", "benchmark", "trace", "report", "gate")
 WRITTEN_IN_PLACE = ("dvc.lock", "machine/dvc.lock", ".dvc/tmp/rwlock")
 TARGETS = ("repro", "nightly")
+SHELLS = ("sh", "dash", "bash")
 
 
 class Torture:
@@ -56,9 +57,10 @@ class Torture:
         family = [process, *process.children(recursive=True)]
         victims = [self.random.choice(family)] if how == "one" else family
         self.victims[_name(victims[0]) if how == "one" else f"all, {how}"] += 1
+        started_by_make = [process, *(child for child in process.children() if child.name() in SHELLS)]
         _kill(victims)
-        if victims == [process]:
-            _kill(family)  # without `make`, DVC goes on, as it should; nobody wants to wait for it
+        if how == "one" and victims[0] in started_by_make:
+            _kill(family)  # without `make` and its shell, what they started goes on, as it should: nobody waits for it
         started.wait()
         _wait_until_gone(family)
 

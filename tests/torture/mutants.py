@@ -9,9 +9,10 @@ import argparse
 import ast
 import contextlib
 import copy
+import hashlib
 import multiprocessing
 import os
-import random
+import queue
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SUBJECTS = {  # code, and the tests that are run in turn until one notices: the module's own go before them
@@ -32,7 +34,7 @@ SUBJECTS = {  # code, and the tests that are run in turn until one notices: the 
     "enginery/regression/*.py": ("tests/regression/test_comparison.py", "tests/regression"),
     "enginery/quantization/calibration/*.py": ("tests/quantization/calibration", "tests/quantization"),
     "enginery/search/*.py": ("tests/search", "tests/tasks"),
-    "enginery/speed/*.py": ("tests/speed", "tests/regression/test_engine_race.py"),
+    "enginery/speed/*.py": ("tests/speed", "tests/regression/test_engine_race.py", "tests/report/test_notes.py"),
 }
 EXPLAINED = Path(__file__).with_name("survivors.txt")
 LONGEST = 900  # seconds of a room's tests; a mutant that never ends is noticed by that
@@ -51,6 +53,7 @@ NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "isfinite": "is
 class Mutant:
     file: str
     line: int
+    column: int
     before: str
     after: str
     code: str
@@ -71,7 +74,9 @@ def mutants_of(file: Path) -> Iterator[Mutant]:
             _replace(changed, there, after)
             code = ast.unparse(ast.fix_missing_locations(changed))
             name = file.relative_to(ROOT).as_posix()
-            yield Mutant(name, node.lineno, before.split("\n")[0], ast.unparse(after).split("\n")[0], code)
+            yield Mutant(
+                name, node.lineno, node.col_offset, before.split("\n")[0], ast.unparse(after).split("\n")[0], code
+            )
 
 
 def _not_behaviour(node: ast.AST) -> Iterator[ast.AST]:
@@ -202,16 +207,29 @@ def _work(drawn: "list[tuple[Mutant, list[str]]]", results: "multiprocessing.Que
                 results.put((mutant, error))
 
 
-def draw(count: int, seed: int, subject: str) -> list[tuple[Mutant, list[str]]]:
+def _next(results: Any, workers: list[multiprocessing.Process]) -> tuple[Mutant, object]:
+    """Wait for a result as long as no worker crashed."""
+    while True:
+        with contextlib.suppress(queue.Empty):
+            found: tuple[Mutant, object] = results.get(timeout=1)
+            return found
+        if any(worker.exitcode for worker in workers):
+            sys.exit("a worker ended with an error, which stands above")
+
+
+def draw(count: int, seed: int, subject: str, named: str) -> list[tuple[Mutant, list[str]]]:
+    """Draw mutants. A change of one module leaves those that are drawn of the others."""
     possible = [
         (mutant, _steps(file, tests))
         for pattern, tests in SUBJECTS.items()
         for file in sorted(ROOT.glob(pattern))
         if subject in file.as_posix()
         for mutant in mutants_of(file)
+        if not named or f"{mutant} (line {mutant.line})" in named
     ]
     print(f"{len(possible)} mutants can be made; {min(count, len(possible))} are drawn", flush=True)
-    return random.Random(seed).sample(possible, min(count, len(possible)))
+    possible.sort(key=lambda one: hashlib.sha256(f"{seed} {one[0]} {one[0].column}".encode()).digest())
+    return possible[:count]
 
 
 def _steps(file: Path, tests: tuple[str, ...]) -> list[str]:
@@ -225,8 +243,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--subject", default="", help="only files whose path holds this")
+    parser.add_argument("--named", type=Path, help="only mutants that this file names, as an earlier run printed them")
     asked = parser.parse_args()
-    drawn = draw(asked.mutants, asked.seed, asked.subject)
+    drawn = draw(asked.mutants, asked.seed, asked.subject, asked.named.read_text() if asked.named else "")
     results: multiprocessing.Queue[tuple[Mutant, object]] = multiprocessing.Queue()
     workers = [
         multiprocessing.Process(target=_work, args=(drawn[at :: asked.workers], results)) for at in range(asked.workers)
@@ -236,7 +255,7 @@ def main() -> int:
     explained = EXPLAINED.read_text() if EXPLAINED.is_file() else ""
     survivors, unexplained = 0, 0
     for done in range(1, len(drawn) + 1):
-        mutant, noticed = results.get()
+        mutant, noticed = _next(results, workers)
         if isinstance(noticed, RuntimeError):
             sys.exit(str(noticed))
         if not noticed:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from support.pass_checks import model_of_text
 
-from enginery.core.params.calibration import METHODS
-from enginery.quantization.calibration.auto import Trial, choose_by_outputs
+from enginery.core.params.calibration import METHODS, CalibrationParams
+from enginery.quantization.calibration.auto import Trial, choose_by_outputs, choose_ranges
+from enginery.quantization.calibration.measure import measure
 
 FEW_LARGE = np.float32(40)  # what a few numbers of `a` and `b` reach, the others are below 1
 LOWEST = {"a": -1.0, "gained": -1.0}
@@ -64,6 +65,24 @@ def test_the_cost_is_the_mean_relative_error_of_rounded_outputs(trial):
     found = [rounded["a"] + 1, np.maximum(rounded["gained"] @ V, 0)]
     errors = [np.linalg.norm(f - e, axis=1) / np.linalg.norm(e, axis=1) for f, e in zip(found, exact, strict=True)]
     assert cost == pytest.approx(np.mean(errors), rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["auto", "max"])
+def test_every_tensor_has_a_range_and_only_a_choice_has_costs(method, tiny_graph, samples):
+    histograms = measure(tiny_graph, samples.batches(4), bins=2048)
+    params = CalibrationParams(method=method, percentile=99.9, bins=2048, batch=8, file=None)
+    found = choose_ranges(tiny_graph, histograms, samples, params)
+    assert found.amax.keys() == histograms.keys()
+    assert all(0 < found.amax[name] <= histograms[name].amax for name in histograms)
+    assert found.methods.keys() == (histograms.keys() if method == "auto" else set())
+    assert found.costs.keys() == ({*METHODS, "auto"} if method == "auto" else set())
+
+
+def test_what_is_never_negative_has_the_whole_grid_for_its_magnitudes():
+    model = model_of_text("g (float[n,16] a) => (float[n,16] y) { y = MatMul (a, w) }", {"w": W})
+    given = {"a": np.random.default_rng(0).uniform(0, 1, (64, 16)).astype(np.float32)}
+    signed, unsigned = (Trial(model, {"a": lowest}).on(given)({"a": 1.0}) for lowest in (-1.0, 0.0))
+    assert unsigned == pytest.approx(signed / 2, rel=0.05)
 
 
 def test_kept_nodes_are_exact():

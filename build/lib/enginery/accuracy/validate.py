@@ -1,0 +1,157 @@
+"""Compare the outputs of PyTorch, of the typed graph and of the engine for the same samples. Errors of the quantization
+and of the compiler look alike from outside. The graph, run without an optimizer, tells them apart: its error against
+PyTorch comes from the precision, the engine's error against the graph from the compiler."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from enginery.accuracy.agreement import broken_thresholds, compare, origin_of_loss, spread
+from enginery.accuracy.certainty import unsure_thresholds
+from enginery.accuracy.examples import write_examples
+from enginery.accuracy.records import Resized, Spot, Validation
+from enginery.accuracy.results import agreement_of, measure, metric_of
+from enginery.core.params.build import ENDS, Range
+from enginery.core.params.precisions import Thresholds
+from enginery.core.params.validation import ValidationParams
+from enginery.data.feeds import Outputs, Run, resized
+from enginery.data.padding import padding_of
+from enginery.data.run_all import OutputsOf, run_all
+from enginery.data.sample_set import SampleSet, varying_axes
+from enginery.engine.engine import Engine
+from enginery.graph.as_written import run_as_written
+from enginery.model.records import PYTORCH
+from enginery.tasks.choose import task_of
+from enginery.tasks.task import Task
+
+
+class Elsewhere(NamedTuple):
+    """Other machines that run the graph and the engine over a set; None: this process does."""
+
+    graph: OutputsOf | None = None
+    engine: OutputsOf | None = None
+
+
+def validate_engine(
+    engine: Engine,
+    onnx: Path,
+    samples: SampleSet,
+    reference: Outputs,
+    limits: Thresholds,
+    params: ValidationParams,
+    made_by: str = PYTORCH,
+    examples: Path | None = None,
+    elsewhere: Elsewhere | None = None,
+) -> Validation:
+    """Validate an engine against `reference`, the outputs that `made_by` returned for the same samples. Draw samples on
+    which they differ into the folder `examples`. `elsewhere` runs them over the whole set on other machines."""
+    precision, sizes = engine.record.precision, engine.record.profile.batch
+    known = samples.manifest
+    task = task_of(known.task, engine.record.scores, known.class_names, engine.record.boxes, known.preprocessing)
+    whole, as_written = sizes.min > 1, run_as_written(onnx)
+    elsewhere = elsewhere or Elsewhere()
+    graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph", outputs=elsewhere.graph)
+    compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine", outputs=elsewhere.engine)
+    results = measure(task, (reference, graph, compiled), samples.truth, limits)
+    agreement = agreement_of(task, reference, compiled, limits, samples.manifest.kind)
+    engine_errors, graph_errors = compare(reference, compiled), compare(reference, graph)
+    compiler_errors = compare(graph, compiled)
+    batches = spot_batches(sizes)
+    spots = tuple(check_spot(engine, samples, reference, compiled, size, params.spot_samples, task) for size in batches)
+    other_sizes = check_sizes(engine, as_written, samples)
+    if examples is not None:
+        write_examples(task, samples, reference, compiled, examples)
+    doubt = task.doubt({name: values.shape for name, values in reference.items()})
+    judged = results[0] if results else None
+    broken = broken_thresholds(engine_errors, agreement, judged, limits, doubt)
+    broken += broken_at_batches(spots, limits) + broken_at_sizes(other_sizes, limits)
+    return Validation(
+        precision=precision,
+        task=samples.manifest.task,
+        reference=made_by,
+        engine=engine.record.identity,
+        samples=len(samples),
+        results=results,
+        metric=task.metrics[0].name,
+        lacking=task.lacking,
+        agreement=agreement,
+        engine_against_pytorch=engine_errors,
+        graph_against_pytorch=graph_errors,
+        engine_against_graph=compiler_errors,
+        spots=spots,
+        resized=other_sizes,
+        loss_comes_from=origin_of_loss(graph_errors, compiler_errors),
+        broken=broken,
+        unsure=unsure_thresholds(agreement, judged, limits),
+        must_be_sure=params.must_be_sure,
+        padding=padding_of(samples, sizes.max),
+        spread=spread(reference, compiled, task.leads_kept(reference, compiled)),
+    )
+
+
+def spot_batches(sizes: Range) -> list[int]:
+    """Return the smallest batch size, the largest, and an odd one between: dynamic shapes fail at these."""
+    middle = (sizes.min + sizes.max) // 2
+    return sorted({sizes.min, middle if middle % 2 else max(sizes.min, middle - 1), sizes.max})
+
+
+def check_spot(
+    engine: Engine,
+    samples: SampleSet,
+    reference: Outputs,
+    compiled: Outputs,
+    batch: int,
+    count: int,
+    task: Task,
+) -> Spot:
+    """Run full batches of one size, about `count` samples. A set that is too small is repeated."""
+    batches = max(1, min(count, len(samples)) // batch)
+    chosen = np.arange(batches * batch) % len(samples)
+    found = run_all(engine.run, samples, batch, False, f"at batch {batch}", chosen)
+    return Spot(
+        batch=batch,
+        samples=len(chosen),
+        errors=compare(_select(reference, chosen), found),
+        metric=metric_of(task, found, samples.truth, chosen),
+        drift=compare(_select(compiled, chosen), found).relative,
+    )
+
+
+def check_sizes(engine: Engine, as_written: Run, samples: SampleSet) -> tuple[Resized, ...]:
+    """Compare the engine with its graph at the smallest and the largest sizes of its profile. PyTorch is not
+    needed: the export compared the graph with PyTorch at these sizes."""
+    checks, profile = [], engine.record.profile
+    for bound in ENDS if profile.resizes else ():
+        feeds = resized(samples.cycled(profile.batch.opt), varying_axes(samples, profile), profile.at(bound))
+        sizes = {axis: size for axis, size in profile.at(bound).items() if axis != "batch"}
+        checks.append(Resized(sizes=sizes, errors=compare(as_written(feeds), engine.run(feeds))))
+    return tuple(checks)
+
+
+def broken_at_batches(spots: Iterable[Spot], limits: Thresholds) -> tuple[str, ...]:
+    """Return a sentence for each batch size that changes the outputs. The metric has no limit: too few images."""
+    broken = []
+    for spot in spots:
+        if spot.errors.nonfinite:
+            broken.append(f"at batch {spot.batch} {spot.errors.nonfinite} outputs are NaN or infinite")
+        elif not spot.drift <= limits.relative_error:
+            broken.append(f"at batch {spot.batch} the outputs differ by {spot.drift:.2e} from those of the full set")
+    return tuple(broken)
+
+
+def broken_at_sizes(checks: Iterable[Resized], limits: Thresholds) -> tuple[str, ...]:
+    """Return a sentence for each size at which the engine and its graph differ."""
+    broken = []
+    for check in checks:
+        where = ", ".join(f"{axis} {size}" for axis, size in check.sizes.items())
+        if check.errors.nonfinite:
+            broken.append(f"at {where} {check.errors.nonfinite} outputs are NaN or infinite")
+        elif not check.errors.relative <= limits.relative_error:
+            broken.append(f"at {where} the engine differs by {check.errors.relative:.2e} from the graph it was made of")
+    return tuple(broken)
+
+
+def _select(outputs: Outputs, indices: np.ndarray) -> Outputs:
+    return {name: values[indices] for name, values in outputs.items()}

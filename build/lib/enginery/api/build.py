@@ -1,0 +1,140 @@
+"""Build an engine without a project: in a temporary one, by the stages that its plan has."""
+
+import atexit
+import inspect
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ruamel.yaml import YAML
+
+from enginery import open_engine
+from enginery.api.given import SOURCE, giving
+from enginery.api.inputs import Arrays, calibration_arrays, example_arrays
+from enginery.cli.project.layout import DATA, MACHINE_PLAN, PARAMS, PLAN, text_of
+from enginery.cli.recipes import edit_params
+from enginery.core.errors import EngineryError
+from enginery.core.params.model import NO_SCORES
+from enginery.core.paths import ENGINES
+from enginery.core.precisions import PRECISIONS, QUANTIZED
+from enginery.core.text import suggestion
+from enginery.engine.engine import Engine
+
+SAMPLES = Path("data/images/given.npz")
+STAGES = (
+    "machine", "samples", "weights", "export", "simplify", "reference", "calibrate", "convert", "build", "validate",
+)  # fmt: skip
+NEEDED = ("torch", "torchvision", "onnx", "onnxruntime")
+MOST = 16  # samples in a batch, if the caller does not say
+
+
+def build_engine(
+    model: Any,
+    example_inputs: Any,
+    precision: str,
+    calibration: Any,
+    folder: str | Path | None,
+    batch: tuple[int, int, int] | None,
+    runtime: str,
+) -> Engine:
+    kept = _require_possible(model, precision, calibration, folder)
+    examples = example_arrays(model, example_inputs)
+    others = {} if calibration is None else calibration_arrays(calibration, examples)
+    with _temporary_project(), giving(model):
+        _write_project(examples, others, precision, batch, runtime)
+        for stage in STAGES:
+            if stage != "calibrate" or precision in QUANTIZED:
+                _run(stage, precision)
+        if kept is None:
+            kept = Path(tempfile.mkdtemp(prefix="enginery-"))
+            atexit.register(shutil.rmtree, kept, ignore_errors=True)
+        shutil.copytree(ENGINES / precision, kept, dirs_exist_ok=True)
+    return open_engine(kept)
+
+
+def _require_possible(model: Any, precision: str, calibration: Any, folder: str | Path | None) -> Path | None:
+    """Refuse what cannot be, before minutes of work."""
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise EngineryError(f"build needs the package {missing[0]}: pip install 'enginery[pipeline]'")
+    if not hasattr(model, "forward"):
+        raise EngineryError(f"model is {type(model).__name__}, not a torch.nn.Module: make it first")
+    if precision not in PRECISIONS:
+        raise EngineryError(f"precision: there is no {precision}{suggestion(precision, PRECISIONS)}")
+    if precision in QUANTIZED and calibration is None:
+        raise EngineryError(f"{precision} needs calibration: some hundred samples like those that the model will get")
+    if folder is None:
+        return None
+    if (path := Path(folder).absolute()).exists():
+        raise EngineryError(f"folder: {path} exists already: take another, or remove it")
+    return path
+
+
+@contextmanager
+def _temporary_project() -> Iterator[None]:
+    """Work in a new folder. Stages take their parameters from the folder that they run in."""
+    path = list(sys.path)
+    with tempfile.TemporaryDirectory(prefix="enginery-") as folder, chdir(folder):
+        try:
+            yield
+        finally:
+            sys.path[:] = path
+
+
+def _write_project(
+    examples: Arrays, others: Arrays, precision: str, batch: tuple[int, int, int] | None, runtime: str
+) -> None:
+    count = len(next(iter(examples.values())))
+    # Without a calibration, an example stands in its place, as there must be one. It is a real one: which samples are
+    # validated on is drawn from all.
+    more = others or {name: array[:1] for name, array in examples.items()}
+    together = {name: np.concatenate([array, more[name]]) for name, array in examples.items()}
+    for name in DATA:
+        Path("data", name).mkdir(parents=True)
+    np.savez(SAMPLES, **together)  # type: ignore[arg-type]  # it takes arrays by any name
+    Path(PARAMS).write_text(text_of(PARAMS))
+    smallest, usual, largest = batch or (1, min(count, MOST), max(count, MOST))
+
+    def choose(params: Any) -> None:
+        params["runtime"] = runtime
+        params["model"] |= {"source": SOURCE, "scores": NO_SCORES}
+        params["weights"]["source"] = "given"
+        params["samples"] |= {
+            "source": SAMPLES.as_posix(),
+            "preprocessing": None,
+            "validation": count,
+            "training": 0,
+            "calibration": len(next(iter(together.values()))) - count,
+        }
+        chosen = params["precisions"].get(precision) or params["precisions"]["int8"]
+        chosen["from"] = PRECISIONS[precision].made_from[-1]
+        params["search"], params["precisions"] = {}, {precision: chosen}
+        params["build"]["profile"]["batch"] = {"min": smallest, "opt": usual, "max": largest}
+        params["benchmark"]["batches"] = [usual]
+
+    edit_params(choose, "enginery.build", Path(PARAMS))
+
+
+def _run(stage: str, precision: str) -> None:
+    """Call a stage with the arguments that the plan has for it."""
+    written = {**_plan(MACHINE_PLAN), **_plan(PLAN)}[stage]
+    words = written.get("do", written)["cmd"]
+    for name, value in {"${key}": precision, "${item.from}": PRECISIONS[precision].made_from[-1]}.items():
+        words = words.replace(name, value)
+    _, _, options = words.partition(f" {stage} ")
+    names, values = options.split()[::2], options.split()[1::2]
+    given = {name.removeprefix("--").replace("-", "_"): value for name, value in zip(names, values, strict=True)}
+    function = getattr(import_module(f"stages.{stage}"), stage)
+    kinds = {name: each.annotation for name, each in inspect.signature(function).parameters.items()}
+    function(**{name: kinds[name](value) for name, value in given.items()})
+
+
+def _plan(name: str) -> dict[str, Any]:
+    stages: dict[str, Any] = YAML(typ="safe").load(text_of(name))["stages"]
+    return stages

@@ -1,0 +1,22 @@
+"""Read what a run of the pipeline found as one value."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from enginery.core.paths import VERDICT
+from enginery.engine.machine import Machine
+from enginery.regression.measurements import Measured, read_measurements
+from enginery.regression.verdict import Verdict
+
+
+class Report(NamedTuple):
+    recommended: str | None  # the precision to ship
+    failures: dict[str, tuple[str, ...]]  # why a precision fails, by precision
+    machine: Machine
+    precisions: dict[str, Measured]
+
+
+def read(folder: Path) -> Report:
+    measured, verdict = read_measurements(str(folder)), Verdict.read(folder / VERDICT.name)
+    by_name = {each.precision: each for each in measured.precisions}
+    return Report(verdict.recommended, verdict.failures, measured.machine, by_name)

@@ -1,0 +1,50 @@
+"""The check before bundling: the engine must be whole, have passed the gate, and be the one that was judged."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from enginery.core.errors import EngineryError
+from enginery.engine.folder import read_engine, require_made_of
+from enginery.engine.machine import Machine
+from enginery.engine.record import EngineRecord
+from enginery.regression.measurements import Measured, Measurements
+from enginery.regression.verdict import Verdict
+
+AGAIN = "run `dvc repro` to judge it"
+
+
+class Passed(NamedTuple):
+    """An engine that may be bundled, the graph that it was made of, and what was measured of it."""
+
+    folder: Path
+    onnx: Path
+    record: EngineRecord
+    measured: Measured
+    machine: Machine
+
+
+def require_passed(precision: str, artifacts: Path, reports: Path) -> Passed:
+    """Return the engine of a precision, or refuse it and say why."""
+    verdict = Verdict.read(reports / "verdict.json")
+    if precision not in verdict.failures:
+        judged = ", ".join(verdict.failures)
+        raise EngineryError(f"{reports / 'verdict.json'} judges no precision '{precision}', only {judged}")
+    if why := verdict.failures[precision]:
+        raise EngineryError(f"{precision} did not pass the gate and is not bundled: {', '.join(why)}")
+    folder, onnx = artifacts / "engines" / precision, artifacts / "converted" / precision / "model.onnx"
+    record = read_engine(folder)
+    if not onnx.is_file():
+        raise EngineryError(f"{onnx} is missing: run `dvc repro` to make it, or `dvc checkout` to restore it")
+    require_made_of(record, precision, onnx)
+    measurements = Measurements.read(reports / "measurements.json")
+    measured = next((each for each in measurements.precisions if each.precision == precision), None)
+    if measured is None:
+        raise EngineryError(f"{reports / 'measurements.json'} knows no {precision}: {AGAIN}")
+    # A report of yesterday says nothing about another engine.
+    if measured.validation.engine != record.identity:
+        raise EngineryError(f"{folder} is not the engine that the report judges: {AGAIN}")
+    if measured.validation.broken:  # verdict.json can be of another run than measurements.json
+        raise EngineryError(f"{record.precision} broke its thresholds: {', '.join(measured.validation.broken)}")
+    if why := measured.validation.not_enough_samples:
+        raise EngineryError(f"{record.precision} may break its thresholds and is not bundled: {', '.join(why)}")
+    return Passed(folder, onnx, record, measured, measurements.machine)

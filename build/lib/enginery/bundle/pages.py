@@ -1,0 +1,67 @@
+"""Write the files of a bundle that are made from templates, and preprocessing that needs only NumPy and Pillow."""
+
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+from enginery.core.params.preprocessing import Preprocessing
+from enginery.core.params.text import TextPreprocessing
+from enginery.core.templates import templates_in
+from enginery.core.text import file_size
+from enginery.data import preprocessing, texts
+from enginery.speed.records import baseline_title
+
+TEMPLATES = Path(__file__).parent / "templates"
+REPLACED = {  # to make the preprocessing from Enginery's own source: a second copy would drift from the first
+    "from enginery.core.errors import EngineryError\n": "",
+    "from enginery.core.params.preprocessing import Preprocessing\n": "",
+    "from pathlib import Path\n": "from pathlib import Path\nfrom types import SimpleNamespace as Preprocessing\n",
+    "EngineryError": "ValueError",
+}
+
+
+REPLACED_IN_TEXTS = {
+    "from enginery.core.errors import EngineryError\n": "",
+    "from enginery.core.params.text import IDS, MASK, TYPES, TextPreprocessing\n": "",
+    "from pathlib import Path\n": "from pathlib import Path\nfrom types import SimpleNamespace as TextPreprocessing\n",
+    "Text = tuple": 'IDS, MASK, TYPES = "ids", "mask", "types"\nText = tuple',
+    "EngineryError": "ValueError",
+}
+
+
+def render(template: str, facts: Mapping[str, object]) -> str:
+    environment = templates_in(TEMPLATES)
+    environment.filters |= {"percent": _percent, "title_of": baseline_title, "file_size": file_size}
+    return environment.get_template(template).render(facts)
+
+
+def _percent(share: float | None) -> str:
+    return "not known" if share is None else f"{share:.2%}"
+
+
+def preprocessing_for_bundle(how: Preprocessing) -> str:
+    """Return the parameters with what follows from them, because a bundle has no class that could compute it."""
+    return json.dumps(how.model_dump(mode="json") | {"channels": how.channels, "shape": how.shape}, indent=2) + "\n"
+
+
+def texts_for_bundle(how: TextPreprocessing) -> str:
+    return json.dumps(how.model_dump(mode="json") | {"meanings": how.meanings}, indent=2) + "\n"
+
+
+def standalone_preprocessing() -> str:
+    return _standalone(preprocessing, REPLACED)
+
+
+def standalone_tokenization() -> str:
+    return _standalone(texts, REPLACED_IN_TEXTS)
+
+
+def _standalone(module: ModuleType, replaced: Mapping[str, str]) -> str:
+    text = inspect.getsource(module)
+    for ours, plain in replaced.items():
+        if ours not in text:
+            raise AssertionError(f"{module.__name__} has no {ours.strip()!r} to replace")
+        text = text.replace(ours, plain)
+    return text

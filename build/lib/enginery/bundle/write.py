@@ -1,0 +1,134 @@
+"""Write a bundle: the folder to deploy, with an engine and all that is needed to use, serve and trace it."""
+
+import inspect
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from enginery.bundle import verify
+from enginery.bundle.facts import boxes_of, facts_of, has_cpp_example, has_example, requirements
+from enginery.bundle.gate import Passed, require_passed
+from enginery.bundle.licences import licence_text
+from enginery.bundle.pages import (
+    preprocessing_for_bundle,
+    render,
+    standalone_preprocessing,
+    standalone_tokenization,
+    texts_for_bundle,
+)
+from enginery.bundle.sbom import write_sbom
+from enginery.bundle.signature import Signer
+from enginery.bundle.triton import BACKENDS, write_repository
+from enginery.bundle.verify import MANIFEST, SIGNATURE
+from enginery.core.errors import EngineryError
+from enginery.core.files import new_folder, sha256
+from enginery.core.params.all import Params
+from enginery.core.record import Record
+from enginery.core.runtimes import RUNTIMES
+from enginery.engine.folder import BUNDLED, RECORD, REPRODUCE
+from enginery.engine.record import EngineRecord
+from enginery.engine.trtexec import reproduce_script
+from enginery.graph.files import copy_graph
+from enginery.tasks import boxes
+
+BUNDLES = Path("bundles")
+PAGES = ("README.md", "NOTICE", "requirements.txt")
+
+
+class Bundle(Record):
+    """bundle.json: the hashes of a bundle's files. It also marks a folder as a bundle."""
+
+    precision: str
+    engine: str
+    files: dict[str, str]
+
+
+def write_bundle(precision: str, out: Path | None, artifacts: Path, reports: Path, key: Path | None = None) -> Path:
+    """Write the folder of a bundle, signed with a private key if one is given."""
+    signer = Signer(key) if key else None
+    passed, params = require_passed(precision, artifacts, reports), Params.read()
+    model = f"{name_of(params)}-{precision}"
+    folder = out or BUNDLES / model
+    require_replaceable(folder)
+    with new_folder(folder.resolve()) as unfinished:
+        fill(passed, params, model, unfinished, signer is not None)
+        files = {path.relative_to(unfinished).as_posix(): sha256(path) for path in files_in(unfinished)}
+        Bundle(precision=precision, engine=passed.record.identity, files=files).write(unfinished / MANIFEST)
+        if signer:
+            signer.sign(unfinished)
+    return folder
+
+
+def name_of(params: Params) -> str:
+    """Return the model's name in letters that the name of a folder may have."""
+    name = Path(params.model.source).stem if params.model.is_onnx else params.model.source
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
+
+
+def fill(passed: Passed, params: Params, model: str, folder: Path, signed: bool) -> None:
+    record, facts = passed.record, facts_of(passed, params, model, signed)
+    runtime, labels = record.target.runtime, "".join(f"{name}\n" for name in record.class_names)
+    (folder / BUNDLED).mkdir()
+    for name in (*record.files, RECORD):
+        shutil.copyfile(passed.folder / name, folder / BUNDLED / name)
+    copy_graph(passed.onnx, folder)
+    (folder / "verify.py").write_text(inspect.getsource(verify))
+    parts = [path for path in files_in(folder) if path.name not in (RECORD, "verify.py")]
+    write_sbom(record, model, requirements(record), parts, folder)
+    (folder / "labels.txt").write_text(labels)
+    (folder / "LICENSE").write_text(licence_text())
+    for name in PAGES:
+        (folder / name).write_text(render(f"{name}.j2", facts))
+    if has_example(record):
+        write_example(record, facts, folder)
+    if RUNTIMES[runtime].is_tensorrt:
+        (folder / BUNDLED / REPRODUCE).write_text(reproduce_script(record, "../model.onnx"))
+    else:
+        (folder / REPRODUCE).write_text(render(f"reproduce-{runtime}.sh.j2", facts))
+    if runtime in BACKENDS:
+        write_repository(passed, model, labels, folder / "triton")
+
+
+def write_example(record: EngineRecord, facts: Mapping[str, object], folder: Path) -> None:
+    how, runtime = record.preprocessing, record.target.runtime
+    if record.text:
+        (folder / "text.json").write_text(texts_for_bundle(record.text.how))
+        (folder / "tokenization.py").write_text(standalone_tokenization())
+        (folder / "infer.py").write_text(render("texts/infer.py.j2", facts))
+        (folder / "runtime.py").write_text(render(f"texts/{runtime}.py.j2", facts))
+        return
+    assert how is not None, "has_example looked"
+    (folder / "preprocessing.json").write_text(preprocessing_for_bundle(how))
+    (folder / "preprocessing.py").write_text(standalone_preprocessing())
+    (folder / "infer.py").write_text(render("infer.py.j2", facts))
+    if settings := boxes_of(record):
+        (folder / "boxes.json").write_text(json.dumps(settings, indent=2) + "\n")
+        (folder / "boxes.py").write_text(inspect.getsource(boxes))
+    (folder / "runtime.py").write_text(render(f"runtime/{runtime.removesuffix('_rtx')}.py.j2", facts))
+    if has_cpp_example(record):
+        (folder / "cpp").mkdir()
+        for name in ("main.cpp", "CMakeLists.txt", *(["boxes.hpp"] if boxes_of(record) else [])):
+            (folder / "cpp" / name).write_text(render(f"{name}.j2", facts))
+
+
+def require_replaceable(folder: Path) -> None:
+    """Refuse to replace anything but a bundle, or a bundle in which somebody added or changed a file."""
+    if folder.exists() and not folder.is_dir():
+        raise EngineryError(f"{folder} is a file: give a folder with --out")
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if not (folder / MANIFEST).is_file():
+        raise EngineryError(f"{folder} is no bundle and stays as it is: give another folder with --out")
+    known = Bundle.read(folder / MANIFEST).files
+    for path in files_in(folder):
+        name = path.relative_to(folder).as_posix()
+        if name not in (MANIFEST, SIGNATURE) and known.get(name) != sha256(path):
+            change = "was changed" if name in known else "is none of its files"
+            raise EngineryError(f"{folder} would be replaced, but {name} {change}: save it, or give another --out")
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return all files but those that Python caches when the example runs."""
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.parent.name != "__pycache__")

@@ -1,0 +1,25 @@
+"""`enginery keep`."""
+
+from argparse import ArgumentParser, Namespace
+
+from enginery.cli.completion import PRECISION, add_completed
+
+SUMMARY = "search no more: write what was found into params.yaml"
+EXAMPLES = """\
+examples:
+  enginery keep int8
+
+The layers that the search spared go to precisions.int8.keep.nodes,
+precisions.int8.from becomes calibrated, and search.int8 is removed.
+`git checkout params.yaml` undoes it. Exits 0, or 1 if nothing was searched."""
+
+
+def add_arguments(command: ArgumentParser) -> None:
+    add_completed(command, "precision", PRECISION, help="a precision whose `from` is searched")
+
+
+def run(chosen: Namespace) -> int:
+    from enginery.cli.keep import freeze_search
+
+    print(freeze_search(chosen.precision))
+    return 0

@@ -1,0 +1,119 @@
+"""Answer for images: find them, prepare them as the engine takes them, and draw the answers onto copies."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from enginery.cli.inference.answer import Answer
+from enginery.cli.inference.task import require_readable, run_filled
+from enginery.core.cores import in_parallel
+from enginery.core.errors import EngineryError
+from enginery.core.params.preprocessing import Preprocessing
+from enginery.data.preprocessing import decode, normalize, pixels_of
+from enginery.data.sources.files import IMAGE_SUFFIXES
+from enginery.data.texts import Text
+from enginery.engine.engine import Engine
+from enginery.engine.record import EngineRecord
+
+Tensor = NDArray[np.float32]
+PICTURES = {".jpg", ".jpeg", ".png"}  # what is written; images of other types become .png
+QUALITY = 92  # of JPEG
+
+
+class Read(NamedTuple):
+    """An image as the model takes it, and as it is."""
+
+    tensor: Tensor
+    image: Image.Image
+
+
+class ImageReader:
+    """An engine that takes images, whose outputs its task reads."""
+
+    cut = 0  # images, which texts can be
+
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        self._engine = engine
+        self.how = required_preprocessing(engine.record, folder)
+        self._task = require_readable(engine.record, folder)
+
+    def answer(self, images: Sequence[Path], top: int, draws: bool = False) -> Iterator[Answer]:
+        """Answer for one batch, in the order given. An image that cannot be read is left out of the batch."""
+        read = list(in_parallel(self._read, images))
+        readable = [one.tensor for one in read if not isinstance(one, str)]
+        (spec,) = self._engine.record.interface.inputs
+        feeds = {spec.name: np.stack(readable)} if readable else {}
+        shown = self._task.show(run_filled(self._engine, feeds), top) if readable else iter(())
+        for path, one in zip(images, read, strict=True):
+            if isinstance(one, str):
+                yield Answer(path, None, one)
+                continue
+            answer = self._task.in_image(next(shown), self.how, one.image.size)
+            yield Answer(path, answer, None, self._task.draw(one.image, answer) if draws else None)
+
+    def _read(self, path: Path) -> Read | str:
+        try:
+            image = decode(path)
+        except EngineryError as error:
+            return str(error)
+        try:
+            return Read(normalize(pixels_of(image, self.how), self.how), image)
+        except EngineryError as error:
+            return f"{path}: {error}"
+
+
+def required_preprocessing(record: EngineRecord, folder: Path) -> Preprocessing:
+    if record.preprocessing is None:
+        raise EngineryError(f"{folder} takes tensors, not images: feed it with enginery.open_engine from Python")
+    return record.preprocessing
+
+
+def find_images(places: Sequence[Path]) -> list[Path]:
+    """Return the given files, and all images in and below the given folders."""
+    found: list[Path] = []
+    for place in places:
+        if not place.is_dir():
+            found.append(place)
+            continue
+        inside = sorted(path for path in _files_below(place) if _is_image(path))
+        if not inside:
+            raise EngineryError(f"{place} holds no images: looked for {', '.join(sorted(IMAGE_SUFFIXES))}")
+        found += inside
+    return found
+
+
+def _is_image(path: Path) -> bool:
+    """Tell by its name whether a file is an image. Some systems put a file with a leading dot beside each photo."""
+    return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for root, _, names in os.walk(folder, onerror=refuse):
+        yield from (Path(root) / name for name in names)
+
+
+def picture_files(images: Sequence[Path], folder: Path) -> dict[Path | Text, Path]:
+    """Return where each image with its answer goes: to its name, below the folders in which the images differ."""
+    absolute = [Path(os.path.abspath(image)) for image in images]
+    common = Path(os.path.commonpath([path.parent for path in absolute]))
+    given = {path.resolve() for path in absolute}
+    found: dict[Path | Text, Path] = {}
+    for image, path in zip(images, absolute, strict=True):
+        name = path.relative_to(common)
+        found[image] = folder / (name if name.suffix.lower() in PICTURES else name.with_name(f"{name.name}.png"))
+        if found[image].resolve() in given:
+            raise EngineryError(f"--pictures {folder} holds the images themselves: give another folder")
+    return found
+
+
+def save_picture(picture: Image.Image, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    picture.save(file, quality=QUALITY)

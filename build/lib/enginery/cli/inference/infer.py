@@ -1,0 +1,70 @@
+"""Answer for images or texts with an engine, as its task answers: classes and their probabilities, boxes, numbers."""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from enginery import open_engine
+from enginery.cli.inference.answer import as_written, print_answer
+from enginery.cli.inference.images import ImageReader, find_images, picture_files, save_picture
+from enginery.cli.inference.texts import TextsReader, find_texts
+from enginery.core.errors import EngineryError
+from enginery.core.progress import progress
+from enginery.data.texts import Text
+from enginery.engine.folder import read_engine, require_engine
+from enginery.engine.record import EngineRecord
+
+WIDEST = 60  # of a column of texts, in a line for people
+
+
+def infer(
+    folder: Path,
+    places: Sequence[str | Path],
+    top: int,
+    batch: int | None,
+    threads: int,
+    as_lines: bool,
+    pictures: Path | None = None,
+) -> int:
+    """Print the answer for each image or text, and return how many could not be read. Draw each answer onto a copy of
+    its image in the folder `pictures`."""
+    require_engine(folder)  # before the images: if the two are swapped, the message should be about the engine
+    text = read_engine(folder).text
+    if text and pictures:
+        raise EngineryError(f"--pictures is for images, and {folder} takes texts")
+    images = [] if text else find_images(list(map(Path, places)))
+    found = find_texts(list(map(str, places)), text) if text else images
+    drawn: Mapping[Path | Text, Path] = picture_files(images, pictures) if pictures else {}
+    width = max(len(as_written(each)) for each in found)
+    unread = 0
+    with open_engine(folder, threads) as engine:
+        reader = TextsReader(engine, folder) if text else ImageReader(engine, folder)
+        size = batch_size(engine.record, batch)
+        batches = [found[start : start + size] for start in range(0, len(found), size)]
+        for answer in (answer for few in _with_bar(batches) for answer in reader.answer(few, top, bool(drawn))):
+            unread += answer.error is not None
+            print_answer(answer, min(width, WIDEST) if text else width, as_lines)
+            if answer.picture:
+                save_picture(answer.picture, drawn[answer.given])
+        if reader.cut:
+            print(f"longer than the model reads, and cut: {reader.cut} of {len(found)} texts", file=sys.stderr)
+    if unread:
+        print(f"could not be read: {unread} of {len(found)} images", file=sys.stderr)
+    return unread
+
+
+def _with_bar(batches: list[Any]) -> Iterable[Any]:
+    """Show a progress bar, unless it would come between the lines of the answers."""
+    drawn = sys.stderr.isatty() and not sys.stdout.isatty()
+    return progress(batches, "samples", len(batches), "batches") if drawn else batches
+
+
+def batch_size(record: EngineRecord, asked: int | None) -> int:
+    """Return the batch size that was asked for, or the largest that the engine takes."""
+    largest = record.profile.batch.max
+    if asked is not None and asked > largest:
+        raise EngineryError(
+            f"--batch {asked} is more than the engine takes: {largest}, build.profile.batch in params.yaml"
+        )
+    return asked or largest

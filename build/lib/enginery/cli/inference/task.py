@@ -1,0 +1,35 @@
+"""Run an engine, and find the task that reads its outputs."""
+
+from pathlib import Path
+
+import numpy as np
+
+from enginery.core.errors import EngineryError
+from enginery.data.feeds import Feeds, Outputs
+from enginery.engine.engine import Engine
+from enginery.engine.record import EngineRecord
+from enginery.tasks.choose import task_of
+from enginery.tasks.task import Task
+
+
+def require_readable(record: EngineRecord, folder: Path) -> Task:
+    """Return the task of the engine, if it can read one of its outputs."""
+    inputs, outputs = record.interface.inputs, record.interface.outputs
+    task = task_of(record.task, record.scores, record.class_names, record.boxes, record.preprocessing)
+    if (len(inputs) != 1 and not record.text) or task.reads({spec.name: spec.shape for spec in outputs}) is None:
+        tensors = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in (*inputs, *outputs))
+        raise EngineryError(
+            f"{folder} has no answers for images: its task, {record.task}, needs one input and an output that it can "
+            f"read, and it has {tensors}"
+        )
+    return task
+
+
+def run_filled(engine: Engine, feeds: Feeds) -> Outputs:
+    """Return the outputs. Too few samples for the engine are filled up with copies, whose outputs are dropped."""
+    count, least = len(next(iter(feeds.values()))), engine.record.profile.batch.min
+    filled = {name: np.resize(array, (max(count, least), *array.shape[1:])) for name, array in feeds.items()}
+    outputs = {name: each[:count] for name, each in engine.run(filled).items()}
+    if not all(np.isfinite(each).all() for each in outputs.values()):
+        raise EngineryError("the engine's outputs are not all finite: `dvc repro` validates it, and says more")
+    return outputs

@@ -1,0 +1,137 @@
+"""Check, inspect, use, compare and bundle what `dvc repro` makes."""
+
+import importlib.util
+import io
+import os
+import sys
+from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from typing import Any, NoReturn, Protocol
+
+from enginery import __version__
+from enginery.cli.commands import bundle, compare, doctor, infer, inspect, keep, new, reduce, upgrade
+from enginery.cli.completion import FUNCTIONS
+from enginery.cli.terminal import painted
+from enginery.core.errors import sentence_of
+from enginery.core.process import outlive_crashes
+from enginery.core.text import suggestion
+
+INTERRUPTED = 130
+FIRST_STEPS = """\
+in the usual order:
+  enginery new                                   lay it out in your repository
+  enginery doctor                                can this machine run it?
+  dvc repro                                      run it
+  enginery inspect artifacts/engines/int8        what was built
+  enginery infer artifacts/engines/int8 cat.jpg  what it sees in a picture
+  enginery compare HEAD~1 reports                is it worse than before?
+  enginery bundle int8                           a folder to deploy
+  enginery keep int8                             search no more
+  enginery reduce int8                           what its compiler gets wrong
+  enginery upgrade                               follow a newer version
+
+exit codes:
+  0  fine
+  1  an error, one sentence on stderr; doctor: `dvc repro` cannot run here
+  2  the command line is not understood
+  3  compare: a regression
+  4  compare: no regression, but something is not comparable
+  5  infer: an image could not be read, the others are answered
+  6  compare: too few samples to be sure of a threshold
+  130  interrupted, by Ctrl-C
+"""
+
+
+class Command(Protocol):
+    """A command, in the module of its name. It imports packages only when it runs: doctor must start without them."""
+
+    SUMMARY: str
+    EXAMPLES: str
+
+    def add_arguments(self, command: ArgumentParser) -> None: ...
+
+    def run(self, chosen: Namespace) -> int:
+        """Run the command, and return the exit code."""
+        ...
+
+
+COMMANDS: dict[str, Command] = {
+    "new": new,
+    "doctor": doctor,
+    "inspect": inspect,
+    "infer": infer,
+    "compare": compare,
+    "bundle": bundle,
+    "keep": keep,
+    "reduce": reduce,
+    "upgrade": upgrade,
+}
+
+
+def main() -> None:
+    """Run one command. Any error that a user can cause ends in one sentence on stderr."""
+    prepare_streams()
+    parser, given = build_parser(), sys.argv[1:]
+    if given and not given[0].startswith("-") and given[0] not in COMMANDS:
+        parser.error(f"'{given[0]}' is no command{suggestion(given[0], COMMANDS)}")
+    try:
+        chosen = parser.parse_args(given or ["--help"])
+        outlive_crashes("enginery")
+        status = chosen.run(chosen)
+        sys.stdout.flush()  # now, so that a closed pipe is noticed here
+        sys.exit(status)
+    except ModuleNotFoundError as error:  # a light installation has what runs engines, and not what makes them
+        if (error.name or "enginery").startswith("enginery"):
+            raise
+        fail(f"{given[0]} needs the package {error.name}: pip install 'enginery[pipeline]'")
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        fail("interrupted; nothing half-written was kept", INTERRUPTED)
+    except Exception as error:
+        if sentence := sentence_of(error):
+            fail(sentence)
+        raise
+
+
+def prepare_streams() -> None:
+    """Prepare stdout and stderr: both may be closed, as in `>&-`, and a locale may not be able to write some names."""
+    sys.stdout, sys.stderr = sys.stdout or io.StringIO(), sys.stderr or io.StringIO()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def fail(sentence: str, status: int = 1) -> NoReturn:
+    print(f"{painted('enginery:', 'red', sys.stderr)} {sentence}", file=sys.stderr)
+    sys.exit(status)
+
+
+def build_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="enginery", description=__doc__, epilog=FIRST_STEPS, formatter_class=RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    if importlib.util.find_spec("shtab"):
+        import shtab
+
+        about = "print the script that completes commands in your shell"
+        shtab.add_argument_to(parser, "--print-completion", help=about, preamble=FUNCTIONS)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    for name, command in COMMANDS.items():
+        its_parser = commands.add_parser(
+            name,
+            help=command.SUMMARY,
+            description=f"{command.SUMMARY[0].upper()}{command.SUMMARY[1:]}.",
+            epilog=command.EXAMPLES,
+            formatter_class=RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(its_parser)
+        its_parser.set_defaults(run=command.run)
+    return parser
+
+
+class _Version(Action):
+    def __call__(self, parser: ArgumentParser, *_: Any) -> NoReturn:
+        print(f"{parser.prog} {__version__}")
+        sys.exit(0)

@@ -1,0 +1,27 @@
+"""The exception that a user is meant to read, and the sentence that other errors become."""
+
+LONGEST = 1200  # characters of a sentence, which may quote what stands in a file
+# What the readers of JSON and YAML raise, besides errors of their own, for numbers of a thousand digits, dates that do
+# not exist, keys that are lists, and brackets within brackets within brackets.
+UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError, OverflowError)
+
+
+class EngineryError(Exception):
+    """Raised for what the user can cause and mend: the text says what is wrong, where, and what to do."""
+
+
+def sentence_of(error: BaseException) -> str | None:
+    """Return what to say of an error that a user can cause, or None for a mistake of ours, whose traceback stays."""
+    if isinstance(error, EngineryError):
+        return _safe(str(error))
+    if isinstance(error, OSError):
+        return _safe(f"{error.filename or 'the operating system'}: {error.strerror or error}")
+    if isinstance(error, MemoryError):
+        return _safe(f"there is not enough memory{f': {error}' if str(error) else ''}")
+    return None
+
+
+def _safe(sentence: str) -> str:
+    """Return a sentence that a terminal can show: what it quotes may be long, and control the terminal."""
+    shown = sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST // 2]} … {sentence[-LONGEST // 2 :]}"
+    return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in shown)

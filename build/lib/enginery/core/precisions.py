@@ -1,0 +1,42 @@
+"""The precisions, and every fact about them that several rooms need."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+PrecisionName = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
+
+
+@dataclass(frozen=True)
+class Precision:
+    onnx_type: str  # ONNX's name for the type of its numbers
+    since: tuple[int, int]  # the first compute capability of GPUs that execute it
+    largest: int = 0  # quantized precisions only: the number that stands for the end of a calibrated range
+
+    @property
+    def is_quantized(self) -> bool:
+        return self.largest > 0
+
+    @property
+    def made_from(self) -> tuple[str, ...]:
+        """Return what params.yaml may say that it is made from."""
+        if not self.is_quantized:
+            return ("simplified",)
+        return ("searched", "calibrated") if self.onnx_type == "INT8" else ("calibrated",)
+
+
+PRECISIONS: dict[str, Precision] = {
+    "fp32": Precision("FLOAT", since=(7, 5)),
+    "fp16": Precision("FLOAT16", since=(7, 5)),
+    "bf16": Precision("BFLOAT16", since=(8, 0)),
+    "int8": Precision("INT8", since=(7, 5), largest=127),
+    "fp8": Precision("FLOAT8E4M3FN", since=(8, 9), largest=448),
+}
+QUANTIZED = tuple(name for name, precision in PRECISIONS.items() if precision.is_quantized)
+
+
+def accepted_as(precision: str, tf32: bool) -> tuple[str, ...]:
+    """Return the precisions that a layer of an engine of this precision may run in.
+
+    TF32 is how a GPU multiplies float32, where `tf32` allows it.
+    """
+    return ("fp32", "tf32") if precision == "fp32" and tf32 else (precision,)

@@ -1,0 +1,74 @@
+"""End with the process that started this one, and outlive the one that works."""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+BY_KERNEL = 128  # the code of a signal that the kernel sent: at Ctrl-C, to all processes of the terminal
+CRASHES = {getattr(signal, f"SIG{name}") for name in ("SEGV", "BUS", "ABRT", "ILL", "FPE", "SYS")}
+ASKED_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def end_with_parent() -> None:
+    """Have Linux kill this process when its parent dies. If DVC is killed, the stage that it runs would otherwise go on
+    alone, and write the outputs that the next `dvc repro` is writing."""
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before Linux knew
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def outlive_crashes(what: str) -> None:
+    """Go on in a child process, and stay behind to say in a sentence how it ended if it crashes: a library that reads a
+    damaged file can end its process, and so can the system when memory runs out. A process with threads goes on as it
+    is: they would be missing in the child, with the locks that they hold."""
+    if sys.platform != "linux" or len(os.listdir("/proc/self/task")) > 1:
+        return
+    for stream in (sys.stdout, sys.stderr):
+        if stream:  # None, if the caller closed it
+            stream.flush()
+    watched = {*ASKED_TO_END, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    if (child := os.fork()) == 0:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        end_with_parent()
+        return
+    status = _wait(child, watched)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if status >= 0:
+        sys.exit(status)
+    if -status in ASKED_TO_END:  # end as it did
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+        os._exit(128 - status)  # the first process of a container does not end by a signal
+    if sys.stderr:
+        print(f"{what}: {how_it_ended(-status)}", file=sys.stderr, flush=True)
+    sys.exit(1)
+
+
+def _wait(child: int, watched: set[signal.Signals]) -> int:
+    """Pass signals on, and return the exit code, or minus the signal that ended the child."""
+    while True:
+        if sys.platform == "linux":
+            sent = signal.sigwaitinfo(watched)
+            typed = sent.si_signo == signal.SIGINT and sent.si_code == BY_KERNEL  # the child got it, too
+            if sent.si_signo != signal.SIGCHLD and not typed:
+                os.kill(child, sent.si_signo)
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+
+
+def how_it_ended(number: int) -> str:
+    """Say what a signal that ended a process means."""
+    told = signal.strsignal(number) or f"signal {number}"
+    kept = "the results of earlier runs are as they were"
+    if number == signal.SIGKILL:
+        return f"it was ended from outside ({told}), as the system does when memory runs out; {kept}"
+    if number in CRASHES:
+        return f"a library crashed ({told}), as on a damaged file; {kept}"
+    return f"it was ended by a signal ({told}); {kept}"

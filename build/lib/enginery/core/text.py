@@ -1,0 +1,56 @@
+"""Read and write small pieces of text that several rooms share."""
+
+import difflib
+import math
+from argparse import ArgumentTypeError
+from collections.abc import Collection, Sequence
+
+
+def confidence(given: str) -> float:
+    try:
+        value = float(given)
+    except ValueError:
+        value = math.nan
+    if not 0.5 < value < 1:
+        raise ArgumentTypeError(f"{given} is no number between 0.5 and 1")
+    return value
+
+
+MEGABYTE, KILOBYTE = 1_000_000, 1_000
+
+
+def file_size(count: int) -> str:
+    """Write a size in MB, or in kB below 1 MB, where a tiny engine would otherwise have 0.0 MB."""
+    return f"{count / MEGABYTE:.1f} MB" if count >= MEGABYTE else f"{count / KILOBYTE:.1f} kB"
+
+
+def figure(value: float, unit: str) -> str:
+    """Write the value of a metric: a share in percent, or a plain number."""
+    rounded = round(value, 4) + 0.0  # no sign is left before a zero
+    return f"{rounded:.2%}" if unit == "%" else f"{rounded:.4f}"
+
+
+def suggestion(given: str, known: Collection[str]) -> str:
+    """Return the end of a sentence that calls `given` unknown: the nearest known name, or all of them."""
+    if nearest := difflib.get_close_matches(given, known, n=1, cutoff=0.5):
+        return f"; did you mean '{nearest[0]}'?"
+    return f"; known here: {', '.join(known)}" if known else ""
+
+
+def first_few(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def is_unicode(text: str) -> bool:
+    """Tell whether a text can be written. JSON may hold halves of characters, such as "\\ud800"."""
+    return not any("\ud800" <= each <= "\udfff" for each in text)
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return all lines, since some libraries give the reason in the last ones."""
+    return " ".join(str(error).split())
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

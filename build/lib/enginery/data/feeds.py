@@ -1,0 +1,27 @@
+"""The arrays that go into a model and come out of it, by the names of its inputs and outputs, the batch first."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Feeds = Mapping[str, NDArray[Any]]
+Outputs = dict[str, NDArray[Any]]
+Run = Callable[[Feeds], Outputs]
+Axes = Mapping[int, str]  # which axes of an input may vary, by number: the batch, height and width of images
+AxesOf = Mapping[str, Axes]  # by input
+BATCH = "batch"
+INPUT_TYPES = ("float32", "int32", "int64", "bool")  # what engines take
+
+
+def resized(feeds: Feeds, axes_of: AxesOf, sizes: Mapping[str, int]) -> Feeds:
+    """Return the samples repeated or cut to other sizes, for uses that do not depend on their content."""
+
+    def fitted(array: NDArray[Any], axes: Axes) -> NDArray[Any]:
+        for number, axis in axes.items():
+            if axis in sizes and axis != BATCH:
+                array = np.take(array, np.arange(sizes[axis]) % array.shape[number], number)
+        return array
+
+    return {name: fitted(array, axes_of[name]) for name, array in feeds.items()}

@@ -1,0 +1,47 @@
+"""The list of a split's samples: manifest.json."""
+
+from enginery.core.params.preprocessing import Preprocessing
+from enginery.core.params.text import TextPreprocessing
+from enginery.core.record import Record
+
+
+class Sample(Record):
+    name: str
+    sha256: str
+    label: int | None
+
+
+class PreparedTexts(Record):
+    """How texts became numbers: by the tokenizer of this hash, whose largest id is `vocabulary` - 1. `cut` is how many
+    of the texts were longer than a model may get, and `together` how many texts are one input."""
+
+    how: TextPreprocessing
+    tokenizer_sha256: str
+    vocabulary: int
+    cut: int
+    together: int
+
+
+class Manifest(Record):
+    """The samples of one split, in order, with the inputs of the model that they are for and how they are prepared.
+
+    `task` says what the model does with them, `class_names` is empty if unknown, and `preprocessing` is None for
+    arrays, which are fed as they are; `text` is for texts.
+    """
+
+    task: str
+    source: str
+    inputs: tuple[str, ...]
+    preprocessing: Preprocessing | None
+    text: PreparedTexts | None = None
+    class_names: tuple[str, ...]
+    samples: tuple[Sample, ...]
+
+    @property
+    def kind(self) -> str:
+        """Return what the samples are called."""
+        return "texts" if self.text else "images"
+
+    @property
+    def is_labeled(self) -> bool:
+        return all(sample.label is not None for sample in self.samples)

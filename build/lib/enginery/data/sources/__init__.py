@@ -1,0 +1,64 @@
+"""Read samples from scikit-learn's digits, which need no download, or from the user's own files."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.samples import SamplesParams
+from enginery.core.tasks import CLASSIFICATION, DETECTION
+from enginery.core.user_files import user_file
+from enginery.data.sources.arrays import ARRAY_SUFFIXES, ImageArray, open_array
+from enginery.data.sources.classes import read_classes
+from enginery.data.sources.coco import ANNOTATIONS, open_coco
+from enginery.data.sources.digits import open_digits
+from enginery.data.sources.files import ImageFiles
+from enginery.data.sources.folder import open_folder
+from enginery.data.sources.masked_folder import open_masked_folder
+from enginery.data.sources.table import open_table
+from enginery.data.sources.tensors import Tensors, open_tensors
+from enginery.data.sources.text_table import Texts, open_texts
+from enginery.data.sources.truth import Known
+from enginery.data.sources.yolo_folder import open_yolo_folder
+
+TEXTS = Path("data/texts")
+Source = ImageFiles | ImageArray | Tensors | Texts
+
+
+def open_source(params: SamplesParams, data: Path, task: str = CLASSIFICATION, texts: Path = TEXTS) -> Source:
+    """Open the samples with what the task wants to know of them, as far as it is there. Texts lie in another folder."""
+    source = _open_texts(params, texts, Known(task)) if params.text else _open(params, data, Known(task, params.ignore))
+    return source if Known(task).labels else replace(source, labels=None)
+
+
+def _open_texts(params: SamplesParams, texts: Path, known: Known) -> Source:
+    assert params.text, "the caller looked"
+    listed = read_classes(params.class_names, texts)
+    tokenizer = user_file(params.text.tokenizer, texts, "samples.text.tokenizer", "a tokenizer.json")
+    return open_texts(user_file(params.source, texts, "samples.source", "a file of texts"), tokenizer, listed, known)
+
+
+def _open(params: SamplesParams, data: Path, known: Known) -> Source:
+    listed = read_classes(params.class_names, data)
+    if params.source == "digits":
+        if listed:
+            raise EngineryError("samples.class_names: the digits name their own classes; set it to null")
+        return open_digits()
+    path = user_file(params.source, data, "samples.source", "digits")
+    if params.preprocessing is None:
+        return open_tensors(path, listed, known)
+    if known.task == DETECTION and (path.suffix == ".json" or (path / ANNOTATIONS).is_file()):
+        return open_coco(path / ANNOTATIONS if path.is_dir() else path, data, listed)
+    if known.task == DETECTION and (path / "images").is_dir():
+        return open_yolo_folder(path, data, listed)
+    if path.is_dir() and known.task == "segmentation":
+        return open_masked_folder(path, data, listed, known.ignore)
+    if path.is_dir():
+        return open_folder(path, data, listed)
+    if path.suffix == ".csv":
+        return open_table(path, data, listed, known)
+    if path.suffix in ARRAY_SUFFIXES:
+        return open_array(path, listed, known)
+    raise EngineryError(
+        f"samples.source: {path} is none of what can be read; give 'digits', a folder of images, a .csv of paths, "
+        "an .npz or .npy of pixels, or for task: detection a .json of annotations"
+    )

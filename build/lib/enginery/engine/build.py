@@ -1,0 +1,65 @@
+"""Compile an engine and write its folder."""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+from enginery.core.files import new_folder, sha256
+from enginery.core.params.boxes import BoxesParams
+from enginery.core.params.build import BuildParams
+from enginery.core.runtimes import RUNTIMES
+from enginery.data.manifest import Manifest
+from enginery.data.sample_set import TOKENIZER
+from enginery.engine.folder import RECORD, REPRODUCE
+from enginery.engine.record import EngineRecord
+from enginery.engine.runtimes import load_runtime
+from enginery.engine.target import Target
+from enginery.engine.trtexec import reproduce_script
+from enginery.graph.files import graph_bytes, graph_sha256
+from enginery.graph.read_interface import read_blueprint
+
+
+def build_engine(
+    precision: str,
+    onnx: Path,
+    target: Target,
+    build: BuildParams,
+    manifest: Manifest,
+    folder: Path,
+    scores: str | None = None,
+    boxes: BoxesParams | None = None,
+    tokenizer: Path | None = None,
+) -> EngineRecord:
+    """Compile a graph for the target, and fill the folder with all that inference needs."""
+    blueprint = read_blueprint(onnx, build)
+    with new_folder(folder) as unfinished:
+        started = time.perf_counter()
+        layers = load_runtime(target.runtime).compile(onnx, blueprint, unfinished)
+        seconds = time.perf_counter() - started
+        files = sorted(unfinished.iterdir())
+        size = sum(file.stat().st_size for file in files)
+        if tokenizer:
+            files.append(Path(shutil.copy(tokenizer, unfinished / TOKENIZER)))
+        record = EngineRecord(
+            precision=precision,
+            target=target,
+            build=build,
+            files={file.name: sha256(file) for file in files},
+            bytes=size,
+            onnx_sha256=graph_sha256(onnx),
+            onnx_bytes=graph_bytes(onnx),
+            interface=blueprint.interface,
+            layers=tuple(layers),
+            build_seconds=round(seconds, 3),
+            preprocessing=manifest.preprocessing,
+            text=manifest.text,
+            class_names=manifest.class_names,
+            scores=scores,
+            task=manifest.task,
+            boxes=boxes or BoxesParams(),
+        )
+        if RUNTIMES[target.runtime].is_tensorrt:
+            (unfinished / REPRODUCE).write_text(reproduce_script(record, os.path.relpath(onnx, folder)))
+        record.write(unfinished / RECORD)
+    return record

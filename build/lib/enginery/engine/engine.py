@@ -1,0 +1,109 @@
+"""Open an engine and run it. Its files and its target are checked before anything is loaded."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginery.cluster.spread import Work
+from enginery.core.errors import EngineryError
+from enginery.core.params.inference import InferenceParams
+from enginery.core.text import in_one_line
+from enginery.data.feeds import Outputs
+from enginery.data.parts import Part
+from enginery.engine.folder import read_engine
+from enginery.engine.machine import Machine
+from enginery.engine.record import EngineRecord
+from enginery.engine.runtimes import Arrays, Session, load_runtime
+from enginery.engine.target import require_fits
+from enginery.engine.this_machine import describe_machine
+
+
+def open_engine(folder: Path, machine: Machine | None, inference: InferenceParams) -> "Engine":
+    """Open an engine. This machine is described anew if `machine` is None, which takes a moment."""
+    return open_engines(folder, machine, inference, requests=1)[0]
+
+
+def open_engines(folder: Path, machine: Machine | None, inference: InferenceParams, requests: int) -> list["Engine"]:
+    """Open one engine for several requests side by side. They share its weights where the runtime allows it."""
+    record = read_engine(folder)
+    if machine is None:
+        name = record.target.runtime
+        if missing := load_runtime(name).missing():
+            raise EngineryError(f"{folder} runs on {name}, but {missing}")
+        machine = describe_machine(name)
+    require_fits(record.target, machine, folder)
+    runtime = load_runtime(machine.runtime)
+    try:
+        sessions = runtime.load(folder, record.blueprint, inference.on(machine.cores), requests)
+    except (EngineryError, OSError, MemoryError):
+        raise
+    except Exception as error:  # each library raises errors of its own
+        raise EngineryError(f"{folder}: {machine.runtime} cannot open the engine: {in_one_line(error)}") from error
+    return [Engine(record, session) for session in sessions]
+
+
+@dataclass(frozen=True)
+class EngineWork(Work[Part, list[Outputs]]):
+    """Run an engine on machines like the one that it was built for, as each machine says of itself."""
+
+    engine: Path
+    inference: InferenceParams
+
+    @contextmanager
+    def open(self, threads: int) -> Iterator[Callable[[Part], list[Outputs]]]:
+        inference = self.inference.model_copy(update={"threads": threads or self.inference.threads})
+        with open_engine(self.engine, None, inference) as engine:
+            yield lambda part: [engine.run(feeds) for feeds in part.feeds()]
+
+
+class Engine(AbstractContextManager["Engine"]):
+    """An open engine. It checks each input first, so that an error names the tensor and the limit."""
+
+    def __init__(self, record: EngineRecord, session: Session) -> None:
+        self.record, self._session = record, session
+        self.inputs, self.outputs = record.interface.inputs, record.interface.outputs
+
+    @property
+    def replays(self) -> bool:
+        """Tell whether its work is launched as one CUDA graph. Whether it can be is known after the first run."""
+        return self._session.replays
+
+    def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
+        """Return the outputs by name, for inputs by name: arrays with the batch as their first axis."""
+        self._require_fitting(feeds)
+        return self._session.run(feeds)
+
+    def bind(self, feeds: Arrays) -> Callable[[], object]:
+        """Place inputs where the engine reads them, and return a call that runs one inference on them."""
+        self._require_fitting(feeds)
+        return self._session.bind(feeds)
+
+    def close(self) -> None:
+        self._session.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _require_fitting(self, feeds: Arrays) -> None:
+        specs, ranges = {spec.name: spec for spec in self.inputs}, self.record.profile.ranges
+        if feeds.keys() != specs.keys():
+            raise EngineryError(f"the engine takes {', '.join(specs)}, but was given {', '.join(feeds) or 'nothing'}")
+        given: dict[str, tuple[str, int]] = {}  # by axis: the first input that has the axis, and the size there
+        for name, array in feeds.items():
+            spec = specs[name]
+            if array.dtype != spec.dtype:
+                raise EngineryError(f"input {name} is {array.dtype} and must be {spec.dtype}")
+            if len(array.shape) != len(spec.shape) or not all(map(self._fits, array.shape, spec.shape)):
+                wanted = ", ".join(str(ranges.get(str(size), size)) for size in spec.shape)
+                raise EngineryError(f"input {name} has shape {array.shape}, and the engine takes ({wanted})")
+            for axis, size in zip(spec.shape, array.shape, strict=True):
+                first, first_size = given.setdefault(axis, (name, size)) if isinstance(axis, str) else (name, size)
+                if size != first_size:
+                    raise EngineryError(f"input {name} has {axis} {size}, and input {first} has {first_size}")
+
+    def _fits(self, size: int, wanted: int | str) -> bool:
+        return size == wanted if isinstance(wanted, int) else size in self.record.profile.ranges[wanted]

@@ -1,0 +1,159 @@
+"""Run an engine on a GPU: buffers that are allocated once, pinned host memory, one stream, graphs, device clocks. Only
+the executor differs between runtimes: it reads and writes addresses on a stream."""
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from enginery.core.errors import EngineryError
+from enginery.engine.gpu.cuda import Buffer, Graph, Pinned, Stream
+from enginery.engine.runtimes import Arrays
+from enginery.graph.interface import Blueprint, TensorSpec
+
+Shape = tuple[int, ...]
+Memory = TypeVar("Memory", Buffer, Pinned)
+
+
+class Executor(Protocol):
+    """The part of a session that belongs to a runtime."""
+
+    replays: bool  # whether it replays CUDA graphs by itself
+
+    def announce(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
+        """Accept the shapes of the inputs, and return the shapes of the outputs."""
+
+    def place(self, addresses: Mapping[str, int]) -> None: ...
+
+    def enqueue(self, stream: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class DeviceSession:
+    def __init__(self, stream: Stream, executor: Executor, blueprint: Blueprint, replay: bool) -> None:
+        """Allocate memory for the largest sizes. With `replay`, the work of each shape is captured into a graph."""
+        self.replays = replay or executor.replays
+        self._stream, self._executor, self._replay = stream, executor, replay
+        self._interface, largest = blueprint.interface, blueprint.build.profile.at("max")
+        self._shapes: Mapping[str, Shape] = {}
+        self._graph: Graph | None = None
+        self._resources = ExitStack()
+        with ExitStack() as on_failure:
+            on_failure.callback(self.close)
+            self._resources.callback(stream.close)
+            self._resources.callback(executor.close)
+            widest = {spec.name: spec.at(largest) for spec in self._interface.inputs}
+            shapes, specs = widest | self._announced(widest), (*self._interface.inputs, *self._interface.outputs)
+            self._room = {spec.name: _bytes(spec, shapes[spec.name]) for spec in specs}
+            self._buffers = {name: self._keep(Buffer(size)) for name, size in self._room.items()}
+            self._hosts = {name: self._keep(Pinned(size)) for name, size in self._room.items()}
+            self._resources.callback(self._drop_graph)
+            on_failure.pop_all()
+
+    def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
+        for name, array in feeds.items():
+            self._hosts[name].view(array.dtype, array.shape)[...] = array
+        outputs = self._prepare(self._hosts, feeds)
+        for name, array in outputs.items():
+            self._stream.poison(self._buffers[name], array.nbytes)
+        self._launch()
+        self._fetch(outputs)
+        return {name: array.copy() for name, array in outputs.items()}
+
+    def bind(self, feeds: Arrays) -> Callable[[], float]:
+        """Return a call that runs one inference with its copies, and returns the seconds between them on the device."""
+        hosts = {name: self._keep(Pinned.holding(array)) for name, array in feeds.items()}
+
+        def call() -> float:
+            outputs = self._prepare(hosts, feeds)
+            self._stream.start_clock()
+            self._launch()
+            self._stream.stop_clock()
+            self._fetch(outputs)
+            return self._stream.clocked_seconds()
+
+        return call
+
+    def close(self) -> None:
+        self._resources.close()
+
+    def _keep(self, memory: Memory) -> Memory:
+        self._resources.callback(memory.close)
+        return memory
+
+    def _prepare(self, hosts: Mapping[str, Pinned], feeds: Arrays) -> dict[str, NDArray[np.generic]]:
+        """Copy the inputs, prepare for their shapes, and return the arrays that the outputs will arrive in. The copies
+        come first: a new shape runs once here, and must not compute on arbitrary memory."""
+        for name, array in feeds.items():
+            self._stream.copy_in(hosts[name], self._buffers[name], array.nbytes)
+        shapes = {name: array.shape for name, array in feeds.items()}
+        if shapes != self._shapes:
+            self._drop_graph()
+            self._shapes = {}  # so that a failure below makes the next call start anew
+            announced = self._announced(shapes)
+            self._require_room(announced)
+            self._executor.place({name: buffer.address for name, buffer in self._buffers.items()})
+            types = {spec.name: np.dtype(spec.dtype) for spec in self._interface.outputs}
+            self._arrivals = {name: self._hosts[name].view(dtype, announced[name]) for name, dtype in types.items()}
+            if self.replays:
+                self._executor.enqueue(self._stream.handle)  # work that is done once per shape must not be captured
+                self._stream.synchronize()
+            if self._replay:
+                self._capture()
+            self._shapes = shapes
+        return self._arrivals
+
+    def _capture(self) -> None:
+        """Capture the work. Some engines have operations that cannot be captured: they run without, as in trtexec."""
+        try:
+            self._graph = self._stream.capture(lambda: self._executor.enqueue(self._stream.handle))
+        except EngineryError as error:
+            print(f"the engine runs without a CUDA graph (inference.cuda_graph): {error}", file=sys.stderr)
+            self._replay = self.replays = False
+
+    def _launch(self) -> None:
+        if self._graph:
+            self._stream.launch(self._graph)
+        else:
+            self._executor.enqueue(self._stream.handle)
+
+    def _fetch(self, outputs: Arrays) -> None:
+        for name, array in outputs.items():
+            self._stream.copy_out(self._buffers[name], self._hosts[name], array.nbytes)
+        self._stream.synchronize()
+
+    def _announced(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+        """Return the shapes of the outputs that the executor announces, and refuse any that the interface forbids."""
+        announced, sizes = dict(self._executor.announce(shapes)), self._interface.sizes(shapes)
+        for spec in self._interface.outputs:
+            if (found := announced.get(spec.name)) is None or not spec.fits(found, sizes):
+                where = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
+                expected = tuple(sizes.get(str(size), size) for size in spec.shape)
+                raise EngineryError(
+                    f"output {spec.name} would have shape {found} at {where}, and {expected} was "
+                    "recorded when the engine was built: run `dvc repro` to build it again"
+                )
+        return announced
+
+    def _require_room(self, announced: Mapping[str, Shape]) -> None:
+        """Refuse an output that is larger than its buffer: it would be written over the memory behind it."""
+        for spec in self._interface.outputs:
+            if _bytes(spec, announced[spec.name]) > self._room[spec.name]:
+                raise EngineryError(
+                    f"output {spec.name} would have shape {announced[spec.name]}, which is more than at the largest "
+                    "sizes of build.profile, that memory was taken for: set min, opt and max alike there"
+                )
+
+    def _drop_graph(self) -> None:
+        if self._graph:
+            self._graph.close()
+            self._graph = None
+
+
+def _bytes(spec: TensorSpec, shape: Shape) -> int:
+    return math.prod(shape) * np.dtype(spec.dtype).itemsize

@@ -1,0 +1,38 @@
+"""TensorRT's timing cache: what a builder measured of its kernels, so that the next build need not measure it again. It
+belongs to a machine and not to the pipeline: the timings of another GPU, driver or TensorRT would be wrong."""
+
+import re
+import sys
+from pathlib import Path
+
+from filelock import FileLock
+from platformdirs import user_cache_path
+
+from enginery.core.files import new_file
+
+
+def timing_cache_path(*identity: str) -> Path:
+    """Return the file for an identity, such as GPU, driver and TensorRT version."""
+    name = "_".join(re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-") for part in identity)
+    return user_cache_path("enginery") / "timing" / f"{name}.cache"
+
+
+def locked(path: Path) -> FileLock:
+    """Return a lock that one process at a time can hold: two that merge at once would lose the timings of one."""
+    return FileLock(path.with_suffix(".lock"))
+
+
+def read_timing_cache(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+def write_timing_cache(path: Path, content: bytes) -> None:
+    with new_file(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def set_aside(path: Path) -> None:
+    """Rename a damaged cache, so that it can be looked at, and go on without it: that costs time, not correctness."""
+    aside = path.with_suffix(".damaged")
+    path.replace(aside)
+    print(f"the timing cache {path} is damaged: moved to {aside.name}, a new one is begun", file=sys.stderr)

@@ -1,0 +1,72 @@
+"""Find out which precisions a machine executes natively. The generation of a GPU answers for TensorRT, which takes long
+to build. Elsewhere a convolution in each precision is compiled: neither a processor's flags nor a runtime's list of
+capabilities can be trusted. OpenVINO lists FP16 everywhere."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.build import BuildParams, Profile, Range
+from enginery.core.precisions import PRECISIONS
+from enginery.core.runtimes import RUNTIMES
+from enginery.engine.machine import Machine
+from enginery.engine.runtimes import load_runtime
+from enginery.graph.read_interface import read_blueprint
+
+CHANNELS, SIZE = 16, 8
+NOT_AT_ALL, UNKNOWN = "not at all", "not known without a GPU"
+ONE = Profile(batch=Range(min=1, opt=1, max=1))
+OPSET = 22  # the first that allows convolutions in bf16
+
+
+def executed_as(machine: Machine, build: BuildParams) -> dict[str, str]:
+    """Return, by precision, the one that the machine executes in its place: the same one where it is native."""
+    if not RUNTIMES[machine.runtime].is_tensorrt:
+        build = build.model_copy(update={"profile": ONE})
+        return {precision: _compiled_as(machine.runtime, precision, build) for precision in PRECISIONS}
+    if not machine.capability:
+        return dict.fromkeys(PRECISIONS, UNKNOWN)
+    here = tuple(int(part) for part in machine.capability.split("."))
+    return {name: name if here >= facts.since else NOT_AT_ALL for name, facts in PRECISIONS.items()}
+
+
+def _compiled_as(runtime: str, precision: str, build: BuildParams) -> str:
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "model.onnx"
+        onnx.save(convolution(precision), path)
+        try:
+            layers = load_runtime(runtime).compile(path, read_blueprint(path, build), Path(scratch))
+        except EngineryError:
+            return NOT_AT_ALL
+    return next((layer.precision for layer in layers if layer.computes), NOT_AT_ALL)
+
+
+def convolution(precision: str) -> onnx.ModelProto:
+    """Return a graph of one convolution: in a float precision as AutoCast writes it, quantized as ModelOpt does."""
+    weights = np.random.default_rng(0).normal(0, 0.1, (CHANNELS, CHANNELS, 3, 3)).astype(np.float32)
+    facts, element = PRECISIONS[precision], int(TensorProto.DataType.Value(PRECISIONS[precision].onnx_type))
+    multiplied = helper.make_node("Conv", ["x", "w"], ["y"], "convolution", pads=[1, 1, 1, 1])
+    initializers = [numpy_helper.from_array(weights, "weights")]
+    if facts.is_quantized:
+        nodes = [*_quantized("input", "x"), *_quantized("weights", "w"), multiplied, *_quantized("y", "logits")]
+        scale = numpy_helper.from_array(np.array(0.05, np.float32), "scale")
+        initializers += [scale, helper.make_tensor("zero", element, [], [0])]
+    else:
+        casts = (("input", "x", element), ("weights", "w", element), ("y", "logits", TensorProto.FLOAT))
+        cast_input, cast_weights, cast_output = (helper.make_node("Cast", [a], [b], to=to) for a, b, to in casts)
+        nodes = [cast_input, cast_weights, multiplied, cast_output]
+    shape: list[str | int | None] = ["batch", CHANNELS, SIZE, SIZE]
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("input", "logits")]
+    graph = helper.make_graph(nodes, "probe", tensors[:1], tensors[1:], initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+
+
+def _quantized(name: str, result: str) -> list[onnx.NodeProto]:
+    return [
+        helper.make_node("QuantizeLinear", [name, "scale", "zero"], [f"{name}_q"]),
+        helper.make_node("DequantizeLinear", [f"{name}_q", "scale", "zero"], [result]),
+    ]

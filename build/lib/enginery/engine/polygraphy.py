@@ -1,0 +1,75 @@
+"""Write a script that compares an engine with its graph by NVIDIA's Polygraphy, which pip installs beside TensorRT."""
+
+import os
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from enginery.data.feeds import Feeds
+from enginery.engine.record import EngineRecord
+from enginery.graph.bf16_twin import uses_bf16
+from enginery.graph.onnx_file import load_graph
+
+INPUTS, SCRIPT_NAME = "inputs.json", "polygraphy.sh"
+RUNNERS = ("tensorrt", "tensorrt_rtx", "onnxruntime")  # the runtimes that Polygraphy has, too
+COSINE = {"fp32": 0.99999, "fp16": 0.9999, "bf16": 0.999}  # by default what the thresholds of params.yaml ask for
+COSINE_OF_QUANTIZED = 0.99
+SCRIPT = """\
+#!/usr/bin/env bash
+# Compare this engine with ONNX Runtime, which executes its graph as it is written, on samples of the validation set.
+# Usage: bash {name} [more options of `polygraphy run`, such as --compare l2]
+set -euo pipefail
+cd "$(dirname "$0")"
+export ORT_DISABLE_TELEMETRY=1
+command -v polygraphy >/dev/null || {{ echo "polygraphy is not on the PATH: pip install polygraphy" >&2; exit 1; }}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+{rtx}{twin}
+polygraphy run {graph} --onnxrt --providers CPUExecutionProvider --graph-optimization-level ORT_DISABLE_ALL \\
+    --load-inputs {inputs} --save-outputs "$scratch"/outputs.json
+polygraphy run {engine} \\
+    --load-inputs {inputs} --load-outputs "$scratch"/outputs.json \\
+    --compare cosine_similarity --cosine-similarity-threshold {cosine} "$@"
+"""
+# ONNX Runtime has no bfloat16 on a CPU: it is given float32 that is rounded to bfloat16 after each step.
+TWIN = """\
+python3 - {graph} "$scratch"/float32.onnx <<'PYTHON'
+import sys
+from pathlib import Path
+from enginery.graph.bf16_twin import float32_twin
+from enginery.graph.onnx_file import load_graph, save_graph
+save_graph(float32_twin(load_graph(Path(sys.argv[1]))), Path(sys.argv[2]))
+PYTHON
+"""
+
+
+def write_comparison(record: EngineRecord, onnx: Path, feeds: Iterable[Feeds], folder: Path) -> None:
+    """Write the script and its inputs into the engine's folder, if Polygraphy can run such engines."""
+    if record.target.runtime not in RUNNERS:
+        return
+    from polygraphy.json import save_json  # here, because all that opens an engine would wait for this import
+
+    save_json([dict(feed) for feed in feeds], str(folder / INPUTS), description=None)
+    (folder / SCRIPT_NAME).write_text(comparison_script(record, onnx, os.path.relpath(onnx, folder)))
+
+
+def comparison_script(record: EngineRecord, onnx: Path, path: str) -> str:
+    """Return the script. `path` is the path of the graph as seen from the engine's folder."""
+    graph, is_bf16 = shlex.quote(path), uses_bf16(load_graph(onnx))
+    return SCRIPT.format(
+        name=SCRIPT_NAME,
+        rtx="export POLYGRAPHY_USE_TENSORRT_RTX=1\n" if record.target.runtime == "tensorrt_rtx" else "",
+        twin=TWIN.format(graph=graph) if is_bf16 else "",
+        graph='"$scratch"/float32.onnx' if is_bf16 else graph,
+        inputs=INPUTS,
+        engine=" ".join(_engine_options(record)),
+        cosine=COSINE.get(record.precision, COSINE_OF_QUANTIZED),
+    )
+
+
+def _engine_options(record: EngineRecord) -> list[str]:
+    if record.target.runtime == "onnxruntime":  # the engine is optimized already
+        provider = "CUDAExecutionProvider" if record.target.device == "cuda" else "CPUExecutionProvider"
+        return ["engine.onnx", "--onnxrt", f"--providers {provider}", "--graph-optimization-level ORT_DISABLE_ALL"]
+    plugins = [shlex.quote(f"./{name}") for name in record.build.tensorrt.plugin_names]
+    return ["engine.plan", "--trt", "--model-type engine", *([f"--plugins {' '.join(plugins)}"] if plugins else [])]

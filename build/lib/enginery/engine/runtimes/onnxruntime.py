@@ -1,0 +1,275 @@
+"""ONNX Runtime: the CUDA provider where there is a GPU, the CPU provider elsewhere. The engine is the graph after its
+optimizer, which fuses for the provider and the processor at hand."""
+
+import ctypes
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto, load_model
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.build import BuildParams
+from enginery.core.params.inference import InferenceParams
+from enginery.core.runtimes import RUNTIMES, not_installed
+from enginery.engine.gpu.cuda import Stream
+from enginery.engine.gpu.session import DeviceSession, Shape
+from enginery.engine.record import Layer, LayerTime
+from enginery.engine.runtimes import Arrays, Session
+from enginery.engine.runtimes.layer_times import WARM_UP, median_times
+from enginery.engine.tools import installed_version
+from enginery.graph.bf16_twin import float32_twin, uses_bf16
+from enginery.graph.files import data_of
+from enginery.graph.interface import Blueprint, Interface
+from enginery.graph.onnx_file import load_graph, save_graph
+
+GRAPH = "engine.onnx"
+RAN = "_kernel_time"  # in the profile, the end of the name of each node that was run
+PRECISION_OF_TYPE = {
+    "float": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8",
+    "float8e4m3fn": "fp8", "float8e5m2": "fp8",
+}  # fmt: skip
+COMPUTE_WORDS = ("Conv", "Gemm", "MatMul", "Attention")
+CHANNELS_LAST = {"prefer_nhwc": "1"}  # the layout of NVIDIA's kernels, which are up to twice as fast in it
+FUSED_BIASES = {"fuse_conv_bias": "1"}  # by default separate kernels add the biases, in up to a third of all the time
+NOT_ALL_ON_GPU = "cannot use the graph capture feature"  # the error where a node is placed on the CPU
+
+
+class ONNXRuntime:
+    """Optimize graphs and run them, on the GPU where there is one."""
+
+    def missing(self) -> str | None:
+        return not_installed("onnxruntime")
+
+    def version(self) -> str:
+        if version := installed_version(*RUNTIMES["onnxruntime"].distributions):
+            return version
+        raise EngineryError("ONNX Runtime is imported from outside the environment: install onnxruntime-gpu into it")
+
+    def device(self) -> str:
+        return _device()
+
+    def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
+        """Optimize the graph, whose sizes stay dynamic: the profile is enforced when the engine is fed."""
+        if _device() == "cuda":
+            _require_known_sizes(blueprint)
+        try:
+            try:
+                _optimize(onnx, folder, blueprint.build)
+            except Exception:
+                model = load_graph(onnx)
+                if not uses_bf16(model):
+                    raise
+                # Both providers lack bfloat16 kernels: the CPU's for Conv, CUDA's for MaxPool. A graph of the same
+                # meaning in float32 is built instead, and its layers will say fp32.
+                with tempfile.TemporaryDirectory() as scratch:
+                    twin = Path(scratch) / "twin.onnx"
+                    save_graph(float32_twin(model), twin)
+                    _optimize(twin, folder, blueprint.build)
+            build, smallest = blueprint.build, blueprint.build.profile.at("min")
+            with _profiled(folder, build, threads=0) as session:  # the layers are those that an inference runs
+                feeds = {spec.name: np.zeros(spec.at(smallest), spec.dtype) for spec in blueprint.interface.inputs}
+                session.run(None, feeds)
+                (ran,) = _nodes_by_call(session)
+            return [_layer(node, build.tf32) for node in ran]
+        except Exception as error:  # ONNX Runtime's own exceptions share no base class
+            raise EngineryError(f"ONNX Runtime cannot compile {onnx}: {str(error).strip().splitlines()[0]}") from None
+
+    def load(self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int) -> Sequence[Session]:
+        options = _options(inference.threads)
+        if _device() == "cpu":
+            session = _session(folder / GRAPH, options, blueprint.build)
+            return [CpuSession(session) for _ in range(requests)]
+        return [_on_gpu(folder, blueprint, inference, options) for _ in range(requests)]
+
+    def trace(
+        self, folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int
+    ) -> list[LayerTime]:
+        """Profile the calls. On a GPU, the launch of a kernel is timed, which is made to include its execution."""
+        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # CUDA reads it when the process first uses it
+        with _profiled(folder, blueprint.build, inference.threads) as session:
+            for _ in range(WARM_UP + calls):
+                session.run(None, dict(feeds))
+            ran = _nodes_by_call(session)[WARM_UP:]
+        times = [[(node["name"], node["dur"] / 1000) for node in nodes] for nodes in ran]
+        return median_times([_layer(node, blueprint.build.tf32) for node in ran[0]], times)
+
+
+def _on_gpu(folder: Path, blueprint: Blueprint, inference: InferenceParams, options: Any) -> DeviceSession:
+    """Open a session that replays CUDA graphs by itself, unless ONNX Runtime places a node on the CPU."""
+    stream, replays = Stream(), inference.cuda_graph
+    try:
+        session = _session(folder / GRAPH, options, blueprint.build, stream, replays)
+    except Exception as error:  # ONNX Runtime's own exceptions share no base class
+        if NOT_ALL_ON_GPU not in str(error):
+            raise
+        replays = False
+        session = _session(folder / GRAPH, options, blueprint.build, stream)
+    return DeviceSession(stream, Executor(session, blueprint.interface, replays), blueprint, replay=False)
+
+
+def _require_known_sizes(blueprint: Blueprint) -> None:
+    """Refuse an output of unknown size: a GPU's memory is bound to it, and ONNX Runtime does not say how much."""
+    sizes = [(spec.name, axis, size) for spec in blueprint.interface.outputs for axis, size in enumerate(spec.shape)]
+    for name, axis, size in sizes:
+        if isinstance(size, str) and size not in blueprint.build.profile.ranges:
+            raise EngineryError(
+                f"ONNX Runtime on a GPU must be told how large output {name} is, and its size '{size}' at axis {axis} "
+                "is known from a run alone: let only the batch vary in build.profile, or take TensorRT"
+            )
+
+
+def _device() -> str:
+    """Return 'cuda' only where the driver is installed as well: the provider is listed on any machine."""
+    import onnxruntime
+
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "cpu"
+    return "cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu"
+
+
+class CpuSession:
+    replays = False
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self._outputs = [tensor.name for tensor in session.get_outputs()]
+
+    def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
+        return dict(zip(self._outputs, self._session.run(self._outputs, dict(feeds)), strict=True))
+
+    def bind(self, feeds: Arrays) -> Callable[[], object]:
+        binding = self._session.io_binding()
+        for name, array in feeds.items():
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+        for name in self._outputs:
+            binding.bind_output(name, "cpu")
+        return lambda: self._session.run_with_iobinding(binding)
+
+    def close(self) -> None:
+        del self._session
+
+
+class Executor:
+    """Runs a graph between the copies of a stream, without waiting for its own work."""
+
+    def __init__(self, session: Any, interface: Interface, replays: bool) -> None:
+        self.replays = replays
+        self._session, self._interface = session, interface
+        self._shapes: dict[str, Shape] = {}
+        self._graphs: dict[tuple[int, ...], int] = {}
+
+    def announce(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+        produced = {spec.name: spec.at(self._interface.sizes(shapes)) for spec in self._interface.outputs}
+        self._shapes = {**shapes, **produced}
+        return produced
+
+    def place(self, addresses: Mapping[str, int]) -> None:
+        import onnxruntime
+
+        self._options, self._binding = onnxruntime.RunOptions(), self._session.io_binding()
+        self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        if self.replays:  # each shape has a captured graph of its own
+            sizes = tuple(self._interface.sizes(self._shapes).values())
+            graph = self._graphs.setdefault(sizes, len(self._graphs) + 1)
+            self._options.add_run_config_entry("gpu_graph_id", str(graph))
+        places = [(self._binding.bind_input, spec) for spec in self._interface.inputs]
+        for bind, spec in places + [(self._binding.bind_output, spec) for spec in self._interface.outputs]:
+            bind(spec.name, "cuda", 0, np.dtype(spec.dtype), self._shapes[spec.name], addresses[spec.name])
+
+    def enqueue(self, stream: int) -> None:
+        try:
+            self._session.run_with_iobinding(self._binding, self._options)
+        except Exception as error:  # ONNX Runtime's own exceptions share no base class
+            raise EngineryError(f"ONNX Runtime cannot run the engine: {str(error).strip().splitlines()[0]}") from None
+
+    def close(self) -> None:
+        self._session = self._binding = None
+
+
+def _options(threads: int, optimize: bool = False) -> Any:
+    """Return the options of a session. Only `compile` optimizes."""
+    import onnxruntime
+
+    options, level = onnxruntime.SessionOptions(), onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # nothing is printed: errors are raised as well
+    return options
+
+
+def _optimize(model: Path, folder: Path, build: BuildParams) -> None:
+    options = _options(threads=0, optimize=True)
+    options.optimized_model_filepath = str(folder / GRAPH)
+    if data_of(model).exists():
+        data = data_of(folder / GRAPH).name
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", data)
+    _session(model, options, build)
+
+
+def _session(model: Path, options: Any, build: BuildParams, stream: Stream | None = None, replays: bool = False) -> Any:
+    import onnxruntime
+
+    if _device() == "cpu":
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    onnxruntime.preload_dlls()  # finds the CUDA libraries that torch's wheels installed
+    settings = {"use_tf32": str(int(build.tf32)), "enable_cuda_graph": str(int(replays)), **convolutions(model)}
+    if stream:
+        settings["user_compute_stream"] = str(stream.handle)
+    session = onnxruntime.InferenceSession(model, options, providers=[("CUDAExecutionProvider", settings)])
+    if "CUDAExecutionProvider" not in session.get_providers():
+        raise EngineryError("ONNX Runtime's CUDA provider did not load: are CUDA 13 and cuDNN 9 installed?")
+    return session
+
+
+def convolutions(model: Path) -> dict[str, str]:
+    """Return the provider options that make the convolutions of this graph fast: see docs/measurements.md. The CUDA
+    provider refuses channels last where weights are quantized, since it does not lay them out anew. It compiles fused
+    float16 kernels for each shape, and a CUDA graph of them that was replayed after a run of another shape never
+    returned."""
+    graph = load_model(model, load_external_data=False).graph
+    if any(node.op_type == "DequantizeLinear" for node in graph.node):
+        return {}
+    halves = any(tensor.data_type == TensorProto.FLOAT16 for tensor in graph.initializer)
+    return CHANNELS_LAST if halves else CHANNELS_LAST | FUSED_BIASES
+
+
+@contextmanager
+def _profiled(folder: Path, build: BuildParams, threads: int) -> Iterator[Any]:
+    """Open a session that profiles what it runs."""
+    options = _options(threads)
+    options.enable_profiling = True
+    with tempfile.TemporaryDirectory() as scratch:
+        options.profile_file_prefix = str(Path(scratch) / "profile")
+        yield _session(folder / GRAPH, options, build)
+
+
+def _nodes_by_call(session: Any) -> list[list[dict[str, Any]]]:
+    """End the profile, and return the nodes that each call ran."""
+    calls: list[list[dict[str, Any]]] = [[]]
+    for event in json.loads(Path(session.end_profiling()).read_text()):
+        if event["name"] == "model_run":  # follows the nodes of a call
+            calls.append([])
+        elif event.get("cat") == "Node" and event["name"].endswith(RAN):
+            calls[-1].append(event | {"name": event["name"].removesuffix(RAN)})
+    return calls[:-1]
+
+
+def _layer(node: dict[str, Any], tf32: bool) -> Layer:
+    """Describe a node. Float32 counts as tf32 where a GPU may use it: ONNX Runtime does not say which kernels do."""
+    ran = node["args"]
+    kind = ran["op_name"]
+    element = next(iter((ran.get("input_type_shape") or [{}])[0]), "none")  # of the first input
+    precision, computes = PRECISION_OF_TYPE.get(element, element), any(word in kind for word in COMPUTE_WORDS)
+    if precision == "fp32" and computes and tf32 and ran.get("provider") == "CUDAExecutionProvider":
+        precision = "tf32"
+    return Layer(name=node["name"], kind=kind, precision=precision, computes=computes)

@@ -1,0 +1,433 @@
+"""TensorRT 10 and 11, and TensorRT for RTX, which shares their API and builds without a GPU."""
+
+import ctypes
+import importlib
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO, get_args
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import sha256
+from enginery.core.params.build import Bound, BuildParams
+from enginery.core.params.inference import InferenceParams
+from enginery.core.progress import Phases
+from enginery.core.runtimes import RUNTIMES, not_installed
+from enginery.engine.gpu import cuda
+from enginery.engine.gpu.device import find_gpu
+from enginery.engine.gpu.inspector import layers_of
+from enginery.engine.gpu.session import DeviceSession, Shape
+from enginery.engine.gpu.timing_cache import locked, read_timing_cache, set_aside, timing_cache_path, write_timing_cache
+from enginery.engine.record import Layer, LayerTime
+from enginery.engine.runtimes import Arrays
+from enginery.engine.runtimes.layer_times import WARM_UP, CallTimes, median_times
+from enginery.graph.interface import Blueprint
+
+PLAN = "engine.plan"
+OLDEST = {"tensorrt": (10, 9), "tensorrt_rtx": (1, 2)}  # the oldest versions that this module is written for
+MORE_MEMORY = "lower build.profile.batch.max, or end other programs that use the GPU"
+ADVICE = {  # by patterns of TensorRT's messages
+    r"out of memory|insufficient memory": f"The GPU's memory does not suffice: {MORE_MEMORY}",
+    r"insufficient workspace|Could not find any implementation": (
+        f"TensorRT also says so when memory does not suffice: raise build.tensorrt.workspace_mb, {MORE_MEMORY}"
+    ),
+    r"optimization profile|profile \d+ violate": "The limits are build.profile's",
+}
+LACKS_PRECISION = r"Cannot compile (for target|operation)|require hardware with \w+ support"
+OTHER_GPUS = "Those GPUs cannot execute this precision: drop them from build.tensorrt.compute_capabilities"
+NO_SUCH_PRECISION = "This GPU cannot execute this precision: delete its section of `precisions`, if you do not need it"
+HAND_OUT_PLUGINS = ("getCreators", "getPluginCreators")  # what such a function may be called
+NOT_THE_CAUSE = "CUDA driver version is insufficient"  # follows real errors on a machine that builds without a GPU
+DAMAGED_CACHE = re.compile(r"deserialize timing cache|timing cache.*corrupt", re.IGNORECASE)
+SOURCE = re.compile(r"\s*\bIn \S+ at \S+:\d+|\[\w+\.cpp:[^]]*\] ")  # a place in NVIDIA's sources: no use to a user
+ERROR = "error: "
+MOST_ERRORS, MOST_CHARACTERS = 3, 400
+CHUNK = 1 << 26
+
+
+class TensorRT:
+    """Build and run plans with one of NVIDIA's two libraries."""
+
+    def __init__(self, library: str) -> None:
+        self._library, self._is_rtx, self._oldest = library, library == "tensorrt_rtx", OLDEST[library]
+        self._title, self._install = RUNTIMES[library].title, RUNTIMES[library].install
+        self._loaded: set[str] = set()  # the hashes of plugin libraries
+        self._advice = ADVICE | {LACKS_PRECISION: OTHER_GPUS if self._is_rtx else NO_SUCH_PRECISION}
+
+    def missing(self) -> str | None:
+        if absent := not_installed(self._library):
+            return absent
+        try:
+            found = self.version()
+        except (ImportError, OSError) as error:
+            return f"{self._title} cannot be loaded ({error}): {self._install}"
+        if tuple(map(int, found.split(".")[:2])) >= self._oldest:
+            return None
+        oldest = ".".join(map(str, self._oldest))
+        return f"{self._title} {found} is too old, Enginery is written for {oldest} and newer: {self._install}"
+
+    def version(self) -> str:
+        return str(self._trt().__version__)
+
+    def device(self) -> str:
+        return "cuda"
+
+    def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
+        """Build a strongly typed network: the graph says which operator runs in which type."""
+        trt = self._trt()
+        self._log.lines.clear()
+        for path, name in zip(blueprint.build.tensorrt.plugins, blueprint.build.tensorrt.plugin_names, strict=True):
+            shutil.copyfile(path, folder / name)  # an engine that needs them is of no use without
+        builder = self._started(trt.Builder, folder, blueprint.build)
+        network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        parser = self._parse(network, onnx, blueprint.build)
+        config = self._configure(builder, blueprint)
+        with self._timing_cache(config, blueprint.build):
+            plan = self._build(builder, network, config)
+        if plan is None:
+            raise EngineryError(f"{self._title} cannot build {onnx}: {self._why()}")
+        (folder / PLAN).write_bytes(plan)
+        del parser, plan  # the parser only now, since it holds the network's weights
+        gpu, targets = find_gpu(), blueprint.build.tensorrt.compute_capabilities
+        runs_here = gpu is not None and (not self._is_rtx or gpu.capability in targets)
+        return self._layers(folder, blueprint) if runs_here else []
+
+    def load(
+        self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int
+    ) -> Sequence[DeviceSession]:
+        """Deserialize one engine; each request has a context and a stream of its own."""
+        engine = self._deserialize(folder / PLAN, blueprint.build)
+        captures_itself = inference.cuda_graph and self._is_rtx
+        replay = inference.cuda_graph and not captures_itself
+        contexts = (self._context(engine, inference.cuda_graph) for _ in range(requests))
+        executors = (_Executor(self._title, engine, context, self._log, captures_itself) for context in contexts)
+        return [DeviceSession(cuda.Stream(), executor, blueprint, replay) for executor in executors]
+
+    def trace(
+        self, folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int
+    ) -> list[LayerTime]:
+        """Profile the calls. None replays a graph: each launches its kernels one by one and reports their times."""
+        layers = self._layers(folder, blueprint)
+        engine = self._deserialize(folder / PLAN, blueprint.build)
+        context, profiler = self._context(engine), _new_profiler(self._trt())
+        context.profiler = profiler
+        executor = _Executor(self._title, engine, context, self._log, replays=False)
+        del context, engine  # only the executor may hold them: it frees them in the right order
+        session = DeviceSession(cuda.Stream(), executor, blueprint, replay=False)
+        with closing(session):
+            call = session.bind(feeds)
+            return median_times(layers, [profiler.times_of(call) for _ in range(WARM_UP + calls)][WARM_UP:])
+
+    def _build(self, builder: Any, network: Any, config: Any) -> Any:
+        """Build in another thread, because this one cannot be interrupted within the library. After an interrupt the
+        build ends with its next step."""
+        phases = Phases(f"building for {self._title}")
+        monitor = config.progress_monitor = _new_monitor(self._trt(), phases)
+        with closing(phases), ThreadPoolExecutor(1) as thread:
+            building = thread.submit(builder.build_serialized_network, network, config)
+            try:
+                return building.result()
+            except KeyboardInterrupt:
+                monitor.interrupted = True
+                raise
+
+    def _started(self, kind: Any, folder: Path, build: BuildParams) -> Any:
+        """Create a builder or a runtime. Both need the plugins registered that RoiAlign, DeformConv and other operators
+        become: TensorRT does not do it by itself. To do it again changes nothing."""
+        if not self._is_rtx:
+            self._trt().init_libnvinfer_plugins(self._log, "")
+        try:
+            started = kind(self._log)
+        except TypeError:  # the bindings raise it where the library returns nothing
+            raise EngineryError(f"{self._title} does not start: {self._why()}") from None
+        for name in build.tensorrt.plugin_names:  # only now, since their registry logs to the log of a builder
+            self._load_plugins(folder / name)
+        return started
+
+    def _load_plugins(self, library: Path) -> None:
+        """Register the plugins of a user's library. It either does that by itself when it is opened, or has a function
+        that hands them to TensorRT, which refuses to register the same ones twice in a process."""
+        if (content := sha256(library)) in self._loaded:
+            return
+        what = f"the plugin library {library.name} (build.tensorrt.plugins)"
+        try:
+            opened = ctypes.CDLL(str(library.resolve()))
+        except OSError as error:
+            raise EngineryError(f"{what} does not load: {error}") from None
+        hands_out = any(hasattr(opened, function) for function in HAND_OUT_PLUGINS)
+        if hands_out and not self._trt().get_plugin_registry().load_library(str(library.resolve())):
+            raise EngineryError(f"{what} is refused by {self._title}: {self._why()}")
+        self._loaded.add(content)
+
+    def _parse(self, network: Any, onnx: Path, build: BuildParams) -> Any:
+        trt = self._trt()
+        parser = trt.OnnxParser(network, self._log)
+        parser.set_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)  # the plugin would bind an engine to this version
+        if build.tensorrt.plugins and hasattr(trt.OnnxParserFlag, "ENABLE_PLUGIN_OVERRIDE"):  # since 10.15
+            # A user's plugin may take over an operator of ONNX, which ONNX Runtime can execute, too.
+            parser.set_flag(trt.OnnxParserFlag.ENABLE_PLUGIN_OVERRIDE)
+        if not parser.parse_from_file(str(onnx)):
+            errors = [parser.get_error(index) for index in range(parser.num_errors)]
+            raise EngineryError(f"{self._title} cannot read {onnx}: {'; '.join(map(_sentence, errors)) or self._why()}")
+        return parser
+
+    def _configure(self, builder: Any, blueprint: Blueprint) -> Any:
+        trt, build = self._trt(), blueprint.build
+        options, config = build.tensorrt, builder.create_builder_config()
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # so that the layers can be inspected
+        config.builder_optimization_level = options.optimization_level
+        if options.workspace_mb is not None:
+            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_mb << 20)
+        if not build.tf32:
+            config.clear_flag(trt.BuilderFlag.TF32)
+        if options.tiling_optimization_level != "none":
+            level = getattr(trt.TilingOptimizationLevel, options.tiling_optimization_level.upper())
+            self._set(config, "tiling_optimization_level", level)
+        if options.max_aux_streams is not None:
+            self._set(config, "max_aux_streams", options.max_aux_streams)
+        if self._is_rtx:
+            config.num_compute_capabilities = len(options.compute_capabilities)
+            for index, capability in enumerate(options.compute_capabilities):
+                config.set_compute_capability(getattr(trt.ComputeCapability, "SM" + capability.replace(".", "")), index)
+        else:
+            level = options.hardware_compatibility.upper()
+            config.hardware_compatibility_level = getattr(trt.HardwareCompatibilityLevel, level)
+            config.avg_timing_iterations = options.avg_timing_iterations
+            if options.version_compatible:
+                config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+        profile = builder.create_optimization_profile()
+        for spec in blueprint.interface.inputs:
+            profile.set_shape(spec.name, *(spec.at(build.profile.at(bound)) for bound in get_args(Bound)))
+        if config.add_optimization_profile(profile) < 0:
+            raise EngineryError(f"{self._title} refuses build.profile {build.profile}: {self._why()}")
+        return config
+
+    def _set(self, config: Any, option: str, value: Any) -> None:
+        """Set an option that TensorRT may refuse. It then keeps the value that it had, and says so in the log alone."""
+        setattr(config, option, value)
+        if getattr(config, option) != value:
+            raise EngineryError(f"{self._title} {self.version()} refuses build.tensorrt.{option}: {self._why()}")
+
+    @contextmanager
+    def _timing_cache(self, config: Any, build: BuildParams) -> Iterator[None]:
+        """Give the builder the timings of earlier builds on this machine, and add the ones that it measures."""
+        gpu = find_gpu()
+        if not build.tensorrt.timing_cache or self._is_rtx or gpu is None:
+            yield
+            return
+        path: Path | None = None
+        with _warning_only("read"):
+            path = timing_cache_path(gpu.device_name, gpu.capability, gpu.driver, f"{self._library}-{self.version()}")
+            with locked(path):
+                known = self._read_cache(config, path)
+                if known is not None and not config.set_timing_cache(known, ignore_mismatch=False):
+                    print(f"{self._title} refuses the timings of earlier builds: {self._why()}", file=sys.stderr)
+                    known = None
+                if known is None:
+                    config.set_timing_cache(config.create_timing_cache(b""), ignore_mismatch=False)
+        yield
+        with _warning_only("kept"):
+            if path and (measured := config.get_timing_cache()):
+                with locked(path):
+                    others = self._read_cache(config, path)  # another build may have written since
+                    if others is not None and not measured.combine(others, ignore_mismatch=False):
+                        set_aside(path)
+                    write_timing_cache(path, bytes(measured.serialize()))
+
+    def _read_cache(self, config: Any, path: Path) -> Any:
+        if not (content := read_timing_cache(path)):
+            return None
+        seen = len(self._log.lines)
+        cache = config.create_timing_cache(content)
+        if cache is None or any(DAMAGED_CACHE.search(line) for line in self._log.lines[seen:]):
+            set_aside(path)
+            return None
+        return cache
+
+    def _deserialize(self, plan: Path, build: BuildParams) -> Any:
+        trt, title = self._trt(), self._title
+        self._log.lines.clear()
+        runtime = self._started(trt.Runtime, plan.parent, build)
+        if not self._is_rtx and build.tensorrt.version_compatible:
+            runtime.engine_host_code_allowed = True  # such a plan contains its own runtime; its hash has been checked
+        with plan.open("rb") as file:
+            try:
+                reader = _reader(trt, file)
+            except RuntimeError as error:  # the reader opens the driver, to copy weights to the GPU by itself
+                raise EngineryError(f"{title} cannot load {plan}: no NVIDIA driver is installed ({error})") from None
+            engine = runtime.deserialize_cuda_engine(reader)
+        if engine is None:
+            raise EngineryError(f"{title} cannot load {plan}: {self._why('Run `dvc repro` to build it again')}")
+        return engine
+
+    def _context(self, engine: Any, replay: bool = False) -> Any:
+        trt = self._trt()
+        if self._is_rtx:
+            settings, kernels = engine.create_runtime_config(), trt.DynamicShapesKernelSpecializationStrategy
+            # By default it starts with slower kernels, and compiles the right ones for a shape while it is being timed.
+            settings.dynamic_shapes_kernel_specialization_strategy = kernels.EAGER
+            if replay:
+                settings.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
+            context = engine.create_execution_context(settings)
+        else:
+            context = engine.create_execution_context()
+        if context is None:
+            raise EngineryError(f"{self._title} cannot make the engine ready: {self._why()}")
+        return context
+
+    def _layers(self, folder: Path, blueprint: Blueprint) -> list[Layer]:
+        """Inspect the layers at the sizes that the engine is tuned for: without sizes, the inspector hides types."""
+        trt, engine = self._trt(), self._deserialize(folder / PLAN, blueprint.build)
+        context, inspector = self._context(engine), engine.create_engine_inspector()
+        for spec in blueprint.interface.inputs:
+            context.set_input_shape(spec.name, spec.at(blueprint.build.profile.at("opt")))
+        inspector.execution_context = context  # the context must outlive the next call
+        return layers_of(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+
+    def _why(self, otherwise: str = "") -> str:
+        """Return TensorRT's reason, and what to do about it."""
+        reason = str(self._log.reason())
+        found = [advice for words, advice in self._advice.items() if re.search(words, reason, re.IGNORECASE)]
+        advice = found[0] if found else otherwise
+        return f"{reason.rstrip('.')}. {advice}" if advice else reason
+
+    @cached_property
+    def _log(self) -> Any:
+        """Create the log once for the process: the library keeps the first one that it is given."""
+        return _new_log(self._trt())
+
+    def _trt(self) -> Any:
+        return importlib.import_module(self._library)
+
+
+@contextmanager
+def _warning_only(done: str) -> Iterator[None]:
+    """Print what is wrong with the timing cache, and go on: it costs time, and never an engine."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
+        print(f"timings are not {done} (build.tensorrt.timing_cache): {error}", file=sys.stderr)
+
+
+def _new_log(trt: Any) -> Any:
+    class Log(trt.ILogger):  # type: ignore[misc]
+        """Keeps warnings and errors: where TensorRT fails it returns None, and gives its reason to the log alone."""
+
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)  # pybind11 asks for this form instead of super()
+            self.lines: list[str] = []
+
+        def log(self, severity: Any, text: str) -> None:
+            if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR, trt.ILogger.WARNING):
+                self.lines.append(("" if severity == trt.ILogger.WARNING else ERROR) + text)
+
+        def reason(self) -> str:
+            """Return the errors in TensorRT's words, the cause first."""
+            errors = [line.removeprefix(ERROR) for line in self.lines if line.startswith(ERROR)]
+            causes = [_cause(error) for error in errors if NOT_THE_CAUSE not in error] or [_cause(e) for e in errors]
+            return "; ".join(dict.fromkeys(causes[:MOST_ERRORS])) or "it gave no reason"
+
+    return Log()
+
+
+def _new_monitor(trt: Any, phases: Phases) -> Any:
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+        """Passes on what the builder reports. An exception in a call from the library would end the process."""
+
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)  # pybind11 asks for this form instead of super()
+            self.interrupted = False
+
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            with suppress(Exception):
+                phases.start(phase_name, parent_phase, num_steps)
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            with suppress(Exception):
+                phases.step(phase_name, step)
+            return not self.interrupted
+
+        def phase_finish(self, phase_name: str) -> None:
+            with suppress(Exception):
+                phases.finish(phase_name)
+
+    return Monitor()
+
+
+def _new_profiler(trt: Any) -> Any:
+    class Profiler(trt.IProfiler):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)  # pybind11 asks for this form instead of super()
+            self._times: list[tuple[str, float]] = []
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self._times.append((layer_name, ms))
+
+        def times_of(self, call: Callable[[], object]) -> CallTimes:
+            self._times = []
+            call()
+            return self._times
+
+    return Profiler()
+
+
+class _Executor:
+    """Runs a plan on the addresses and the stream of a DeviceSession."""
+
+    def __init__(self, title: str, engine: Any, context: Any, log: Any, replays: bool) -> None:
+        self.replays = replays
+        self._title, self._engine, self._context, self._log = title, engine, context, log
+
+    def announce(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+        self._log.lines.clear()
+        for name, shape in shapes.items():
+            if not self._context.set_input_shape(name, shape):
+                raise EngineryError(f"{self._title} refuses shape {shape} for input {name}: {self._log.reason()}")
+        tensors = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
+        return {name: tuple(self._context.get_tensor_shape(name)) for name in tensors if name not in shapes}
+
+    def place(self, addresses: Mapping[str, int]) -> None:
+        for name, address in addresses.items():
+            if not self._context.set_tensor_address(name, address):
+                raise EngineryError(f"{self._title} refuses a buffer for {name}: {self._log.reason()}")
+
+    def enqueue(self, stream: int) -> None:
+        if not self._context.execute_async_v3(stream):
+            raise EngineryError(f"{self._title} cannot run the engine: {self._log.reason()}")
+
+    def close(self) -> None:
+        self._context = self._engine = None  # the context must be freed before its engine
+
+
+def _reader(trt: Any, file: BinaryIO) -> Any:
+    class Reader(trt.IStreamReaderV2):  # type: ignore[misc]
+        """Reads piece by piece, so that a large plan is not held in memory beside the engine made of it."""
+
+        def __init__(self) -> None:
+            trt.IStreamReaderV2.__init__(self)
+
+        def read(self, size: int, stream: int) -> bytes:
+            return file.read(min(size, CHUNK))
+
+        def seek(self, offset: int, whence: Any) -> bool:
+            file.seek(offset, int(whence))
+            return True
+
+    return Reader()
+
+
+def _sentence(error: Any) -> str:
+    """Say in one line what the parser refuses, beginning with the node."""
+    node = f"node {error.node_name()} ({error.node_operator()}): " if error.node_name() else ""
+    if error.code().name == "UNSUPPORTED_NODE":  # the description itself may be a bare "false"
+        node += "this operator is not supported: "
+    return node + _cause(" ".join(line for line in error.desc().splitlines() if NOT_THE_CAUSE not in line))
+
+
+def _cause(text: str) -> str:
+    return " ".join(SOURCE.sub("", text).split())[:MOST_CHARACTERS]

@@ -1,0 +1,174 @@
+"""Write a script that repeats a build with NVIDIA's own command, and times both engines with it."""
+
+import shlex
+from typing import get_args
+
+import numpy as np
+
+from enginery.core.params.build import Bound, TilingLevel
+from enginery.core.runtimes import RUNTIMES
+from enginery.data.feeds import BATCH
+from enginery.engine.record import EngineRecord
+from enginery.graph.interface import TensorSpec
+
+COMPATIBILITY = {"same_compute_capability": "sameComputeCapability", "ampere_plus": "ampere+"}
+BROUGHT_BY = {
+    "tensorrt": "NVIDIA's deb, rpm, tar and zip packages of TensorRT bring it, and its containers in /opt/tensorrt/bin",
+    "tensorrt_rtx": "NVIDIA's tar and zip packages of TensorRT for RTX bring it",
+}
+LOADED_PLUGINS = '"${plugins[@]}"'
+INDICES = ("int32", "int64")  # the types that Gather and its like read
+SCRIPT = """\
+#!/usr/bin/env bash
+# Build the same graph with {command} of {runtime} {version}, and time this engine and that one by its clock.
+# Usage: bash reproduce.sh{usage}
+set -euo pipefail
+cd "$(dirname "$0")"
+fail() {{ echo "$1" >&2; exit 1; }}
+command -v {command} >/dev/null || fail "{command} is not on the PATH, and pip does not install it: {brought_by}"
+{prepare}
+{command} {build}
+
+for plan in engine.plan "$scratch"/reproduced.plan; do
+    {command} {run}
+done
+"""
+SAME_VERSION = """\
+found=$({command} --help | grep -o -m 1 'TensorRT v[0-9]*' || true)
+[ "${{found:-TensorRT v{number}}}" = "TensorRT v{number}" ] ||
+    fail "this {command} is of $found, and engine.plan can be loaded by TensorRT v{number} alone"
+"""
+# The names of functions are in a library between zeros. It hands its plugins to TensorRT, or registers them by itself.
+PLUGINS = """\
+plugins=()
+for library in {libraries}; do
+    grep -qazx -e getCreators -e getPluginCreators "$library" && how=dynamic || how=static
+    plugins+=("--${{how}}Plugins=$PWD/$library")
+done
+"""
+SCRATCH = """\
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+"""
+
+
+def reproduce_script(record: EngineRecord, onnx: str) -> str:
+    """Return the script. `onnx` is the path of the graph as seen from the engine's folder."""
+    command = RUNTIMES[record.target.runtime].trtexec
+    return SCRIPT.format(
+        command=command,
+        runtime=record.target.runtime,
+        version=record.target.runtime_version,
+        usage=" [batch size]" if _varies(record) else "",
+        brought_by=BROUGHT_BY[record.target.runtime],
+        prepare="".join(_preparations(record)),
+        build=" \\\n    ".join(build_options(record, onnx)),
+        run=" \\\n        ".join(run_options(record)),
+    )
+
+
+def _preparations(record: EngineRecord) -> list[str]:
+    lines = []
+    if not _is_rtx(record) and not record.target.or_newer:
+        major, minor, patch = _version(record)[:3]
+        command = RUNTIMES[record.target.runtime].trtexec
+        lines.append(SAME_VERSION.format(command=command, number=10000 * major + 100 * minor + patch))
+    if names := record.build.tensorrt.plugin_names:
+        lines.append(PLUGINS.format(libraries=shlex.join(names)))
+    lines.append(SCRATCH)
+    if _varies(record):
+        lines.append(f"batch=${{1:-{record.profile.batch.opt}}}\n")
+    for number, spec in enumerate(_indices(record)):
+        factors = [str(np.dtype(spec.dtype).itemsize), *_shape(record, spec, "opt", "batch")]
+        # By itself, trtexec would make up indices from -128 to 127, and read outside of tables. 0 is in every table.
+        lines.append(f'head -c $(({" * ".join(factors)})) /dev/zero > "$scratch"/{number}\n')
+    return lines
+
+
+def build_options(record: EngineRecord, onnx: str) -> list[str]:
+    build, options = record.build, record.build.tensorrt
+    flags = [
+        f"--onnx={shlex.quote(onnx)}",
+        '--saveEngine="$scratch"/reproduced.plan',
+        *(f"--{bound}Shapes={_shapes(record, bound)}" for bound in get_args(Bound) if _varying(record)),
+        f"--builderOptimizationLevel={options.optimization_level}",
+        "--profilingVerbosity=detailed",
+        "--skipInference",
+    ]
+    if options.workspace_mb is not None:
+        flags.append(f"--memPoolSize=workspace:{options.workspace_mb}M")
+    if not build.tf32:
+        flags.append("--noTF32")
+    if options.plugins:
+        flags.append(LOADED_PLUGINS)
+        if _is_rtx(record) or _version(record) >= (10, 15):
+            flags.append("--enablePluginOverride")
+    if options.tiling_optimization_level != "none":
+        flags.append(f"--tilingOptimizationLevel={get_args(TilingLevel).index(options.tiling_optimization_level)}")
+    if options.max_aux_streams is not None:
+        flags.append(f"--maxAuxStreams={options.max_aux_streams}")
+    if _is_rtx(record):
+        listed = ",".join(capability.replace(".", "") for capability in record.target.capabilities)
+        return [*flags, f"--computeCapabilities={listed}"]
+    flags.append(f"--avgTiming={options.avg_timing_iterations}")
+    if _version(record) < (11,):  # from 11 on, every network is strongly typed
+        flags.append("--stronglyTyped")
+    if options.hardware_compatibility != "none":
+        flags.append(f"--hardwareCompatibilityLevel={COMPATIBILITY[options.hardware_compatibility]}")
+    return [*flags, "--versionCompatible"] if options.version_compatible else flags
+
+
+def run_options(record: EngineRecord) -> list[str]:
+    """Return the options for timing an engine as the report does: replayed, with its copies."""
+    is_rtx = _is_rtx(record)
+    is_old = _version(record) < ((1, 5) if is_rtx else (11,))  # later versions leave the copies out by default
+    flags = ['--loadEngine="$plan"']
+    if _varying(record):
+        flags.append(f"--shapes={_shapes(record, 'opt', '${batch}')}")
+    if indices := _indices(record):
+        files = (f'{shlex.quote(spec.name)}:"$scratch"/{number}' for number, spec in enumerate(indices))
+        flags.append(f"--loadInputs={','.join(files)}")
+    if record.build.tensorrt.plugins:
+        flags.append(LOADED_PLUGINS)
+    flags += ["--warmUp=200", "--duration=3"]
+    flags.append("--useSpinWait" if is_old else "--includeDataTransfers")
+    if is_rtx:
+        return [*flags, "--rtxCudaGraphStrategy=wholeGraph", "--specializeStrategyDS=eager"]
+    if is_old:
+        flags.append("--useCudaGraph")
+    if record.build.tensorrt.version_compatible:
+        flags.append("--versionCompatible")
+    return flags
+
+
+def _is_rtx(record: EngineRecord) -> bool:
+    return record.target.runtime == "tensorrt_rtx"
+
+
+def _version(record: EngineRecord) -> tuple[int, ...]:
+    return tuple(map(int, record.target.runtime_version.split(".")))
+
+
+def _varies(record: EngineRecord) -> bool:
+    """Tell whether the batch varies."""
+    return any(BATCH in spec.shape for spec in record.interface.inputs)
+
+
+def _varying(record: EngineRecord) -> list[TensorSpec]:
+    """Return the inputs whose shape varies: trtexec refuses shapes for a graph that has none."""
+    return [spec for spec in record.interface.inputs if any(isinstance(size, str) for size in spec.shape)]
+
+
+def _indices(record: EngineRecord) -> list[TensorSpec]:
+    return [spec for spec in record.interface.inputs if spec.dtype in INDICES]
+
+
+def _shapes(record: EngineRecord, bound: Bound, batch: str | None = None) -> str:
+    shapes = ((spec.name, _shape(record, spec, bound, batch)) for spec in _varying(record))
+    return ",".join(f"{shlex.quote(name)}:{'x'.join(shape)}" for name, shape in shapes)
+
+
+def _shape(record: EngineRecord, spec: TensorSpec, bound: Bound, batch: str | None) -> list[str]:
+    """Return the shape of an input. `batch`, if given, is the variable of the script that takes the batch's place."""
+    sizes = record.profile.at(bound) | ({BATCH: batch} if batch else {})
+    return [str(sizes[size]) if isinstance(size, str) else str(size) for size in spec.shape]

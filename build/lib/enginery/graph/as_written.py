@@ -1,0 +1,62 @@
+"""Run a graph as it is written: ONNX Runtime on the CPU, with its optimizer off."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import onnx
+import onnxruntime
+
+from enginery.cluster.spread import Work
+from enginery.data.feeds import Feeds, Outputs, Run
+from enginery.data.parts import Part
+from enginery.graph.bf16_twin import float32_twin, uses_bf16
+from enginery.graph.data_apart import is_large
+from enginery.graph.onnx_file import load_graph, save_graph
+
+
+def open_as_written(model: onnx.ModelProto | Path, threads: int = 0) -> onnxruntime.InferenceSession:
+    """Open a session that computes what the graph says, not what a compiler makes of it; 0 threads: one per core."""
+    return open_session(model, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL, threads)
+
+
+def open_session(
+    model: onnx.ModelProto | Path, level: onnxruntime.GraphOptimizationLevel, threads: int = 0
+) -> onnxruntime.InferenceSession:
+    if isinstance(model, onnx.ModelProto) and is_large(model):  # too large to be handed over in memory
+        with tempfile.TemporaryDirectory() as scratch:
+            path = Path(scratch) / "model.onnx"
+            save_graph(model, path)
+            return open_session(path, level, threads)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = level
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    source = str(model) if isinstance(model, Path) else model.SerializeToString()
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+
+@dataclass(frozen=True)
+class GraphWork(Work[Part, list[Outputs]]):
+    """Run the graph of a folder, whose weights may be a file of their own."""
+
+    folder: Path
+
+    @contextmanager
+    def open(self, threads: int) -> Iterator[Callable[[Part], list[Outputs]]]:
+        run = run_as_written(self.folder / "model.onnx", threads)
+        yield lambda part: [run(feeds) for feeds in part.feeds()]
+
+
+def run_as_written(path: Path, threads: int = 0) -> Run:
+    """Return what runs a graph as it is written, one in bf16 as its float32 twin."""
+    model = load_graph(path)
+    return partial(run_graph, open_as_written(float32_twin(model) if uses_bf16(model) else path, threads))
+
+
+def run_graph(session: onnxruntime.InferenceSession, feeds: Feeds) -> Outputs:
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))

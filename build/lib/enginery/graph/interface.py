@@ -1,0 +1,47 @@
+"""The inputs and outputs of a graph and its engine: names, types, and which axes vary."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from enginery.core.params.build import BuildParams
+from enginery.core.record import Record
+
+
+class TensorSpec(Record):
+    """A tensor of a graph and its engine. A size that varies is a name: batch, height or width.
+
+    A size of an output that follows from these has the graph's own name, such as height//8, or ? where the graph has
+    none: only a run tells how large it is.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    def at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        return tuple(size if isinstance(size, int) else sizes[size] for size in self.shape)
+
+    def fits(self, shape: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
+        """Tell whether the tensor may have this shape. An axis without an entry in `sizes` may have any size."""
+        wanted = [sizes.get(size, size) if isinstance(size, str) else size for size in self.shape]
+        return len(shape) == len(wanted) and all(
+            found == size or (isinstance(size, str) and found >= 0) for found, size in zip(shape, wanted, strict=True)
+        )
+
+
+class Interface(Record):
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """Return the size of each axis that varies, from the shapes of the inputs."""
+        axes = (pair for spec in self.inputs for pair in zip(spec.shape, shapes[spec.name], strict=True))
+        return {axis: size for axis, size in axes if isinstance(axis, str)}
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What a runtime must know to build an engine, and again to open it."""
+
+    interface: Interface
+    build: BuildParams

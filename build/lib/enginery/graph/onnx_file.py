@@ -1,0 +1,60 @@
+"""Read and write ONNX files, and count what is in them."""
+
+from collections import Counter
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import new_file
+from enginery.core.text import in_one_line
+from enginery.graph.data_apart import find_data, has_data_apart, in_memory, is_large, save_in_two
+from enginery.graph.files import data_of
+
+
+def load_graph(path: Path) -> onnx.ModelProto:
+    try:
+        model = onnx.load(path, load_external_data=False)
+        if not has_data_apart(model):
+            onnx.checker.check_model(model)
+            return model
+        onnx.checker.check_model(str(path))
+        find_data(model, path.absolute().parent)
+        return model
+    except FileNotFoundError:
+        raise EngineryError(f"{path} is missing: run `dvc repro` to make it") from None
+    except (DecodeError, ValueError, onnx.checker.ValidationError) as error:  # ValueError: bad weights beside the file
+        with path.open("rb") as file:
+            if file.read(4)[1:] == b"trt":  # engines begin with ftrt, or vtrt for RTX
+                raise EngineryError(f"{path} is a TensorRT engine, and an ONNX file is expected") from None
+        raise EngineryError(f"{path} is not a valid ONNX file, it may be truncated: {in_one_line(error)}") from None
+
+
+def save_graph(model: onnx.ModelProto, path: Path) -> None:
+    """Write the graph to one file if that holds it, else its weights to a file beside it."""
+    if is_large(model):
+        return save_in_two(model, path)
+    with new_file(path) as temporary:
+        onnx.save(in_memory(model), temporary)
+    data_of(path).unlink(missing_ok=True)
+
+
+def graph_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """Return the inputs without the weights, which old files list as inputs too."""
+    constants = {tensor.name for tensor in graph.initializer}
+    return [tensor for tensor in graph.input if tensor.name not in constants]
+
+
+def fixed_batch(model: onnx.ModelProto) -> int | None:
+    shapes = [tensor.type.tensor_type.shape.dim for tensor in graph_inputs(model.graph)]
+    return next((int(shape[0].dim_value) for shape in shapes if shape and shape[0].HasField("dim_value")), None)
+
+
+def count_nodes(model: onnx.ModelProto) -> dict[str, int]:
+    return dict(sorted(Counter(node.op_type for node in model.graph.node).items()))
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Return the version of ONNX's own operators; a graph may use other operator sets beside them."""
+    return max(int(entry.version) for entry in model.opset_import if not entry.domain)

@@ -1,0 +1,59 @@
+"""Rewrite a graph so that compilers and quantizers get it right.
+
+Each pass keeps what the graph computes, and its docstring names the tool whose fault it avoids. No pass knows a
+particular model: each looks for a pattern in the main graph, in the bodies of If, Loop and Scan, and in functions.
+A pass that helps one compiler and slows others is not made here, but by the stage convert.
+"""
+
+import onnx
+import onnx_ir as ir
+
+from enginery.graph.passes.lower_case_equations import LowerCaseEquations
+from enginery.graph.passes.name_nodes import NameNodes
+from enginery.graph.passes.name_squeezed_axes import NameSqueezedAxes
+from enginery.graph.passes.plain_names import GivePlainNames
+from enginery.graph.passes.remove_unused import RemoveUnused
+from enginery.graph.passes.strided_copies import ReshapeStridedCopies
+
+
+def rewrite_graph(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph after the passes that are good for every compiler; leave `model` as it is."""
+    return apply_passes(
+        model,
+        ReshapeStridedCopies(),
+        LowerCaseEquations(),
+        NameSqueezedAxes(),
+        GivePlainNames(),  # after the passes that add tensors
+        NameNodes(),
+        RemoveUnused(),
+    )
+
+
+def apply_passes(model: onnx.ModelProto, *passes: ir.passes.PassBase) -> onnx.ModelProto:
+    """Return the graph after the passes, with the inferred type and shape of each tensor; leave `model` as it is."""
+    if _holds_sparse_tensors(model.graph):  # onnx_ir does not read them, and would leave them out
+        return model
+    # ONNX's own inference is used, since onnx_ir's takes a sequence of tensors for a tensor.
+    rewritten = ir.from_proto(onnx.shape_inference.infer_shapes(model))
+    for each in passes:
+        each(rewritten)
+    _forget_shapes_of_constants(rewritten)
+    return ir.to_proto(rewritten)
+
+
+def _holds_sparse_tensors(graph: onnx.GraphProto) -> bool:
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    bodies = [body for attribute in attributes for body in (attribute.g, *attribute.graphs)]
+    return (
+        len(graph.sparse_initializer) > 0
+        or any(attribute.HasField("sparse_tensor") or attribute.sparse_tensors for attribute in attributes)
+        or any(_holds_sparse_tensors(body) for body in bodies)
+    )
+
+
+def _forget_shapes_of_constants(model: ir.Model) -> None:
+    """Keep constants out of the list of activations, where onnx_ir writes each value whose type or shape it knows."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if not (value.is_graph_input() or value.is_graph_output() or value.metadata_props or value.doc_string):
+                value.type = value.shape = None

@@ -1,0 +1,19 @@
+"""Add constants to a graph."""
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import ArrayLike
+
+
+def add_integers(model: ir.Model, reader: ir.Node, name: str, integers: ArrayLike) -> ir.Value:
+    """Add an int64 constant to the graph of the node that is to read it."""
+    graph = reader.graph
+    assert graph is not None
+    tensor = ir.tensor(np.asarray(integers, np.int64), name=name)
+    if any(graph is function.graph for function in model.functions.values()):  # a function holds no initializers
+        constant = ir.node("Constant", [], {"value": tensor}, outputs=[ir.val(name)], name=name)
+        reader.prepend(constant)
+        return constant.outputs[0]
+    value = ir.val(name, const_value=tensor)
+    graph.initializers.add(value)
+    return value

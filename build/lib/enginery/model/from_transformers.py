@@ -1,0 +1,161 @@
+"""Models of the package transformers, from a folder with config.json and model.safetensors.
+
+What a later stage needs to make the same model again, without the folder, is its configuration: it takes the place of
+`model.arguments` in the record of the weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from enginery.core.errors import UNREADABLE, EngineryError
+from enginery.core.files import sha256
+from enginery.core.params.model import ModelParams
+from enginery.core.text import first_few, first_line
+from enginery.core.user_files import user_file
+from enginery.data.manifest import PreparedTexts
+
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+POOLINGS = ("cls", "mean", "max")
+
+
+class Pooled(nn.Module):
+    """A model whose states of the tokens become one vector for each text, as sentence-transformers do it."""
+
+    def __init__(self, model: nn.Module, pooling: str | None, normalize: bool) -> None:
+        super().__init__()
+        self.model, self.pooling, self.normalize = model, pooling, normalize
+
+    def forward(self, *arrays: torch.Tensor, **named: torch.Tensor) -> Any:
+        found = self.model(*arrays, **named)
+        if self.pooling is None:
+            return found
+        states = found.last_hidden_state
+        mask = named["attention_mask"].unsqueeze(-1) if "attention_mask" in named else torch.ones_like(states[..., :1])
+        if self.pooling == "cls":
+            vector = states[:, 0]
+        elif self.pooling == "max":
+            vector = torch.where(mask.bool(), states, torch.finfo(states.dtype).min).amax(1)
+        else:
+            vector = (states * mask.to(states.dtype)).sum(1) / mask.to(states.dtype).sum(1)
+        return {"sentence_embedding": nn.functional.normalize(vector, dim=-1) if self.normalize else vector}
+
+
+def folder_of(params: ModelParams, models: Path) -> Path:
+    folder = user_file(params.library_name, models, "model.source", "transformers:FOLDER")
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            raise EngineryError(f"model.source: {folder} has no {name}: save the model with save_pretrained")
+    return folder
+
+
+def described(params: ModelParams, folder: Path) -> dict[str, Any]:
+    """Return all that makes the model, as arguments: those that the user gives change its configuration."""
+    config = _json(folder / CONFIG) | params.arguments
+    architecture = (config.get("architectures") or [None])[0]
+    if not architecture or "model_type" not in config:
+        raise EngineryError(f"model.source: {folder / CONFIG} does not say which architecture the model has")
+    return {
+        "architecture": architecture,
+        "config": config,
+        "pooling": _pooling(folder),
+        "normalize": _normalizes(folder),
+    }
+
+
+def require_its_tokenizer(folder: Path, texts: PreparedTexts | None) -> None:
+    """Refuse another tokenizer than the one in the model's folder: each text would get the vectors of other words."""
+    own = folder / TOKENIZER
+    if texts and own.is_file() and sha256(own) != texts.tokenizer_sha256:
+        raise EngineryError(
+            f"samples.text.tokenizer: {texts.how.tokenizer} is not {own}, with which the model was trained: copy it"
+        )
+
+
+def make_from_transformers(arguments: dict[str, Any]) -> nn.Module:
+    transformers = _import_transformers()
+    config = _config(transformers, arguments["config"])
+    return _finished(_class(transformers, arguments["architecture"])(config), arguments)
+
+
+def load_from_transformers(arguments: dict[str, Any], folder: Path) -> nn.Module:
+    """Return the model with the weights of its folder. Weights that the folder lacks would be random."""
+    transformers = _import_transformers()
+    config = _config(transformers, arguments["config"])
+    try:
+        model, about = _class(transformers, arguments["architecture"]).from_pretrained(
+            folder, config=config, local_files_only=True, use_safetensors=True, output_loading_info=True
+        )
+    except Exception as error:  # the library raises errors of many types
+        raise EngineryError(f"model.source: {folder} cannot be loaded: {first_line(error)}") from None
+    unused = "pooler." if arguments["pooling"] else "\0"  # a vector is made of states, without that layer
+    if missing := sorted(name for name in about["missing_keys"] if not name.startswith(unused)):
+        raise EngineryError(
+            f"model.source: {folder / WEIGHTS} lacks {first_few(missing, most=3)}, which would be random"
+        )
+    return _finished(model, arguments)
+
+
+def _finished(model: nn.Module, arguments: dict[str, Any]) -> nn.Module:
+    if getattr(model.config, "is_encoder_decoder", False):
+        model = model.get_encoder()  # type: ignore[operator]
+    return Pooled(model.float(), arguments["pooling"], arguments["normalize"]).eval()
+
+
+def _config(transformers: Any, given: dict[str, Any]) -> Any:
+    known = {name: value for name, value in given.items() if name not in ("model_type", "transformers_version")}
+    try:
+        # A cache of keys and values would be an output that is no tensor.
+        return transformers.AutoConfig.for_model(given["model_type"], **known | {"use_cache": False})
+    except Exception as error:  # unknown model types, and values that a configuration refuses
+        raise EngineryError(f"model.source: its {CONFIG} is not understood: {first_line(error)}") from None
+
+
+def _class(transformers: Any, name: str) -> Any:
+    found = getattr(transformers, name, None)
+    if not isinstance(found, type) or not issubclass(found, transformers.PreTrainedModel):  # the name is from a file
+        raise EngineryError(f"model.source: transformers {transformers.__version__} has no architecture {name}")
+    return found
+
+
+def _pooling(folder: Path) -> str | None:
+    """Return how a folder of sentence-transformers makes a vector, or None if it is no such folder."""
+    file = folder / "1_Pooling" / CONFIG
+    if not file.is_file():
+        return None
+    settings = _json(file)
+    modes = [name.removeprefix("pooling_mode_") for name, value in settings.items() if value is True]
+    names = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
+    found = [names.get(mode, mode) for mode in modes if mode != "include_prompt"]
+    if len(found) != 1 or found[0] not in POOLINGS:
+        raise EngineryError(
+            f"model.source: {file} pools by {', '.join(found) or 'nothing'}; one of {', '.join(POOLINGS)} is supported"
+        )
+    return str(found[0])
+
+
+def _normalizes(folder: Path) -> bool:
+    """Tell whether sentence-transformers brings vectors to length 1. Other modules behind the pooling are refused."""
+    file = folder / "modules.json"
+    types = [str(module["type"]).rpartition(".")[2] for module in _json(file)] if file.is_file() else []
+    if odd := [name for name in types if name not in ("Transformer", "Pooling", "Normalize")]:
+        raise EngineryError(f"model.source: {file} has a module {odd[0]}: make the model in a factory of your own")
+    return "Normalize" in types
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text("utf-8"))
+    except UNREADABLE as error:
+        raise EngineryError(f"model.source: {file} is not JSON: {error}") from None
+
+
+def _import_transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise EngineryError("model.source: transformers is not installed: pip install -e '.[transformers]'") from None
+    transformers.logging.set_verbosity_error()
+    return transformers

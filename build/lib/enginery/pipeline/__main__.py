@@ -1,0 +1,23 @@
+"""Make ready for `dvc repro`: check params.yaml, which DVC's own messages say less of, and mend what a kill left."""
+
+import sys
+from pathlib import Path
+
+from enginery.core.errors import sentence_of
+from enginery.core.params.all import Params
+from enginery.core.process import outlive_crashes
+from enginery.core.version import require_new_enough, upgrade_hint
+from enginery.pipeline.after_a_kill import mend_after_a_kill
+
+outlive_crashes("params.yaml")  # such as the reader of YAML, on thousands of brackets within each other
+try:
+    require_new_enough()
+    if hint := upgrade_hint():
+        print(hint, file=sys.stderr)
+    Params.read()
+    for sentence in mend_after_a_kill(Path()):
+        print(sentence, file=sys.stderr)
+except Exception as error:
+    if said := sentence_of(error):
+        sys.exit(said)
+    raise

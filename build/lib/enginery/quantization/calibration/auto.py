@@ -1,0 +1,139 @@
+"""Choose the range of each tensor by what its rounding costs the outputs: `calibration.method: auto`."""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from enginery.core.params.calibration import AUTO, METHODS, CalibrationParams
+from enginery.data.feeds import Feeds
+from enginery.data.sample_set import SampleSet
+from enginery.graph.as_written import open_as_written
+from enginery.graph.onnx_file import fixed_batch
+from enginery.quantization.calibration.cache import TINY
+from enginery.quantization.calibration.histogram import Histogram
+from enginery.quantization.calibration.thresholds import choose_amax
+from enginery.quantization.structure import nodes_beyond_int8
+from enginery.quantization.write_int8 import Grid, Range, Writer, dtype_of, grid_of, names_of
+
+WORTH_TRYING = 0.01  # the least difference between the logarithms of two ranges
+WORTH_TAKING = 0.005  # the least gain, as a share of the cost, since chance makes smaller ones on a few samples
+TRIES = 16
+CHOOSING, CHECKING = (0, 8), (8, 40)  # the samples to choose by, and those that must confirm it
+
+Ranges = Mapping[str, float]
+Cost = Callable[[Ranges], float]
+
+
+class Choice(NamedTuple):
+    amax: dict[str, float]
+    methods: dict[str, str]  # by tensor; empty if the parameters name one for all, as `costs` is
+    costs: dict[str, float]  # the relative error of the outputs if all tensors took one method, and as chosen
+
+
+def choose_ranges(
+    graph: onnx.ModelProto, histograms: Mapping[str, Histogram], samples: SampleSet, params: CalibrationParams
+) -> Choice:
+    """Return the range of each tensor by the method that the parameters name, which may be `auto`."""
+
+    def ranges(method: str, names: Iterable[str]) -> dict[str, float]:
+        way = params.model_copy(update={"method": method})
+        return {name: choose_amax(histograms[name], way) for name in names}
+
+    if params.method != AUTO:
+        return Choice(ranges(params.method, histograms), {}, {})
+    lowest = {name: histogram.lowest for name, histogram in histograms.items()}
+    trial = Trial(graph, lowest, nodes_beyond_int8(graph, ranges("max", histograms)))
+    tried = [name for names in trial.groups for name in names]
+    fixed = fixed_batch(graph)
+    parts = ((0, fixed), (fixed, 2 * fixed)) if fixed else (CHOOSING, CHECKING)
+    choosing, checking = (samples.read_at(np.arange(*part) % len(samples)) for part in parts)
+    best, choice = choose_by_outputs(trial, {method: ranges(method, tried) for method in METHODS}, choosing, checking)
+    others = [name for name in histograms if name not in choice.amax]  # those that another compiler may quantize
+    return choice._replace(
+        amax=ranges(best, others) | choice.amax, methods=dict.fromkeys(others, best) | choice.methods
+    )
+
+
+def choose_by_outputs(
+    trial: "Trial", by_method: Mapping[str, Ranges], choosing: Feeds, checking: Feeds
+) -> tuple[str, Choice]:
+    """Take the best method for all tensors, and then a better one for each tensor that has one. Return it, too.
+
+    Those are tried first whose ranges differ most. What was chosen on some samples must prove itself on others. If it
+    does not, the best method stays.
+    """
+    cost = trial.on(choosing)
+    best, lowest = min(((method, cost(by_method[method])) for method in METHODS), key=lambda pair: pair[1])
+    amax, methods = dict(by_method[best]), dict.fromkeys(by_method[best], best)
+    for names, method in _most_different(trial.groups, by_method, best)[:TRIES]:
+        wanted = {name: by_method[method][name] for name in names}
+        tried = cost(amax | wanted)
+        if tried < (1 - WORTH_TAKING) * lowest:
+            amax, methods, lowest = amax | wanted, methods | dict.fromkeys(names, method), tried
+    check = trial.on(checking)
+    costs = {method: check(by_method[method]) for method in METHODS} | {AUTO: check(amax)}
+    winner = min(costs, key=lambda method: costs[method])
+    if winner == AUTO:
+        return best, Choice(amax, methods, costs)
+    costs[AUTO] = costs[winner]
+    return winner, Choice(dict(by_method[winner]), dict.fromkeys(by_method[winner], winner), costs)
+
+
+def _most_different(
+    groups: Sequence[Sequence[str]], by_method: Mapping[str, Ranges], best: str
+) -> list[tuple[Sequence[str], str]]:
+    """Return groups of tensors and methods, ordered by how far the range is from the best method's."""
+
+    def difference(pair: tuple[Sequence[str], str]) -> float:
+        names, method = pair
+        tried, taken = (max(by_method[each][name] for name in names) for each in (method, best))
+        return abs(math.log(max(tried, TINY) / max(taken, TINY)))
+
+    pairs = [(names, method) for names in groups for method in METHODS]
+    return sorted((pair for pair in pairs if difference(pair) > WORTH_TRYING), key=difference, reverse=True)
+
+
+class Trial:
+    """A graph with rounded activations, whose scales are inputs."""
+
+    def __init__(self, model: onnx.ModelProto, lowest: Mapping[str, float], kept: Collection[str] = ()) -> None:
+        """Leave the nodes of the names in `kept` exact. `lowest` has the lowest value of each tensor."""
+        writer = Writer(model, kept)
+        self.groups = [names_of(group) for group in writer.groups]
+        self._lowest, self._scales = lowest, list[ir.Value]()
+        for group, names in zip(writer.groups, self.groups, strict=True):
+            is_signed = any(lowest[name] < 0 for name in names)
+            scale = writer.round_activations(group, Grid(1.0, np.int8(0) if is_signed else np.uint8(0)))
+            self._scales.append(scale)
+            writer.model.graph.initializers.pop(scale.name or "")
+            scale.const_value, scale.shape = None, ir.Shape([])
+            writer.model.graph.inputs.append(scale)
+        self._exact, self._rounded = open_as_written(model), open_as_written(ir.to_proto(writer.model))
+
+    def on(self, feeds: Feeds) -> Cost:
+        """Return what tells, for ranges, the relative error of a sample's outputs: the mean over samples and outputs.
+
+        The error of all samples at once would be that of the few that a network is least sure of.
+        """
+        exact = self._exact.run(None, dict(feeds))
+
+        def cost(amax: Ranges) -> float:
+            outputs = self._rounded.run(None, dict(feeds) | dict(self._steps(amax)))
+            return float(np.mean([_error(found, wanted) for found, wanted in zip(outputs, exact, strict=True)]))
+
+        return cost
+
+    def _steps(self, amax: Ranges) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        for names, scale in zip(self.groups, self._scales, strict=True):
+            ranges = [Range(-amax[name] if self._lowest[name] < 0 else 0.0, amax[name]) for name in names]
+            yield scale.name or "", np.asarray(grid_of(ranges, is_added=True).scale, dtype_of(scale))
+
+
+def _error(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
+    sizes = [np.linalg.norm(array.reshape(len(array), -1), axis=1) for array in (found - exact, exact)]
+    return float(np.mean(sizes[0] / np.maximum(sizes[1], TINY)))

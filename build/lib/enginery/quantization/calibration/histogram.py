@@ -1,0 +1,77 @@
+"""A histogram of magnitudes that counts a stream of values without knowing their range beforehand."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+CHUNK = 1 << 16  # elements, so that the temporary arrays of one step stay in the processor's cache
+LOWEST = np.finfo(np.float32).min
+NARROWEST = 2.0**-126  # the narrowest bin whose inverse float32 holds
+
+
+SCALED, INDEX = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.intp)  # scratch memory, as one thread counts
+
+
+class Histogram:
+    """Counts of |x| in equal bins from 0. When a value lies beyond the last bin, pairs of bins merge.
+
+    Widths are powers of two, so scaling and merging are exact: the result does not depend on how the stream was cut,
+    and memory does not grow with it. There are twice as many bins as asked for, so that at least the asked number lies
+    below the largest value.
+    """
+
+    def __init__(self, bins: int) -> None:
+        self.counts = np.zeros(2 * bins, np.int64)
+        self.width = 0.0
+        self.amax = 0.0
+        self.lowest = 0.0  # the lowest value, 0 if none is negative
+        self.peaks: list[float] = []  # the largest magnitude of each sample
+
+    def add(self, values: NDArray[np.float32]) -> None:
+        flat = values.reshape(-1)
+        if not flat.size:
+            return
+        if np.isneginf(flat.min()):  # as masks for attention have it, which others write as the lowest number
+            values = np.maximum(values, LOWEST)
+            flat = values.reshape(-1)
+        lowest = float(flat.min())
+        largest = max(float(flat.max()), -lowest)
+        rows = values.reshape(len(values), -1) if values.ndim else flat[None]
+        self.peaks += np.maximum(rows.max(axis=1), -rows.min(axis=1)).tolist()
+        if not np.isfinite(largest):
+            raise ValueError("holds NaN or infinity")
+        self.amax = max(self.amax, largest)
+        self.lowest = min(self.lowest, lowest)
+        self._widen(largest)
+        inverse = np.float32(1 / self.width if self.width else 0)  # 0 as long as there are only zeros
+        for start in range(0, flat.size, CHUNK):
+            chunk = flat[start : start + CHUNK]
+            scaled, index = SCALED[: chunk.size], INDEX[: chunk.size]
+            index[:] = np.multiply(np.abs(chunk, out=scaled), inverse, out=scaled)
+            self.counts += np.bincount(index, minlength=len(self.counts))
+
+    def merge(self, later: "Histogram") -> None:
+        """Take over what another histogram, which is used up, counted after this one: the result is that of one
+        histogram that counted all."""
+        self._widen(later.amax)
+        later._widen(self.amax)
+        self.counts = self.counts + later.counts  # a new array, as one from another process is read-only
+        self.amax, self.lowest = max(self.amax, later.amax), min(self.lowest, later.lowest)
+        self.peaks += later.peaks
+
+    def used(self) -> NDArray[np.int64]:
+        """Return the bins up to the one that holds the largest value."""
+        occupied = np.flatnonzero(self.counts)
+        return self.counts[: int(occupied[-1]) + 1] if occupied.size else self.counts[:1]
+
+    def _widen(self, largest: float) -> None:
+        if self.width == 0 and largest > 0:
+            self.width = max(NARROWEST, 2.0 ** math.frexp(largest / len(self.counts))[1])
+        while largest > 0 and largest >= self.width * len(self.counts):
+            self._double()
+
+    def _double(self) -> None:
+        half = len(self.counts) // 2
+        self.counts = np.concatenate([self.counts.reshape(half, 2).sum(axis=1), np.zeros(half, np.int64)])
+        self.width *= 2

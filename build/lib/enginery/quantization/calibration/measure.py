@@ -1,0 +1,102 @@
+"""Measure every activation of a graph while it runs on samples."""
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from enginery.cluster.spread import Cluster, Work, spread
+from enginery.core.errors import EngineryError
+from enginery.core.progress import progress
+from enginery.data.feeds import Feeds
+from enginery.data.parts import AT_ONCE, Part, cut
+from enginery.data.sample_set import SampleSet
+from enginery.graph.as_written import open_as_written
+from enginery.graph.onnx_file import load_graph
+from enginery.quantization.calibration.histogram import Histogram
+
+Activations = dict[str, NDArray[np.float32]]
+Histograms = dict[str, Histogram]
+MEASURED = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}
+
+
+def measure_samples(
+    folder: Path,
+    samples: SampleSet,
+    batch: int,
+    whole: bool,
+    bins: int,
+    cluster: Cluster | None,
+    at_once: int = AT_ONCE,
+) -> Histograms:
+    """Return a histogram of each activation of a folder's graph. Parts of the samples are measured one by one, or side
+    by side on a cluster, and merged in their order: the merging is exact, so that it does not matter how they are cut.
+    """
+    parts = cut(samples, samples.places(np.arange(len(samples)), batch, whole), at_once)
+    merged: Histograms = {}
+    measured = spread(Measuring(folder, bins), parts, cluster)
+    for histograms in progress(measured, "calibration", len(parts), f"parts of {at_once} samples"):
+        for name, histogram in histograms.items():
+            if name in merged:
+                merged[name].merge(histogram)
+            else:
+                merged[name] = histogram
+    return merged
+
+
+@dataclass(frozen=True)
+class Measuring(Work[Part, Histograms]):
+    folder: Path
+    bins: int
+
+    @contextmanager
+    def open(self, threads: int) -> Iterator[Callable[[Part], Histograms]]:
+        meter = Meter(load_graph(self.folder / "model.onnx"), threads)
+        yield lambda part: meter.measure(part.feeds(), self.bins)
+
+
+def measure(model: onnx.ModelProto, batches: Iterable[Feeds], bins: int) -> Histograms:
+    return Meter(model).measure(batches, bins)
+
+
+class Meter:
+    """A graph that tells its activations in float32 or float16."""
+
+    def __init__(self, model: onnx.ModelProto, threads: int = 0) -> None:
+        exposed = onnx.shape_inference.infer_shapes(model)  # a copy, which also returns each activation to measure
+        graph = exposed.graph
+        hidden = {name for node in graph.node for name in node.output} - {output.name for output in graph.output}
+        measured = [value for value in graph.value_info if value.type.tensor_type.elem_type in MEASURED.values()]
+        graph.output.extend(value for value in measured if value.name in hidden)
+        self._session, self._names = open_as_written(exposed, threads), [output.name for output in graph.output]
+
+    def measure(self, batches: Iterable[Feeds], bins: int) -> Histograms:
+        """Return a histogram of each activation, without keeping a batch once it is counted."""
+        histograms: Histograms = {}
+        for activations in self._of_each(batches):
+            for name, values in activations.items():
+                try:
+                    histograms.setdefault(name, Histogram(bins)).add(values)
+                except ValueError as error:
+                    raise EngineryError(f"the activation {name} {error}; are the weights right?") from None
+        return histograms
+
+    def _of_each(self, batches: Iterable[Feeds]) -> Iterator[Activations]:
+        """Yield the activations of each batch, while ONNX Runtime already computes those of the next."""
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            waiting: list[Future[Activations]] = []
+            for feeds in batches:
+                waiting.append(pool.submit(self._run, feeds))
+                if len(waiting) == 2:
+                    yield waiting.pop(0).result()
+            yield from (computed.result() for computed in waiting)
+
+    def _run(self, feeds: Feeds) -> Activations:
+        inputs = {name: array for name, array in feeds.items() if array.dtype.name in MEASURED}
+        arrays = inputs | dict(zip(self._names, self._session.run(self._names, dict(feeds)), strict=True))
+        return {name: array.astype(np.float32, copy=False) for name, array in arrays.items()}

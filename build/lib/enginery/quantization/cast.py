@@ -1,0 +1,33 @@
+"""Make fp16 and bf16 graphs, by ModelOpt's AutoCast."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from enginery.core.params.precisions import Keep
+from enginery.graph.onnx_file import load_graph
+from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, quiet_modelopt
+from enginery.quantization.structure import nodes_making_rows
+
+
+def cast(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | None = None) -> onnx.ModelProto:
+    """Return the graph in fp16 or bf16, but in float32 at its ends and where an operator needs the range or precision.
+
+    `sizes` are those of `batch_of_zeros`: without them, AutoCast tries images of one pixel, which few networks accept.
+    """
+    random = np.random.default_rng(0)
+    zeros = batch_of_zeros(source, sizes or {}, batch=1).items()
+    # AutoCast's own range; integers become 0
+    noise = {name: random.uniform(-1, 1, array.shape).astype(array.dtype) for name, array in zeros}
+    rows = [re.escape(name) for name in nodes_making_rows(load_graph(source))]
+    kept = {"nodes_to_exclude": [*keep.nodes, *rows], "op_types_to_exclude": list(keep.op_types)}
+    with quiet_modelopt(), errors_as_sentences(precision):
+        from modelopt.onnx.autocast import convert_to_mixed_precision
+
+        converted: onnx.ModelProto = convert_to_mixed_precision(
+            str(source), low_precision_type=precision, keep_io_types=True, calibration_data=noise, **kept
+        )
+    return converted

@@ -1,0 +1,35 @@
+"""How a quantized graph must be written for the compiler of a runtime."""
+
+from typing import Literal
+
+from enginery.core.params.precisions import Rest
+from enginery.core.precisions import PRECISIONS
+from enginery.core.record import Record
+from enginery.core.runtimes import RUNTIMES
+
+ADDS_EXACTLY = {"avx512_vnni", "avx_vnni", "amx_int8", "asimd"}  # instruction sets
+
+
+class Dialect(Record):
+    """All that the stage convert must know of the machine. Machines of one dialect share their graphs."""
+
+    rest: Rest
+    largest_weight: int  # of int8
+    compiler: Literal["tensorrt", "cpu", "cuda"]  # TensorRT, or ONNX Runtime or OpenVINO on such a device
+
+
+def dialect_of(runtime: str, device: str, instruction_sets: str) -> Dialect:
+    """Return the dialect of a runtime on a device.
+
+    TensorRT runs unquantized nodes exactly as they are typed, and is slow in float32, in which a CPU is fastest.
+
+    An x86 CPU without VNNI adds two products of bytes in 16 bits, which overflow: a Gemm of normal numbers was off by
+    6 to 10 % in OpenVINO and ONNX Runtime alike. Weights of 7 bits leave room for any two products.
+
+    """
+    overflows = device == "cpu" and ADDS_EXACTLY.isdisjoint(instruction_sets.split())
+    return Dialect(
+        rest="fp16" if RUNTIMES[runtime].is_tensorrt else "fp32",
+        largest_weight=64 if overflows else PRECISIONS["int8"].largest,
+        compiler="tensorrt" if RUNTIMES[runtime].is_tensorrt else "cpu" if device == "cpu" else "cuda",
+    )

@@ -1,0 +1,70 @@
+"""Quantize a graph as the compiler at hand wants it: by our own rules for a CPU, by ModelOpt's for NVIDIA's GPUs."""
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import onnx
+
+from enginery.core.params.precisions import Keep, Rest
+from enginery.graph.onnx_file import load_graph
+from enginery.graph.passes import apply_passes
+from enginery.graph.passes.pad_before_pooling import PadBeforePooling
+from enginery.graph.passes.spell_out_hard_swish import SpellOutHardSwish
+from enginery.quantization.calibration.provenance import Calibration, require_tensors
+from enginery.quantization.conversion import kept_nodes
+from enginery.quantization.dialect import Dialect
+from enginery.quantization.quantize import nodes_with_tiny_inputs, quantize, tensors_to_quantize
+from enginery.quantization.structure import nodes_beyond_int8
+from enginery.quantization.write_int8 import Range, tensors_in_int8, write_int8
+
+REWRITES = {("tensorrt", "bf16"): SpellOutHardSwish, ("cpu", "int8"): PadBeforePooling}  # by compiler and precision
+TINY_SCALE = "it cannot hold the scale of what the node reads"
+
+
+def rewritten(graph: onnx.ModelProto, wanted: Dialect, precision: str) -> onnx.ModelProto | None:
+    """Return the graph without what one compiler has trouble with, or None where it has none."""
+    rewrite = REWRITES.get((wanted.compiler, precision))
+    return apply_passes(graph, rewrite()) if rewrite else None
+
+
+def rest_of(keep: Keep, wanted: Dialect) -> Rest:
+    return wanted.rest if keep.rest == "auto" else keep.rest
+
+
+def is_written_here(precision: str, keep: Keep, wanted: Dialect) -> bool:
+    """Tell whether our own rules say where Q/DQ nodes stand."""
+    return precision == "int8" and wanted.compiler == "cpu" and rest_of(keep, wanted) == "fp32"
+
+
+def value_ranges(calibrated: Calibration) -> dict[str, Range]:
+    return {name: Range(calibrated.lowest.get(name, -value), value) for name, value in calibrated.amax.items()}
+
+
+def quantize_in_dialect(
+    precision: str,
+    source: Path,
+    calibrated: Calibration,
+    sizes: Mapping[str, int],
+    wanted: Dialect,
+    keep: Keep,
+    spared: Collection[str] = (),
+) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Return the graph with Q/DQ nodes where the compiler wants them, and the nodes that eight bits cannot hold.
+
+    Beside these, nodes stay in floating point that the user keeps or that a search has `spared`. Ranges must cover all
+    that is quantized.
+    """
+    graph, amax = load_graph(source), calibrated.amax
+    rest = rest_of(keep, wanted)
+    high = nodes_beyond_int8(graph, amax)
+    if is_written_here(precision, keep, wanted):
+        kept = {*high, *kept_nodes(keep, graph), *spared}
+        require_tensors(calibrated, tensors_in_int8(graph, kept))
+        made = write_int8(graph, value_ranges(calibrated), kept, wanted.largest_weight)
+    else:
+        more = keep.model_copy(update={"nodes": (*keep.nodes, *map(re.escape, (*high, *spared)))})
+        require_tensors(calibrated, tensors_to_quantize(source, precision, more, sizes))
+        made = quantize(source, precision, amax, more, rest, sizes, wanted.largest_weight)
+        high |= dict.fromkeys(nodes_with_tiny_inputs(source, precision, amax, rest), TINY_SCALE)
+    return made, high

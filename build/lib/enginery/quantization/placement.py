@@ -1,0 +1,147 @@
+"""Find the tensors that a CPU's compiler should read as bytes. For TensorRT, ModelOpt does that."""
+
+from collections.abc import Collection, Iterator
+
+import onnx_ir as ir
+
+PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
+AVERAGES = {"AveragePool", "GlobalAveragePool", "ReduceMean"}
+PASSED_ON = {  # what these operators return are numbers that they read
+    "Concat", "Flatten", "Identity", "MaxPool", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
+}  # fmt: skip
+BEFORE_PRODUCTS = PASSED_ON | {"Add", "BatchNormalization", "Clip", "LeakyRelu", "Mul", "PRelu", "Relu"}
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
+
+Reader = tuple[ir.Node, int]  # a node and the number of its input
+Group = dict[ir.Value, list[Reader]]  # tensors that share a scale, each with those that read it as bytes
+
+
+class Placement:
+    """Find what is read as bytes: the operands of products and sums, what is averaged, and what is joined.
+
+    A tensor that is only passed on, as by a MaxPool, is rounded before that, so that the compiler moves bytes.
+    """
+
+    def __init__(self, model: ir.Model, kept: Collection[str] = ()) -> None:
+        """Leave the nodes of these names in floating point."""
+        self._graph = model.graph
+        nodes = [node for node in model.graph if node.name not in kept and not node.domain]
+        self.products = [node for node in nodes if _is_product(node)]
+        self._passing = {node for node in nodes if _passes_on(node)}
+        self._gated = {node for node in nodes if node.op_type == "Mul" and _reads_activations(node)}
+        self.arithmetic = [node for node in nodes if _is_product(node) or _is_sum(node) or _is_average(node)]
+        self._operands = {
+            (node, index)
+            for node in self.arithmetic
+            for index, value in enumerate(node.inputs[: 1 if node.op_type in AVERAGES else 2])
+            if _is_activation(value)
+        }
+        self._before_products: dict[ir.Value, bool] = {}
+        self._only_bytes: dict[ir.Value, bool] = {}
+
+    def groups(self) -> list[Group]:
+        """Return the tensors to round. Those that a Concat or the like brings together share a scale."""
+        found: list[tuple[Group, set[ir.Node]]] = []  # each with the nodes that pass it on
+        for value in self._values():
+            readers = [(node, index) for node, index in value.uses() if self._reads_bytes(node, index)]
+            if not readers or self._is_rounded_before(value):
+                continue
+            # A product of two activations reads the bytes that others read, which spares a copy in floating point. For
+            # its own sake it is not worth rounding.
+            readers += [(node, index) for node, index in value.uses() if node in self._gated]
+            group, nodes = {value: readers}, set(self._passing_on(value))
+            for joined in [pair for pair in found if nodes & pair[1]]:
+                found.remove(joined)
+                group, nodes = joined[0] | group, joined[1] | nodes
+            found.append((group, nodes))
+        return [group for group, _ in found]
+
+    def _values(self) -> Iterator[ir.Value]:
+        yield from self._graph.inputs
+        for node in self._graph:
+            yield from node.outputs
+
+    def _reads_bytes(self, node: ir.Node, index: int) -> bool:
+        """Tell whether the node calculates with this input, joins it to others, or passes it on to such nodes alone."""
+        if (node, index) in self._operands:
+            return True
+        if node not in self._passing or not _is_activation(node.inputs[index]):
+            return False
+        if node.op_type == "Concat" and self._leads_to_products(node.outputs[0]):
+            return True
+        return all(self._has_only_bytes(value) for value in node.outputs if value.uses() or value.is_graph_output())
+
+    def _has_only_bytes(self, value: ir.Value) -> bool:
+        if value not in self._only_bytes:
+            read = not value.is_graph_output() and all(self._reads_bytes(*reader) for reader in value.uses())
+            self._only_bytes[value] = read
+        return self._only_bytes[value]
+
+    def _leads_to_products(self, value: ir.Value) -> bool:
+        """Tell whether all of it ends in products, as in a DenseNet. What is joined to be returned stays exact."""
+        if value not in self._before_products:
+            self._before_products[value] = not value.is_graph_output() and all(
+                (node, index) in self._operands
+                or (node.op_type in BEFORE_PRODUCTS and all(map(self._leads_to_products, node.outputs)))
+                for node, index in value.uses()
+            )
+        return self._before_products[value]
+
+    def _is_rounded_before(self, value: ir.Value) -> bool:
+        maker = value.producer()
+        return maker in self._passing and self._reads_bytes(maker, 0)
+
+    def _passing_on(self, value: ir.Value) -> Iterator[ir.Node]:
+        for node, index in value.uses():
+            if node in self._passing and self._reads_bytes(node, index):
+                yield node
+                for output in node.outputs:
+                    yield from self._passing_on(output)
+
+
+def _is_activation(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype in FLOATS and value.const_value is None
+
+
+def _reads_activations(node: ir.Node) -> bool:
+    return all(map(_is_activation, node.inputs))
+
+
+def _is_product(node: ir.Node) -> bool:
+    """Tell whether compilers have a kernel in bytes for it: its weights are constant, or it has none."""
+    if node.op_type not in PRODUCTS or not _is_activation(node.inputs[0]):
+        return False
+    weights = node.inputs[1]
+    if weights is None or weights.const_value is None:
+        return node.op_type == "MatMul" and _is_activation(weights)
+    return weights.dtype in FLOATS and len(weights.const_value.shape) > 1
+
+
+def _is_sum(node: ir.Node) -> bool:
+    """Tell whether it adds two activations, as a residual connection does."""
+    return node.op_type == "Add" and _reads_activations(node)
+
+
+def _is_average(node: ir.Node) -> bool:
+    """Tell whether it averages each channel of an image over its pixels."""
+    value = node.inputs[0] if node.op_type in AVERAGES else None
+    if value is None or not _is_activation(value) or value.shape is None:
+        return False
+    pixels = list(range(2, len(value.shape)))
+    return node.op_type != "ReduceMean" or (
+        bool(pixels) and sorted(a % len(value.shape) for a in _axes(node)) == pixels
+    )
+
+
+def _axes(node: ir.Node) -> list[int]:
+    if "axes" in node.attributes:
+        return list(node.attributes["axes"].as_ints())
+    axes = node.inputs[1] if len(node.inputs) > 1 else None
+    return axes.const_value.numpy().tolist() if axes is not None and axes.const_value is not None else []
+
+
+def _passes_on(node: ir.Node) -> bool:
+    """Tell whether it returns numbers of its inputs. Those beside the first, such as a shape, are no floats."""
+    if node.op_type == "Concat":
+        return _reads_activations(node)
+    return node.op_type in PASSED_ON and _is_activation(node.inputs[0])

@@ -1,0 +1,159 @@
+"""Make int8 and fp8 graphs for TensorRT: ModelOpt places Q/DQ nodes, which `fusion` mends, and the scales are ours."""
+
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.precisions import Keep, Rest
+from enginery.core.precisions import PRECISIONS
+from enginery.graph.data_apart import in_memory
+from enginery.graph.files import copy_graph, data_of
+from enginery.graph.onnx_file import load_graph
+from enginery.quantization.calibration.cache import read_cache, write_cache
+from enginery.quantization.fusion import mend_fusions
+from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, quiet_modelopt
+from enginery.quantization.structure import LARGEST_FLOAT16
+
+SMALLEST_FLOAT16_SCALE = 2.0**-20  # below it, float16 has fewer than five bits left
+
+Constants = dict[str, TensorProto]
+
+
+def nodes_with_tiny_inputs(source: Path, precision: str, amax: Mapping[str, float], rest: Rest) -> list[str]:
+    """Return the nodes that must stay in float16, because it cannot hold the scale of a tensor that they read."""
+    if rest != "fp16":
+        return []
+    largest = PRECISIONS[precision].largest
+    # An example are ConvNeXt's branches, which are multiplied by 1e-6 before training.
+    tiny = {name for name, value in amax.items() if value / largest <= SMALLEST_FLOAT16_SCALE}
+    return [node.name for node in load_graph(source).graph.node if tiny.intersection(node.input)]
+
+
+def quantize(
+    source: Path,
+    precision: str,
+    amax: Mapping[str, float],
+    keep: Keep,
+    rest: Rest,
+    sizes: Mapping[str, int] | None = None,
+    largest_weight: int = PRECISIONS["int8"].largest,
+) -> onnx.ModelProto:
+    """Return the graph with Q/DQ nodes, which ModelOpt places where TensorRT fuses them, and with our scales.
+
+    The scales and all unquantized nodes have the type `rest`. `sizes` are those of `batch_of_zeros`: an image that the
+    graph accepts. `largest_weight` is for int8 alone.
+    """
+    return mend_fusions(_quantize_by_modelopt(source, precision, amax, keep, rest, sizes, largest_weight))
+
+
+def _quantize_by_modelopt(
+    source: Path,
+    precision: str,
+    amax: Mapping[str, float],
+    keep: Keep,
+    rest: Rest,
+    sizes: Mapping[str, int] | None,
+    largest_weight: int,
+) -> onnx.ModelProto:
+    zeros = batch_of_zeros(source, sizes or {})
+    tiny = [re.escape(name) for name in nodes_with_tiny_inputs(source, precision, amax, rest)]
+    with quiet_modelopt(), tempfile.TemporaryDirectory() as scratch:
+        from modelopt.onnx.quantization import quantize as modelopt_quantize
+
+        cache, target = Path(scratch) / "calibration.cache", Path(scratch) / "quantized.onnx"
+        write_cache(amax, cache)
+        shapes = ",".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in zeros.items())
+        with errors_as_sentences(precision):
+            modelopt_quantize(
+                str(copy_graph(source, Path(scratch))),  # since ModelOpt changes the file of some graphs
+                quantize_mode=precision,
+                calibration_data=zeros,  # ModelOpt runs it, but takes the ranges from the cache
+                calibration_shapes=shapes,
+                calibration_cache_path=str(cache),
+                calibration_eps=["cpu"],
+                op_types_to_exclude=list(keep.op_types),
+                nodes_to_exclude=[*keep.nodes, *tiny],
+                high_precision_dtype=rest,
+                output_path=str(target),
+                use_external_data_format=data_of(source).exists(),
+                log_level="ERROR",
+            )
+        model = in_memory(load_graph(target))  # the file does not stay
+        constants = {tensor.name: tensor for tensor in model.graph.initializer}
+        if rest == "fp32":
+            _set_float16_scales(model.graph, constants, source)
+        if precision == "fp8":
+            _set_fp8_scales(model.graph, constants, read_cache(cache))
+        if precision == "int8" and largest_weight < PRECISIONS["int8"].largest:
+            _limit_weights(model.graph, constants, largest_weight)
+        _require_usable_scales(model.graph, constants)
+        return model
+
+
+def _set_float16_scales(graph: onnx.GraphProto, constants: Constants, source: Path) -> None:
+    """Write float16 scales for float16 tensors of the source, whose scales ModelOpt writes in float32 from a cache."""
+    if all(tensor.data_type != TensorProto.FLOAT16 for tensor in constants.values()):
+        return
+    given = onnx.shape_inference.infer_shapes(load_graph(source)).graph
+    types = {value.name: value.type.tensor_type.elem_type for value in (*given.input, *given.value_info)}
+    for node in graph.node:
+        if node.op_type == "QuantizeLinear" and types.get(node.input[0]) == TensorProto.FLOAT16:
+            scale = numpy_helper.to_array(constants[node.input[1]])
+            constants[node.input[1]].CopyFrom(numpy_helper.from_array(scale.astype(np.float16), node.input[1]))
+
+
+def _set_fp8_scales(graph: onnx.GraphProto, constants: Constants, amax: Mapping[str, float]) -> None:
+    """Write the calibrated scales, since ModelOpt's fp8 mode ignores the cache and takes those of its zeros."""
+    # A float16 graph casts its input, and the ranges are those of the tensor before the cast.
+    casts = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Cast"}
+    back = {node.input[0]: node.input[1] for node in graph.node if node.op_type == "DequantizeLinear"}
+    ranges: dict[str, float] = {}  # by scale, since the inputs of a Concat share one
+    for node in graph.node:
+        if node.op_type != "QuantizeLinear" or (name := casts.get(node.input[0], node.input[0])) not in amax:
+            continue
+        for scale in (node.input[1], back[node.output[0]]):  # two constants in a float16 graph, otherwise one
+            ranges[scale] = max(ranges.get(scale, 0.0), amax[name])
+    for name, value in ranges.items():
+        dtype = numpy_helper.to_array(constants[name]).dtype
+        constants[name].CopyFrom(numpy_helper.from_array(np.array(value / PRECISIONS["fp8"].largest, dtype), name))
+
+
+def _limit_weights(graph: onnx.GraphProto, constants: Constants, largest: int) -> None:
+    """Write larger scales, with which no quantized weight is larger than that."""
+    back = {node.input[0]: node.input[1] for node in graph.node if node.op_type == "DequantizeLinear"}
+    quantizing = [node for node in graph.node if node.op_type == "QuantizeLinear" and node.input[0] in constants]
+    for name in {scale for node in quantizing for scale in (node.input[1], back[node.output[0]])}:
+        scales = numpy_helper.to_array(constants[name])
+        wider = scales * scales.dtype.type(PRECISIONS["int8"].largest / largest)
+        constants[name].CopyFrom(numpy_helper.from_array(wider, name))
+
+
+def _require_usable_scales(graph: onnx.GraphProto, constants: Constants) -> None:
+    """Refuse scales beyond float16, for which ModelOpt writes zero, the smallest or the largest number instead."""
+    for node in graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[1] in constants:
+            scales = numpy_helper.to_array(constants[node.input[1]])
+            # Weights may have tiny scales, of channels that are always zero.
+            is_limited = scales.dtype == np.float16 and node.input[0] not in constants
+            smallest, largest = (SMALLEST_FLOAT16_SCALE, LARGEST_FLOAT16) if is_limited else (0.0, np.inf)
+            if not np.all((smallest < scales.astype(np.float32)) & (scales.astype(np.float32) < largest)):
+                raise EngineryError(
+                    f"a scale of {node.input[0]} is too small or too large for the unquantized rest: "
+                    "set keep.rest: fp32, or keep the node that reads it"
+                )
+
+
+def tensors_to_quantize(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | None = None) -> list[str]:
+    """Return the activations that need a range, since ModelOpt silently leaves out those that a cache lacks."""
+    produced = [name for node in load_graph(source).graph.node for name in node.output]
+    activations = [*batch_of_zeros(source, sizes or {}), *produced]
+    ones = dict.fromkeys(activations, 1.0)
+    graph = _quantize_by_modelopt(source, precision, ones, keep, "fp32", sizes, PRECISIONS["int8"].largest).graph
+    quantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
+    return [name for name in activations if name in quantized]

@@ -1,0 +1,72 @@
+"""Find by the pattern of a graph what eight bits cannot hold, whatever the model is called."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
+NORMALIZATIONS = {"LayerNormalization", "RMSNormalization", "SkipLayerNormalization", "GroupNormalization"}
+PASSED_ON = {"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Dropout"}
+PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
+SCORES = {"Add", "Sub", "Mul", "Div", "Where"} | PASSED_ON  # between a product of matrices and its Softmax
+
+
+def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict[str, str]:
+    """Return the nodes that must stay in high precision, each with the reason."""
+    nodes = list(model.graph.node)
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    made_by = {name: node for node in nodes for name in node.output}
+    found: dict[str, str] = {}
+    for node in nodes:
+        if any(amax.get(name, 0.0) > LARGEST_FLOAT16 for name in (*node.input, *node.output)):
+            found[node.name] = "its numbers reach beyond float16, as those of a mask do"
+    for node in nodes:
+        if node.op_type == "Softmax":
+            names, why = _before(node, SCORES, made_by), "it makes the scores of a Softmax"
+        elif node.op_type in NORMALIZATIONS or _begins_normalization(node, constants):
+            names, why = _before(node, {"Add"} | PASSED_ON, made_by), "it adds to what is normalized later"
+        else:
+            continue
+        found = dict.fromkeys(names, why) | found
+    return dict.fromkeys(nodes_making_rows(model), "it makes rows of numbers, as of boxes") | found
+
+
+def nodes_making_rows(model: onnx.ModelProto) -> list[str]:
+    """Return the nodes after all products that make an output of three axes: rows of numbers. Those of a detector are
+    corners of boxes, in pixels: 256 steps are pixels apart, as are numbers in bf16 from 512 on."""
+    leads_to_product: set[str] = set()  # names of tensors
+    for node in reversed(model.graph.node):  # which come in the order of execution
+        if node.op_type in PRODUCTS or leads_to_product.intersection(node.output):
+            leads_to_product.update(node.input)
+    made_by = {name: node for node in model.graph.node for name in node.output}
+    found: dict[str, None] = {}
+    waiting = [output.name for output in model.graph.output if len(output.type.tensor_type.shape.dim) == 3]
+    while waiting:
+        node = made_by.get(waiting.pop())
+        last = node is not None and node.op_type not in PRODUCTS and not leads_to_product.intersection(node.output)
+        if node is not None and last and node.name not in found:
+            found[node.name] = None
+            waiting += node.input
+    return list(found)
+
+
+def _before(node: onnx.NodeProto, op_types: set[str], made_by: Mapping[str, onnx.NodeProto]) -> Iterator[str]:
+    """Yield the nodes of these operators that lead to a node through nothing else."""
+    waiting, seen = list(node.input[:1]), set()
+    while waiting:
+        maker = made_by.get(waiting.pop())
+        if maker is not None and maker.op_type in op_types and maker.name not in seen:
+            seen.add(maker.name)
+            yield maker.name
+            waiting += maker.input
+
+
+def _begins_normalization(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:
+    """Tell whether it takes the mean over the last axis, with which a LayerNorm in parts begins."""
+    if node.op_type != "ReduceMean":
+        return False
+    axes = [list(attribute.ints) for attribute in node.attribute if attribute.name == "axes"]
+    axes += [numpy_helper.to_array(constants[name]).tolist() for name in node.input[1:] if name in constants]
+    return axes == [[-1]]

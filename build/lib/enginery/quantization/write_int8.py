@@ -1,0 +1,151 @@
+"""Write int8 for CPUs: Q/DQ nodes around the tensors that `placement` finds, and weights as bytes."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from enginery.core.precisions import PRECISIONS
+from enginery.graph.onnx_file import opset_of
+from enginery.graph.passes.find import names_in_use, unused_name
+from enginery.quantization.placement import Group, Placement
+
+LARGEST = PRECISIONS["int8"].largest
+LEVELS = 255  # the steps of a byte
+MOSTLY_POSITIVE = 4  # times as far as it reaches below zero: what HardSwish, SiLU and GELU return
+SLOWER_WITH_A_ZERO = {"Add", "MatMul"}  # where the byte 0 does not stand for 0
+TINY = 1e-12
+FIRST_OPSET, FIRST_OF_FLOAT16 = 13, 19  # of Q/DQ nodes with a scale for each channel, and of float16
+
+
+class Range(NamedTuple):
+    lowest: float  # 0 if nothing is negative
+    amax: float  # the largest magnitude that is not clipped
+
+
+class Grid(NamedTuple):
+    """The numbers that bytes stand for."""
+
+    scale: float
+    zero: np.uint8 | np.int8
+
+
+def grid_of(ranges: Iterable[Range], is_added: bool) -> Grid:
+    """Return the finest grid that costs no speed: unsigned where nothing, or little, is negative."""
+    lowest, largest = map(max, zip(*((-each.lowest, each.amax) for each in ranges), strict=True))
+    amax, below = max(largest, TINY), min(lowest, largest)
+    if below <= 0:
+        return Grid(amax / LEVELS, np.uint8(0))
+    if below * MOSTLY_POSITIVE <= amax and not is_added:
+        scale = (amax + below) / LEVELS
+        return Grid(scale, np.uint8(round(below / scale)))
+    return Grid(amax / LARGEST, np.int8(0))
+
+
+def write_int8(
+    model: onnx.ModelProto, ranges: Mapping[str, Range], kept: Collection[str] = (), largest_weight: int = LARGEST
+) -> onnx.ModelProto:
+    """Return a copy that calculates in int8, but for the nodes of the names in `kept`."""
+    writer = Writer(model, kept)
+    for node in writer.placement.products:
+        writer.round_weights(node, largest_weight)
+    for group in writer.groups:
+        writer.round_activations(group, grid_for(group, ranges))
+    return ir.to_proto(writer.model)
+
+
+def tensors_in_int8(model: onnx.ModelProto, kept: Collection[str] = ()) -> list[str]:
+    """Return the activations that need a range."""
+    return [name for group in Writer(model, kept).groups for name in names_of(group)]
+
+
+def names_of(group: Group) -> list[str]:
+    return [value.name or "" for value in group]
+
+
+def grid_for(group: Group, ranges: Mapping[str, Range]) -> Grid:
+    slower = any(node.op_type in SLOWER_WITH_A_ZERO for readers in group.values() for node, _ in readers)
+    return grid_of([ranges[name] for name in names_of(group)], slower)
+
+
+def dtype_of(value: ir.Value) -> np.dtype[np.generic]:
+    return np.dtype((value.dtype or ir.DataType.FLOAT).numpy())
+
+
+class Writer:
+    """A copy of a graph, into which Q/DQ nodes are written."""
+
+    def __init__(self, model: onnx.ModelProto, kept: Collection[str] = ()) -> None:
+        self.model = ir.from_proto(_with_opset(onnx.shape_inference.infer_shapes(model)))
+        self.placement = Placement(self.model, kept)
+        self.groups = self.placement.groups()
+        self._taken = names_in_use(self.model)
+
+    def round_activations(self, group: Group, grid: Grid) -> ir.Value:
+        """Write a Q/DQ pair behind each tensor of the group, for those that read it as bytes. Return their scale."""
+        first = next(iter(group))
+        scale = self._constant(f"{first.name}.scale", np.asarray(grid.scale, dtype_of(first)))
+        zero = self._constant(f"{first.name}.zero", np.asarray(grid.zero))
+        for value, readers in group.items():
+            quantize = self._node("QuantizeLinear", [value, scale, zero], f"{value.name}.int8")
+            dequantize = self._node("DequantizeLinear", [quantize.outputs[0], scale, zero], f"{value.name}.rounded")
+            for node, index in readers:
+                node.replace_input_with(index, dequantize.outputs[0])
+            if maker := value.producer():
+                maker.append([quantize, dequantize])
+            else:
+                self.model.graph[0].prepend([quantize, dequantize])
+        return scale
+
+    def round_weights(self, node: ir.Node, largest: int) -> None:
+        """Read constant weights from bytes, with a scale for each output channel."""
+        weights = node.inputs[1]
+        if weights is None or weights.const_value is None:
+            return
+        array = weights.const_value.numpy()
+        axis = _output_channels(node, array.ndim)
+        others = tuple(each for each in range(array.ndim) if each != axis)
+        scales = np.maximum(np.abs(array.astype(np.float32)).max(axis=others, keepdims=True), TINY) / largest
+        given = [
+            self._constant(f"{weights.name}.int8", np.rint(array / scales).astype(np.int8)),
+            self._constant(f"{weights.name}.scale", scales.reshape(-1).astype(array.dtype)),
+            self._constant(f"{weights.name}.zero", np.zeros(array.shape[axis], np.int8)),
+        ]
+        dequantize = self._node("DequantizeLinear", given, f"{weights.name}.rounded", axis=axis)
+        node.prepend(dequantize)
+        node.replace_input_with(1, dequantize.outputs[0])
+        if not weights.uses():
+            self.model.graph.initializers.pop(weights.name or "")
+
+    def _constant(self, name: str, array: NDArray[np.generic]) -> ir.Value:
+        name = unused_name(name, self._taken)
+        value = ir.val(name, const_value=ir.tensor(array, name=name))
+        self.model.graph.initializers.add(value)
+        return value
+
+    def _node(self, op_type: str, inputs: list[ir.Value], output: str, **attributes: int) -> ir.Node:
+        name = unused_name(output, self._taken)
+        return ir.node(op_type, inputs, attributes, outputs=[ir.val(name)], name=name)
+
+
+def _with_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Raise the version of ONNX's operators where Q/DQ nodes need it."""
+    halves = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer)
+    needed = FIRST_OF_FLOAT16 if halves else FIRST_OPSET
+    return onnx.version_converter.convert_version(model, needed) if opset_of(model) < needed else model
+
+
+def _output_channels(node: ir.Node, rank: int) -> int:
+    """Return the axis of the weights that the output's channels lie along."""
+    match node.op_type:
+        case "Conv":
+            return 0
+        case "ConvTranspose":
+            return 1
+        case "Gemm" if "transB" in node.attributes and node.attributes["transB"].as_int():
+            return 0
+        case _:
+            return rank - 1

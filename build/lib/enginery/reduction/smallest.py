@@ -1,0 +1,63 @@
+"""Find the smallest part of a graph that still shows a fault."""
+
+from collections.abc import Callable
+from functools import partial
+
+from enginery.reduction.case import Case
+
+Attempt = Callable[[Callable[[], Case]], Case | None]  # returns the case if it can be made and shows the fault
+
+
+def smallest(case: Case, attempt: Attempt) -> Case:
+    """Return the fewest nodes and then the fewest inputs that were found. The case itself must show the fault."""
+    case = _one_output(case, attempt)
+    for from_start in (True, False):
+        case = _shortest(case, attempt, from_start)
+    case = _one_output(fewest_nodes(case, attempt), attempt)
+    for run in sorted(case.runs, key=lambda run: sum(array.size for array in run.values())):
+        if len(case.runs) > 1 and (single := attempt(partial(case.with_runs, [run]))):
+            case = fewest_nodes(single, attempt)
+    return case
+
+
+def _one_output(case: Case, attempt: Attempt) -> Case:
+    """Return only what leads to one of the outputs, if that shows the fault."""
+    outputs, every = [tensor.name for tensor in case.model.graph.output], range(len(case.units))
+    parts = (attempt(partial(case.part, every, name)) for name in outputs) if len(outputs) > 1 else iter(())
+    return next(filter(None, parts), case)
+
+
+def _shortest(case: Case, attempt: Attempt, from_start: bool) -> Case:
+    """Return the shortest start, or end, of the nodes in the order of execution: ten trials for a thousand nodes."""
+    count = len(case.units)
+    few, enough, found = 0, count, case
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        kept = list(range(middle) if from_start else range(count - middle, count))
+        if part := attempt(partial(case.part, kept)):
+            enough, found = middle, part
+        else:
+            few = middle
+    return found
+
+
+def fewest_nodes(case: Case, attempt: Attempt) -> Case:
+    """Leave out stretches of nodes, then single ones, as long as the fault stays."""
+    size = max(1, len(case.units) // 2)
+    while True:
+        smaller = _without_stretches(case, attempt, size)
+        if size == 1 and len(smaller.nodes) == len(case.nodes):
+            return smaller
+        case, size = smaller, max(1, size // 2)
+
+
+def _without_stretches(case: Case, attempt: Attempt, size: int) -> Case:
+    stop = len(case.units)
+    while stop > 0:
+        start = max(0, stop - size)
+        kept = [unit for unit in range(len(case.units)) if not start <= unit < stop]
+        part = attempt(partial(case.part, kept)) if kept else None
+        if part and len(part.nodes) < len(case.nodes):
+            case = part
+        stop = start
+    return case

@@ -1,0 +1,46 @@
+"""The measurements of one run of the pipeline, and where to read them: measurements.json."""
+
+import subprocess
+from pathlib import Path
+
+from enginery.accuracy.records import Validation
+from enginery.core.errors import EngineryError
+from enginery.core.paths import MEASUREMENTS
+from enginery.core.record import Record
+from enginery.engine.machine import Machine
+from enginery.speed.records import Benchmark
+
+
+class Measured(Record):
+    """The measurements of one precision, which a later run is compared with."""
+
+    precision: str
+    engine_bytes: int
+    files: dict[str, str]  # the hashes of the engine's files
+    executed_as_asked: float
+    validation: Validation
+    benchmark: Benchmark
+
+
+class Measurements(Record):
+    machine: Machine
+    precisions: tuple[Measured, ...]
+
+
+def read_measurements(place: str) -> Measurements:
+    """Read the measurements in a reports folder, in a measurements.json, or in a git revision."""
+    path = Path(place)
+    if path.is_dir():
+        if not (path / MEASUREMENTS.name).exists():
+            raise EngineryError(f"{path} holds no {MEASUREMENTS.name}: give the reports folder of a finished run")
+        return Measurements.read(path / MEASUREMENTS.name)
+    if path.exists():
+        try:
+            return Measurements.parse(path.read_bytes(), str(path))
+        except EngineryError as error:
+            raise EngineryError(f"{error}; reports are compared by their {MEASUREMENTS.name}") from None
+    shown = subprocess.run(["git", "show", f"{place}:./{MEASUREMENTS}"], capture_output=True)
+    if shown.returncode:
+        reason = (shown.stderr.decode().strip().splitlines() or ["git gives no reason"])[0]
+        raise EngineryError(f"{place} is no file, no folder, and no git revision with {MEASUREMENTS} ({reason})")
+    return Measurements.parse(shown.stdout, f"{place}:{MEASUREMENTS}")

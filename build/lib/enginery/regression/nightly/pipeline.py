@@ -1,0 +1,61 @@
+"""Run the pipeline as a night does: first what is stale, then all measurements again, then the page with this night."""
+
+import subprocess
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.all import Params
+from enginery.core.paths import LOCK, MEASUREMENTS, VERDICT
+from enginery.regression.earlier_engines import engines_of, parse_hashes
+from enginery.regression.engine_race import race_runs
+from enginery.regression.measurements import Measurements
+from enginery.regression.nightly.judgement import Found
+from enginery.regression.speed_change import SpeedChanges
+from enginery.regression.verdict import Verdict
+
+WRITTEN_BY_A_RUN = (":!reports", ":!history", ":!dvc.lock", ":!machine/dvc.lock")
+MEASURED = ("validate", "benchmark")  # the stages that measure this machine, even if no file has changed
+
+
+def measure(precisions: Collection[str]) -> Found:
+    """Measure these precisions again, or all if none is named, even if nothing changed: the machine may have."""
+    print(f"measuring {', '.join(sorted(precisions)) or 'all precisions'}", file=sys.stderr, flush=True)
+    stages = [f"{stage}@{name}" for stage in MEASURED for name in sorted(precisions)] or MEASURED
+    dvc("repro", "--force", "--single-item", *stages)
+    dvc("repro", "report")
+    return Found(Measurements.read(MEASUREMENTS), Verdict.read(VERDICT).failures)
+
+
+def race(good: Path, params: Params, precisions: Collection[str]) -> dict[str, SpeedChanges]:
+    """Race the engines of these precisions against the good run's. Report an engine that cannot be raced, and go on."""
+    raced: dict[str, SpeedChanges] = {}
+    for precision in sorted(precisions):
+        try:
+            with engines_of(str(good)) as before, engines_of(str(MEASUREMENTS.parent)) as after:
+                raced |= race_runs(before, after, [precision], params)
+        except (EngineryError, OSError) as error:
+            print(f"{precision} is not raced against the good run's engine: {error}", file=sys.stderr, flush=True)
+    return raced
+
+
+def engine_hashes() -> dict[str, str]:
+    """Return DVC's hash of each engine by precision."""
+    return parse_hashes(LOCK.read_bytes(), str(LOCK))
+
+
+def revision() -> str:
+    """Return the git revision of the code, with `-dirty` if files differ from it that a run does not write itself."""
+    found = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+    if found.returncode:
+        raise EngineryError(f"a night is recorded with its git revision, but git has none: {found.stderr.strip()}")
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ".", *WRITTEN_BY_A_RUN]).returncode
+    return found.stdout.strip() + ("-dirty" if changed else "")
+
+
+def dvc(*arguments: str, allowed_to_fail: bool = False) -> None:
+    """Run DVC with its output on standard error, because standard output is for the summary."""
+    done = subprocess.run([sys.executable, "-m", "dvc", *arguments], stdout=sys.stderr)
+    if done.returncode and not allowed_to_fail:
+        raise EngineryError(f"`dvc {' '.join(arguments)}` failed, as said above; the night is not recorded")

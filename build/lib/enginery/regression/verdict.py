@@ -1,0 +1,12 @@
+"""The verdict of the report: verdict.json."""
+
+from enginery.core.record import Record
+
+
+class Verdict(Record):
+    """The precision to ship, and for each precision the reasons why it fails, if it does. `unsure` has those that fail
+    only because there are too few samples to be sure of them, where params.yaml says that one must be."""
+
+    recommended: str | None
+    failures: dict[str, tuple[str, ...]]
+    unsure: dict[str, tuple[str, ...]]

@@ -1,0 +1,57 @@
+"""Noisy ratios, and the reasons for the noise."""
+
+from itertools import chain
+from typing import NamedTuple
+
+from enginery.report.evidence import Evidence, Findings
+from enginery.speed.noise_limits import broken_limits, machine_problems
+from enginery.speed.records import SAME_PACE, Ratio
+
+
+class Noise(NamedTuple):
+    """The number of noisy ratios among some, and each reason once, however many ratios share it."""
+
+    noisy: int
+    ratios: int
+    why: tuple[str, ...]
+
+
+def noise_at(findings: Findings, entry: Evidence, batch: int) -> Noise:
+    """Return every reason for noise of one precision at one batch size."""
+    found = [reasons(findings, entry, entry.ratio(batch, name)) for name in findings.baselines]
+    return Noise(sum(map(bool, found)), len(found), tuple(dict.fromkeys(chain(*found))))
+
+
+def noise_of(findings: Findings, entry: Evidence) -> Noise:
+    """Return the noise of one precision: what was wrong with the machine, and of all broken limits the worst."""
+    at = [noise_at(findings, entry, batch) for batch in findings.batches]
+    why, timed = machine_reasons(findings, entry), entry.benchmark
+    broken = [(limit, ratio.batch) for ratio in timed.ratios for limit in broken_limits(ratio, timed)]
+    if broken:
+        worst, batch = max(broken, key=lambda found: found[0].factor)
+        among = "at worst, " if len(set(broken)) > 1 else ""
+        why = [*why, f"{among}{worst.sentence} at batch {batch}"]
+    return Noise(sum(one.noisy for one in at), sum(one.ratios for one in at), tuple(why))
+
+
+def slowdowns(findings: Findings) -> dict[str, float]:
+    """Return the precisions that were timed on a slower machine than another one, and how many times as slow it was."""
+    paces = {entry.precision: entry.benchmark.pace.microseconds for entry in findings.precisions}
+    best = min((pace for pace in paces.values() if pace), default=0.0)
+    return {precision: pace / best for precision, pace in paces.items() if pace and pace > SAME_PACE * best}
+
+
+def reasons(findings: Findings, entry: Evidence, ratio: Ratio) -> list[str]:
+    """Return why this ratio is noisy; nothing if it is not."""
+    return [broken.sentence for broken in broken_limits(ratio, entry.benchmark)] + machine_reasons(findings, entry)
+
+
+def machine_reasons(findings: Findings, entry: Evidence) -> list[str]:
+    """Return what was wrong with the machine while this precision was timed, at any batch size."""
+    timed = entry.benchmark
+    found = machine_problems(timed)
+    if times := slowdowns(findings).get(entry.precision):
+        found.append(f"the machine was {times:.2f} times as slow as for another precision")
+    if timed.pace.microseconds is None:
+        found.append("the machine never kept to one pace")
+    return found

@@ -1,0 +1,213 @@
+"""Notes to read before believing the figures: what failed, lost to PyTorch itself, or was disturbed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from enginery.core.params.benchmark import NUMBER_FORMATS
+from enginery.core.precisions import QUANTIZED
+from enginery.core.runtimes import RUNTIMES
+from enginery.core.text import first_few
+from enginery.data.padding import Padding
+from enginery.engine.layer_names import short_name
+from enginery.model.records import PYTORCH
+from enginery.report.evidence import Evidence, Findings
+from enginery.report.layer_pairs import compare, losses
+from enginery.report.noise import Noise, machine_reasons, noise_at, noise_of, reasons, slowdowns
+from enginery.report.tables import OWN_PROCESS
+from enginery.report.verdict import AS_FAST, recommend
+from enginery.speed.records import baseline_title
+
+# TensorRT for RTX executes only this in a quantized precision, says NVIDIA's support matrix.
+EXECUTED_BY_RTX = {"int8": "the weights of matrix products alone", "fp8": "matrix products alone"}
+
+
+class Note(NamedTuple):
+    title: str
+    text: str
+    kind: Literal["failed", "other"] = "other"
+
+
+def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> list[Note]:
+    runtime = RUNTIMES[findings.machine.runtime].title
+    notes = _on_the_reference(findings.precisions[0].validation.reference)
+    notes += _on_texts(findings.precisions[0].validation.padding)
+    for entry in findings.precisions:
+        notes += _on_execution(entry, runtime)
+        for line in failures.get(entry.precision, ()):
+            blamed = f"; the {entry.validation.loss_comes_from} is to blame" if line in entry.validation.broken else ""
+            notes.append(Note(f"{entry.precision} failed", f"{line}{blamed}.", "failed"))
+    for name, why in findings.refused.items():
+        notes.append(Note(f"{name} was not built", f"{why.rstrip('.')}."))
+        notes += [Note(f"{name} failed", f"{line}.", "failed") for line in failures.get(name, ())]
+    notes += _on_certainty(findings) + _on_quantized_rtx(findings) + _on_slow_quantized(findings)
+    return notes + _on_faster_baselines(findings) + _on_isolated_speed(findings) + _on_noise(findings)
+
+
+def _on_texts(padding: Padding | None) -> list[Note]:
+    if padding is None:
+        return []
+    cut = f" {padding.cut} were longer than {padding.longest_allowed}, and cut." if padding.cut else ""
+    text = (
+        f"they have {padding.shortest} to {padding.longest} tokens, half of them up to {padding.median:.0f}. "
+        f"In batches of {padding.batch} by length {padding.by_length:.1%} of what is computed is padding; as they come "
+        f"it would be {padding.as_they_come:.1%}.{cut}"
+    )
+    return [Note("Texts", text)]
+
+
+def noise_by_batch(findings: Findings) -> list[Note]:
+    """Return a note with all reasons for each precision and batch size at which a ratio is noisy."""
+    return [
+        Note(f"{entry.precision} at batch {batch}", f"{_count_and_reasons(noise)}.")
+        for entry in findings.precisions
+        for batch in findings.batches
+        if (noise := noise_at(findings, entry, batch)).noisy
+    ]
+
+
+def noisy_as_quoted(findings: Findings, entry: Evidence) -> bool:
+    """Tell whether the quoted speed of a precision, on which the verdict rests, is noisy."""
+    return bool(reasons(findings, entry, findings.quoted(entry)))
+
+
+def _on_the_reference(made_by: str) -> list[Note]:
+    meant = f"Where this report says PyTorch, it means {made_by}, which runs that file as written."
+    return [] if made_by == PYTORCH else [Note("No PyTorch", f"the model came as an ONNX file. {meant}")]
+
+
+def _on_certainty(findings: Findings) -> list[Note]:
+    """Say which thresholds are kept by these samples, and might not be by others."""
+    unsure = [
+        f"{entry.precision}: {'; '.join(entry.validation.unsure)}."
+        for entry in findings.precisions
+        if entry.validation.unsure
+    ]
+    return [Note("Too few samples to be sure", " ".join(unsure))] if unsure else []
+
+
+def _on_execution(entry: Evidence, runtime: str) -> list[Note]:
+    precision, notes = entry.precision, []
+    if not entry.engine.layers_are_known:
+        total = len(entry.engine.compute_layers)
+        text = (
+            f"{runtime} does not tell the types of {total - len(entry.engine.known_layers)} of {total} compute layers."
+            if total
+            else "the engine was built where it cannot run. "
+            f"Build it here to see its layers: `dvc repro --force --single-item build@{precision}`, then `dvc repro`."
+        )
+        notes.append(Note(f"What {precision} executes is not known", text))
+    if not entry.engine.runs_its_precision:
+        text = (
+            f"{runtime} executed none of it in {precision} here. "
+            f"Its accuracy is that of its graph; its speed says nothing about {precision}."
+        )
+        notes.append(Note(f"{precision} ran as {entry.engine.ran_as}", text))
+    return notes
+
+
+def _on_quantized_rtx(findings: Findings) -> list[Note]:
+    """Say that convolutions of a quantized engine of TensorRT for RTX are computed in another precision."""
+    if findings.machine.runtime != "tensorrt_rtx":
+        return []
+    return [
+        Note(
+            f"{entry.precision} on TensorRT for RTX",
+            f"NVIDIA supports it there for {EXECUTED_BY_RTX[entry.precision]}. Where convolutions take the time, "
+            f"this speed proves nothing about {entry.precision}.",
+        )
+        for entry in findings.precisions
+        if entry.precision in EXECUTED_BY_RTX
+    ]
+
+
+def _on_slow_quantized(findings: Findings) -> list[Note]:
+    """Name the quantized engines that a float engine beats, and the layers that lost."""
+    fastest = max(findings.floats, key=lambda entry: findings.quoted(entry).median, default=None)
+    return [
+        Note(f"{entry.precision} does not pay here", _why_slow(entry, fastest, findings))
+        for entry in findings.precisions
+        if fastest
+        and entry.precision in QUANTIZED
+        and entry.engine.runs_its_precision
+        and findings.quoted(fastest).median > AS_FAST * findings.quoted(entry).median
+    ]
+
+
+def _why_slow(entry: Evidence, fastest: Evidence, findings: Findings) -> str:
+    times = findings.quoted(fastest).median / findings.quoted(entry).median
+    slower = losses(compare(entry.trace.layers, fastest.trace.layers), entry.trace.milliseconds)
+    layers = first_few(
+        [
+            f"{short_name(one.ours)} ({one.ours.milliseconds:.3f} ms, {one.theirs.milliseconds:.3f} there)"
+            for one in slower
+        ]
+    )
+    lost = f"These layers lost: {layers}" if slower else "No layer that both have is clearly slower"
+    return (
+        f"{fastest.precision} is {times:.2f} times as fast at batch {findings.tuned_batch}. {lost}. "
+        f"`precisions.{entry.precision}.keep` keeps layers in float. At another batch size, or on another machine, "
+        f"{entry.precision} may pay."
+    )
+
+
+def _on_faster_baselines(findings: Findings) -> list[Note]:
+    """Name the baselines that beat the best engine: compiled or in half precision, PyTorch itself can win."""
+    chosen, notes = recommend(findings), []
+    if chosen is None:
+        return []
+    for baseline in findings.baselines:
+        ratios = [chosen.ratio(batch, baseline) for batch in findings.batches]
+        slower = [ratio for ratio in ratios if AS_FAST * ratio.high < 1]
+        if ahead := [f"{1 / ratio.median:.2f} times at batch {ratio.batch}" for ratio in slower]:
+            in_other_numbers = set(baseline.split("+")) & set(NUMBER_FORMATS)
+            accuracy = " Its accuracy was not measured." if in_other_numbers else ""
+            title = f"{baseline_title(baseline)} is faster than {chosen.precision}"
+            notes.append(Note(title, f"{', '.join(ahead)}.{accuracy}"))
+    return notes
+
+
+def _on_isolated_speed(findings: Findings) -> list[Note]:
+    """Say where the engine is faster in a process of its own, as it is deployed, than beside other contenders."""
+    # Replaying a CUDA graph takes longer where other contenders use the same GPU.
+    chosen = recommend(findings)
+    if chosen is None or not chosen.benchmark.cuda_graph or machine_reasons(findings, chosen):
+        return []
+    faster = [
+        f"{isolated:.3f} ms at batch {batch} ({in_race:.3f} in the race)"
+        for batch, isolated in chosen.benchmark.isolated_compute.items()
+        if (in_race := chosen.latency(batch).compute) and in_race > AS_FAST * isolated
+    ]
+    text = f"its compute takes {', '.join(faster)} there. The speed-ups in this report are those of the race."
+    return [Note(f"{chosen.precision} is faster {OWN_PROCESS}", text)] if faster else []
+
+
+def _on_noise(findings: Findings) -> list[Note]:
+    """Return one note for each precision whose quoted speed is noisy, and one note for all other noise."""
+    noisy = [(entry, noise) for entry in findings.precisions if (noise := noise_of(findings, entry)).noisy]
+    notes = [
+        Note(f"Noisy, {entry.precision}", f"{_count_and_reasons(noise)}.{_how_to_repeat(findings, entry.precision)}")
+        for entry, noise in noisy
+        if noisy_as_quoted(findings, entry)
+    ]
+    elsewhere = [entry for entry, _ in noisy if not noisy_as_quoted(findings, entry)]
+    return notes + ([_noisy_elsewhere(findings, elsewhere)] if elsewhere else [])
+
+
+def _noisy_elsewhere(findings: Findings, entries: Sequence[Evidence]) -> Note:
+    quoted, names = findings.tuned_batch, ", ".join(entry.precision for entry in entries)
+    noisy = [batch for batch in findings.batches if any(noise_at(findings, entry, batch).noisy for entry in entries)]
+    places = [f"{batch}" + (" (against other baselines)" if batch == quoted else "") for batch in noisy]
+    verdict = f"The verdict does not depend on it: it is at batch {quoted} against"
+    text = f"{names}. {verdict} {baseline_title(findings.baselines[0])}."
+    return Note(f"Noisy at batch {', '.join(places)}", text)
+
+
+def _how_to_repeat(findings: Findings, precision: str) -> str:
+    again = f"`dvc repro --force --single-item benchmark@{precision}` measures again"
+    slow = f" Its milliseconds come from that slower machine, too; {again}."
+    return slow if precision in slowdowns(findings) else ""
+
+
+def _count_and_reasons(noise: Noise) -> str:
+    count = f"{noise.noisy} of {noise.ratios} ratios: " if noise.ratios > 1 else ""
+    return count + "; ".join(noise.why)

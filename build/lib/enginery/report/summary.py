@@ -1,0 +1,42 @@
+"""The report as Markdown."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from enginery.core.runtimes import RUNTIMES
+from enginery.report import tables
+from enginery.report.evidence import Findings
+from enginery.report.notes import noise_by_batch, notes_on
+from enginery.report.verdict import is_certain, recommend, sentence, why
+from enginery.report.where_time_goes import layer_sections
+from enginery.report.wording import device
+
+
+def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["markdown"] = _markdown
+    chosen = recommend(findings)
+    return environment.get_template("summary.md.j2").render(
+        findings=findings,
+        tables=tables,
+        machine=device(findings.machine),
+        runtime=f"{RUNTIMES[findings.machine.runtime].title} {findings.machine.runtime_version}",
+        verdict=sentence(findings),
+        reason=why(findings, chosen) if chosen and is_certain(findings, chosen) else "",
+        notes=notes_on(findings, failures),
+        noise=noise_by_batch(findings),
+        layers=layer_sections(findings),
+    )
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    return str(table.to_markdown(disable_numparse=True))

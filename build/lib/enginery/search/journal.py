@@ -1,0 +1,43 @@
+"""Keep what was measured, so that a search that was stopped goes on where it was."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from platformdirs import user_cache_path
+
+from enginery.core.errors import UNREADABLE
+from enginery.core.files import sha256_of
+
+
+class Journal:
+    """A file with a line for each measurement. Two searches that ask the same questions share it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, Any] = {}
+        for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+            try:
+                question, answer = json.loads(line)
+                self._known[question] = answer
+            except UNREADABLE:  # the last line of a run that was killed
+                continue
+
+    @classmethod
+    def about(cls, *what: Any) -> Self:
+        """Open the journal of these values, all of which the measurements depend on."""
+        return cls(user_cache_path("enginery") / "search" / f"{sha256_of(what)}.jsonl")
+
+    def knows(self, question: Any) -> bool:
+        return sha256_of(question) in self._known
+
+    def answer(self, question: Any, measure: Callable[[], Any]) -> Any:
+        """Return what is known, or measure it and note it down."""
+        key = sha256_of(question)
+        if key not in self._known:
+            self._known[key] = measure()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a") as file:
+                file.write(json.dumps([key, self._known[key]]) + "\n")
+        return self._known[key]

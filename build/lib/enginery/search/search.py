@@ -1,0 +1,63 @@
+"""Find the fewest layers, by their work, that must stay in floating point for int8 to keep its thresholds."""
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
+
+from enginery.core.errors import EngineryError
+from enginery.core.progress import progress
+from enginery.search.journal import Journal
+from enginery.search.records import Step
+from enginery.search.trial import Trial
+
+AIM = 0.75  # of what the thresholds allow, as the validation samples are others
+
+
+class Answer(NamedTuple):
+    losses: dict[str, float]  # by layer
+    path: tuple[Step, ...]  # in the order in which they were tried
+    spared: tuple[str, ...]
+
+
+def find_spared(trial: Trial, work: Mapping[str, float], journal: Journal, seconds: float) -> Answer:
+    """Return the shortest start of all layers, ordered by worth, that keeps the thresholds when spared."""
+
+    def tried(spared: list[str]) -> Step:
+        share = sum(work[name] for name in spared)
+        question = ["check", trial.limits.model_dump(), *spared]
+        return Step(**journal.answer(question, lambda: trial.check(spared, share).model_dump()))
+
+    path = [tried([])]
+    if path[0].used <= AIM:
+        return Answer({}, tuple(path), ())
+    losses = measure_layers(trial, work, journal, seconds)
+    order = in_order_of_worth(losses, work)
+    few, enough = 0, len(order)
+    path.append(tried(order))
+    if path[-1].used > AIM:
+        return Answer(losses, tuple(path), ())
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        path.append(tried(order[:middle]))
+        few, enough = (few, middle) if path[-1].used <= AIM else (middle, enough)
+    return Answer(losses, tuple(path), tuple(order[:enough]))
+
+
+def measure_layers(trial: Trial, work: Mapping[str, float], journal: Journal, seconds: float) -> dict[str, float]:
+    """Return what each layer loses alone, as far as the time allows: first those that are cheapest to spare."""
+    losses: dict[str, float] = {}
+    started = time.monotonic()
+    for name in progress(sorted(work, key=lambda each: (work[each], each)), "layers alone", len(work), "layers"):
+        question = ["alone", name]
+        if journal.knows(question) or time.monotonic() - started < seconds:
+            losses[name] = journal.answer(question, partial(trial.loss_alone, name))
+    if not losses:
+        raise EngineryError(f"search: {seconds:g} seconds do not suffice to measure one layer: allow more")
+    return losses
+
+
+def in_order_of_worth(losses: Mapping[str, float], work: Mapping[str, float]) -> list[str]:
+    """Return the layers, those first that lose most for their work. Errors of layers add up by their squares."""
+    change = 0.5 / len(work)  # what it costs to leave int8 and to return to it, whatever the layer's size
+    return sorted(losses, key=lambda name: (-(losses[name] ** 2) / (work[name] + change), name))

@@ -1,0 +1,71 @@
+"""A graph in int8 in which each layer can be switched to floating point, so that one session tries them all."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+
+from enginery.data.feeds import Feeds, Outputs, Run
+from enginery.graph.as_written import open_session, run_graph
+from enginery.quantization.placement import Placement
+from enginery.quantization.write_int8 import Range, Writer, grid_for
+
+Site = tuple[str, str, int]  # a tensor that is rounded for the input of a node, by names
+
+
+class SwitchedGraph:
+    """It rounds where `write_int8` does. Layers are arithmetic: what only moves numbers follows those it feeds."""
+
+    def __init__(
+        self, model: onnx.ModelProto, ranges: Mapping[str, Range], kept: Collection[str], largest: int
+    ) -> None:
+        """Leave the nodes of the names in `kept` in floating point, whatever is switched."""
+        writer = Writer(model, kept)
+        self._untouched, self._kept = ir.from_proto(ir.to_proto(writer.model)), frozenset(kept)
+        self.layers = [node.name or "" for node in writer.placement.arithmetic]
+        self._graph = writer.model.graph
+        self._switches: dict[Site, str] = {}
+        for node in writer.placement.products:
+            weights = node.inputs[1]
+            writer.round_weights(node, largest)
+            if weights is not None and weights is not node.inputs[1]:
+                self._graph.initializers.setdefault(weights.name or "", weights)
+                self._add_switch(weights, node, 1)
+        for group in writer.groups:
+            writer.round_activations(group, grid_for(group, ranges))
+            for value, readers in group.items():
+                for node, index in readers:
+                    self._add_switch(value, node, index)
+        # It takes a third of the time if it is optimized. What is switched cannot become int8 by that.
+        optimized = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        self._session = open_session(ir.to_proto(writer.model), optimized)
+
+    def run_with(self, spared: Iterable[str]) -> Run:
+        """Return what runs the graph with these layers in floating point, beside those that always are."""
+        rounded = set(self._sites(spared))
+        switches = {name: np.asarray(site in rounded) for site, name in self._switches.items()}
+        return lambda feeds: run_graph(self._session, {**feeds, **switches})
+
+    def run(self, feeds: Feeds, spared: Iterable[str] = ()) -> Outputs:
+        return self.run_with(spared)(feeds)
+
+    def _sites(self, spared: Iterable[str]) -> Iterator[Site]:
+        placement = Placement(self._untouched, self._kept | set(spared))
+        for group in placement.groups():
+            for value, readers in group.items():
+                yield from ((value.name or "", node.name or "", index) for node, index in readers)
+        for node in placement.products:
+            if node.inputs[1] is not None:
+                yield node.inputs[1].name or "", node.name or "", 1
+
+    def _add_switch(self, exact: ir.Value, node: ir.Node, index: int) -> None:
+        """Let the node read what is rounded or what is exact, as an input of the graph says."""
+        site = (exact.name or "", node.name or "", index)
+        name = self._switches[site] = f"switch.{len(self._switches)}"
+        switch = ir.val(name, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
+        self._graph.inputs.append(switch)
+        chosen = ir.node("Where", [switch, node.inputs[index], exact], outputs=[ir.val(f"{name}.chosen")])
+        node.prepend(chosen)
+        node.replace_input_with(index, chosen.outputs[0])

@@ -1,0 +1,57 @@
+"""Estimate what each layer costs in floating point, from the graph alone, so that the answer is the same everywhere."""
+
+from collections.abc import Collection, Mapping
+from math import prod
+
+import onnx
+from onnx.shape_inference import infer_shapes
+
+from enginery.graph.onnx_file import graph_inputs
+
+PRODUCTS_PER_NUMBER = 16  # that a CPU or GPU multiplies and adds while it writes one number to memory
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def shares_of_work(model: onnx.ModelProto, layers: Collection[str], sizes: Mapping[str, int]) -> dict[str, float]:
+    """Return the share of the work of all these layers that each has. `sizes` has the axes that vary, by name."""
+    shapes = _shapes_of(model, sizes)
+    constants = {tensor.name for tensor in model.graph.initializer}
+    work = {node.name: _work(node, shapes, constants) for node in model.graph.node if node.name in layers}
+    return {name: each / sum(work.values()) for name, each in work.items()}
+
+
+def _work(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> int:
+    output = shapes.get(node.output[0], ())
+    numbers = prod(output[1:])  # of one sample
+    operand = shapes.get(node.input[1], ()) if len(node.input) > 1 else ()
+    match node.op_type:
+        case "Conv":
+            products = prod(output[2:]) * prod(operand)
+        case "ConvTranspose":
+            products = prod(shapes.get(node.input[0], ())[2:]) * prod(operand)
+        case "Gemm" | "MatMul" if node.input[1] in constants:
+            products = prod(output[1:-1]) * prod(operand)
+        case "MatMul":
+            products = numbers * shapes.get(node.input[0], (1,))[-1]
+        case _:
+            products = 0
+    return products + PRODUCTS_PER_NUMBER * max(1, numbers)
+
+
+def _shapes_of(model: onnx.ModelProto, sizes: Mapping[str, int]) -> Shapes:
+    """Return the shape of each tensor for one sample. What cannot be known counts as one."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    del fixed.graph.value_info[:]
+    for tensor in graph_inputs(fixed.graph):
+        for axis, size in enumerate(tensor.type.tensor_type.shape.dim):
+            if not size.HasField("dim_value"):
+                size.dim_value = sizes.get(size.dim_param, 1) if axis else 1
+    for tensor in fixed.graph.output:
+        tensor.type.tensor_type.ClearField("shape")
+    known = infer_shapes(fixed, data_prop=True).graph
+    shapes = {
+        tensor.name: tuple(size.dim_value or 1 for size in tensor.type.tensor_type.shape.dim)
+        for tensor in (*known.input, *known.value_info, *known.output)
+    }
+    return shapes | {tensor.name: tuple(tensor.dims) for tensor in fixed.graph.initializer}

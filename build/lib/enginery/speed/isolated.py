@@ -1,0 +1,101 @@
+"""Measure a contender in a process of its own: its peak memory and, on a GPU, an engine's compute time. A process that
+holds more counts the memory of all of it, and replays CUDA graphs more slowly: see docs/measurements.md. This module is
+also the program of that process."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.benchmark import EAGER, BenchmarkParams
+from enginery.core.params.inference import InferenceParams
+from enginery.core.process import end_with_parent
+from enginery.data.feeds import BATCH, Feeds
+from enginery.data.sample_set import SampleSet
+from enginery.engine.engine import open_engine
+from enginery.engine.folder import RECORD
+from enginery.engine.gpu.nvml import process_megabytes
+from enginery.engine.machine import Machine
+from enginery.engine.record import EngineRecord
+from enginery.speed.records import Isolated, PeakMemory
+from enginery.speed.timing import Contender, take_turn, warm_up
+
+CALLS = 3
+
+
+def measure_engine_isolated(
+    engine: Path, machine: Path, validation: Path, inference: InferenceParams, benchmark: BenchmarkParams
+) -> Isolated:
+    chosen = (inference.model_dump_json(), benchmark.model_dump_json())
+    return Isolated.model_validate_json(_run_process("engine", engine, machine, validation, *chosen))
+
+
+def pytorch_peak_memory(weights: Path, engine: Path, batch: int, threads: int, device: str) -> PeakMemory:
+    """Return the peak memory of the model that the engine was made from, on inputs of the engine's size."""
+    return PeakMemory.model_validate_json(_run_process("pytorch", weights, engine, batch, threads, device))
+
+
+def _run_process(*arguments: object) -> str:
+    """Run this module in a new process, and return the last line that it prints."""
+    command = [sys.executable, "-m", __name__, *map(str, arguments)]
+    child = subprocess.run(command, capture_output=True, text=True)
+    if child.returncode:
+        last_line = (child.stderr.strip() or "no message").splitlines()[-1]
+        code = child.returncode
+        raise EngineryError(f"a contender in a process of its own failed with exit code {code}: {last_line}")
+    return child.stdout.splitlines()[-1]
+
+
+def _measure_engine(folder: str, machine: str, validation: str, inference: str, benchmark: str) -> Isolated:
+    here, params = Machine.read(Path(machine)), BenchmarkParams.model_validate_json(benchmark)
+    with open_engine(Path(folder), here, InferenceParams.model_validate_json(inference)) as engine:
+        # Memory comes first, so that it does not include the samples.
+        memory = _peak_of(engine.bind(_zeros(engine.record, max(params.batches))), here.device)
+        samples = SampleSet.open(Path(validation)).tuned(engine.record.profile)
+        batches = params.batches if here.device == "cuda" else ()
+        compute = {batch: _milliseconds(engine.bind(samples.cycled(batch)), params.seconds) for batch in batches}
+    return Isolated(memory=memory, compute=compute)
+
+
+def _measure_pytorch(folder: str, engine: str, batch: str, threads: str, device: str) -> PeakMemory:
+    import torch  # here, so that an engine's process does not hold PyTorch
+
+    from enginery.model.checkpoint import load_model
+    from enginery.speed.contenders import pytorch_contender
+
+    torch.set_num_threads(int(threads))
+    record = EngineRecord.read(Path(engine) / RECORD)
+    model, feeds = load_model(Path(folder)), _zeros(record, int(batch))
+    return _peak_of(pytorch_contender(model, EAGER, device, record.build.tf32, feeds), device)
+
+
+def _zeros(record: EngineRecord, batch: int) -> Feeds:
+    sizes = record.profile.at("opt") | {BATCH: batch}
+    return {spec.name: np.zeros(spec.at(sizes), spec.dtype) for spec in record.interface.inputs}
+
+
+def _milliseconds(contender: Contender, seconds: float) -> float:
+    """Return the median milliseconds of the compute, by the device's own clock."""
+    warm_up(contender, seconds / 2)
+    return 1000 * median(call.compute for call in take_turn(contender, seconds) if call.compute is not None)
+
+
+def _peak_of(call: Callable[[], object], device: str) -> PeakMemory:
+    """Return the peak memory after a few calls. A contender keeps its GPU memory, so the use at the end is the peak."""
+    for _ in range(CALLS):
+        call()
+    # `ru_maxrss` would include the parent's memory, from before the exec.
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    host = int(status["VmHWM"].split()[0]) / 1000
+    return PeakMemory(host=host, device=process_megabytes() if device == "cuda" else None)
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    kind, *arguments = sys.argv[1:]
+    measure = _measure_engine if kind == "engine" else _measure_pytorch
+    print(measure(*arguments).model_dump_json())

@@ -1,0 +1,17 @@
+"""Run a stage as dvc.yaml does: `python3 -m stages NAME`, with an option for each argument of the stage's function."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from enginery.core.process import end_with_parent, outlive_crashes
+from enginery.pipeline.stage import run_stage
+
+if __name__ == "__main__":
+    names = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
+    name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
+    if name not in names:
+        sys.exit(f"python3 -m stages NAME: '{name}' is no stage; there are {', '.join(names)}")
+    end_with_parent()
+    outlive_crashes(name)
+    run_stage(getattr(import_module(f"stages.{name}"), name))

@@ -1,0 +1,116 @@
+"""Race one engine against PyTorch in one process, and keep each timing beside the summary."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from enginery.cluster.ray_cluster import whole_node
+from enginery.core.files import new_folder
+from enginery.core.params.benchmark import EAGER, ONNXRUNTIME, Baseline, BenchmarkParams
+from enginery.core.params.inference import InferenceParams
+from enginery.data.feeds import Feeds
+from enginery.data.sample_set import SampleSet
+from enginery.engine.engine import open_engine
+from enginery.engine.folder import REFUSED, pass_on_refusal, read_engine
+from enginery.engine.gpu.nvml import GpuSampler
+from enginery.engine.machine import Machine
+from enginery.model.checkpoint import load_model
+from enginery.speed.benchmark import RAW_COLUMNS, race_contenders, race_over_sizes, raw_rows
+from enginery.speed.contenders import onnxruntime_session, pytorch_contender, require_possible
+from enginery.speed.contention import ContentionWatch
+from enginery.speed.isolated import measure_engine_isolated, pytorch_peak_memory
+from enginery.speed.machine_lock import whole_machine
+from enginery.speed.machine_pace import pace_meter
+from enginery.speed.records import ENGINE, LAUNCHED, Benchmark
+from enginery.speed.throughput import engine_throughput
+from enginery.speed.timing import Contender
+
+
+def benchmark(
+    precision: str, engine: Path, simplified: Path, weights: Path, validation: Path, machine: Path, report: Path
+) -> None:
+    """Write summary.json, timings.csv and, on a GPU, gpu.csv."""
+    if pass_on_refusal(engine, report / REFUSED):
+        return
+    params, here = BenchmarkParams.read(), Machine.read(machine)
+    require_possible(params.baselines, here.device)
+    inference = InferenceParams.read().on(here.cores)
+    torch.set_num_threads(inference.threads)
+    profile = read_engine(engine).profile
+    samples = SampleSet.open(validation).tuned(profile)
+    with whole_node(f"benchmark, {precision}"), whole_machine(f"benchmark, {precision}"):
+        # These run in processes of their own, before this process takes memory that they need.
+        isolated = measure_engine_isolated(engine, machine, validation, inference, params)
+        peak_memory = {ENGINE: isolated.memory}
+        if params.baselines != (ONNXRUNTIME,):
+            largest = max(params.batches)
+            peak_memory[EAGER] = pytorch_peak_memory(weights, engine, largest, inference.threads, here.device)
+        contention_watch, sampler = ContentionWatch(), GpuSampler() if here.device == "cuda" else None
+        with ExitStack() as opened:
+            first = samples.cycled(params.batches[0])
+            contenders = _contenders(opened, engine, simplified, weights, here, inference, params.baselines, first)
+            pace = pace_meter(here.device, inference.threads)
+            watches: list[AbstractContextManager[object]] = (
+                [contention_watch, sampler] if sampler else [contention_watch]
+            )
+            race = race_contenders(contenders, samples, params, pace, f"benchmark, {precision}", watches)
+            sizes = race_over_sizes(contenders, samples, profile, params, pace, f"benchmark, {precision}")
+        summary = Benchmark(
+            precision=precision,
+            threads=inference.threads,
+            cuda_graph=LAUNCHED in contenders,
+            confidence=params.confidence,
+            latencies=race.latencies,
+            ratios=race.ratios,
+            pace=race.pace,
+            throughput=engine_throughput(engine, here, inference, samples, params),
+            contention=contention_watch.contention,
+            peak_memory=peak_memory,
+            isolated_compute=isolated.compute,
+            gpu=sampler.conditions() if sampler else None,
+            pytorch=torch.__version__,
+            sizes=sizes,
+        )
+    with new_folder(report) as unfinished:
+        summary.write(unfinished / "summary.json")
+        timings = pd.DataFrame(raw_rows(race.timings), columns=RAW_COLUMNS)
+        timings.to_csv(unfinished / "timings.csv", index=False, float_format="%.6f")
+        if sampler:
+            pd.DataFrame(sampler.samples).to_csv(unfinished / "gpu.csv", index=False)
+    for ratio in summary.ratios:
+        print(
+            f"{precision}, batch {ratio.batch}: {ratio.median:.2f} times {ratio.baseline} "
+            f"({ratio.low:.2f} to {ratio.high:.2f})"
+        )
+
+
+def _contenders(
+    opened: ExitStack,
+    engine: Path,
+    simplified: Path,
+    weights: Path,
+    here: Machine,
+    inference: InferenceParams,
+    baselines: Sequence[Baseline],
+    first: Feeds,
+) -> dict[str, Callable[[Feeds], Contender]]:
+    """Return, by name, the functions that bind feeds and return the call to time. `opened` closes them."""
+    loaded = opened.enter_context(open_engine(engine, here, inference))
+    found: dict[str, Callable[[Feeds], Contender]] = {ENGINE: loaded.bind}
+    loaded.run(first)  # shows whether its work can be captured
+    if loaded.replays:
+        plain = inference.model_copy(update={"cuda_graph": False})
+        found[LAUNCHED] = opened.enter_context(open_engine(engine, here, plain)).bind
+    blueprint = loaded.record.blueprint
+    model = None if baselines == (ONNXRUNTIME,) else load_model(weights)
+    for baseline in baselines:
+        if baseline == ONNXRUNTIME:
+            session = onnxruntime_session(simplified / "model.onnx", blueprint, inference)
+            found[baseline] = opened.enter_context(session).bind
+        elif model:
+            found[baseline] = partial(pytorch_contender, model, baseline, here.device, blueprint.build.tf32)
+    return found

@@ -1,0 +1,48 @@
+"""Compile the graph of one precision for the target. The types in the graph decide the precision, not this stage."""
+
+from pathlib import Path
+
+from enginery.core.errors import EngineryError
+from enginery.core.files import new_folder
+from enginery.core.params.boxes import BoxesParams
+from enginery.core.params.build import BuildParams
+from enginery.core.params.model import ModelParams
+from enginery.core.text import file_size
+from enginery.core.user_files import user_plugins
+from enginery.data.sample_set import TOKENIZER, SampleSet, checked_feeds
+from enginery.engine.build import build_engine
+from enginery.engine.folder import REFUSED
+from enginery.engine.polygraphy import write_comparison
+from enginery.engine.record import Refusal
+from enginery.engine.target import Target, lacking
+
+
+def build(precision: str, converted: Path, target: Path, validation: Path, plugins: Path, engine: Path) -> None:
+    """Write the engine's files and engine.json. If the compiler refuses a precision that a GPU lacks, write
+    refused.json instead of failing, so that the other precisions go on."""
+    wanted, params = Target.read(target), BuildParams.read()
+    samples = SampleSet.open(validation)
+    user_plugins(params.tensorrt.plugins, plugins)
+    try:
+        record = build_engine(
+            precision,
+            converted / "model.onnx",
+            wanted,
+            params,
+            samples.manifest,
+            engine,
+            ModelParams.read().scores,
+            BoxesParams.read(),
+            validation / TOKENIZER if samples.manifest.text else None,
+        )
+        write_comparison(record, converted / "model.onnx", checked_feeds(samples, params.profile), engine)
+    except EngineryError as error:
+        if not (without := lacking(wanted, precision)):
+            raise
+        why = f"compute capability {', '.join(without)} does not have {precision}; {error}"
+        with new_folder(engine) as unfinished:
+            Refusal(precision=precision, why=why).write(unfinished / REFUSED)
+        print(f"{precision}: not built: {why}")
+        return
+    executed = ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "known once built on a GPU"
+    print(f"{precision}: {file_size(record.bytes)} in {record.build_seconds:.1f} s; compute layers: {executed}")

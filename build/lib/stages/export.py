@@ -1,0 +1,55 @@
+"""Export the model to ONNX with a dynamic batch, and check it against PyTorch; or take the user's own ONNX file."""
+
+from pathlib import Path
+
+from enginery.core.files import new_folder
+from enginery.core.params.boxes import BoxesParams
+from enginery.core.params.build import Profile
+from enginery.core.params.export import ExportParams
+from enginery.core.params.model import ModelParams
+from enginery.data.sample_set import SampleSet, checked_feeds, varying_axes
+from enginery.graph.as_written import run_graph
+from enginery.graph.check import check_at_each_size
+from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
+from enginery.graph.read_interface import interface_of
+from enginery.graph.vocabulary import require_fitting_vocabulary
+from enginery.model.adopt import adopt_graph
+from enginery.model.checkpoint import WEIGHTS_RECORD, load_model
+from enginery.model.export import EXPORT_LIMIT, export_model, open_exported, require_names
+from enginery.model.records import Export, Weights
+from enginery.model.source_model import GIVEN_GRAPH, open_source_model, require_runs, require_steady
+
+
+def export(weights: Path, validation: Path, exported: Path) -> None:
+    """Write model.onnx and export.json."""
+    profile, scores, boxes = Profile.read(), ModelParams.read().scores, BoxesParams.read()
+    samples, source_model = SampleSet.open(validation), open_source_model(weights)
+    name = Weights.read(weights / WEIGHTS_RECORD).model
+    checked = checked_feeds(samples, profile)
+    example = samples.cycled(profile.batch.nearest(2))
+    given = weights / GIVEN_GRAPH
+    varying = varying_axes(samples, profile)
+    adopted = adopt_graph(load_graph(given), example, varying, name) if given.exists() else None
+    if adopted:  # this says what does not fit the profile, where running the graph would only fail
+        interface_of(adopted, profile, name)
+    else:
+        require_names(example)
+    wanted = [require_runs(source_model, feeds, samples, scores, boxes) for feeds in checked]
+    # Engines would fail at these sizes too, but after hours and with errors of their own.
+    for size in sorted({profile.batch.min, profile.batch.max}):
+        require_runs(source_model, samples.cycled(size), samples, scores, boxes)
+    require_steady(source_model, checked, wanted)
+    graph = adopted or export_model(load_model(weights), example, varying, profile, ExportParams.read().opset)
+    with new_folder(exported) as unfinished:
+        path = unfinished / "model.onnx"
+        save_graph(graph, path)
+        graph = load_graph(path)  # whose weights are no longer in memory if they are large
+        interface_of(graph, profile, f"the exported graph of {name}")
+        require_fitting_vocabulary(graph, samples.manifest.text)
+        session = open_exported(path, name)
+        got = [run_graph(session, feeds) for feeds in checked]
+        failure = f"the ONNX graph of {name} does not compute what PyTorch computes"
+        worst = check_at_each_size(wanted, got, EXPORT_LIMIT, failure)
+        opset = opset_of(graph)
+        Export(opset=opset, nodes=count_nodes(graph), against_pytorch=worst).write(unfinished / "export.json")
+    print(f"{len(graph.graph.node)} nodes, opset {opset}, error to PyTorch {worst.relative_error:.1e}")

@@ -1,0 +1,21 @@
+"""Fail the run if a precision broke a threshold or is not fast enough, after the report is complete."""
+
+from pathlib import Path
+
+from enginery.core.errors import EngineryError
+from enginery.regression.verdict import Verdict
+
+
+def gate(verdict: Path, summary: Path) -> None:
+    """Read the verdict, and write nothing."""
+    found = Verdict.read(verdict)
+    failures = [f"{name}: {', '.join(why)}" for name, why in found.failures.items() if why]
+    unsure = [f"{name}: {', '.join(why)}" for name, why in found.unsure.items()]
+    if failures:
+        raise EngineryError(f"{'; '.join(failures)}. The report is complete: see {summary}")
+    if unsure:
+        raise EngineryError(
+            f"not enough samples to be sure, as validation.must_be_sure asks: {'; '.join(unsure)}. The report is "
+            f"complete: see {summary}"
+        )
+    print(f"within their thresholds: {', '.join(found.failures)}")

@@ -1,0 +1,57 @@
+"""Describe this machine, its tools, the code of each stage, and what engines are compiled for."""
+
+from pathlib import Path
+
+from enginery.core.params.all import Params
+from enginery.core.params.benchmark import ONNXRUNTIME
+from enginery.core.tasks import ChosenTask, is_own
+from enginery.core.user_files import WEIGHTS_WITHOUT_FILE, user_calibration, user_checkpoint, user_model, user_plugins
+from enginery.core.version import require_new_enough
+from enginery.engine.target import target_of
+from enginery.engine.this_machine import describe_machine
+from enginery.engine.tools import describe_tools
+from enginery.model.user_code import files_named_in, fingerprint, fingerprint_of_task
+from enginery.pipeline.code import code_of_stages
+from enginery.quantization.dialect import dialect_of
+
+
+def machine(
+    models: Path,
+    weights: Path,
+    calibration: Path,
+    plugins: Path,
+    machine: Path,
+    target: Path,
+    dialect: Path,
+    tools: Path,
+    task: Path,
+    code: Path,
+) -> None:
+    """Write what timings, engines, quantized graphs, all graphs and single stages depend on, each to its own file."""
+    require_new_enough()
+    params = Params.read()
+    require_files(params, models, weights, calibration, plugins)
+    described = describe_machine(params.runtime)
+    described.write_if_new(machine)
+    target_of(described, params.build.tensorrt).write_if_new(target)
+    dialect_of(described.runtime, described.device, described.capability).write_if_new(dialect)
+    describe_tools().write_if_new(tools)
+    ChosenTask(task=params.task).write_if_new(task)
+    runtimes = {described.runtime, *({ONNXRUNTIME} & set(params.benchmark.baselines))}
+    users = params.model
+    model = fingerprint(users.source) | files_named_in(users.arguments) if users.is_factory else {}
+    judged_by = fingerprint_of_task(params.task) if is_own(params.task) else {}
+    for stage, its_code in code_of_stages(runtimes, model, judged_by).items():
+        its_code.write_if_new(code / f"{stage}.json")
+    print(f"{described.runtime} {described.runtime_version} on {described.device_name}, {described.cores} cores")
+
+
+def require_files(params: Params, models: Path, weights: Path, calibration: Path, plugins: Path) -> None:
+    """Refuse a missing file of the user now: the stage that reads it may run hours later."""
+    if params.model.is_onnx:
+        user_model(params.model.source, models)
+    if params.weights.source not in WEIGHTS_WITHOUT_FILE:
+        user_checkpoint(params.weights.source, weights)
+    if params.calibration.file:
+        user_calibration(params.calibration.file, calibration)
+    user_plugins(params.build.tensorrt.plugins, plugins)

@@ -1,0 +1,46 @@
+"""Run the model itself over the validation set: each engine is held against these outputs."""
+
+from pathlib import Path
+
+import numpy as np
+
+from enginery.cluster.ray_cluster import open_cluster
+from enginery.core.files import new_folder
+from enginery.core.params.boxes import BoxesParams
+from enginery.core.params.build import Profile
+from enginery.core.params.model import ModelParams
+from enginery.data.run_all import outputs_on, run_all
+from enginery.data.sample_set import SampleSet, output_file
+from enginery.model.records import Reference
+from enginery.model.source_model import made_by, model_work, open_source_model
+from enginery.tasks.choose import task_of
+
+BATCH = 32
+
+
+def reference(weights: Path, validation: Path, reference: Path) -> None:
+    """Write output-0.npy and so on, and reference.json."""
+    samples, sizes = SampleSet.open(validation), Profile.read().batch
+    whole = sizes.min > 1  # at a minimum of 1, the last batch may be smaller
+    with open_cluster() as cluster:
+        elsewhere = outputs_on(model_work(weights), cluster) if cluster else None
+        run = open_source_model(weights)
+        outputs = run_all(run, samples, sizes.nearest(BATCH), whole, "reference", outputs=elsewhere)
+    known, scores = samples.manifest, ModelParams.read().scores
+    task = task_of(known.task, scores, known.class_names, BoxesParams.read(), known.preprocessing)
+    truth, everything = samples.truth, np.arange(len(samples))
+    measured = [] if truth is None else zip(task.metrics, task.measure(outputs, truth, everything), strict=False)
+    metrics = {metric.name: (metric, metric.over(statistics)) for metric, statistics in measured}
+    result = Reference(
+        made_by=made_by(weights),
+        outputs=tuple(outputs),
+        samples=len(samples),
+        metrics={name: value for name, (_, value) in metrics.items()},
+    )
+    with new_folder(reference) as unfinished:
+        for index, values in enumerate(outputs.values()):
+            np.save(unfinished / output_file(index), values, allow_pickle=False)
+        result.write(unfinished / "reference.json")
+    found = ", ".join(f"{metric.name} {metric.written(value)}" for metric, value in metrics.values())
+    found = found or f"{task.metrics[0].name} not measured, {task.lacking}"
+    print(f"{result.made_by}: {found}; {result.samples} validation {known.kind}")

@@ -1,0 +1,69 @@
+"""Write what was found and which precision to ship, as a page, a summary, metrics and pictures."""
+
+import json
+from pathlib import Path
+
+from enginery.core.files import new_file, new_folder
+from enginery.core.params.all import Params
+from enginery.regression.history import read_history
+from enginery.regression.measurements import Measurements
+from enginery.regression.verdict import Verdict
+from enginery.report.background import gather_background
+from enginery.report.evidence import gather_findings
+from enginery.report.figures import draw_figures
+from enginery.report.metrics import metrics
+from enginery.report.page.examples import gather_examples
+from enginery.report.page.render import render_page
+from enginery.report.summary import write_summary
+from enginery.report.tables import latency_rows, tradeoff_rows
+from enginery.report.trend import TREND, draw_trend, trend_rows, trend_section
+from enginery.report.verdict import failures_of, recommend, sentence
+
+
+def report(
+    engines: Path,
+    validation: Path,
+    benchmark: Path,
+    trace: Path,
+    examples: Path,
+    machine: Path,
+    simplified: Path,
+    calibrated: Path,
+    converted: Path,
+    tools: Path,
+    samples: Path,
+    page: Path,
+    history: Path,
+    summary: Path,
+    verdict: Path,
+    measurements: Path,
+    metrics_file: Path,
+    plots: Path,
+    figures: Path,
+) -> None:
+    """Write report.html, summary.md, verdict.json, measurements.json, metrics.json, the plots' data and the figures."""
+    params = Params.read()
+    precisions = params.precisions
+    findings = gather_findings(tuple(precisions), engines, validation, benchmark, trace, machine)
+    background = gather_background(params, simplified, calibrated, converted, tools, samples)
+    failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
+    nights, shown = read_history(history), gather_examples(findings, examples)
+    with new_folder(figures) as unfinished:
+        draw_figures(findings, failures, unfinished)
+        if nights:
+            draw_trend(nights, unfinished / TREND)
+    with new_folder(plots) as unfinished:
+        latency_rows(findings).to_csv(unfinished / "latency.csv", index=False, float_format="%.6g")
+        tradeoff_rows(findings, failures).to_csv(unfinished / "tradeoff.csv", index=False, float_format="%.6g")
+    with new_file(metrics_file) as temporary:
+        temporary.write_text(json.dumps(metrics(findings), indent=2) + "\n")
+    with new_file(page) as temporary:
+        temporary.write_text(render_page(findings, background, failures, trend_rows(nights), shown), encoding="utf-8")
+    with new_file(summary) as temporary:
+        temporary.write_text(write_summary(findings, failures) + trend_section(nights))
+    measured = tuple(entry.measured for entry in findings.precisions)
+    Measurements(machine=findings.machine, precisions=measured).write(measurements)
+    chosen = recommend(findings)
+    unsure = {each.precision: why for each in measured if (why := each.validation.not_enough_samples)}
+    Verdict(recommended=chosen.precision if chosen else None, failures=failures, unsure=unsure).write(verdict)
+    print(f"{sentence(findings).replace('*', '')}\nMore in {page}")

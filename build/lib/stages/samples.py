@@ -1,0 +1,32 @@
+"""Decode and preprocess the data set once, into disjoint splits."""
+
+from pathlib import Path
+
+from enginery.cluster.ray_cluster import open_cluster
+from enginery.core.params.samples import SamplesParams
+from enginery.core.tasks import ChosenTask
+from enginery.data.sample_set import SampleSet
+from enginery.data.sources import open_source
+from enginery.data.sources.truth import Known
+from enginery.data.splits import shared_images, split, write_split
+
+
+def samples(data: Path, texts: Path, task: Path, training: Path, calibration: Path, validation: Path) -> None:
+    """Write the training, calibration and validation splits."""
+    params, chosen = SamplesParams.read(), ChosenTask.read(task).task
+    source = open_source(params, data, chosen, texts)
+    folders = {"training": training, "calibration": calibration, "validation": validation}
+    divided = split(len(source), params)
+    with open_cluster() as cluster:
+        manifests = {
+            name: write_split(source, indices, params, folders[name], chosen, cluster)
+            for name, indices in divided.items()
+        }
+    for name, indices in divided.items():
+        labelled = SampleSet(folders[name], manifests[name]).truth is not None
+        labels = "" if labelled else f", without {Known(chosen).array}"
+        text = manifests[name].text
+        cut = f", {text.cut} longer than {text.how.longest} tokens, and cut" if text and text.cut else ""
+        print(f"{name}: {len(indices)} of {len(source)} {manifests[name].kind} from {params.source}{labels}{cut}")
+    if shared := shared_images(manifests):
+        print(f"MIND: {shared}")

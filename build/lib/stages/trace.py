@@ -1,0 +1,30 @@
+"""Time each layer of one engine, apart from the benchmark, because timing layers slows an engine."""
+
+from pathlib import Path
+
+from enginery.cluster.ray_cluster import whole_node
+from enginery.core.params.inference import InferenceParams
+from enginery.data.sample_set import SampleSet
+from enginery.engine.folder import pass_on_refusal
+from enginery.engine.machine import Machine
+from enginery.speed.layer_times import trace_engine
+from enginery.speed.machine_lock import whole_machine
+
+
+def trace(precision: str, engine: Path, validation: Path, machine: Path, report: Path) -> None:
+    """Write the trace of one precision."""
+    if pass_on_refusal(engine, report):
+        return
+    here = Machine.read(machine)
+    inference, samples = InferenceParams.read().on(here.cores), SampleSet.open(validation)
+    with whole_node(f"trace, {precision}"), whole_machine(f"trace, {precision}"):
+        record = trace_engine(engine, here, inference, samples)
+    record.write(report)
+    if not record.layers:
+        print(f"{precision}: {here.runtime} gives no times of layers")
+        return
+    slowest = max(record.layers, key=lambda layer: layer.milliseconds)
+    print(
+        f"{precision}: {len(record.layers)} layers take {record.milliseconds:.3f} ms at batch {record.batch}; "
+        f"the slowest, {slowest.name}, takes {slowest.milliseconds:.3f} ms"
+    )

@@ -1,0 +1,79 @@
+"""Compare one engine with PyTorch, and find what causes a loss. A broken threshold is written down, not raised."""
+
+from pathlib import Path
+
+import numpy as np
+
+from enginery.accuracy.examples import EXAMPLES, Examples
+from enginery.accuracy.records import Validation
+from enginery.accuracy.validate import Elsewhere, validate_engine
+from enginery.cluster.ray_cluster import open_cluster
+from enginery.core.files import new_folder
+from enginery.core.params.inference import InferenceParams
+from enginery.core.params.precisions import PrecisionParams
+from enginery.core.params.validation import ValidationParams
+from enginery.data.run_all import outputs_on
+from enginery.data.sample_set import SampleSet, output_file
+from enginery.engine.engine import EngineWork, open_engine
+from enginery.engine.folder import pass_on_refusal, require_made_of
+from enginery.engine.machine import Machine
+from enginery.graph.as_written import GraphWork
+from enginery.model.records import Reference
+
+
+def validate(
+    precision: str,
+    engine: Path,
+    converted: Path,
+    validation: Path,
+    reference: Path,
+    machine: Path,
+    report: Path,
+    examples: Path,
+) -> None:
+    """Write the validation record of one precision, and draw the samples on which it differs most."""
+    if pass_on_refusal(engine, report):
+        with new_folder(examples) as unfinished:
+            Examples(examples=()).write(unfinished / EXAMPLES)
+        return
+    here = Machine.read(machine)
+    wanted = Reference.read(reference / "reference.json")
+    with (
+        open_cluster() as cluster,
+        open_engine(engine, here, InferenceParams.read()) as loaded,
+        new_folder(examples) as unfinished,
+    ):
+        require_made_of(loaded.record, precision, converted / "model.onnx")
+        record = validate_engine(
+            loaded,
+            converted / "model.onnx",
+            SampleSet.open(validation),
+            {name: np.load(reference / output_file(n), mmap_mode="r") for n, name in enumerate(wanted.outputs)},
+            PrecisionParams.read_for(precision).thresholds,
+            ValidationParams.read(),
+            wanted.made_by,
+            unfinished,
+            Elsewhere(
+                outputs_on(GraphWork(converted), cluster),
+                outputs_on(EngineWork(engine, InferenceParams.read(), gpus=int(here.device == "cuda")), cluster),
+            ),
+        )
+    record.write(report)
+    errors = record.engine_against_pytorch
+    agreed = record.agreement
+    agreeing = f", {agreed.name} {agreed.share_with_interval}" if agreed else ""
+    print(f"{precision}: {_results(record)}, cosine {errors.cosine:.6f}{agreeing}")
+    for line in record.broken:
+        print(f"{precision}: BROKEN THRESHOLD: {line}")
+    for line in record.unsure:
+        print(f"{precision}: not sure: {line}")
+
+
+def _results(record: Validation) -> str:
+    if not record.results:
+        return f"{record.metric} not measured: {record.lacking}"
+    return ", ".join(
+        f"{one.name} {one.written(one.engine)} ({record.reference} {one.written(one.reference)}, "
+        f"drop {one.drop_with_interval})"
+        for one in record.results
+    )

@@ -1,0 +1,55 @@
+"""Get the model with its weights: train it, or take torchvision's weights, the user's checkpoint or an ONNX file."""
+
+import math
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+
+from enginery.core.files import new_folder
+from enginery.core.params.model import ModelParams
+from enginery.core.params.weights import WeightsParams
+from enginery.core.user_files import user_model
+from enginery.data.sample_set import SampleSet
+from enginery.graph.files import graph_sha256
+from enginery.graph.onnx_file import load_graph, save_graph
+from enginery.model.checkpoint import WEIGHTS, WEIGHTS_RECORD
+from enginery.model.from_timm import differences
+from enginery.model.from_transformers import described, folder_of, require_its_tokenizer
+from enginery.model.records import Weights
+from enginery.model.source_model import GIVEN_GRAPH
+from enginery.model.user_code import warn_of_unwatched_code
+from enginery.model.weights import obtain_model
+
+
+def weights(data: Path, models: Path, training: Path, weights: Path) -> None:
+    """Write weights.pt, a plain state dict, or model.onnx, and the model that it is for to weights.json."""
+    params, source, samples = ModelParams.read(), WeightsParams.read(), SampleSet.open(training)
+    with new_folder(weights) as unfinished:
+        if params.is_onnx:
+            file = unfinished / GIVEN_GRAPH
+            graph = load_graph(user_model(params.source, models))
+            save_graph(graph, file)  # with the weights that were in several files
+            classes = samples.classes or None
+            parameters = sum(math.prod(tensor.dims) for tensor in graph.graph.initializer)
+        else:
+            file, folder = unfinished / WEIGHTS, None
+            if params.library == "transformers":
+                folder = folder_of(params, models)
+                params = params.model_copy(update={"arguments": described(params, folder)})
+                require_its_tokenizer(folder, samples.manifest.text)
+            with warn_of_unwatched_code(params.source) if params.is_factory else nullcontext():
+                model, classes = obtain_model(params, source, samples, data, folder)
+            if params.library == "timm" and (odd := differences(model, samples.manifest.preprocessing)):
+                print(f"MIND: samples.preprocessing has another {'; '.join(odd)}")
+            torch.save(model.state_dict(), file)
+            parameters = sum(parameter.numel() for parameter in model.parameters())
+        record = Weights(
+            model=params.source,
+            arguments=params.arguments,
+            source=source.source,
+            classes=classes,
+            sha256=graph_sha256(file),
+        )
+        record.write(unfinished / WEIGHTS_RECORD)
+    print(f"{record.model}: {parameters:,} parameters, weights from {record.source}")

@@ -1,0 +1,43 @@
+"""What is told of timings that were measured."""
+
+import pytest
+
+from enginery.speed.benchmark import raw_rows, summarize
+from enginery.speed.contention import contention_problems
+from enginery.speed.records import Contention, baseline_title
+from enginery.speed.timing import Call, Round, Timings, WarmUp
+
+ROUND = Round({"engine": [Call(0.004, 0.002), Call(0.008, 0.003)], "eager": [Call(0.01, None)]}, pace=2e-6)
+
+
+def test_timings_are_told_in_milliseconds():
+    warm = WarmUp(seconds=0.004, drift=0.5)
+    timings = Timings([ROUND], {"engine": warm, "eager": warm})
+    found = summarize("engine", 8, timings)
+    assert (found.runs, found.p50, found.compute, found.warm_up_drift) == (2, pytest.approx(6), pytest.approx(2.5), 0.5)
+    assert (found.spread, found.images_per_second) == (pytest.approx(2 / 6), pytest.approx(8 / 0.006))
+    assert summarize("eager", 8, timings).compute is None
+
+
+def test_each_call_is_a_row():
+    first, second, eager = raw_rows({8: Timings([ROUND])})
+    assert first == ("engine", 8, 0, pytest.approx(2), pytest.approx(4), pytest.approx(2))
+    assert (second[4:], eager[4:]) == ((pytest.approx(8), pytest.approx(3)), (pytest.approx(10), None))
+
+
+@pytest.mark.parametrize(
+    ("taken", "sentences"),
+    [
+        ({}, []),
+        ({"others": 3.9}, ["other programs took 3.9 of 4 cores"]),
+        ({"stolen": 1.5}, ["the host took 1.50 of 4 cores away"]),
+        ({"throttled": 1.25}, ["the container's CPU quota held back 1.25 of 2 threads"]),
+    ],
+)
+def test_what_disturbed_the_machine_is_told(taken, sentences):
+    calm = {"others": 0.0, "stolen": 0.0, "throttled": 0.0}
+    assert contention_problems(Contention(cores=4, **calm | taken), threads=2) == sentences
+
+
+def test_a_baseline_has_a_title():
+    assert [baseline_title(each) for each in ("onnxruntime", "eager")] == ["ONNX Runtime", "PyTorch eager"]
