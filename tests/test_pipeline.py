@@ -215,40 +215,35 @@ def s3():
 
 
 @pytest.fixture
-def folder(tmp_path):
-    return {}, {"url": str(tmp_path / "store")}
-
-
-@pytest.fixture
-def bucket(s3):
+def remotes(s3, tmp_path):
+    """The options of each remote."""
     client = boto3.client(
         "s3", endpoint_url=s3, region_name=KEYS["AWS_DEFAULT_REGION"], aws_access_key_id="a", aws_secret_access_key="b"
     )
     client.create_bucket(Bucket="engines")
-    return KEYS, {"url": "s3://engines/store", "endpointurl": s3}
+    return {
+        "bucket": {"url": "s3://engines/store", "endpointurl": s3},
+        "folder": {"url": str(tmp_path / "store")},
+    }
 
 
-@pytest.mark.parametrize("remote", ["folder", "bucket"])
-def test_a_clone_takes_what_any_machine_can_use_from_the_remote_and_builds_its_own_engines(
-    own, remote, request, tmp_path
-):
-    keys, options = request.getfixturevalue(remote)
-    own.environment = own.environment | keys
-    for name, value in options.items():
-        own.run("dvc", "config", f"remote.store.{name}", value)
-    own.run("dvc", "config", "core.remote", "store")
+def test_a_clone_takes_what_any_machine_can_use_from_a_remote_and_builds_its_own_engines(own, remotes, tmp_path):
+    own.environment = own.environment | KEYS
+    for remote, options in remotes.items():
+        for name, value in options.items():
+            own.run("dvc", "config", f"remote.{remote}.{name}", value)
     own.run("git", "add", "--all")
     assert own.run("git", *AUTHOR, "commit", "--quiet", "--message", "first").returncode == 0
-    pushed = own.run("dvc", "push")
-    assert pushed.returncode == 0, pushed.stderr
+    for remote in remotes:
+        pushed = own.run("dvc", "push", "--remote", remote)
+        assert pushed.returncode == 0, pushed.stderr
+        own.run("git", "clone", "--quiet", str(own.root), str(tmp_path / remote))
+        clone = Project(tmp_path / remote)
+        clone.environment = clone.environment | KEYS
+        pulled = clone.run("dvc", "pull", "--remote", remote)
+        assert pulled.returncode == 0, pulled.stderr
 
-    own.run("git", "clone", "--quiet", str(own.root), str(tmp_path / "clone"))
-    clone = Project(tmp_path / "clone")
-    clone.environment = clone.environment | keys
-    pulled = clone.run("dvc", "pull")
-    assert pulled.returncode == 0, pulled.stderr
     assert ran(clone.repro()) == set(), "the machine is the same"
-
     clone.set(runtime="onnxruntime")  # as on a machine of another kind
     built = clone.repro("build@fp32", "build@int8", "reference")
     assert built.returncode == 0, built.stdout + built.stderr

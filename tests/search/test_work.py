@@ -29,3 +29,14 @@ def test_every_layer_has_work(tiny_onnx):
     shares = shares_of_work(load_graph(tiny_onnx), ["conv1", "conv2", "pool", "classifier"], {})
     assert sum(shares.values()) == pytest.approx(1)
     assert shares["conv2"] > shares["conv1"] > shares["classifier"] > shares["pool"] > 0
+
+
+def test_what_cannot_be_known_counts_as_one():
+    text = """agraph (float[batch, rows, 8] x, int64[3] shape) => (float[batch, rows, 8] y) {
+        [known] k = Add (x, x)
+        r = Reshape (k, shape)
+        [unknown] y = MatMul (r, r)
+    }"""
+    shares = shares_of_work(model_of_text(text, {}), ["known", "unknown"], {})
+    known, unknown = 8 * PRODUCTS_PER_NUMBER, 1 + PRODUCTS_PER_NUMBER
+    assert shares["unknown"] == pytest.approx(unknown / (known + unknown))

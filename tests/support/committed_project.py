@@ -4,9 +4,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from ruamel.yaml import YAML
+
 from support.checkout import Project, checkout
 from support.paths import ROOT
 from support.project import let_make_run
+
+# Outputs of these stages tell times: an engine says how long its build took, and validation names the engine by that.
+TIMED = ("build", "validate", "benchmark", "trace", "report", "gate")
 
 
 def tortured_project(root: Path, *more: str) -> Path:
@@ -21,3 +26,18 @@ def tortured_project(root: Path, *more: str) -> Path:
         identity = ["-c", "user.name=torture", "-c", "user.email=torture@localhost"]
         subprocess.run(["git", *identity, *command], cwd=root, check=True)
     return root
+
+
+def results(root: Path) -> dict[str, str]:
+    """Return DVC's hash of each output that does not depend on the machine's speed."""
+    stages = YAML(typ="safe").load(root / "dvc.lock")["stages"]
+    return {
+        out["path"]: out["md5"]
+        for name, stage in stages.items()
+        if name.split("@")[0] not in TIMED
+        for out in stage.get("outs", [])
+    }
+
+
+def differing(one: dict[str, str], other: dict[str, str]) -> list[str]:
+    return sorted(path for path in one | other if one.get(path) != other.get(path))

@@ -17,14 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-from ruamel.yaml import YAML
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.committed_project import tortured_project
+from support.committed_project import differing, results, tortured_project
 
-# Outputs of these stages tell times: an engine says how long its build took, and validation names the engine by that.
-TIMED = ("build", "validate", "benchmark", "trace", "report", "gate")
 WRITTEN_IN_PLACE = ("dvc.lock", "machine/dvc.lock", ".dvc/tmp/rwlock")
 TARGETS = ("repro", "nightly")
 SHELLS = ("sh", "dash", "bash")
@@ -86,16 +83,6 @@ class Torture:
         if self.start("repro").wait():
             sys.exit("the last run failed:\n" + (self.root / "make.log").read_text()[-2000:])
 
-    def results(self) -> dict[str, str]:
-        """Return DVC's hash of each output that does not depend on the machine's speed."""
-        stages = YAML(typ="safe").load(self.root / "dvc.lock")["stages"]
-        return {
-            out["path"]: out["md5"]
-            for name, stage in stages.items()
-            if name.split("@")[0] not in TIMED
-            for out in stage.get("outs", [])
-        }
-
     def leftovers(self) -> list[str]:
         folders = (self.root / name for name in ("artifacts", "reports", "history"))
         return [str(path.relative_to(self.root)) for folder in folders for path in folder.rglob(".*.tmp")]
@@ -131,21 +118,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
         torture = Torture(tortured_project(Path(folder) / "project"), chosen.seed, chosen.longest)
         torture.finish()
-        wanted = torture.results()
+        wanted = results(torture.root)
         torture.start_over()
         for number in range(1, chosen.kills + 1):
             torture.kill_once(chosen.command)
             if number % 10 == 0:
                 print(f"{number} kills, {torture.ended} runs were done before", flush=True)
         torture.finish()
-        got, left = torture.results(), torture.leftovers()
-    differing = sorted(path for path in wanted | got if wanted.get(path) != got.get(path))
+        got, left = results(torture.root), torture.leftovers()
+    others = differing(wanted, got)
     print(f"\nkilled, of {chosen.kills} (seed {chosen.seed}, {chosen.command}):")
     for name, count in torture.victims.most_common():
         print(f"  {count:4} {name}")
     print(f"  {torture.ended:4} runs were done before")
-    print(f"{len(wanted)} outputs are the same to the byte" if not differing else f"other bytes: {differing}")
-    if differing or left:
+    print(f"{len(wanted)} outputs are the same to the byte" if not others else f"other bytes: {others}")
+    if others or left:
         sys.exit(f"left behind: {left}" if left else 1)
 
 

@@ -36,6 +36,7 @@ SUBJECTS = {  # code, and the tests that are run in turn until one notices: the 
     "enginery/search/*.py": ("tests/search", "tests/tasks"),
     "enginery/speed/*.py": ("tests/speed", "tests/regression/test_engine_race.py", "tests/report/test_notes.py"),
 }
+SLOW = "tests/tasks/test_pipeline.py"  # runs whole pipelines
 EXPLAINED = Path(__file__).with_name("survivors.txt")
 LONGEST = 900  # seconds of a room's tests; a mutant that never ends is noticed by that
 COMPARED = {
@@ -164,7 +165,7 @@ def _run_tests(root: Path, tests: str) -> None:
 
     status = 1
     with contextlib.suppress(BaseException):
-        status = int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", tests]))
+        status = int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", f"--ignore={SLOW}", tests]))
     os._exit(status)
 
 
@@ -248,7 +249,8 @@ def main() -> int:
     drawn = draw(asked.mutants, asked.seed, asked.subject, asked.named.read_text() if asked.named else "")
     results: multiprocessing.Queue[tuple[Mutant, object]] = multiprocessing.Queue()
     workers = [
-        multiprocessing.Process(target=_work, args=(drawn[at :: asked.workers], results)) for at in range(asked.workers)
+        multiprocessing.Process(target=_work, args=(drawn[at :: asked.workers], results), daemon=True)
+        for at in range(asked.workers)
     ]
     for worker in workers:
         worker.start()

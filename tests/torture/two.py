@@ -14,9 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kills import TIMED, WRITTEN_IN_PLACE
-from ruamel.yaml import YAML
-from support.committed_project import tortured_project
+from support.committed_project import differing, results, tortured_project
 
 
 def start(root: Path, log: str, *command: str) -> subprocess.Popen[bytes]:
@@ -24,17 +22,6 @@ def start(root: Path, log: str, *command: str) -> subprocess.Popen[bytes]:
     path = f"{root / '.venv/bin'}{os.pathsep}{environment['PATH']}"
     with (root / log).open("wb") as file:
         return subprocess.Popen(command, cwd=root, env=environment | {"PATH": path}, stdout=file, stderr=file)
-
-
-def results(root: Path) -> dict[str, str]:
-    """Return DVC's hash of each output that does not depend on the machine's speed."""
-    stages = YAML(typ="safe").load(root / WRITTEN_IN_PLACE[0])["stages"]
-    return {
-        out["path"]: out["md5"]
-        for name, stage in stages.items()
-        if name.split("@")[0] not in TIMED
-        for out in stage.get("outs", [])
-    }
 
 
 def in_one_clone(root: Path) -> None:
@@ -62,10 +49,9 @@ def in_two_clones(roots: list[Path], shared: Path) -> None:
     print(f"two clones: exit codes {codes}; waits: {len(waits)}, such as {waits[0] if waits else '-'}")
     if any(codes):
         sys.exit("\n".join(log[-1500:] for log in logs))
-    one, other = map(results, roots)
-    if differing := sorted(path for path in one | other if one.get(path) != other.get(path)):
-        sys.exit(f"other bytes in the second clone: {differing}")
-    print(f"{len(one)} outputs are the same to the byte in both clones")
+    if others := differing(*map(results, roots)):
+        sys.exit(f"other bytes in the second clone: {others}")
+    print(f"{len(results(roots[0]))} outputs are the same to the byte in both clones")
 
 
 def main() -> None:

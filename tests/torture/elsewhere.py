@@ -1,0 +1,81 @@
+"""Run one project in other places and under other circumstances: what does not tell times must have the same bytes.
+
+`make torture` runs this: `python tests/torture/elsewhere.py`. Each run is a new copy with no results, whose folder,
+user, language, clock or storage differ. What a library that is preloaded does not reach, such as a file system that
+lies about what it wrote, is not tried.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.committed_project import differing, results, tortured_project
+
+MOUNTED = "mount --bind {0} {0} && mount -o remount,bind,ro {0} && exec make repro"
+JUMP_AFTER = 25  # seconds, in the middle of a run
+Change = Callable[[Path], dict[str, str]]  # what is made anew in a folder, as variables of the environment
+
+
+def preloaded(folder: Path) -> str:
+    library = folder / "strange_storage.so"
+    source = Path(__file__).with_name("strange_storage.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    return str(library)
+
+
+def _home(folder: Path) -> dict[str, str]:
+    (folder / "a home").mkdir()
+    return {"HOME": str(folder / "a home"), "XDG_CACHE_HOME": "", "USER": "somebody", "LOGNAME": "somebody"}
+
+
+CIRCUMSTANCES: dict[str, Change] = {
+    "in a folder with spaces and letters of other scripts": lambda folder: {},
+    "as another user, who has nothing yet": _home,
+    "in Kathmandu, in Turkish": lambda folder: {"TZ": "Asia/Kathmandu", "LC_ALL": "tr_TR.UTF-8", "LANG": "tr_TR.UTF-8"},
+    "without UTF-8": lambda folder: {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    "with data that cannot be written": lambda folder: {},
+    "on slow storage without links": lambda folder: {"SLOW_STORAGE": "1", "LD_PRELOAD": preloaded(folder)},
+    "with a clock that jumps back by three days meanwhile": lambda folder: {
+        "JUMP_AT": str(int(time.time()) + JUMP_AFTER),
+        "LD_PRELOAD": preloaded(folder),
+    },
+}
+
+
+def run(folder: Path, name: str) -> Path:
+    """Make a new copy of the project and all its results."""
+    root = tortured_project(folder / ("ein Ordner, папка" if "spaces" in name else "project"))
+    environment = os.environ | {"PYTHONPATH": str(root)} | CIRCUMSTANCES.get(name, lambda folder: {})(folder)
+    command = ["make", "repro"]
+    if "data that cannot" in name:  # also root cannot write there
+        command = ["unshare", "--map-root-user", "--mount", "sh", "-c", MOUNTED.format(root / "data")]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        sys.exit(f"fails {name}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return root
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="only circumstances whose name holds this")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="elsewhere-") as first:
+        wanted = results(run(Path(first), "here"))
+    failed = 0
+    for name in (name for name in CIRCUMSTANCES if chosen.only in name):
+        with tempfile.TemporaryDirectory(prefix="elsewhere-") as folder:
+            others = differing(wanted, results(run(Path(folder), name)))
+        failed += bool(others)
+        print(f"{name}: {f'other bytes: {others}' if others else f'{len(wanted)} outputs are the same'}", flush=True)
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

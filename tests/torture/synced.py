@@ -1,0 +1,66 @@
+"""Run the pipeline under strace, and see that a power cut would leave no half-written file under a final name.
+
+`make torture` runs this: `python tests/torture/synced.py`. A power cut loses what was not forced to disk. So each file
+that gets its final name by a rename must have been forced to disk after its last write. DVC's own files are not looked
+at: what a cut leaves of them, enginery/pipeline/after_a_kill.py removes.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.committed_project import tortured_project
+
+CALLS = "write,pwrite64,writev,copy_file_range,sendfile,fsync,fdatasync,rename,renameat,renameat2"
+FILE = re.compile(r"^\d+ +(\w+)\((?:\d+<([^>]*)>)?")
+NAMES = re.compile(r"\"([^\"]*)\"")
+OURS = ("artifacts/", "reports/", "history/")
+
+
+def unsynced(lines: Iterable[str], root: Path) -> Iterator[str | None]:
+    """Yield each file that a rename of ours gives its final name: None if it was forced to disk, else its name."""
+    written: dict[str, bool] = {}  # by path: whether it was forced to disk since
+    for line in lines:
+        if not (found := FILE.match(line)) or " = -1 " in line:
+            continue
+        call, path = found.groups()
+        if call.startswith("rename"):
+            old, new = (name if name.startswith("/") else f"{root}/{name}" for name in NAMES.findall(line)[:2])
+            moved = {name: written.pop(name) for name in list(written) if name == old or name.startswith(f"{old}/")}
+            for name, synced in moved.items():
+                final = new + name.removeprefix(old)
+                written[final] = synced
+                if final.removeprefix(f"{root}/").startswith(OURS) and ".tmp" not in final:
+                    yield None if synced else final.removeprefix(f"{root}/")
+        elif path:
+            written[path] = call in ("fsync", "fdatasync")
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    if not shutil.which("strace"):
+        sys.exit("this needs strace: install it")
+    with tempfile.TemporaryDirectory(prefix="synced-") as folder:
+        root, log = tortured_project(Path(folder) / "project"), Path(folder) / "calls"
+        trace = ["strace", "-f", "-y", "-qq", "-s", "0", "-e", f"trace={CALLS}", "-e", "signal=none", "-o", str(log)]
+        environment = os.environ | {"PYTHONPATH": str(root)}
+        done = subprocess.run([*trace, "make", "repro"], cwd=root, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(done.stdout[-2000:] + done.stderr[-2000:])
+        with log.open(errors="replace") as lines:
+            found = list(unsynced(lines, root))
+    left = [name for name in found if name]
+    print(f"{len(found)} files got their final names; {len(left)} of them were not forced to disk before")
+    sys.exit("\n".join(left) if left or not found else 0)
+
+
+if __name__ == "__main__":
+    main()
