@@ -4,7 +4,10 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+import time
 
+import psutil
 import pytest
 from support.paths import ROOT
 from support.project import let_make_run
@@ -198,3 +201,21 @@ def test_wrong_options_are_refused_before_any_work(given):
     done = subprocess.run([*nightly(), *given], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"argument {given[0]}: " in done.stderr
+
+
+def test_a_killed_night_leaves_no_dvc_at_work(project):
+    """Such a DVC would stand in the way of the next night."""
+    (project.root.parent / "stand-in/dvc/__main__.py").write_text(
+        "import os, time\nfrom pathlib import Path\nPath('../dvc').write_text(str(os.getpid()))\ntime.sleep(600)"
+    )
+    paths = os.pathsep.join([str(project.root.parent / "stand-in"), str(ROOT)])
+    command = [sys.executable, "-m", "enginery.regression.nightly"]
+    night = subprocess.Popen(command, cwd=project.root, env=os.environ | {"PYTHONPATH": paths})
+    told = project.root.parent / "dvc"
+    while not (told.exists() and told.read_text()):
+        assert night.poll() is None
+        time.sleep(0.05)
+    dvc = psutil.Process(int(told.read_text()))
+    night.kill()
+    night.wait()
+    dvc.wait(timeout=60)
