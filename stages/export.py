@@ -13,11 +13,11 @@ from enginery.graph.check import check_at_each_size
 from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
 from enginery.graph.read_interface import interface_of
 from enginery.graph.vocabulary import require_fitting_vocabulary
-from enginery.model.adopt import adopt_graph
+from enginery.model.adopt import adopt_graph, settle_sizes
 from enginery.model.checkpoint import WEIGHTS_RECORD, load_model
 from enginery.model.export import EXPORT_LIMIT, export_model, open_exported, require_names
 from enginery.model.records import Export, Weights
-from enginery.model.source_model import GIVEN_GRAPH, open_source_model, require_runs, require_steady
+from enginery.model.source_model import GIVEN_GRAPH, open_source_model, require_runs, require_same_alone, require_steady
 
 
 def export(weights: Path, validation: Path, exported: Path) -> None:
@@ -30,7 +30,9 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
     given = weights / GIVEN_GRAPH
     varying = varying_axes(samples, profile)
     adopted = adopt_graph(load_graph(given), example, varying, name) if given.exists() else None
-    if adopted:  # this says what does not fit the profile, where running the graph would only fail
+    if adopted:  # interface_of says what does not fit the profile, where running the graph would only fail
+        few = [samples.cycled(size) for size in {profile.batch.nearest(size) for size in (1, 3)}]
+        settle_sizes(adopted, source_model, few, profile)
         interface_of(adopted, profile, name)
     else:
         require_names(example)
@@ -39,6 +41,8 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
     for size in sorted({profile.batch.min, profile.batch.max}):
         require_runs(source_model, samples.cycled(size), samples, scores, boxes)
     require_steady(source_model, checked, wanted)
+    if profile.batch.min == 1:
+        require_same_alone(source_model, checked[0], wanted[0])
     graph = adopted or export_model(load_model(weights), example, varying, profile, ExportParams.read().opset)
     with new_folder(exported) as unfinished:
         path = unfinished / "model.onnx"

@@ -15,7 +15,7 @@ from enginery.graph.files import graph_sha256
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.model.checkpoint import WEIGHTS, WEIGHTS_RECORD
 from enginery.model.from_timm import differences
-from enginery.model.from_transformers import described, folder_of, require_its_tokenizer
+from enginery.model.from_transformers import described, folder_of, require_its_tokenizer, require_room
 from enginery.model.records import Weights
 from enginery.model.source_model import GIVEN_GRAPH
 from enginery.model.user_code import warn_of_unwatched_code
@@ -38,6 +38,7 @@ def weights(data: Path, models: Path, training: Path, weights: Path) -> None:
                 folder = folder_of(params, models)
                 params = params.model_copy(update={"arguments": described(params, folder)})
                 require_its_tokenizer(folder, samples.manifest.text)
+                require_room(params.arguments, samples.manifest.text)
             with warn_of_unwatched_code(params.source) if params.is_factory else nullcontext():
                 model, classes = obtain_model(params, source, samples, data, folder)
             if params.library == "timm" and (odd := differences(model, samples.manifest.preprocessing)):

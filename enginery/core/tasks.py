@@ -6,7 +6,7 @@ from enginery.core.record import Record
 
 CLASSIFICATION = "classification"
 DETECTION = "detection"
-TASKS = (CLASSIFICATION, DETECTION, "segmentation", "embedding", "regression")
+TASKS = (CLASSIFICATION, DETECTION, "segmentation", "embedding", "regression", "ranking")
 OWN_TASK = re.compile(r"\w+(\.\w+)*:\w+")
 
 

@@ -42,6 +42,10 @@ class TextReader:
         given: list[Any] = [text[0] if len(text) == 1 else tuple(text) for text in texts]
         return [Tokens(each.ids, each.type_ids, bool(each.overflowing)) for each in self._tokenizer.encode_batch(given)]
 
+    def words(self, ids: Sequence[int], special: bool = False) -> str:
+        """Return what tokens say, without or with those that a tokenizer puts around and between texts."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=not special))
+
     def arrays(self, tokens: Sequence[Tokens]) -> dict[str, NDArray[Any]]:
         """Return an array for each input, as long as the longest text needs; the others are padded behind."""
         length = padded_length(max(len(each.ids) for each in tokens), self.how)

@@ -1,13 +1,15 @@
 """Take the user's own ONNX file as it is, with our names for the axes that vary."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import onnx
 from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
-from enginery.data.feeds import INPUT_TYPES, AxesOf, Feeds
+from enginery.core.params.build import Profile
+from enginery.data.feeds import INPUT_TYPES, AxesOf, Feeds, Run
 from enginery.graph.onnx_file import graph_inputs
 
 
@@ -41,6 +43,27 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes_of: AxesOf, what: s
                 elif meanings or size.dim_param in ours_alone:  # it has several, or is ours for something else
                     size.ClearField("dim_param")
     return model
+
+
+def settle_sizes(model: onnx.ModelProto, run: Run, samples: Sequence[Feeds], profile: Profile) -> None:
+    """Give each size of an output that only a run shows, since exporters leave a name of their own for it, the one that
+    it has for all `samples`. Where inputs vary in more than their batch, such sizes may vary with them."""
+    open_sizes = [
+        (tensor.name, axis, size)
+        for tensor in model.graph.output
+        for axis, size in enumerate(tensor.type.tensor_type.shape.dim)
+        if axis and not size.HasField("dim_value")
+    ]
+    if profile.resizes or not open_sizes:
+        return
+    try:
+        outputs = [run(feeds) for feeds in samples]
+    except EngineryError:
+        return  # what does not fit is refused next, by name
+    for name, axis, size in open_sizes:
+        found = {each[name].shape[axis] for each in outputs}
+        if len(found) == 1:
+            _set_size(size, *found)
 
 
 def _require_fitting(tensor: onnx.ValueInfoProto, sample: NDArray[Any], what: str) -> None:

@@ -18,7 +18,7 @@ from enginery.core.user_files import user_file
 from enginery.data.manifest import PreparedTexts
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-POOLINGS = ("cls", "mean", "max")
+POOLINGS = ("cls", "mean", "max", "lasttoken")
 
 
 class Pooled(nn.Module):
@@ -36,6 +36,9 @@ class Pooled(nn.Module):
         mask = named["attention_mask"].unsqueeze(-1) if "attention_mask" in named else torch.ones_like(states[..., :1])
         if self.pooling == "cls":
             vector = states[:, 0]
+        elif self.pooling == "lasttoken":
+            last = mask.long().sum(1, keepdim=True) - 1  # texts are padded behind
+            vector = states.gather(1, last.expand(-1, -1, states.shape[-1]))[:, 0]
         elif self.pooling == "max":
             vector = torch.where(mask.bool(), states, torch.finfo(states.dtype).min).amax(1)
         else:
@@ -71,6 +74,16 @@ def require_its_tokenizer(folder: Path, texts: PreparedTexts | None) -> None:
     if texts and own.is_file() and sha256(own) != texts.tokenizer_sha256:
         raise EngineryError(
             f"samples.text.tokenizer: {texts.how.tokenizer} is not {own}, with which the model was trained: copy it"
+        )
+
+
+def require_room(arguments: dict[str, Any], texts: PreparedTexts | None) -> None:
+    """Refuse texts with more tokens than the model has positions for, which fails deep within its code."""
+    most = arguments["config"].get("max_position_embeddings")
+    if texts and isinstance(most, int) and texts.how.longest > most:
+        raise EngineryError(
+            f"samples.text.longest: texts may have {texts.how.longest} tokens, and the model has {most} positions: set "
+            "it to so many at most, and the max of build.profile.axes with it"
         )
 
 
@@ -126,9 +139,11 @@ def _pooling(folder: Path) -> str | None:
     if not file.is_file():
         return None
     settings = _json(file)
-    modes = [name.removeprefix("pooling_mode_") for name, value in settings.items() if value is True]
+    named = settings.get("pooling_mode", [])  # one or several, since sentence-transformers 6; before, a flag for each
+    flags = [name.removeprefix("pooling_mode_") for name, value in settings.items() if value is True]
     names = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
-    found = [names.get(mode, mode) for mode in modes if mode != "include_prompt"]
+    found = [named] if isinstance(named, str) else [*named] or [names.get(flag, flag) for flag in flags]
+    found = [mode for mode in found if mode != "include_prompt"]
     if len(found) != 1 or found[0] not in POOLINGS:
         raise EngineryError(
             f"model.source: {file} pools by {', '.join(found) or 'nothing'}; one of {', '.join(POOLINGS)} is supported"
@@ -158,4 +173,5 @@ def _import_transformers() -> Any:
     except ImportError:
         raise EngineryError("model.source: transformers is not installed: pip install -e '.[transformers]'") from None
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     return transformers

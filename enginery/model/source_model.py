@@ -19,7 +19,7 @@ from enginery.data.feeds import Feeds, Outputs, Run
 from enginery.data.parts import Part
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.check import check_at_each_size
+from enginery.graph.check import check_at_each_size, check_graph
 from enginery.model.call import call_model
 from enginery.model.checkpoint import WEIGHTS_RECORD, load_model
 from enginery.model.records import PYTORCH, Weights
@@ -27,6 +27,7 @@ from enginery.model.user_code import USER_ERRORS, describe_user_error, watched_f
 from enginery.tasks.choose import misfit_of, task_of
 
 STEADY_LIMIT = 1e-5  # threads that sum in another order change a result by about 1e-7
+ALONE_LIMIT = 0.1  # far above what ranges that are found anew for each batch make of a quantized graph
 GIVEN_GRAPH = "model.onnx"  # in the weights' folder, if the model came as an ONNX file
 
 
@@ -110,6 +111,20 @@ def require_steady(run: Run, feeds: Sequence[Feeds], outputs: Sequence[Outputs])
     again = [_run_or_explain(run, describe_user_error, each) for each in feeds]
     failure = "model.source: the model answers the same samples differently each time"
     check_at_each_size(outputs, again, STEADY_LIMIT, failure)
+
+
+def require_same_alone(run: Run, feeds: Feeds, outputs: Outputs) -> None:
+    """Refuse a model that answers the last sample of a batch otherwise when it is alone, as a graph does that was
+    exported from a batch of one with a loop or an index for it. Validation would blame the engine."""
+    count = len(next(iter(feeds.values())))
+    alone = _run_or_explain(run, describe_user_error, {name: array[-1:] for name, array in feeds.items()})
+    check_graph(
+        alone,
+        {name: array[-1:] for name, array in outputs.items()},
+        ALONE_LIMIT,
+        f"model.source: the answer for a sample depends on the others of its batch, here of {count}, as of a file that "
+        "was exported for batches of one: set min, opt and max of build.profile.batch, and benchmark.batches, to 1",
+    )
 
 
 def _accepts(run: Run, feeds: Feeds, count: int) -> bool:

@@ -14,6 +14,7 @@ from enginery.core.user_modules import look_in_folders_above
 from enginery.tasks.classification import Classification
 from enginery.tasks.detection import Detection
 from enginery.tasks.embedding import Embedding
+from enginery.tasks.ranking import Ranking
 from enginery.tasks.regression import Regression
 from enginery.tasks.segmentation import Segmentation
 from enginery.tasks.task import Shapes, Task, Truth
@@ -39,6 +40,8 @@ def task_of(
             return Embedding(output, class_names)
         case "regression":
             return Regression(output, class_names)
+        case "ranking":
+            return Ranking(output, class_names)
         case _:
             return _own_task(name)(output, class_names)
 

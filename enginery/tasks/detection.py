@@ -139,12 +139,28 @@ class Detection(Task):
         if several:
             named = ", ".join(" with ".join(layout.outputs) for layout in several)
             return f"model.scores: boxes may be {named}: name the output with the scores"
+        if near := self._nearly(shapes):
+            return near
         classes = f"{len(self._names)} classes" if self._names else "each class"
         wanted = "" if self._how.form == "auto" else f" in the form {self._how.form}"
         return (
             f"task: no outputs have boxes{wanted} with scores of {classes}: (N, boxes, 4) beside (N, boxes, classes), "
             "or YOLO's (N, 4 + classes, boxes), (N, boxes, 5 + classes) or (N, boxes, 6); model.boxes.form says which. "
             f"Name another task, or set model.scores: {NO_SCORES} to judge errors alone"
+        )
+
+    def _nearly(self, shapes: Shapes) -> str | None:
+        """Say what would be read if the form were found by itself, or if the number of classes did not count."""
+        free = self._how.model_copy(update={"form": "auto"})
+        if self._how.form != "auto" and (found := Detection(self._asked, self._names, free).layout(shapes)):
+            return f"model.boxes.form: output {found.boxes} is not {self._how.form}, and may be {found.form}: set auto"
+        found = Detection(self._asked, (), free).layout(shapes) if self._names else None
+        known = found and self._classes(found, shapes)
+        if not found or not known:
+            return None
+        return (
+            f"samples.source has {len(self._names)} classes, and output {found.scores or found.boxes} has {known}, if "
+            f"it is {found.form}: samples.class_names lists all classes of the model, in its order"
         )
 
     def _classes(self, layout: Layout, shapes: Shapes) -> object:

@@ -2,7 +2,7 @@
 
 Pairs of samples that stand beside each other, 0 and 1, 2 and 3 and so on, may have a score for how alike they are."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +49,11 @@ def _ranks(values: NDArray[np.float64], weights: Weights) -> NDArray[np.float64]
     return ranks
 
 
+SPEARMAN = Metric("Spearman", _spearman, unit="")
+
+
 class Embedding(OneOutput):
-    metrics = (Metric("Spearman", _spearman, unit=""),)
+    metrics = (SPEARMAN,)
     agreement, answers = f"recall@{NEIGHBOURS} of PyTorch's neighbours", "the nearest neighbours of "
     lacking = "no pairs with scores, or no output with a vector"
 
@@ -86,6 +89,16 @@ class Embedding(OneOutput):
             shares.append((np.take_along_axis(before, nearest, 1) >= last - AS_NEAR).mean(axis=1))
         return np.concatenate(shares)
 
+    def beside(self, wanted: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
+        """Return the nearest of all texts, by PyTorch's vectors and by the engine's, each with both cosines."""
+        name = self.read_from(wanted) or ""
+        cosines = [_cosines_to(outputs[name], place) for outputs in (wanted, got)]
+        told = []
+        for near in (int(each.argmax()) for each in cosines):
+            before, after = (each[near] for each in cosines)
+            told.append(f"nearest at {before:.4f}, and {after:.4f} by the engine: {words(near)}")
+        return told[0], told[1]
+
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
         for vector in outputs[self.read_from(outputs) or ""].astype(np.float64):
             beginning = " ".join(f"{value:.4f}" for value in vector[:SHOWN])
@@ -97,6 +110,13 @@ class Embedding(OneOutput):
 def _directions(vectors: NDArray[np.generic]) -> NDArray[np.float64]:
     values = finite(vectors)
     return np.asarray(values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), TINY))
+
+
+def _cosines_to(vectors: NDArray[np.generic], place: int) -> NDArray[np.float64]:
+    directions = _directions(vectors)
+    cosines = directions @ directions[place]
+    cosines[place] = -np.inf
+    return np.asarray(cosines)
 
 
 def _cosines(vectors: NDArray[np.generic]) -> Iterator[NDArray[np.float64]]:

@@ -2,12 +2,17 @@
 
 import colorsys
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 TURN = 0.381966  # of the colour wheel, from one class to the next: neighbours never look alike
 LETTERS = 12  # pixels
+TINT = 0.5  # how much of a colour lies over an image
+UNSEEN = -1  # the class of pixels that the model does not see
 
 
 def draw_boxes(image: Image.Image, boxes: Sequence[dict[str, Any]]) -> Image.Image:
@@ -26,14 +31,31 @@ def draw_boxes(image: Image.Image, boxes: Sequence[dict[str, Any]]) -> Image.Ima
     return drawn
 
 
-def with_caption(image: Image.Image, text: str) -> Image.Image:
-    """Return a copy below lines of text, which are as many as fit its width demands."""
+def draw_areas(image: Image.Image, classes: NDArray[np.int64], areas: Sequence[dict[str, Any]]) -> Image.Image:
+    """Return a copy whose pixels have the colours of their classes over their own, below the names of `areas`."""
+    pixels = np.asarray(image.convert("RGB"), np.float64)
+    colours = np.array([_colour(number) for number in range(int(classes.max(initial=0)) + 1)], np.float64)
+    tinted = (1 - TINT) * pixels + TINT * colours[np.maximum(classes, 0)]
+    drawn = Image.fromarray(np.where((classes == UNSEEN)[..., np.newaxis], pixels, tinted).round().astype(np.uint8))
+    named = [f"{area['class']} {area['share']:.1%}" for area in areas]
+    return with_caption(drawn, "   ".join(named), [_colour(area["index"]) for area in areas])
+
+
+def with_caption(image: Image.Image, text: str, colours: Sequence[tuple[int, ...]] = ()) -> Image.Image:
+    """Return a copy below lines of text, as many as its width demands. A colour may stand before each part."""
     font = ImageFont.load_default(LETTERS)
-    lines = [line for part in text.split("   ") for line in _broken(part, image.width, font)]
+    room = LETTERS + 3 if colours else 0
+    parts = [_broken(part, image.width - room, font) for part in text.split("   ")]
+    lines = [line for part in parts for line in part]
     above = (LETTERS + 3) * len(lines) + 3
     drawn = Image.new("RGB", (image.width, image.height + above), "white")
     drawn.paste(image.convert("RGB"), (0, above))
-    ImageDraw.Draw(drawn).multiline_text((1, 1), "\n".join(lines), fill="black", font=font, spacing=2)
+    pen = ImageDraw.Draw(drawn)
+    for number, line in enumerate(lines):
+        pen.text((1 + room, 1 + number * (LETTERS + 3)), line, fill="black", font=font)
+    for number, colour in zip(accumulate(map(len, parts[:-1]), initial=0), colours, strict=False):
+        top = 2 + number * (LETTERS + 3)
+        pen.rectangle((1, top, LETTERS - 1, top + LETTERS - 2), fill=colour)
     return drawn
 
 

@@ -5,10 +5,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
+from enginery.core.params.preprocessing import Preprocessing
 from enginery.data.feeds import Outputs
+from enginery.data.preprocessing import place
 from enginery.tasks.classification import name_of
 from enginery.tasks.one_output import OneOutput
+from enginery.tasks.pictures import UNSEEN, draw_areas
 from enginery.tasks.task import (
     Metric,
     Places,
@@ -87,7 +91,26 @@ class Segmentation(OneOutput):
                 {"class": name_of(self._names, number), "index": number, "share": round(float(shares[number]), 6)}
                 for number in largest
             ]
-            yield Shown(text, {"areas": areas})
+            yield Shown(text, {"areas": areas}, areas=answer)
+
+    def in_image(self, shown: Shown, how: Preprocessing, size: tuple[int, int]) -> Shown:
+        """Return the classes of the pixels of the image itself; those that the model does not see are of none."""
+        assert shown.areas is not None, "as it was shown"
+        scale, shift = place(size, how)
+        across, down = (
+            np.floor(((np.arange(pixels) + 0.5) * times + moved) * cells / whole).astype(np.int64)
+            for pixels, times, moved, cells, whole in zip(
+                size, scale, shift, shown.areas.shape[::-1], how.crop[::-1], strict=True
+            )
+        )
+        rows, columns = shown.areas.shape
+        found = shown.areas[np.clip(down, 0, rows - 1)[:, np.newaxis], np.clip(across, 0, columns - 1)]
+        seen = ((down >= 0) & (down < rows))[:, np.newaxis] & (across >= 0) & (across < columns)
+        return shown._replace(areas=np.where(seen, found, UNSEEN))
+
+    def draw(self, image: Image.Image, shown: Shown) -> Image.Image:
+        assert shown.areas is not None, "as it was shown"
+        return draw_areas(image, shown.areas, shown.fields["areas"])
 
 
 def _maps(scores: NDArray[Any]) -> Maps:

@@ -19,6 +19,7 @@ Places = NDArray[np.int64]  # which samples of the set the outputs belong to
 Statistics = NDArray[np.float64]  # numbers of each sample, or of each pair of samples, that make a metric
 Weights = NDArray[np.float64]  # a row for each set that is drawn from the samples: how often it holds each of them
 NONE = np.empty(0)
+TOP_BESIDE = 2  # guesses, of two answers beside each other
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Shown(NamedTuple):
     text: str
     fields: dict[str, Any]
     top: int = 0  # how many of several guesses the line has at most
+    areas: NDArray[np.int64] | None = None  # the class of each pixel
 
 
 class Task(Protocol):
@@ -91,6 +93,15 @@ class Task(Protocol):
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:
         """Return the answer for each sample of a batch, with at most `top` guesses where there are several."""
         ...
+
+    def beside(self, wanted: Outputs, got: Outputs, place: int, words: Callable[[int], str]) -> tuple[str, str]:
+        """Return the answers of PyTorch and of the engine for one text of many, for people. `words` returns what the
+        text at a place says."""
+        one, other = (
+            next(self.show({name: values[place : place + 1] for name, values in each.items()}, TOP_BESIDE))
+            for each in (wanted, got)
+        )
+        return one.text, other.text
 
     def in_image(self, shown: Shown, how: Preprocessing, size: tuple[int, int]) -> Shown:
         """Return an answer for an image as it is, and not as it was prepared; `size` is its width and height."""

@@ -5,9 +5,10 @@ from onnx import TensorProto, helper
 from support.errors import error_of
 from support.tensors import noise, of_each, sizes_of
 
+from enginery.core.errors import EngineryError
 from enginery.core.params.build import Profile, Range
 from enginery.graph.read_interface import interface_of
-from enginery.model.adopt import adopt_graph
+from enginery.model.adopt import adopt_graph, settle_sizes
 
 BATCH = Profile(batch=Range(min=1, opt=2, max=8))
 BATCHED = of_each({0: "batch"})
@@ -65,6 +66,23 @@ def test_an_open_axis_that_the_profile_lacks_gets_its_size_in_the_samples():
         "input": ["batch", 3, 8, 6],
         "scores": ["batch", 3, 8, "H//2"],
     }
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted"),
+    [([7, 7], 7), ([7, 8], "anchors"), (None, "anchors")],
+    ids=["the same each time", "of the samples", "not run"],
+)
+def test_a_size_with_a_name_of_the_exporter_is_what_runs_show(sizes, wanted):
+    graph = adopt_graph(given_graph("N", 4, output=("N", "anchors")), {"input": noise(2, 4)}, BATCHED, "x.onnx")
+
+    def run(feeds):
+        if sizes is None:
+            raise EngineryError("the batch is fixed")
+        return {"scores": noise(2, sizes[int(feeds["call"])])}
+
+    settle_sizes(graph, run, [{"call": np.array(call)} for call in range(2)], BATCH)
+    assert sizes_of(graph.graph.output) == {"scores": ["batch", wanted]}
 
 
 def test_a_name_of_two_sizes_is_removed_from_outputs():

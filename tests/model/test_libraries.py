@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,14 @@ from enginery.core.params.text import TextPreprocessing
 from enginery.data.manifest import PreparedTexts
 from enginery.model import from_timm
 from enginery.model.factory import make_model
-from enginery.model.from_transformers import described, folder_of, load_from_transformers, require_its_tokenizer
+from enginery.model.from_transformers import (
+    Pooled,
+    described,
+    folder_of,
+    load_from_transformers,
+    require_its_tokenizer,
+    require_room,
+)
 
 MODULES = ("Transformer", "Pooling", "Normalize")
 MEAN = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
@@ -32,8 +40,19 @@ def write(folder, pooling=MEAN, modules=MODULES, config=None):
     return folder
 
 
-def test_all_that_makes_a_model_is_read_from_its_folder(tmp_path):
-    found = described(MODEL, write(tmp_path))
+@pytest.mark.parametrize(
+    ("pooling", "modules"),
+    [
+        (MEAN, MODULES),
+        (
+            {"pooling_mode": "mean", "include_prompt": True},
+            ("transformer.Transformer", "pooling.Pooling", "x.Normalize"),
+        ),
+    ],
+    ids=["until sentence-transformers 5", "since 6"],
+)
+def test_all_that_makes_a_model_is_read_from_its_folder(tmp_path, pooling, modules):
+    found = described(MODEL, write(tmp_path, pooling, modules))
     assert found["config"] == {"architectures": ["BertModel"], "model_type": "bert", "num_labels": 3}
     assert (found["architecture"], found["pooling"], found["normalize"]) == ("BertModel", "mean", True)
 
@@ -42,7 +61,11 @@ def test_all_that_makes_a_model_is_read_from_its_folder(tmp_path):
     ("changed", "told"),
     [
         ({"modules": (*MODULES, "Dense")}, "has a module Dense: make the model in a factory of your own"),
-        ({"pooling": {"pooling_mode_lasttoken": True}}, "pools by lasttoken; one of cls, mean, max is supported"),
+        (
+            {"pooling": {"pooling_mode_weightedmean_tokens": True}},
+            "pools by weightedmean_tokens; one of cls, mean, max,",
+        ),
+        ({"pooling": {"pooling_mode": ["cls", "mean"], "include_prompt": True}}, "pools by cls, mean; one of"),
         ({"pooling": MEAN | {"pooling_mode_cls_token": True}}, "pools by cls, mean; one of"),
         ({"config": {"model_type": "bert"}}, "does not say which architecture"),
     ],
@@ -52,7 +75,20 @@ def test_a_folder_that_is_not_understood_is_refused(tmp_path, changed, told):
         described(MODEL, write(tmp_path, **changed))
 
 
-def test_a_folder_without_weights_and_another_tokenizer_are_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("pooling", "wanted"), [("cls", [1, 8]), ("mean", [2, 6]), ("max", [3, 8]), ("lasttoken", [3, 4])]
+)
+def test_states_are_pooled_where_the_text_is(pooling, wanted):
+    class States(torch.nn.Module):
+        def forward(self, input_ids, attention_mask):
+            return SimpleNamespace(last_hidden_state=input_ids)
+
+    states = torch.tensor([[[1.0, 8], [3, 4], [90, -90]]])
+    found = Pooled(States(), pooling, False)(input_ids=states, attention_mask=torch.tensor([[1, 1, 0]]))
+    assert found["sentence_embedding"].tolist() == [wanted]
+
+
+def test_a_folder_without_weights_another_tokenizer_and_too_long_texts_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = write(tmp_path / "data/models/small")
     assert folder_of(MODEL, Path("data/models")) == Path("data/models/small")
@@ -61,6 +97,9 @@ def test_a_folder_without_weights_and_another_tokenizer_are_refused(tmp_path, mo
     prepared = PreparedTexts(how=how, tokenizer_sha256="0" * 64, vocabulary=9, cut=0, together=1)
     with pytest.raises(EngineryError, match=re.escape("data/texts/other.json is not")):
         require_its_tokenizer(folder, prepared)
+    require_room({"config": {}}, prepared)
+    with pytest.raises(EngineryError, match=r"longest: texts may have 128 tokens, and the model has 64 positions"):
+        require_room({"config": {"max_position_embeddings": 64}}, prepared)
     (folder / "model.safetensors").unlink()
     with pytest.raises(EngineryError, match=re.escape("has no model.safetensors")):
         folder_of(MODEL, Path("data/models"))

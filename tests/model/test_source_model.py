@@ -13,7 +13,7 @@ from enginery.data.manifest import Manifest
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.model.records import Weights
-from enginery.model.source_model import open_source_model, require_runs, require_steady, run_model
+from enginery.model.source_model import open_source_model, require_runs, require_same_alone, require_steady, run_model
 
 FEEDS = {"input": np.random.default_rng(0).normal(0, 1, (2, 6)).astype(np.float32)}
 
@@ -224,6 +224,15 @@ def test_a_model_that_answers_at_random_is_refused():
         answered = [run(feeds) for feeds in asked]
         with pytest.raises(EngineryError, match=said) if said else nullcontext():
             require_steady(run, asked, answered)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"), [(torch.clone, None), (lambda pixels: pixels - pixels[:1], "depends on the others of its")]
+)
+def test_a_model_whose_answers_depend_on_the_batch_is_refused(answer, told):
+    run = run_of(answer)
+    with pytest.raises(EngineryError, match=told) if told else nullcontext():
+        require_same_alone(run, FEEDS, run(FEEDS))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

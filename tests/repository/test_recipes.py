@@ -1,5 +1,6 @@
 """The recipes for the user's own images, on small files of the same layout."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -8,9 +9,13 @@ import pytest
 import torch
 import torchvision
 from PIL import Image
+from support import yolo
 from support.paths import ROOT
 from support.small_project import TINY, run_pipeline, run_stages, small_project
+from support.texts import texts, write_tokenizer
 
+from enginery.accuracy.records import Validation
+from enginery.cli.inference.infer import infer
 from enginery.cli.recipes import apply_recipe
 from enginery.core.params.all import Params
 from enginery.core.tasks import ChosenTask
@@ -115,6 +120,49 @@ def test_the_regressor_predicts_better_than_the_mean(project, monkeypatch):
     lay_over("regressor", "export: {opset: 20}\n")
     run_stages(monkeypatch, *STAGES)
     assert Reference.read(Path("artifacts/reference/reference.json")).metrics["R²"] > 0.3
+
+
+def test_a_yolov8_file_to_the_answers_of_its_engine(tmp_path, monkeypatch, capsys):
+    small_project(tmp_path, monkeypatch, "int8")
+    known = yolo.write_images(Path("data/images/yolo"))
+    yolo.write_detector(Path("data/models/yolo.onnx"), "yolov8")
+    lay_over("yolo", TINY.replace("training: 0", "training: 0, preprocessing: {resize: 32, crop: 32}"))
+    run_stages(monkeypatch, "machine", *STAGES, "simplify", "calibrate", "search", "convert", "build", "validate")
+    validation = Validation.read(Path("reports/validation/int8.json"))
+    assert (validation.metric, validation.main.reference, validation.main.engine) == ("mAP", 1, 1)
+    last = Path("data/images/yolo/images/39.png")
+    capsys.readouterr()
+    assert infer(Path("artifacts/engines/int8"), [last], 3, None, 1, True) == 0
+    boxes = json.loads(capsys.readouterr().out)["boxes"]
+    assert sorted((box["class"], [round(value) for value in box["box"]]) for box in boxes) == known
+
+
+def test_a_yolov5_file_with_a_score_that_it_is_an_object(project, monkeypatch):
+    yolo.write_images(Path("data/images/yolo"))
+    yolo.write_detector(Path("data/models/yolo.onnx"), "yolov5")
+    lay_over("yolo", "samples: {validation: 24, calibration: 8, preprocessing: {resize: 32, crop: 32}}\n")
+    run_stages(monkeypatch, *STAGES)
+    assert Reference.read(Path("artifacts/reference/reference.json")).metrics["mAP"] == 1
+
+
+def test_a_folder_of_sentence_transformers(project, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    folder = Path("data/models/encoder")
+    transformers.BertModel(transformers.BertConfig(**sizes, vocab_size=50)).save_pretrained(folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text('{"pooling_mode": "mean", "include_prompt": true}')
+    (folder / "modules.json").write_text('[{"type": "x.Transformer"}, {"type": "x.Pooling"}, {"type": "x.Normalize"}]')
+    write_tokenizer(folder / "tokenizer.json")
+    Path("data/texts").mkdir()
+    shutil.copy(folder / "tokenizer.json", "data/texts/tokenizer.json")
+    pairs = zip(texts(40), texts(40, seed=1), strict=True)
+    rows = (f"{one},{other},{number / 40}" for number, (one, other) in enumerate(pairs))
+    Path("data/texts/pairs.csv").write_text("\n".join(["text_a,text_b,score", *rows]))
+    lay_over("sentence_transformers", "samples: {validation: 24, calibration: 8}\n")
+    run_stages(monkeypatch, *STAGES)
+    reference = Reference.read(Path("artifacts/reference/reference.json"))
+    assert (reference.outputs, list(reference.metrics)) == (("sentence_embedding",), ["Spearman"])
 
 
 def load_recipe(name):

@@ -8,6 +8,7 @@ from ruamel.yaml import YAML
 
 from enginery.accuracy.records import Validation
 from enginery.cli.recipes import apply_recipe
+from enginery.core import process
 from enginery.engine.record import EngineRecord
 from enginery.regression.verdict import Verdict
 from support.checkout import checkout
@@ -55,6 +56,7 @@ def run_stages(monkeypatch, *stages, only=PRECISION):
     written = planned_stages()
     params = YAML(typ="safe").load(Path("params.yaml"))
     precision = params["precisions"][only]
+    monkeypatch.setattr(process, "outlive_crashes", lambda what: None)  # pytest would go on twice, if it has one thread
     for stage in stages:
         if stage == "search" and only not in params["search"]:
             continue

@@ -129,7 +129,11 @@ def test_outputs_are_recognized_by_their_shapes_and_names(shapes, classes, given
     ("shapes", "truth", "told"),
     [
         ({"out": (2, 3)}, None, r"^task: no outputs have boxes with scores of 3 classes: .* returns out \(2, 3\)"),
-        ({"output0": (2, 84, 8400)}, None, "task: no outputs have boxes with scores of 3 classes"),
+        (
+            {"output0": (2, 84, 8400)},
+            None,
+            "^samples.source has 3 classes, and output output0 has 80, if it is yolov8: samples.class_names lists all",
+        ),
         (PAIR | {"more": (2, 50, 3)}, None, "model.scores: boxes may be boxes with scores, boxes with more: name"),
         (PAIR, np.full((5, 1, 6), 3.0), "samples.source: a box has the class 3, and output scores has 3 classes"),
         (PAIR, np.full((5, 1, 6), 2.0), None),
@@ -139,6 +143,12 @@ def test_outputs_are_recognized_by_their_shapes_and_names(shapes, classes, given
 def test_outputs_that_do_not_fit_are_refused_in_a_sentence(shapes, truth, told):
     found = misfit_of(task_of("detection", None, NAMES), shapes, truth, NAMES)
     assert found is None if told is None else re.search(told, found)
+
+
+def test_a_form_that_does_not_fit_is_told_from_one_that_does():
+    task = task_of("detection", None, NAMES, BoxesParams(form="yolov8"))
+    told = "model.boxes.form: output output0 is not yolov8, and may be end_to_end: set auto"
+    assert misfit_of(task, {"output0": (2, 300, 6)}, None, NAMES).startswith(told)
 
 
 def test_what_may_be_two_forms_is_asked_for():

@@ -4,10 +4,12 @@ import re
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.stats import spearmanr
 from sklearn.metrics import jaccard_score, r2_score, root_mean_squared_error
 
 from enginery.core.errors import EngineryError
+from enginery.core.params.preprocessing import Preprocessing
 from enginery.tasks import task as tasks
 from enginery.tasks.choose import misfit_of, task_of
 
@@ -67,6 +69,47 @@ def test_spearman_is_that_of_scipy_also_with_ties_and_for_sets_drawn_anew():
     assert some[:, 1].tolist() == scores[1:3].tolist()
 
 
+def test_only_the_order_of_scores_is_ranked():
+    task, scores, known = task_of("ranking"), RNG.normal(size=(40, 1)), RNG.integers(0, 3, (40, 1)).astype(float)
+    assert measured(task, {"y": scores}, known)["Spearman"] == pytest.approx(spearmanr(scores, known).statistic)
+    assert measured(task, {"y": np.exp(scores[:, 0])}, known) == measured(task, {"y": scores}, known)
+    assert task.agree({"y": scores}, {"y": np.exp(scores)}).tolist() == [1] * 40
+    assert task.agree({"y": scores}, {"y": -scores}).tolist() == [0] * 40
+    first = np.array([0.0, 1, 2, 2 + 1e-6])  # of which the last two are as good
+    assert task.agree({"y": first}, {"y": np.array([1.0, 0, 3, 2])}) == pytest.approx([2 / 3, 2 / 3, 1, 1])
+    assert next(task.show({"y": scores}, 3)).fields == {"score": pytest.approx(scores[0, 0], rel=1e-6)}
+
+
+@pytest.mark.parametrize(
+    ("mode", "unseen"),
+    [("stretch", 0), ("pad", 0), ("shorter_side", 0.5)],
+)
+def test_the_classes_of_an_image_lie_where_the_model_saw_them(mode, unseen):
+    how = Preprocessing(
+        resize=32, crop=32, resize_mode=mode, interpolation="bilinear", mean=(0, 0, 0), std=(1, 1, 1)
+    )  # of an image twice as wide as high
+    scores = np.zeros((1, 2, 16, 16))
+    scores[:, 1, :, 8:] = 1
+    task = task_of("segmentation", None, ("left", "right"))
+    shown = task.in_image(next(task.show({"out": scores}, 2)), how, (80, 40))
+    assert shown.areas.shape == (40, 80)
+    assert (shown.areas == -1).mean() == unseen
+    assert (set(shown.areas[:, 38].tolist()), set(shown.areas[:, 41].tolist())) == ({0}, {1})
+    drawn = np.asarray(task.draw(Image.new("RGB", (80, 40), "black"), shown))[-40:]
+    assert drawn[5, 0].any() == (not unseen)
+    assert drawn[5, 38].tolist() != drawn[5, 41].tolist()
+
+
+def test_the_nearest_texts_are_told_with_both_cosines():
+    task, words = task_of("embedding"), ["zero", "one", "two"]
+    wanted, got = {"v": np.array([[1, 0], [1, 0.1], [1, 1]])}, {"v": np.array([[1, 0], [0, 1], [1, 1]])}
+    told = task.beside(wanted, got, 0, words.__getitem__)
+    assert told == (
+        "nearest at 0.9950, and 0.0000 by the engine: one",
+        "nearest at 0.7071, and 0.7071 by the engine: two",
+    )
+
+
 def test_neighbours_are_compared_without_the_sample_itself():
     vectors = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]])
     task = task_of("embedding")
@@ -90,6 +133,8 @@ OUT, BOTH = {"out": (2, 3, 8, 8)}, {"out": (2, 3, 8, 8), "aux": (2, 3, 8, 8)}
         ("segmentation", None, {"out": (2, 3, 5, 8)}, MASKS, "8 by 8 pixels, which is no multiple of output out"),
         ("regression", None, {"y": (2, 3)}, np.zeros((9, 2)), "2 targets for each sample, and output y has 3 numbers"),
         ("regression", None, {"y": (2, 3, 3)}, None, "task: no output has a number for each target"),
+        ("ranking", None, {"y": (2, 3)}, None, "task: no output has one score for each sample"),
+        ("ranking", None, {"y": (2, 1)}, np.zeros((9, 2)), "2 targets for each sample, and what is ranked has one"),
         ("regression", "x", {"y": (2, 3)}, None, "model.scores: 'x' is no output with a number for each target"),
         ("embedding", None, {"all": (2, 7, 8)}, None, "task: no output has a vector for each sample"),
         ("embedding", "none", {"all": (2, 7, 8)}, None, None),

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import sys
 import types
 from contextlib import nullcontext
@@ -14,6 +15,7 @@ import pytest
 from support.small_project import PER_PRECISION, STAGES, TINY, lay_over, run_stages, small_project
 from support.texts import texts, write_tokenizer
 
+from enginery.accuracy.examples import Examples
 from enginery.accuracy.records import Validation
 from enginery.bundle.pages import standalone_tokenization, texts_for_bundle
 from enginery.cli.inference.infer import infer
@@ -82,6 +84,9 @@ def test_an_encoder_of_texts_gives_the_same_numbers_everywhere(project, monkeypa
     assert (found.samples, found.main.name, record.executed["int8"] > 0) == (48, "Spearman", True)
     assert found.engine_against_pytorch.relative < 0.05  # of a model whose mask is minus infinity
     assert found.padding.cut == record.text.cut > 0
+    example = Examples.read(Path("reports/examples/int8/examples.json")).examples[0]
+    assert (example.file, " word" in example.text) == (None, True)
+    assert re.fullmatch(r"nearest at [\d.-]+, and [\d.-]+ by the engine: .* word.*", example.engine)
     samples = SampleSet.open(Path("artifacts/samples/validation"))
     assert record.files["tokenizer.json"] == samples.manifest.text.tokenizer_sha256
     given = ["word3 word4 word5", "word7 " * 30]

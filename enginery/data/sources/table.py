@@ -12,7 +12,8 @@ from enginery.data.sources.classes import Classes, class_each
 from enginery.data.sources.files import ImageFiles
 from enginery.data.sources.truth import LABELLED, Known, Masks, Numbers, Truths
 
-COLUMN = {"segmentation": "mask", "regression": "target"}  # what is known of an image; else its label
+# What is known of an image, if not its label.
+COLUMN = {"segmentation": "mask", "regression": "target", "ranking": "target"}
 Row = tuple[int, list[str]]  # the number of the line, and its cells
 
 

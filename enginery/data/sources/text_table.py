@@ -22,7 +22,7 @@ from enginery.data.sources.classes import Classes, class_each
 from enginery.data.sources.truth import LABELLED, Known, Truths
 
 ONE, TWO = ("text",), ("text_a", "text_b")
-KNOWN = {"classification": "label", "regression": "target", "embedding": "score"}
+KNOWN = {"classification": "label", "regression": "target", "ranking": "target", "embedding": "score"}
 SUFFIXES = (".csv", ".jsonl", ".txt")
 Row = tuple[int, Mapping[str, Any]]  # the number of the line, and what stands there by column
 

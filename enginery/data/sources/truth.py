@@ -44,6 +44,7 @@ class Known:
             "segmentation": "masks",
             "embedding": "scores",
             "regression": "targets",
+            "ranking": "targets",
         }
         return names.get(self.task, "truth")
 
@@ -61,6 +62,7 @@ class Known:
             "segmentation": ("iu", (3,)),
             "embedding": ("iuf", (1,)),
             "regression": ("iuf", (1, 2)),
+            "ranking": ("iuf", (1, 2)),
         }
         kinds, axes = wanted.get(self.task, ("biuf", range(1, 9)))
         if len(found) != count or found.dtype.kind not in kinds or found.ndim not in axes or 0 in found.shape:
@@ -75,7 +77,7 @@ class Known:
         rows = found.astype(np.float64) if self.task in WORDS else found
         if not np.isfinite(rows).all():
             raise EngineryError(f"samples.source: {self.array} of {path} holds NaN or infinity")
-        return Numbers(rows.reshape(count, -1) if self.task == "regression" else rows)
+        return Numbers(rows.reshape(count, -1) if self.array == "targets" else rows)
 
 
 def boxes_of_array(path: Path, rows: NDArray[np.generic]) -> Boxes:
@@ -98,6 +100,7 @@ WORDS = {
     "segmentation": "a mask of class numbers",
     "embedding": "a score",
     "regression": "one or more targets",
+    "ranking": "a target",
 }
 LABELLED = Known()
 

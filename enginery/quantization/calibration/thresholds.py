@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 def choose_amax(histogram: Histogram, params: CalibrationParams) -> float:
     counts = histogram.used()
-    if params.method == "typical":
+    if params.method == "typical" and len(histogram.peaks):  # an activation may be empty, such as boxes of nothing
         return float(np.quantile(histogram.peaks, TYPICAL, method="higher"))
     if params.method == "max" or len(counts) <= LEVELS or histogram.amax == 0:
         return histogram.amax

@@ -14,7 +14,7 @@ class Drawn(NamedTuple):
     """An example with its picture, as an address that holds it."""
 
     example: Example
-    picture: str
+    picture: str  # empty for a text
 
     @property
     def caption(self) -> str:
@@ -31,7 +31,10 @@ def gather_examples(findings: Findings, folder: Path) -> dict[str, list[Drawn]]:
     for entry in findings.precisions:
         if entry.precision in QUANTIZED or (chosen and entry.precision == chosen.precision):
             files = folder / entry.precision
-            drawn = [Drawn(each, _address(files / each.file)) for each in Examples.read(files / EXAMPLES).examples]
+            drawn = [
+                Drawn(each, _address(files / each.file) if each.file else "")
+                for each in Examples.read(files / EXAMPLES).examples
+            ]
             found |= {entry.precision: drawn} if drawn else {}
     return found
 

@@ -39,6 +39,7 @@ def opened(name, content, task="classification", **text):
         ("a.csv", "text,target,target\nq,1,2\n", "regression", [("q",)], [[1, 2]]),
         ("a.jsonl", '{"text": "p", "label":1}\n\n{"text": "q", "label":0}', "classification", [("p",), ("q",)], [1, 0]),
         ("a.jsonl", '{"text_a": "q", "text_b": "r", "target": 2.5}', "regression", [("q", "r")], [[2.5]]),
+        ("a.csv", "text_a,text_b,target\nq,r,1\n", "ranking", [("q", "r")], [[1]]),
         ("a.txt", "one\n\ntwo\r\n", "embedding", [("one",), ("two",)], None),
     ],
 )  # fmt: skip
