@@ -8,7 +8,7 @@ PYTHON ?= python3
 BUILDERS := setuptools setuptools-scm vcs-versioning packaging
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 
-.PHONY: help repro nightly test torture verify-gpu verify-documents check graph notebook lock audit clean
+.PHONY: help repro nightly fleet test torture verify-gpu verify-documents check graph notebook lock audit clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -22,6 +22,10 @@ repro: $(READY)  ## run the pipeline; RECIPE=recipes/NAME.yaml changes params.ya
 nightly: $(READY)  ## one nightly run: measure anew, compare with the last good run, record it in history/
 	@python -m enginery.pipeline
 	python -m enginery.regression.nightly || [ $$? -eq 4 ]
+
+# Status 5 means that a target failed: the others are on the page.
+fleet: $(READY)  ## build, validate and race on all machines of fleet.yaml, and make one page
+	enginery fleet
 
 test: $(READY) $(BINDINGS)  ## run the tests, two files at a time
 	pytest -n 2 --dist loadfile --no-loadscope-reorder

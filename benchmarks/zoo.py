@@ -2,6 +2,7 @@
 
     python benchmarks/zoo.py                      # the 36 of MODELS
     python benchmarks/zoo.py resnet50 swin_t      # two of them
+    python benchmarks/zoo.py --cluster HEAD:6379  # side by side, a core each, over a Ray cluster: no races then
 
 Each model has its own process and project folder, with the project's params.yaml except SETTINGS, and the smallest of
 SIZES that it accepts. NVIDIA's parser and builder (TensorRT for RTX) get every graph too, as convert writes it for
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -54,7 +55,7 @@ GIGABYTES = 12
 Row = dict[str, Any]
 
 
-def run_model(name: str, row_file: Path, epochs: int | None, device: str) -> None:
+def run_model(name: str, row_file: Path, epochs: int | None, device: str, timed: bool) -> None:
     """Run a model in the current folder. Its row is written after each step, so that a crash keeps the steps before."""
     import torch
 
@@ -89,7 +90,8 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str) -> Non
         made = [name for name in precisions if attempt(f"{name}", partial(take, name, step), row["precisions"], name)]
         for precision in made:
             attempt(f"nvidia {precision}", partial(nvidia_verdict, precision), row["nvidia"], precision)
-        attempt("race", partial(race_engines, made), row, "ratios")
+        if timed:
+            attempt("race", partial(race_engines, made), row, "ratios")
     del row["doing"]
     row_file.write_text(json.dumps(row))
 
@@ -293,20 +295,52 @@ def race_engines(precisions: Sequence[str]) -> dict[str, float]:
     return {name: median(race.timings[batch].ratios(eager, name)) for name in engines}
 
 
-def sweep(models: list[str], rows: Path, again: bool, minutes: int, epochs: int | None, device: str) -> None:
+def sweep(models: Sequence[str], rows: Path, again: bool, run: Callable[[list[str]], Iterable[Row]]) -> None:
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
     done = {row["model"]: row for row in read(rows)}
-    for model in models:
-        if model in done and not (again and done[model]["commit"] != commit):
-            continue
-        row = in_own_process(model, minutes, epochs, device) | {"commit": commit}
+    left = [model for model in models if model not in done or (again and done[model]["commit"] != commit)]
+    for row in run(left):
         with rows.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps({"commit": commit} | row) + "\n")
         print(json.dumps(row), flush=True)
 
 
-def in_own_process(model: str, minutes: int, epochs: int | None, device: str) -> Row:
-    return row_of([__file__, model, "--device", device], model, minutes, epochs)
+def one_by_one(models: Sequence[str], minutes: int, epochs: int | None, device: str, timed: bool) -> Iterator[Row]:
+    for model in models:
+        script = [__file__, model, "--device", device, *([] if timed else ["--untimed"])]
+        yield row_of(script, model, minutes, epochs)
+
+
+def side_by_side(models: Sequence[str], address: str, arguments: Sequence[str]) -> Iterator[Row]:
+    """Run each model on one core of a cluster whose nodes have this commit. Nothing is timed: others run beside it."""
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(address=address, log_to_driver=False)
+    task = ray.remote(row_on_node)
+    waiting = {task.options(num_cpus=1, max_retries=2).remote(model, arguments): model for model in models}
+    while waiting:
+        (done,), _ = ray.wait(list(waiting))
+        model = waiting.pop(done)
+        try:
+            yield ray.get(done)
+        except ray.exceptions.RayError as error:
+            yield {"model": model, "precisions": {}, "nvidia": {}, "failed": str(error).strip().splitlines()[-1][:300]}
+
+
+def row_on_node(model: str, arguments: Sequence[str]) -> Row:
+    """Run this script there, as the clone that the node imports Enginery from has it."""
+    import enginery
+
+    script = Path(enginery.__file__).parents[1] / "benchmarks" / "zoo.py"
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = Path(scratch) / "rows.jsonl"
+        command = [sys.executable, str(script), model, "--untimed", "--rows", str(rows), *arguments]
+        done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+        if not rows.exists():
+            raise RuntimeError((done.stderr.strip().splitlines() or ["it said nothing"])[-1])
+        row: Row = json.loads(rows.read_text())
+        return row
 
 
 def row_of(script: list[str], model: str, minutes: int, epochs: int | None) -> Row:
@@ -407,14 +441,22 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="of training; 0 fits only the last layer, on random weights")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--untimed", action="store_true", help="leave out the race, which other work would disturb")
+    parser.add_argument("--cluster", metavar="HOST:PORT", help="the head of a Ray cluster to run models on, untimed")
     parser.add_argument("--one", type=Path)
     options = parser.parse_args()
     if options.table:
         print(table(read(options.rows)))
     elif options.one:
-        run_model(options.models[0], options.one, options.epochs, options.device)
+        run_model(options.models[0], options.one, options.epochs, options.device, not options.untimed)
+    elif options.cluster:
+        arguments = ["--minutes", str(options.minutes), "--device", options.device]
+        arguments += [] if options.epochs is None else ["--epochs", str(options.epochs)]
+        run = partial(side_by_side, address=options.cluster, arguments=arguments)
+        sweep(options.models, options.rows, options.again, run)
     else:
-        sweep(options.models, options.rows, options.again, options.minutes, options.epochs, options.device)
+        how = {"minutes": options.minutes, "epochs": options.epochs, "device": options.device}
+        sweep(options.models, options.rows, options.again, partial(one_by_one, **how, timed=not options.untimed))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormat
 from typing import Any, NoReturn, Protocol
 
 from enginery import __version__
-from enginery.cli.commands import bundle, compare, doctor, infer, inspect, keep, new, reduce, upgrade
+from enginery.cli.commands import bundle, compare, doctor, fleet, infer, inspect, keep, new, reduce, upgrade
 from enginery.cli.completion import FUNCTIONS
 from enginery.cli.terminal import painted
 from enginery.core.errors import sentence_of
@@ -25,6 +25,7 @@ in the usual order:
   enginery infer artifacts/engines/int8 cat.jpg  what it sees in a picture
   enginery compare HEAD~1 reports                is it worse than before?
   enginery bundle int8                           a folder to deploy
+  enginery fleet                                 the same on other machines
   enginery keep int8                             search no more
   enginery reduce int8                           what its compiler gets wrong
   enginery upgrade                               follow a newer version
@@ -35,7 +36,8 @@ exit codes:
   2  the command line is not understood
   3  compare: a regression
   4  compare: no regression, but something is not comparable
-  5  infer: an image could not be read, the others are answered
+  5  infer: an image could not be read, the others are answered;
+     fleet: a target failed, the others are on the page
   6  compare: too few samples to be sure of a threshold
   130  interrupted, by Ctrl-C
 """
@@ -61,6 +63,7 @@ COMMANDS: dict[str, Command] = {
     "infer": infer,
     "compare": compare,
     "bundle": bundle,
+    "fleet": fleet,
     "keep": keep,
     "reduce": reduce,
     "upgrade": upgrade,

@@ -4,8 +4,9 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.files import new_folder
 
 HERE = Path(tempfile.gettempdir()) / f"enginery-cluster-{os.getuid()}"
+SECONDS_UNUSED = 24 * 3600.0  # no part of a job takes so long
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class _Opened:
             here: dict[str, Any] = {name: job.folder / name / path.name for name, path in file_fields(job.work).items()}
             self._do = self._stack.enter_context(replace(job.work, **here).open(threads=job.threads))
             self._job = job.name
+        os.utime(job.folder)
         return self._do
 
 
@@ -72,6 +75,14 @@ def do_part(job: Job, part: Any) -> Any:
             "Set it up from the same commit and requirements.lock, or choose nodes by cluster.resource"
         )
     return _opened.of(job, ray.get)(part)
+
+
+def remove_lost_jobs() -> None:
+    """Remove the files of jobs that nothing used for a day. A driver that was killed could not have them removed."""
+    for path in HERE.iterdir():
+        with suppress(FileNotFoundError):  # another process does the same
+            if path.suffix != ".lock" and time.time() - path.stat().st_mtime > SECONDS_UNUSED:
+                forget(path.name)
 
 
 def forget(name: str) -> None:
@@ -92,6 +103,7 @@ def _lay_out(job: Job, fetch: Callable[[Any], Any]) -> None:
     with FileLock(HERE / f"{job.name}.lock"):
         if job.folder.exists():
             return
+        remove_lost_jobs()
         with new_folder(job.folder) as unfinished:
             for place, content in [*job.files, *((f"code/{place}", content) for place, content in job.code)]:
                 path = unfinished / place

@@ -1,10 +1,12 @@
 """Work over a real cluster of Ray's, whose nodes are processes of this machine."""
 
+import io
 import os
 import re
 import signal
 import socket
 import sys
+import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,6 +31,9 @@ from enginery.data.sample_set import MANIFEST, SampleSet, input_file
 from enginery.data.sources import open_source
 from enginery.data.splits import write_split
 from enginery.engine.engine import EngineWork, open_engine
+from enginery.fleet import node
+from enginery.fleet import nodes as nodes_of_fleet
+from enginery.fleet.file import OnNode
 from enginery.graph.as_written import GraphWork, run_as_written
 from enginery.graph.onnx_file import save_graph
 from enginery.quantization.calibration.measure import Measuring, measure_samples
@@ -42,7 +47,9 @@ def nodes():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ENABLE_AUTO_CONNECT", "0")
-        started = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+        started = Cluster(
+            initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "resources": {"desk": 1}}
+        )
         yield started
         started.shutdown()
 
@@ -178,6 +185,17 @@ def test_no_files_are_left_on_the_machines(folder, many, cluster):
     assert set(task.HERE.iterdir()) <= before
 
 
+def test_the_next_job_removes_the_files_of_one_whose_driver_was_killed(folder, many, cluster):
+    task.HERE.mkdir(mode=0o700, exist_ok=True)
+    lost, recent = (task.HERE / f"{name}-{os.getpid()}" for name in ("lost", "recent"))
+    for job in (lost, recent):
+        (job / "model").mkdir(parents=True)
+    os.utime(lost, (0, 0))
+    measured(folder, many, 1, cluster)
+    assert [job.exists() for job in (lost, recent)] == [False, True]
+    task.forget(recent.name)
+
+
 @dataclass(frozen=True)
 class Importing(Measuring):
     @contextmanager
@@ -231,6 +249,40 @@ def test_a_race_has_the_whole_node_and_says_which(folder, many, cluster, nodes, 
     assert re.search(r"a race has the whole node [\d.]+, 1 cores", told.out)
 
 
+# A fleet: what a node does with a commit. In the place of the pipeline, the commit has a program that answers.
+
+PROGRAM = """
+import os, pathlib, sys
+target, revision, answer = sys.argv[1:]
+if target == "broken":
+    sys.exit("build: no engine of it")
+cached = pathlib.Path(".dvc/cache")
+text = '{"target": "%s", "model": "%s", "revision": "%s"}' % (target, cached.is_dir(), revision)
+cached.mkdir(parents=True, exist_ok=True)
+assert pathlib.Path("dvc.lock").read_text() == "newer"
+pathlib.Path(answer).write_text(text)
+"""
+
+
+def test_a_node_runs_the_commit_and_keeps_its_cache(cluster, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(node, "_cache", lambda: tmp_path / "cache")
+    program = io.BytesIO()
+    with tarfile.open(fileobj=program, mode="w") as archive:
+        for name, text in {"dvc.lock": "old", "enginery/fleet/here.py": PROGRAM, "enginery/__init__.py": ""}.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    sent = node.Sent("project", program.getvalue(), "", {"dvc.lock": b"newer"}, ("abc",))
+    kinds = {"desk": "desk", "broken": "desk", "absent": "h200"}
+    targets = [OnNode(name=name, kind="ray", resource=kind) for name, kind in kinds.items()]
+    for again in ("False", "True"):
+        found = {target.name: answer for target, answer in nodes_of_fleet._answers(targets, "auto", sent)}
+        assert (found["desk"].model, found["desk"].revision) == (again, "abc")
+        assert str(found["broken"]).startswith("build: no engine of it (on ")
+        assert "no node has 1 core and the resource 'h200'" in str(found["absent"])
+    assert re.search(r"desk takes the whole node [\d.]+, 1 cores", capsys.readouterr().err)
+
+
 # What goes wrong.
 
 
@@ -255,9 +307,9 @@ def test_a_part_that_is_lost_again_and_again_ends_in_a_sentence(folder, many, cl
 
 def test_a_resource_that_no_node_has_is_refused_with_those_that_there_are(cluster):
     asking = ray_cluster.RayCluster(ray, ClusterParams(address="auto", resource="h200"))
-    with pytest.raises(EngineryError, match=r"no node has 1 core and the resource 'h200'; there are .* with CPU 1"):
+    with pytest.raises(EngineryError, match=r"no node has 1 core and the resource 'h200'; there are .* with .*CPU 1"):
         asking.require_nodes()
-    with pytest.raises(EngineryError, match=r"no node has 1 core and a GPU; there are .* with CPU 1"):
+    with pytest.raises(EngineryError, match=r"no node has 1 core and a GPU; there are .* with .*CPU 1"):
         ray_cluster.RayCluster(ray, ClusterParams(address="auto")).require_nodes(gpus=1)
 
 

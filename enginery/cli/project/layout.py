@@ -13,7 +13,8 @@ FILES = Path(__file__).parent / "files"
 # called dvc.yaml would be a second pipeline for DVC.
 AS_LAID_OUT = Path(".enginery")
 PARAMS, PLAN, MACHINE_PLAN, NIGHTLY = "params.yaml", "pipeline.yaml", "machine.yaml", "nightly.yml"
-TARGETS = ("all", "nightly", "repro")  # of the Makefile, where a model's name is one, too
+FLEET = "fleet.yaml"
+TARGETS = ("all", "fleet", "nightly", "repro")  # of the Makefile, where a model's name is one, too
 TAKEN_NAMES = ("artifacts", "bundles", "data", "history", "machine", "reports", "stages", *TARGETS)
 DATA = ("calibration", "images", "models", "plugins", "texts", "weights")
 HISTORY = "Nights of `make nightly`, one folder for each machine and model. Commit them.\n"
@@ -80,6 +81,7 @@ def files_of(place: Place) -> dict[Path, str]:
         **dict(renewed.values()),
         **as_laid_out(place, ours),
         place.folder / "history/README.md": HISTORY,
+        place.folder / FLEET: text_of(FLEET),  # the owner's alone from then on
         **{(place.beside or place.folder) / "data" / name / ".gitkeep": "" for name in DATA},
         **({place.beside / "Makefile": text_of("Makefile")} if place.beside else {}),
     }

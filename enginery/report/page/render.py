@@ -44,29 +44,42 @@ def render_page(
     nights: pd.DataFrame,
     examples: Mapping[str, Sequence[Drawn]] | None = None,
 ) -> str:
+    return (
+        open_templates()
+        .get_template("page.html")
+        .render(
+            findings=findings,
+            background=background,
+            machine=device(findings.machine),
+            runtime=f"{RUNTIMES[findings.machine.runtime].title} {findings.machine.runtime_version}",
+            **_verdict(findings, failures),
+            **_measured(findings, failures),
+            **_explained(findings, background),
+            examples=examples or {},
+            trends=draw_trends(nights) if len(nights) else [],
+            nights=of_frame("The latest nights", _readable_nights(nights)) if len(nights) else None,
+        )
+    )
+
+
+def open_templates(*more: Path) -> Environment:
+    """Return the templates of pages, and those in other folders. All have the same style and script."""
     environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader([HERE, *more]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update(
         breakable=breakable, code=with_code, title_of=baseline_title, file_size=file_size, key_of=key_of
     )
     script = (HERE / "page.js").read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("page.html").render(
-        style=Markup((HERE / "page.css").read_text()),
-        script=Markup(script),
-        script_digest=digest,
-        findings=findings,
-        background=background,
-        machine=device(findings.machine),
-        runtime=f"{RUNTIMES[findings.machine.runtime].title} {findings.machine.runtime_version}",
-        **_verdict(findings, failures),
-        **_measured(findings, failures),
-        **_explained(findings, background),
-        examples=examples or {},
-        trends=draw_trends(nights) if len(nights) else [],
-        nights=of_frame("The latest nights", _readable_nights(nights)) if len(nights) else None,
+    environment.globals.update(
+        style=Markup((HERE / "page.css").read_text()), script=Markup(script), script_digest=digest
     )
+    return environment
 
 
 def _readable_nights(rows: pd.DataFrame) -> pd.DataFrame:

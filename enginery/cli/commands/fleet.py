@@ -1,0 +1,89 @@
+"""`enginery fleet`."""
+
+import json
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+
+from enginery.cli.completion import FILE, add_path
+from enginery.core.paths import REPORTS
+
+FAILED = 5
+PAGE = REPORTS / "fleet.html"
+SUMMARY = "build, validate and race on all machines of fleet.yaml, and make one page"
+EXAMPLES = """\
+examples:
+  enginery fleet                              ask all targets
+  enginery fleet --target h200                ask one, and show all
+  enginery fleet --known --latency 2ms        ask none: which is cheapest in time?
+  enginery fleet --known --budget 0.5         which is quickest for that?
+  enginery fleet --label l4                   answer for this machine, a CI runner
+
+Targets on nodes of a Ray cluster take the graphs from the DVC remote. Answers
+are kept in history/fleet: commit them. Budgets are for a million images, in
+the currency of price_per_hour. Exits 5 if a target failed; the others are on
+the page. Exits 1 on an error, and where nothing keeps the limits."""
+
+
+def add_arguments(command: ArgumentParser) -> None:
+    add_path(command, "--file", FILE, default=Path("fleet.yaml"), metavar="FILE", help="fleet.yaml if not given")
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--target", action="append", default=[], metavar="NAME", help="ask only this one, or several")
+    which.add_argument("--known", action="store_true", help="ask none, and take the answers that there are")
+    which.add_argument("--label", metavar="LABEL", help="answer as the target with this runner's label, make no page")
+    limit = "choose the cheapest whose answers take no longer, such as 2ms"
+    command.add_argument("--latency", type=milliseconds, metavar="MS", help=limit)
+    command.add_argument("--budget", type=amount, metavar="COST", help="choose the quickest that costs no more")
+    add_path(command, "--page", FILE, default=PAGE, metavar="FILE", help=f"where the page goes, {PAGE} if not given")
+    command.add_argument("--json", action="store_true", help="print the answers as JSON")
+
+
+def milliseconds(given: str) -> float:
+    return amount(given.removesuffix("ms").strip())
+
+
+def amount(given: str) -> float:
+    try:
+        value = float(given)
+    except ValueError:
+        value = 0
+    if not 0 < value < float("inf"):
+        raise ArgumentTypeError(f"{given} is no number above 0")
+    return value
+
+
+def run(chosen: Namespace) -> int:
+    from enginery.core.errors import EngineryError
+    from enginery.core.files import new_file
+    from enginery.fleet.choice import choose, described, offers_of
+    from enginery.fleet.file import Fleet
+    from enginery.fleet.page import as_text, render_fleet
+    from enginery.fleet.run import answer_as, ask_fleet, failed, known_answers
+
+    fleet = Fleet.read(chosen.file)
+    asked = fleet.only(tuple(chosen.target))
+    if chosen.label:
+        target = fleet.on_runner(chosen.label)
+        if target is None:
+            print(f"{chosen.file} has no target on the runner {chosen.label}, so there is nothing to answer")
+            return 0
+        return 0 if answer_as(target) else FAILED
+    if not chosen.known:
+        ask_fleet(asked)
+    models = known_answers(fleet)
+    if not models and chosen.known and not (chosen.latency or chosen.budget):
+        print("no target has answered yet")
+        return 0
+    if not models:
+        raise EngineryError("no target has answered yet: `enginery fleet` asks them")
+    with new_file(chosen.page) as temporary:
+        temporary.write_text(render_fleet(fleet, models), encoding="utf-8")
+    if chosen.json:
+        rows = {title: [answer.model_dump(mode="json") for answer in answers] for title, answers in models.items()}
+        print(json.dumps(rows, indent=2))
+    else:
+        print("\n\n".join(as_text(title, fleet, answers) for title, answers in models.items()))
+        print(f"\nMore in {chosen.page}")
+    if chosen.latency or chosen.budget:
+        for title, answers in models.items():
+            print(f"{title}: take {described(choose(offers_of(answers, fleet), chosen.latency, chosen.budget))}")
+    return FAILED if any(failed(answers) for answers in models.values()) else 0

@@ -1,0 +1,98 @@
+"""The answer of a target: a JSON file in history/fleet/MODEL/, which git carries between machines."""
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from enginery.accuracy.records import Result
+from enginery.core.files import sha256_of
+from enginery.core.params.all import Params
+from enginery.core.paths import HISTORY
+from enginery.core.record import Record
+from enginery.engine.machine import Machine
+
+FOLDER = HISTORY / "fleet"
+PASSED, NOT_YET = "passed", "not answered yet"
+
+
+class Speed(Record):
+    """How fast an engine answers with so many requests in flight. p99 is None where calls were too few for one."""
+
+    batch: int
+    requests: int
+    p50: float
+    p99: float | None
+    images_per_second: float
+
+
+class Energy(Record):
+    """What an image takes of the whole device, with what it takes when idle. `joules` is None where the machine does
+    not tell it, and `source` then says why."""
+
+    joules: float | None
+    source: str
+
+
+class Measured(Record):
+    """What one precision does on a target. It has neither speeds nor a result if there is no engine of it."""
+
+    precision: str
+    verdict: str
+    why: str = ""
+    speeds: tuple[Speed, ...] = ()
+    metric: str = ""
+    result: Result | None = None
+    relative_error: float | None = None
+    energy: Energy | None = None
+
+
+class Answer(Record):
+    """The last answer of a target about a model. `failed` says why it has not answered since, if it was asked."""
+
+    target: str
+    model: str
+    node: str = ""
+    machine: Machine | None = None
+    revision: str = ""
+    date: datetime | None = None
+    precisions: tuple[Measured, ...] = ()
+    failed: str = ""
+
+    @classmethod
+    def without_figures(cls, target: str, params: Params, why: str) -> Self:
+        return cls(target=target, model=params.model.source, failed=why)
+
+
+class Answers:
+    """The answers about one model with one set of samples: a folder of history/fleet."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def about(cls, params: Params, root: Path = FOLDER) -> Self:
+        """Return where answers about the present model are. Another one has another folder, and its answers stay."""
+        subject = params.model_dump(
+            mode="json", include={"task": True, "model": True, "weights": True, "samples": True}, exclude_defaults=True
+        )
+        readable = re.sub(r"[^A-Za-z0-9]+", "-", params.model.source).strip("-")
+        return cls(root / f"{readable}-{sha256_of(subject)[:8]}")
+
+    @classmethod
+    def of_all_models(cls, root: Path = FOLDER) -> list[Self]:
+        return [cls(folder) for folder in sorted(root.iterdir()) if folder.is_dir()] if root.is_dir() else []
+
+    def of(self, target: str) -> Answer | None:
+        path = self.folder / f"{target}.json"
+        return Answer.read(path) if path.exists() else None
+
+    def keep(self, answer: Answer) -> None:
+        """Write an answer. Where a target failed, its earlier figures stay in the file."""
+        earlier = self.of(answer.target) if answer.failed else None
+        kept = earlier.model_copy(update={"failed": answer.failed}) if earlier else answer
+        kept.write(self.folder / f"{answer.target}.json")
+
+
+def now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)

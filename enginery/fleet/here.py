@@ -1,0 +1,141 @@
+"""Build, validate and race on this machine, and answer. A node of a cluster runs this as a program, in the files that
+were sent to it."""
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from enginery.cluster.ray_cluster import whole_node
+from enginery.core.errors import EngineryError, sentence_of
+from enginery.core.params.all import Params
+from enginery.core.paths import ENGINES, MACHINE, REPORTS, VALIDATION_SAMPLES, VERDICT
+from enginery.core.process import end_with_parent
+from enginery.data.sample_set import SampleSet
+from enginery.engine.engine import open_engine
+from enginery.engine.machine import Machine
+from enginery.fleet.answer import Answer, Energy, Measured, Speed, now
+from enginery.fleet.energy import energy_per_image
+from enginery.regression.verdict import Verdict
+from enginery.report.evidence import Evidence, Findings, gather_findings
+from enginery.report.noise import reasons
+from enginery.report.tables import known_p99
+from enginery.report.verdict import verdict_on
+from enginery.speed.machine_lock import whole_machine
+
+SHARED = ("convert", "reference")  # with what they depend on: all that serves any machine
+ERROR = "ERROR: "  # of DVC, which says so of a stage after the stage has said why
+NO_REMOTE = "there is no DVC remote, from which nodes take the graphs: `dvc remote add --default NAME URL`"
+
+
+def answer_here(target: str, revision: str, pull: bool = False) -> Answer:
+    """Run what is left of the pipeline, and answer. The gate is not asked: what is red is a row like any other."""
+    if pull:
+        dvc("pull", "--with-deps", *SHARED)
+    dvc("repro", "report")
+    params, verdict = Params.read(), Verdict.read(VERDICT)
+    validation, benchmark, trace = (REPORTS / name for name in ("validation", "benchmark", "trace"))
+    findings = gather_findings(tuple(params.precisions), ENGINES, validation, benchmark, trace, MACHINE)
+    measured = [_measured(entry, findings, verdict, params) for entry in findings.precisions]
+    refused = [Measured(precision=name, verdict="not built", why=why) for name, why in findings.refused.items()]
+    return Answer(
+        target=target,
+        model=params.model.source,
+        node=socket.gethostname(),
+        machine=findings.machine,
+        revision=revision,
+        date=now(),
+        precisions=(*measured, *refused),
+    )
+
+
+def dvc(*arguments: str) -> None:
+    """Run DVC, showing what it says on standard error. Its reason for failing becomes the error."""
+    command = [sys.executable, "-m", "dvc", *arguments]
+    # Stages are run by `python3`, which must be this Python.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with subprocess.Popen(
+        command,
+        env=os.environ | {"PATH": path},
+        stdout=sys.stderr,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=end_with_parent,
+    ) as child:
+        assert child.stderr
+        said = []
+        for line in child.stderr:
+            print(line, end="", file=sys.stderr, flush=True)
+            said.append(line.strip())
+    if child.returncode:
+        raise EngineryError(f"`dvc {arguments[0]}` failed: {_reason(said)}")
+
+
+def _reason(said: list[str]) -> str:
+    """Return what the stage said before DVC's own error, or else that error. Advice and warnings follow it."""
+    lines = [line for line in said if line]
+    place = next((number for number, line in enumerate(lines) if line.startswith(ERROR)), len(lines) - 1)
+    if not lines:
+        return "it gives no reason"
+    if "no remote specified" in lines[place]:
+        return NO_REMOTE
+    by_stage = place and lines[place].startswith(f"{ERROR}failed to reproduce")
+    return lines[place - 1 if by_stage else place].removeprefix(ERROR)
+
+
+def _measured(entry: Evidence, findings: Findings, verdict: Verdict, params: Params) -> Measured:
+    failures = verdict.failures.get(entry.precision, ())
+    noise = reasons(findings, entry, findings.quoted(entry))
+    return Measured(
+        precision=entry.precision,
+        verdict=verdict_on(entry, verdict.failures),
+        why="; ".join(failures or entry.validation.not_enough_samples or noise),
+        speeds=tuple(
+            Speed(
+                batch=one.batch,
+                requests=one.requests,
+                p50=timed.p50,
+                p99=known_p99(timed),
+                images_per_second=entry.images_per_second(one),
+            )
+            for one in entry.benchmark.throughput
+            for timed in (entry.latency(one.batch) if one.requests == 1 else one,)
+        ),
+        metric=entry.validation.metric,
+        result=entry.validation.main,
+        relative_error=entry.validation.engine_against_pytorch.relative,
+        energy=_energy(entry.precision, findings.machine, findings.tuned_batch, params),
+    )
+
+
+def _energy(precision: str, machine: Machine, batch: int, params: Params) -> Energy:
+    folder, who = ENGINES / precision, f"energy, {precision}"
+    samples = SampleSet.open(VALIDATION_SAMPLES)
+    with (
+        whole_node(who),
+        whole_machine(who),
+        open_engine(folder, machine, params.inference.on(machine.cores)) as engine,
+    ):
+        feeds = samples.tuned(engine.record.profile).cycled(batch)
+        return energy_per_image(machine.device, engine.bind(feeds), batch)
+
+
+def main() -> None:
+    end_with_parent()
+    parser = argparse.ArgumentParser(prog="python -m enginery.fleet.here", description=__doc__)
+    parser.add_argument("target")
+    parser.add_argument("revision")
+    parser.add_argument("answer", type=Path)
+    chosen = parser.parse_args()
+    try:
+        answer_here(chosen.target, chosen.revision, pull=True).write(chosen.answer)
+    except Exception as error:
+        if sentence := sentence_of(error):
+            sys.exit(sentence)
+        raise
+
+
+if __name__ == "__main__":
+    main()

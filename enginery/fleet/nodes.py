@@ -1,0 +1,111 @@
+"""Ask the nodes of a Ray cluster. Each target has a whole node to itself, from the first build to the last race."""
+
+import io
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from enginery.cluster.ray_cluster import RayCluster, connected
+from enginery.core.errors import EngineryError
+from enginery.core.files import sha256_of
+from enginery.core.params.cluster import ClusterParams
+from enginery.core.params.section import PARAMS_FILE
+from enginery.core.paths import LOCK
+from enginery.fleet import node
+from enginery.fleet.answer import Answer
+from enginery.fleet.file import FLEET, OnNode
+from enginery.fleet.here import SHARED, dvc
+
+Asked = tuple[OnNode, Answer | EngineryError]
+
+
+def ask_nodes(targets: Sequence[OnNode], address: str, revision: str) -> Iterator[Asked]:
+    """Yield what each target answers, or why it does not. An error before any is asked is every one's."""
+    try:
+        sent = _packed(revision)
+        with connected(ClusterParams(address=address)):
+            yield from _answers(targets, address, sent)
+    except EngineryError as error:
+        said = str(error).replace("cluster.address", f"the cluster in {FLEET}")
+        yield from ((target, EngineryError(said)) for target in targets)
+
+
+def _answers(targets: Sequence[OnNode], address: str, sent: node.Sent) -> Iterator[Asked]:
+    import ray
+
+    ray.cloudpickle.register_pickle_by_value(node)
+    task, waiting = ray.remote(node.run_on_node), {}
+    for target in targets:
+        try:
+            where = _node_for(target, address, ray)
+        except EngineryError as error:
+            yield target, error
+            continue
+        held = where["Resources"]
+        taken = f"the whole node {where['NodeManagerAddress']}, {held['CPU']:g} cores"
+        print(f"{target.name} takes {taken}, as soon as it is free", file=sys.stderr, flush=True)
+        strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(where["NodeID"], soft=False)
+        whole = task.options(
+            num_cpus=held["CPU"], num_gpus=held.get("GPU", 0), scheduling_strategy=strategy, max_retries=0
+        )
+        its_own = sent._replace(name=f"{sent.name}/{target.name}", arguments=(target.name, *sent.arguments))
+        waiting[whole.remote(its_own)] = target
+    try:
+        while waiting:
+            (done,), _ = ray.wait(list(waiting))
+            target = waiting.pop(done)
+            yield target, _answer(done, ray)
+    finally:
+        for left in waiting:
+            ray.cancel(left, force=True)
+
+
+def _node_for(target: OnNode, address: str, ray: Any) -> dict[str, Any]:
+    """Return the first node with the resource, by address: so it is the same one each time."""
+    RayCluster(ray, ClusterParams(address=address, resource=target.resource)).require_nodes()
+    able = [one for one in ray.nodes() if one["Alive"] and target.resource in one["Resources"]]
+    return min(able, key=lambda one: (str(one["NodeManagerAddress"]), str(one["NodeID"])))
+
+
+def _answer(reference: Any, ray: Any) -> Answer | EngineryError:
+    try:
+        came = node.Came(*ray.get(reference))
+    except ray.exceptions.RayError as error:
+        first = str(error).strip().splitlines()
+        return EngineryError(f"the node was lost, or cannot do it: {type(error).__name__}: {first[-1]}")
+    return EngineryError(came.error) if came.error else Answer.parse(came.answer.encode(), f"the answer of {came.node}")
+
+
+def _packed(revision: str) -> node.Sent:
+    """Make what serves any machine, push it to the remote, and return the commit that takes it from there."""
+    if revision.endswith("-dirty"):
+        raise EngineryError("nodes get the last commit, and files differ from it: commit them first (`git status`)")
+    dvc("repro", *SHARED)
+    dvc("push", "--with-deps", *SHARED)
+    root = Path(_git("rev-parse", "--show-toplevel").decode().strip())
+    within = _git("rev-parse", "--show-prefix").decode().strip()
+    name = f"{root.name}-{sha256_of(str(Path.cwd()))[:8]}"
+    locks = {str(lock): lock.read_bytes() for lock in (LOCK, "machine" / LOCK)}  # they may be newer than the commit
+    files = {PARAMS_FILE.name: _without_cluster()} | locks
+    return node.Sent(name, _git("-C", str(root), "archive", "HEAD"), within, files, (revision,))
+
+
+def _without_cluster() -> bytes:
+    """Return params.yaml so that the stages of a target stay on its node."""
+    yaml, written = YAML(), io.BytesIO()
+    params = yaml.load(PARAMS_FILE.read_text())
+    if "cluster" in params:
+        params["cluster"]["address"] = None
+    yaml.dump(params, written)
+    return written.getvalue()
+
+
+def _git(*arguments: str) -> bytes:
+    done = subprocess.run(["git", *arguments], capture_output=True)
+    if done.returncode:
+        raise EngineryError(f"git {arguments[0]}: {done.stderr.decode().strip()}")
+    return done.stdout

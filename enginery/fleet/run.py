@@ -1,0 +1,76 @@
+"""Ask all targets of a fleet, keep what they answer, and read it again for the page."""
+
+import sys
+from collections.abc import Iterator, Sequence
+
+from enginery.core.errors import sentence_of
+from enginery.core.params.all import Params
+from enginery.fleet.answer import NOT_YET, Answer, Answers
+from enginery.fleet.file import Fleet, Here, OnNode, OnRunner, Target
+from enginery.fleet.here import answer_here
+from enginery.regression.nightly.pipeline import revision
+
+
+def ask_fleet(fleet: Fleet) -> None:
+    """Ask this machine first, with nothing beside it, and then all nodes at once. Runners answer by themselves."""
+    params, commit = Params.read(), revision()
+    kept = Answers.about(params)
+    for target, answer in _asked(fleet, commit):
+        if isinstance(answer, Answer):
+            print(f"{target.name} answered, on {answer.node}", file=sys.stderr, flush=True)
+            kept.keep(answer)
+        else:
+            print(f"{target.name} failed: {answer}", file=sys.stderr, flush=True)
+            kept.keep(Answer.without_figures(target.name, params, str(answer)))
+
+
+def answer_as(target: OnRunner) -> bool:
+    """Answer for a runner, which is this machine. Tell whether it could."""
+    params = Params.read()
+    answer = _try_here(target, revision())
+    found = answer if isinstance(answer, Answer) else Answer.without_figures(target.name, params, answer)
+    Answers.about(params).keep(found)
+    return not found.failed
+
+
+def known_answers(fleet: Fleet) -> dict[str, list[Answer]]:
+    """Return the answers that there are by model, in the order of the fleet. A target without one has a row, too."""
+    found = {}
+    for kept in Answers.of_all_models():
+        there = {target.name: kept.of(target.name) for target in fleet.targets}
+        if model := next((answer.model for answer in there.values() if answer), None):
+            missing = {one.name: Answer(target=one.name, model=model, failed=_how_to_ask(one)) for one in fleet.targets}
+            found[f"{model} ({kept.folder.name[-8:]})"] = [there[name] or missing[name] for name in there]
+    return found
+
+
+def failed(answers: Sequence[Answer]) -> list[Answer]:
+    """Return the targets that were asked, and failed."""
+    return [answer for answer in answers if answer.failed and not answer.failed.startswith(NOT_YET)]
+
+
+def _asked(fleet: Fleet, commit: str) -> Iterator[tuple[Target, Answer | str]]:
+    for target in fleet.targets:
+        if isinstance(target, Here):
+            yield target, _try_here(target, commit)
+    on_nodes = [target for target in fleet.targets if isinstance(target, OnNode)]
+    if on_nodes and fleet.cluster:
+        from enginery.fleet.nodes import ask_nodes
+
+        for target, answer in ask_nodes(on_nodes, fleet.cluster, commit):
+            yield target, answer if isinstance(answer, Answer) else str(answer)
+
+
+def _try_here(target: Target, commit: str) -> Answer | str:
+    try:
+        return answer_here(target.name, commit)
+    except Exception as error:
+        if sentence := sentence_of(error):
+            return sentence
+        raise
+
+
+def _how_to_ask(target: Target) -> str:
+    if isinstance(target, OnRunner):
+        return f"{NOT_YET}: the nightly job on the runner {target.label} commits its answer; then `git pull`"
+    return f"{NOT_YET}: `enginery fleet --target {target.name}` asks it"
