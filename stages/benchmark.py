@@ -19,7 +19,7 @@ from enginery.engine.folder import REFUSED, pass_on_refusal, read_engine
 from enginery.engine.gpu.nvml import GpuSampler
 from enginery.engine.machine import Machine
 from enginery.model.checkpoint import load_model
-from enginery.speed.benchmark import RAW_COLUMNS, race_contenders, race_over_sizes, raw_rows
+from enginery.speed.benchmark import RAW_COLUMNS, race_contenders, race_over_sizes, raw_rows, with_tuned_batches
 from enginery.speed.contenders import onnxruntime_session, pytorch_contender, require_possible
 from enginery.speed.contention import ContentionWatch
 from enginery.speed.isolated import measure_engine_isolated, pytorch_peak_memory
@@ -36,12 +36,12 @@ def benchmark(
     """Write summary.json, timings.csv and, on a GPU, gpu.csv."""
     if pass_on_refusal(engine, report / REFUSED):
         return
-    params, here = BenchmarkParams.read(), Machine.read(machine)
+    record, here = read_engine(engine), Machine.read(machine)
+    params = with_tuned_batches(BenchmarkParams.read(), record.build)
     require_possible(params.baselines, here.device)
     inference = InferenceParams.read().on(here.cores)
     torch.set_num_threads(inference.threads)
-    profile = read_engine(engine).profile
-    samples = SampleSet.open(validation).tuned(profile)
+    samples = SampleSet.open(validation).tuned(record.profile)
     with whole_node(f"benchmark, {precision}"), whole_machine(f"benchmark, {precision}"):
         # These run in processes of their own, before this process takes memory that they need.
         isolated = measure_engine_isolated(engine, machine, validation, inference, params)
@@ -58,7 +58,7 @@ def benchmark(
                 [contention_watch, sampler] if sampler else [contention_watch]
             )
             race = race_contenders(contenders, samples, params, pace, f"benchmark, {precision}", watches)
-            sizes = race_over_sizes(contenders, samples, profile, params, pace, f"benchmark, {precision}")
+            sizes = race_over_sizes(contenders, samples, record.build, params, pace, f"benchmark, {precision}")
         summary = Benchmark(
             precision=precision,
             threads=inference.threads,

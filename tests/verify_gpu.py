@@ -211,6 +211,23 @@ def test_several_inputs_outputs_and_sizes_are_computed_as_the_graph_means(
 
 
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
+def test_an_engine_with_several_profiles_computes_the_same_in_each(
+    pair_onnx, pair_build, pair_feeds, machine, manifest, tmp_path, inference
+):
+    """Calls go back and forth between profiles, which replays must follow."""
+    small, large = ({"batch": Range(min=size, opt=size, max=size)} for size in (1, 4))
+    build = pair_build.model_copy(update={"tf32": False, "profiles": (small, large)})
+    record = build_engine("fp32", pair_onnx, target_of(machine, build.tensorrt), build, manifest, tmp_path / "pair")
+    print({number: sum(one.profile == number for one in record.tuned_layers) for number in (1, 2)}, "layers")
+    with open_engine(tmp_path / "pair", machine, inference) as engine:
+        for sizes in ((1, 8, 8), (4, 16, 12), (2, 8, 8), (1, 13, 9), (1, 8, 8), (3, 8, 8)):
+            feeds = pair_feeds(*sizes)
+            wanted, got = run_graph(open_as_written(pair_onnx), feeds), engine.run(feeds)
+            for name, values in wanted.items():
+                assert relative_error(values, got[name]) < LIMITS["fp32"], f"{name} at {sizes}"
+
+
+@pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
 def test_the_size_of_an_output_may_follow_from_the_images(
     coarse_onnx, pair_build, pair_feeds, machine, manifest, tmp_path, inference
 ):

@@ -58,7 +58,7 @@ def validate_engine(
     agreement = agreement_of(task, reference, compiled, limits, samples.manifest.kind)
     engine_errors, graph_errors = compare(reference, compiled), compare(reference, graph)
     compiler_errors = compare(graph, compiled)
-    batches = spot_batches(sizes)
+    batches = sorted({*spot_batches(sizes), *(each.batch.opt for each in engine.record.build.all_profiles[1:])})
     spots = tuple(check_spot(engine, samples, reference, compiled, size, params.spot_samples, task) for size in batches)
     other_sizes = check_sizes(engine, as_written, samples)
     if examples is not None:
@@ -120,13 +120,15 @@ def check_spot(
 
 
 def check_sizes(engine: Engine, as_written: Run, samples: SampleSet) -> tuple[Resized, ...]:
-    """Compare the engine with its graph at the smallest and the largest sizes of its profile. PyTorch is not
-    needed: the export compared the graph with PyTorch at these sizes."""
+    """Compare the engine with its graph at the smallest and the largest sizes of its profile, and at those that others
+    are tuned for. PyTorch is not needed: the export compared the graph with PyTorch at the former."""
     checks, profile = [], engine.record.profile
-    for bound in ENDS if profile.resizes else ():
-        feeds = resized(samples.cycled(profile.batch.opt), varying_axes(samples, profile), profile.at(bound))
-        sizes = {axis: size for axis, size in profile.at(bound).items() if axis != "batch"}
-        checks.append(Resized(sizes=sizes, errors=compare(as_written(feeds), engine.run(feeds))))
+    wanted = [profile.at(bound) | {"batch": profile.batch.opt} for bound in ENDS]
+    wanted += [each.at("opt") for each in engine.record.build.all_profiles[1:]]
+    for sizes in wanted if profile.resizes else ():
+        feeds = resized(samples.cycled(sizes["batch"]), varying_axes(samples, profile), sizes)
+        others = {axis: size for axis, size in sizes.items() if axis != "batch"}
+        checks.append(Resized(sizes=others, errors=compare(as_written(feeds), engine.run(feeds))))
     return tuple(checks)
 
 

@@ -50,6 +50,7 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "cpp": has_cpp_example(record),
         "replays": benchmark.cuda_graph,
         "plugins": record.build.tensorrt.plugin_names if RUNTIMES[target.runtime].is_tensorrt else [],
+        "profiles": len(record.build.all_profiles),
         "rtx": target.runtime == "tensorrt_rtx",
         "cpp_library": CPP_LIBRARIES.get(target.runtime),
         "served_plugins": [f"/models/{model}/1/{name}" for name in record.build.tensorrt.plugin_names],

@@ -39,6 +39,7 @@ def write_repository(passed: Passed, model: str, labels: str, folder: Path) -> N
 def configuration(passed: Passed, model: str) -> str:
     record = passed.record
     sizes = record.profile.batch
+    profiles = record.build.all_profiles if record.target.runtime == "tensorrt" else (record.profile,)
     largest = sizes.opt if record.target.runtime == "openvino" else sizes.max
     return render(
         "config.pbtxt.j2",
@@ -48,7 +49,8 @@ def configuration(passed: Passed, model: str) -> str:
             "target": record.target,
             "batch": sizes,
             "max_batch": largest,
-            "preferred": sorted({sizes.opt, largest}),
+            "preferred": sorted({*(profile.batch.opt for profile in profiles), largest}),
+            "profiles": [str(number) for number in range(len(profiles))],
             "replayed": replayed_sizes(passed),
             "resizes": record.profile.resizes,
             "types": TYPES,
@@ -66,7 +68,9 @@ def replayed_sizes(passed: Passed) -> list[int]:
     if passed.record.target.runtime != "tensorrt" or not benchmark.cuda_graph:
         return []
     small = range(sizes.min, min(sizes.max, SMALL) + 1)
-    return sorted({*small, *(latency.batch for latency in benchmark.latencies), sizes.opt, sizes.max})
+    measured = (latency.batch for latency in benchmark.latencies)
+    tuned = (profile.batch.opt for profile in passed.record.build.all_profiles)
+    return sorted({*small, *measured, *tuned, sizes.max})
 
 
 def _dims(spec: TensorSpec) -> list[int]:

@@ -22,6 +22,16 @@ def end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def program_of(module: str) -> list[str]:
+    """Return the command that runs a module, such as DVC, in a process which ends with this one."""
+    code = f"from {__name__} import end_with_parent\nend_with_parent()\n"
+    return [
+        sys.executable,
+        "-c",
+        f"{code}import runpy\nrunpy.run_module({module!r}, run_name='__main__', alter_sys=True)",
+    ]
+
+
 def outlive_crashes(what: str) -> None:
     """Go on in a child process, and stay behind to say in a sentence how it ended if it crashes: a library that reads a
     damaged file can end its process, and so can the system when memory runs out. A process with threads goes on as it

@@ -1,10 +1,12 @@
 """Describe an engine from its folder, without a GPU and without its runtime."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 from tabulate import tabulate
 
+from enginery.core.params.build import Profile
 from enginery.core.text import file_size
 from enginery.engine.folder import read_engine
 from enginery.engine.layer_names import short_kind, short_name
@@ -25,8 +27,10 @@ def describe_engine(folder: Path) -> str:
         "size": f"{file_size(record.bytes)}, of {file_size(record.onnx_bytes)} of ONNX",
         "ONNX": f"sha256 {record.onnx_sha256[:12]}",
         **{f"{axis} sizes": f"{sizes}, tuned for {sizes.opt}" for axis, sizes in record.profile.ranges.items()},
+        **{f"profile {number}": _tuned_for(each) for number, each in enumerate(build.all_profiles) if number},
         **({"TF32": "allowed" if build.tf32 else "not allowed"} if record.target.device == "cuda" else {}),
         "compute layers": executed or "not known: built where it cannot run",
+        **_tuned(record),
         **{f"input {spec.name}": _tensor(spec, record) for spec in record.interface.inputs},
         **{f"output {spec.name}": _tensor(spec, record) for spec in record.interface.outputs},
         "classes": str(len(record.class_names)),
@@ -52,6 +56,21 @@ def where(target: Target) -> str:
         return f"{target.device_name}, {target.cores} cores, {target.operating_system}"
     gpu = target.device_name or "any NVIDIA GPU"
     return f"{gpu}, compute capability {alternatives(target)}, {target.operating_system}"
+
+
+def _tuned_for(profile: Profile) -> str:
+    return f"{profile}, tuned for {', '.join(f'{axis} {size}' for axis, size in profile.at('opt').items())}"
+
+
+def _tuned(record: EngineRecord) -> dict[str, str]:
+    """Count the compute layers of each of TensorRT's other profiles by their precision."""
+    counts = Counter((layer.profile, layer.precision) for layer in record.tuned_layers if layer.computes)
+    return {
+        f"in profile {number}": ", ".join(
+            f"{count} {name}" for (of, name), count in counts.most_common() if of == number
+        )
+        for number in sorted({number for number, _ in counts})
+    }
 
 
 def _tensor(spec: TensorSpec, record: EngineRecord) -> str:

@@ -24,6 +24,7 @@ class Layer(Record):
     kind: str
     precision: str
     computes: bool
+    profile: int = 0  # of TensorRT's optimization profiles, each of which has layers of its own
 
 
 class EngineRecord(Record):
@@ -37,7 +38,8 @@ class EngineRecord(Record):
     onnx_sha256: str
     onnx_bytes: int
     interface: Interface
-    layers: tuple[Layer, ...]
+    layers: tuple[Layer, ...]  # in the profile that accepts all sizes
+    tuned_layers: tuple[Layer, ...] = ()  # in build.profiles
     build_seconds: float
     preprocessing: Preprocessing | None
     text: PreparedTexts | None = None

@@ -1,6 +1,7 @@
 """Write a script that repeats a build with NVIDIA's own command, and times both engines with it."""
 
 import shlex
+from collections.abc import Iterable, Mapping
 from typing import get_args
 
 import numpy as np
@@ -46,6 +47,17 @@ for library in {libraries}; do
     plugins+=("--${{how}}Plugins=$PWD/$library")
 done
 """
+# The engine chooses in the same way.
+CHOICE = """\
+profile=0 nearest=
+while read -r number least opt most other; do
+    ((least <= batch && batch <= most)) || continue
+    distance=$(((batch > opt ? batch - opt : opt - batch) * {batched} + other))
+    if [ -z "$nearest" ] || ((distance < nearest)); then profile=$number nearest=$distance; fi
+done <<'PROFILES'
+{rows}
+PROFILES
+"""
 SCRATCH = """\
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -78,8 +90,11 @@ def _preparations(record: EngineRecord) -> list[str]:
     lines.append(SCRATCH)
     if _varies(record):
         lines.append(f"batch=${{1:-{record.profile.batch.opt}}}\n")
+    if _chooses(record):
+        batched = sum(BATCH in spec.shape for spec in record.interface.inputs)
+        lines.append(CHOICE.format(rows="\n".join(_choices(record)), batched=batched))
     for number, spec in enumerate(_indices(record)):
-        factors = [str(np.dtype(spec.dtype).itemsize), *_shape(record, spec, "opt", "batch")]
+        factors = [str(np.dtype(spec.dtype).itemsize), *_shape(spec, record.profile.at("opt") | {BATCH: "batch"})]
         # By itself, trtexec would make up indices from -128 to 127, and read outside of tables. 0 is in every table.
         lines.append(f'head -c $(({" * ".join(factors)})) /dev/zero > "$scratch"/{number}\n')
     return lines
@@ -90,7 +105,7 @@ def build_options(record: EngineRecord, onnx: str) -> list[str]:
     flags = [
         f"--onnx={shlex.quote(onnx)}",
         '--saveEngine="$scratch"/reproduced.plan',
-        *(f"--{bound}Shapes={_shapes(record, bound)}" for bound in get_args(Bound) if _varying(record)),
+        *_profiles(record),
         f"--builderOptimizationLevel={options.optimization_level}",
         "--profilingVerbosity=detailed",
         "--skipInference",
@@ -124,7 +139,9 @@ def run_options(record: EngineRecord) -> list[str]:
     is_old = _version(record) < ((1, 5) if is_rtx else (11,))  # later versions leave the copies out by default
     flags = ['--loadEngine="$plan"']
     if _varying(record):
-        flags.append(f"--shapes={_shapes(record, 'opt', '${batch}')}")
+        flags.append(f"--shapes={_shapes(record, _timed_sizes(record))}")
+    if _chooses(record):
+        flags.append('--useProfile="$profile"')
     if indices := _indices(record):
         files = (f'{shlex.quote(spec.name)}:"$scratch"/{number}' for number, spec in enumerate(indices))
         flags.append(f"--loadInputs={','.join(files)}")
@@ -163,12 +180,39 @@ def _indices(record: EngineRecord) -> list[TensorSpec]:
     return [spec for spec in record.interface.inputs if spec.dtype in INDICES]
 
 
-def _shapes(record: EngineRecord, bound: Bound, batch: str | None = None) -> str:
-    shapes = ((spec.name, _shape(record, spec, bound, batch)) for spec in _varying(record))
+def _profiles(record: EngineRecord) -> Iterable[str]:
+    """Yield the sizes of each profile, after its number, which a single one does not need."""
+    profiles = record.build.all_profiles if _varying(record) else ()
+    for number, profile in enumerate(profiles):
+        yield from [f"--profile={number}"] if len(profiles) > 1 else []
+        yield from (f"--{bound}Shapes={_shapes(record, profile.at(bound))}" for bound in get_args(Bound))
+
+
+def _chooses(record: EngineRecord) -> bool:
+    """Tell whether another profile may serve the batch size that is timed."""
+    return _varies(record) and len(record.build.all_profiles) > 1
+
+
+def _choices(record: EngineRecord) -> Iterable[str]:
+    """Yield, for each profile that has the other sizes, its number, batch sizes, and how far its other sizes are."""
+    sizes = {axis: size for axis, size in record.profile.at("opt").items() if axis != BATCH}
+    for number, profile in enumerate(record.build.all_profiles):
+        if all(size in profile.ranges[axis] for axis, size in sizes.items()):
+            tuned, batch = profile.at("opt"), profile.batch
+            axes = (axis for spec in record.interface.inputs for axis in spec.shape if axis in sizes)
+            other = sum(abs(sizes[str(axis)] - tuned[str(axis)]) for axis in axes)
+            yield f"{number} {batch.min} {batch.opt} {batch.max} {other}"
+
+
+def _timed_sizes(record: EngineRecord) -> dict[str, int | str]:
+    """Return the sizes at which engines are timed. The batch is a variable of the script."""
+    return {**record.profile.at("opt"), BATCH: "${batch}"}
+
+
+def _shapes(record: EngineRecord, sizes: Mapping[str, int | str]) -> str:
+    shapes = ((spec.name, _shape(spec, sizes)) for spec in _varying(record))
     return ",".join(f"{shlex.quote(name)}:{'x'.join(shape)}" for name, shape in shapes)
 
 
-def _shape(record: EngineRecord, spec: TensorSpec, bound: Bound, batch: str | None) -> list[str]:
-    """Return the shape of an input. `batch`, if given, is the variable of the script that takes the batch's place."""
-    sizes = record.profile.at(bound) | ({BATCH: batch} if batch else {})
+def _shape(spec: TensorSpec, sizes: Mapping[str, int | str]) -> list[str]:
     return [str(sizes[size]) if isinstance(size, str) else str(size) for size in spec.shape]

@@ -12,7 +12,7 @@ from enginery.cluster.ray_cluster import whole_node
 from enginery.core.errors import EngineryError, sentence_of
 from enginery.core.params.all import Params
 from enginery.core.paths import ENGINES, MACHINE, REPORTS, VALIDATION_SAMPLES, VERDICT
-from enginery.core.process import end_with_parent
+from enginery.core.process import end_with_parent, program_of
 from enginery.data.sample_set import SampleSet
 from enginery.engine.engine import open_engine
 from enginery.engine.machine import Machine
@@ -53,16 +53,14 @@ def answer_here(target: str, revision: str, pull: bool = False) -> Answer:
 
 def dvc(*arguments: str) -> None:
     """Run DVC, showing what it says on standard error. Its reason for failing becomes the error."""
-    command = [sys.executable, "-m", "dvc", *arguments]
     # Stages are run by `python3`, which must be this Python.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with subprocess.Popen(
-        command,
+        [*program_of("dvc"), *arguments],
         env=os.environ | {"PATH": path},
         stdout=sys.stderr,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=end_with_parent,
     ) as child:
         assert child.stderr
         said = []

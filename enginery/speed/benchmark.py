@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 
 from enginery.core.params.benchmark import BenchmarkParams
-from enginery.core.params.build import Profile
+from enginery.core.params.build import BuildParams
 from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
 from enginery.speed.records import ENGINE, AtSize, Latency, MachinePace, Ratio
@@ -54,23 +54,35 @@ def race_contenders(
     )
 
 
+def with_tuned_batches(params: BenchmarkParams, build: BuildParams) -> BenchmarkParams:
+    """Add the batch sizes that build.profiles tunes for to the ones that are asked for."""
+    tuned = {each.batch.opt for each in build.all_profiles[1:]}
+    return (
+        params
+        if tuned <= {*params.batches}
+        else params.model_copy(update={"batches": tuple(sorted(tuned.union(params.batches)))})
+    )
+
+
 def race_over_sizes(
     contenders: Mapping[str, Callable[[Feeds], Contender]],
     samples: SampleSet,
-    profile: Profile,
+    build: BuildParams,
     params: BenchmarkParams,
     read_pace: Callable[[], float],
     label: str,
 ) -> tuple[AtSize, ...]:
     """Race at other sizes of the first axis that the user named, at the batch size that engines are tuned for. Other
     axes have the sizes that engines are tuned for."""
+    profile = build.profile
     if not profile.axes:
         return ()
     axis, sizes = next(iter(profile.axes.items()))
     batch = min(params.batches, key=lambda each: abs(each - profile.batch.opt))
     one = params.model_copy(update={"batches": (batch,)})
     found = []
-    for size in sorted({sizes.min, sizes.opt, (sizes.opt + sizes.max) // 2, sizes.max}):
+    tuned = {each.axes[axis].opt for each in build.all_profiles}
+    for size in sorted({sizes.min, (sizes.opt + sizes.max) // 2, sizes.max, *tuned}):
         sized = samples.at(profile.at("opt") | {axis: size}, profile)
         race = race_contenders(contenders, sized, one, read_pace, f"{label}, {axis} {size}")
         found.append(AtSize(axis=axis, size=size, latencies=race.latencies, ratios=race.ratios))

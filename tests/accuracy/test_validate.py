@@ -37,7 +37,12 @@ def engine(request, tiny_onnx, machine, build, inference, manifest, tmp_path_fac
     """An engine with one of two profiles. With 21 samples the last batch of the second is smaller than it accepts."""
     smallest, tuned, largest = request.param
     folder = tmp_path_factory.mktemp("engines") / "fp32"
-    chosen = build.model_copy(update={"profile": Profile(batch=Range(min=smallest, opt=tuned, max=largest))})
+    chosen = build.model_copy(
+        update={
+            "profile": Profile(batch=Range(min=smallest, opt=tuned, max=largest)),
+            "profiles": ({"batch": Range(min=2, opt=2, max=2)},) if smallest < 2 else (),
+        }
+    )
     build_engine("fp32", tiny_onnx, target_of(machine, chosen.tensorrt), chosen, manifest, folder)
     with open_engine(folder, machine, inference) as opened:
         yield opened
@@ -53,7 +58,8 @@ def test_an_engine_that_computes_what_pytorch_does_passes_on_every_sample(engine
     assert record.main.interval.low < 0 < record.main.interval.high
     assert record.engine_against_pytorch.relative < 1e-5
     assert record.graph_against_pytorch.relative < 1e-6
-    assert [spot.batch for spot in record.spots] == spot_batches(engine.record.profile.batch)
+    tuned = {ranges["batch"].opt for ranges in engine.record.build.profiles}
+    assert [spot.batch for spot in record.spots] == sorted({*spot_batches(engine.record.profile.batch), *tuned})
     assert all(spot.samples % spot.batch == 0 for spot in record.spots)
 
 

@@ -106,7 +106,7 @@ def portable_bundle(tmp_path_factory, plugin_onnx, build, manifest, machine):
     kinds = {"Relu": "registers itself", "GlobalAveragePool": "hands out"}
     plugins = tuple(str(plugin_library(root / f"{name}.so", kind, name)) for name, kind in kinds.items())
     options = build.tensorrt.model_copy(update={"version_compatible": True, "plugins": plugins})
-    portable = build.model_copy(update={"tensorrt": options})
+    portable = build.model_copy(update={"tensorrt": options, "profiles": ({"batch": Range(min=2, opt=2, max=2)},)})
     return simulated_bundle(root, plugin_onnx, portable, manifest, machine)
 
 
@@ -410,9 +410,9 @@ def test_an_engine_that_is_fed_tensors_is_bundled_without_an_example(project, ma
     assert "label_filename" not in (bundle / "triton" / MODEL / "config.pbtxt").read_text()
 
 
-@pytest.mark.parametrize("bundle", ["tensorrt_bundle", "portable_bundle"])
+@pytest.mark.parametrize(("bundle", "chosen"), [("tensorrt_bundle", ""), ("portable_bundle", "in profile 1, ")])
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
-def test_the_cpp_example_runs_in_front_of_a_stand_in_for_tensorrt(request, bundle, tmp_path):
+def test_the_cpp_example_runs_in_front_of_a_stand_in_for_tensorrt(request, bundle, chosen, tmp_path):
     """It classifies three batches of two images: by one run that prepares, and a graph that is launched for each."""
     sources = [request.getfixturevalue(bundle) / "cpp/main.cpp", ROOT / "tests/headers/simulated.cpp"]
     subprocess.run(
@@ -424,7 +424,7 @@ def test_the_cpp_example_runs_in_front_of_a_stand_in_for_tensorrt(request, bundl
     command = [tmp_path / "classify", plan, tmp_path / "images.bin"]
     done = subprocess.run([*command, "2"], capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()) == (0, ["3", "1", "4", "1", "5", "9"]), done.stderr
-    assert done.stderr == "4 runs, 3 of them launched as a graph\n"
+    assert done.stderr == f"{chosen}4 runs, 3 of them launched as a graph\n"
     done = subprocess.run([*command, "4"], capture_output=True, text=True)
     assert done.returncode == 1
     assert "reading a multiple of BATCH images: it failed" in done.stderr
@@ -514,11 +514,19 @@ def test_graphs_of_large_batches_are_made_for_those_that_are_measured_or_preferr
     passed = SimpleNamespace(
         record=SimpleNamespace(
             target=SimpleNamespace(runtime="tensorrt"),
-            profile=Profile(batch=Range(min=sizes[0], opt=sizes[1], max=sizes[2])),
+            profile=(profile := Profile(batch=Range(min=sizes[0], opt=sizes[1], max=sizes[2]))),
+            build=SimpleNamespace(all_profiles=(profile,)),
         ),
         measured=SimpleNamespace(benchmark=SimpleNamespace(cuda_graph=True, latencies=latencies)),
     )
     assert replayed_sizes(passed) == replayed
+
+
+def test_an_engine_with_several_profiles_is_served_in_all_of_them(portable_bundle):
+    text = (portable_bundle / "triton" / MODEL / "config.pbtxt").read_text()
+    assert 'profile: [ "0", "1" ]' in text
+    assert "preferred_batch_size: [2, 4, 8]" in text
+    assert "Each graph is captured in each optimization profile." in text
 
 
 def test_plugins_are_in_the_bundle_and_its_pages_name_them(portable_bundle, tensorrt_bundle):

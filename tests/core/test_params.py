@@ -164,6 +164,20 @@ def of_texts(changes):
             of_texts({"build.profile.axes.more": {"min": 1, "opt": 2, "max": 3}}),
             "build.profile.axes: texts have one axis beside the batch, and here are ",
         ),
+        # Several profiles.
+        (
+            {"build.profiles": [{"batch": {"min": 4, "opt": 8, "max": 32}}]},
+            "build.profiles.0.batch: 4 to 32 lies outside build.profile, where it is 1 to 16",
+        ),
+        (
+            {"build.profiles": [{"bach": {"min": 4, "opt": 8, "max": 16}}]},
+            "build.profiles.0: build.profile has no bach; did you mean 'batch'?",
+        ),
+        (
+            {"build.profiles": [{"batch": {"min": 1, "opt": size, "max": 4}} for size in (1, 2, 1)]},
+            "build.profiles.2: another profile has the same opt, so this one would never be chosen",
+        ),
+        ({"build.profiles": [{"batch": {"min": 2, "opt": 1, "max": 4}}]}, "build.profiles.0.batch: needs min <= opt"),
         # Libraries.
         ({"model.source": "transformers:data/models/x"}, "weights.source: transformers:data/models/x has its weights"),
         (

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 from support.plugins import plugin_library
 
+from enginery.core.params.build import Range
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
 from enginery.engine.target import target_of
@@ -139,6 +140,25 @@ def test_it_builds_from_the_same_graph_for_the_same_batches_and_times_both_engin
         "--skipInference",
     } <= set(building)
     assert {"--loadEngine=engine.plan", "--shapes=input:4x3x8x8"} <= set(timing)
+
+
+@pytest.mark.parametrize(("batch", "used"), [(None, 0), (2, 1), (3, 0), (6, 0), (7, 2)])
+def test_each_profile_is_built_and_the_one_that_the_engine_would_choose_is_timed(record_of, arrived, batch, used):
+    record = record_of("tensorrt 11")
+    ranges = [{"batch": Range(min=low, opt=opt, max=high)} for low, opt, high in [(2, 2, 3), (4, 8, 8)]]
+    record = record.model_copy(update={"build": record.build.model_copy(update={"profiles": tuple(ranges)})})
+    building, timing = arrived(record, batch=batch)
+    first = building.index("--profile=0")
+    assert [re.sub("x3x8x8|input:", "", flag) for flag in building[first : first + 12]] == [
+        "--profile=0", "--minShapes=2", "--optShapes=4", "--maxShapes=8",
+        "--profile=1", "--minShapes=2", "--optShapes=2", "--maxShapes=3",
+        "--profile=2", "--minShapes=4", "--optShapes=8", "--maxShapes=8",
+    ]  # fmt: skip
+    assert f"--useProfile={used}" in timing
+
+
+def test_a_single_profile_needs_no_number(record_of, arrived):
+    assert not [flag for flags in arrived(record_of("tensorrt 11")) for flag in flags if "rofile=" in flag]
 
 
 @pytest.mark.parametrize(("asked", "timed"), [(None, 4), (2, 2), (7, 7)])

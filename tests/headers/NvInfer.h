@@ -36,8 +36,10 @@ public:
     Dims getTensorShape(char const* name) const noexcept;
     bool setTensorAddress(char const* name, void* address) noexcept;
     bool enqueueV3(cudaStream_t stream) noexcept;
+    bool setOptimizationProfileAsync(int32_t profile, cudaStream_t stream) noexcept;
 };
 
+enum class OptProfileSelector : int32_t { kMIN = 0, kOPT = 1, kMAX = 2 };
 enum class CudaGraphStrategy : int32_t { kDISABLED = 0, kWHOLE_GRAPH_CAPTURE = 1 };
 enum class DynamicShapesKernelSpecializationStrategy : int32_t { kLAZY = 0, kEAGER = 1, kNONE = 2 };
 
@@ -57,6 +59,8 @@ public:
     char const* getIOTensorName(int32_t index) const noexcept;
     TensorIOMode getTensorIOMode(char const* name) const noexcept;
     Dims getTensorShape(char const* name) const noexcept;
+    int32_t getNbOptimizationProfiles() const noexcept;
+    Dims getProfileShape(char const* name, int32_t profile, OptProfileSelector select) const noexcept;
     IRuntimeConfig* createRuntimeConfig() noexcept;
     IExecutionContext* createExecutionContext() noexcept;
     IExecutionContext* createExecutionContext(IRuntimeConfig* settings) noexcept;

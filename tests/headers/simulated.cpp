@@ -63,6 +63,18 @@ ICudaEngine* IRuntime::deserializeCudaEngine(void const* plan, std::size_t size)
     return (hasHostCode && !hostCodeAllowed) || lacksPlugins ? nullptr : new ICudaEngine;
 }
 IExecutionContext* ICudaEngine::createExecutionContext() noexcept { return new IExecutionContext; }
+// The engine has two profiles: batches of 2 to 8, tuned for 4, and of 2. A change of the profile forgets the shapes.
+int32_t ICudaEngine::getNbOptimizationProfiles() const noexcept { return 2; }
+Dims ICudaEngine::getProfileShape(char const*, int32_t profile, OptProfileSelector select) const noexcept
+{
+    int64_t const batches[2][3]{{2, 4, 8}, {2, 2, 2}};
+    return {4, {batches[profile][static_cast<int>(select)], 3, 8, 8}};
+}
+bool IExecutionContext::setOptimizationProfileAsync(int32_t profile, cudaStream_t) noexcept
+{
+    std::cerr << "in profile " << profile << ", ";
+    return shape = {}, true;
+}
 bool IExecutionContext::setInputShape(char const*, Dims const& given) noexcept { return shape = given, true; }
 Dims IExecutionContext::getTensorShape(char const*) const noexcept { return {2, {shape.d[0], classes}}; }
 bool IExecutionContext::setTensorAddress(char const* name, void* at) noexcept { return addresses[name] = at, true; }

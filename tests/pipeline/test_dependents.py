@@ -38,6 +38,7 @@ DEPENDENTS = {
     "search.int8.seconds": AFTER_CALIBRATION,
     "precisions.bf16.thresholds.cosine": {"validate@bf16"} | ENDS,
     "build.profile.batch.opt": each("build") | RACES | ENDS,
+    "build.profiles": each("build") | RACES | ENDS,
     "build.profile.batch.max": AFTER_WEIGHTS,
     "build.profile.height": {"export"} | AFTER_EXPORT,
     "build.profile.axes": {"export"} | AFTER_EXPORT,

@@ -102,14 +102,16 @@ def parse(onnx_path, log, flags=STRONGLY_TYPED):
     return builder, network, parser, parser.parse_from_file(str(onnx_path))
 
 
-def build(onnx_path, log, batches=(2, 4, 8), change=lambda config: None, **how):
+def build(onnx_path, log, batches=(2, 4, 8), change=lambda config: None, more=(), **how):
     builder, network, parser, parsed = parse(onnx_path, log, **how)
     assert parsed
-    config, profile = builder.create_builder_config(), builder.create_optimization_profile()
+    config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     tensor = network.get_input(0)
-    profile.set_shape(tensor.name, *((batch, *tensor.shape[1:]) for batch in batches))
-    config.add_optimization_profile(profile)
+    for sizes in (batches, *more):
+        profile = builder.create_optimization_profile()
+        profile.set_shape(tensor.name, *((batch, *tensor.shape[1:]) for batch in sizes))
+        config.add_optimization_profile(profile)
     change(config)
     plan = builder.build_serialized_network(network, config)
     del parser
@@ -374,6 +376,35 @@ def test_an_engine_describes_its_tensors_and_profile(plan, log):
     assert [next(iter(shape)) for shape in engine.get_tensor_profile_shape("input", 0)] == [2, 4, 8]
     assert engine.num_optimization_profiles == 1
     assert engine.device_memory_size_v2 > 0
+
+
+def test_a_context_is_in_one_profile_at_a_time_and_forgets_the_shapes_of_the_last(tiny_onnx, log, device):
+    (stream, allocate), plan = device, build(tiny_onnx, log, more=[(1, 1, 1)])
+    engine = trt.Runtime(log).deserialize_cuda_engine(plan)
+    assert engine.num_optimization_profiles == 2
+    assert [next(iter(shape)) for shape in engine.get_tensor_profile_shape("input", 1)] == [1, 1, 1]
+    context, inspector = engine.create_execution_context(), engine.create_engine_inspector()
+    assert context.active_optimization_profile == 0
+    assert not context.set_input_shape("input", (1, 3, 8, 8))
+    assert context.set_input_shape("input", (4, 3, 8, 8))
+    assert not context.set_optimization_profile_async(2, int(stream))
+    assert context.set_optimization_profile_async(1, int(stream))
+    assert (context.active_optimization_profile, context.infer_shapes()) == (1, ["input"])
+    assert not context.set_input_shape("input", (4, 3, 8, 8))
+    assert context.set_input_shape("input", (1, 3, 8, 8))
+    inspector.execution_context = context
+    described = json.loads(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+    assert all(layer["Name"].endswith(" [profile 1]") for layer in described["Layers"])
+    if trt.__version__.startswith("10."):
+        assert described["Bindings"] == ["input", "logits", "input [profile 1]", "logits [profile 1]"]
+    else:
+        assert [len(tensor["ProfileInfo"]) for tensor in described["I/O Tensors"]] == [2, 2]
+    _, other = cudart.cudaStreamCreateWithFlags(cudart.cudaStreamNonBlocking)
+    for name in ("input", "logits"):
+        context.set_tensor_address(name, allocate(1024))
+    with pytest.raises(RuntimeError, match="the profile was set on another stream"):
+        context.execute_async_v3(int(other))
+    cudart.cudaStreamDestroy(other)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

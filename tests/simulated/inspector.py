@@ -43,21 +43,25 @@ def describe_layers(model: onnx.ModelProto, settings: dict) -> list[dict]:
 def describe_io(tensors: Iterable[onnx.ValueInfoProto], settings: dict) -> dict:
     """Describe the inputs and outputs: names in TensorRT 10, and all that is known of them in 11."""
     if type_key(settings["version"]) == OLD_KEY:
-        return {"Bindings": [tensor.name for tensor in tensors]}
-    return {"I/O Tensors": [_io_tensor(tensor, settings["profile"].get(tensor.name)) for tensor in tensors]}
+        names = [tensor.name for tensor in tensors]
+        others = range(1, len(settings["profiles"]))
+        return {"Bindings": [*names, *(f"{name} [profile {number}]" for number in others for name in names)]}
+    return {"I/O Tensors": [_io_tensor(tensor, settings["profiles"]) for tensor in tensors]}
 
 
-def _io_tensor(tensor: onnx.ValueInfoProto, profile: list | None) -> dict:
-    described = tensor.type.tensor_type
-    bounds = dict(zip(("MinShape", "OptShape", "MaxShape"), profile, strict=True)) if profile else {}
+def _io_tensor(tensor: onnx.ValueInfoProto, profiles: list[dict]) -> dict:
+    described, is_input = tensor.type.tensor_type, tensor.name in profiles[0]
+    shapes = [
+        zip(("MinShape", "OptShape", "MaxShape"), each.get(tensor.name, ()), strict=is_input) for each in profiles
+    ]
     return {
         "Name": tensor.name,
-        "IOMode": "Input" if profile else "Output",
+        "IOMode": "Input" if is_input else "Output",
         "DataType": TYPES.get(described.elem_type, "Float"),
         "Dimensions": _dimensions(described.shape.dim),
         "Location": "Device",
         "IsShapeInferenceIO": False,
-        "ProfileInfo": [bounds | {"Format": LINEAR}],
+        "ProfileInfo": [dict(bounds) | {"Format": LINEAR} for bounds in shapes],
     }
 
 

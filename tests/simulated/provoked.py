@@ -24,15 +24,18 @@ from support.plugins import plugin_library, run_once
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
+from enginery.core.params.build import Range
 from enginery.core.params.inference import InferenceParams
 from enginery.core.params.precisions import Keep
 from enginery.engine.build import build_engine
+from enginery.engine.description import describe_engine
 from enginery.engine.engine import open_engine
 from enginery.engine.gpu.nvml import GpuSampler, process_megabytes
 from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import load_runtime
 from enginery.engine.target import lacking, target_of
 from enginery.engine.this_machine import describe_machine
+from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.onnx_file import count_nodes, load_graph, save_graph
 from enginery.quantization.cast import cast
 from enginery.quantization.quantize import quantize
@@ -372,6 +375,43 @@ def test_an_element_that_the_engine_does_not_write_is_nan(make, gpu, fail, image
         logits = engine.run({"input": images})["logits"]
         assert np.isnan(logits.flat[-1])
         assert np.isfinite(logits.flat[:-1]).all()
+
+
+@pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
+def test_each_call_takes_the_profile_that_is_tuned_for_the_nearest_sizes(
+    tiny_onnx, gpu, build, manifest, tmp_path, images, monkeypatch, inference
+):
+    sizes = [(2, 2, 3), (4, 8, 8)]  # beside 2 to 8, tuned for 4
+    ranges = tuple({"batch": Range(min=low, opt=opt, max=high)} for low, opt, high in sizes)
+    several, folder, chosen = build.model_copy(update={"profiles": ranges}), tmp_path / "engine", []
+    record = build_engine("fp32", tiny_onnx, target_of(gpu, several.tensorrt), several, manifest, folder)
+    assert [layer.name for layer in record.tuned_layers] == 2 * [layer.name for layer in record.layers]
+    assert {layer.profile for layer in record.tuned_layers} == {1, 2}
+    assert re.search(r"in profile 2 +3 tf32", describe_engine(folder))
+    change = trt.IExecutionContext.set_optimization_profile_async
+    monkeypatch.setattr(
+        trt.IExecutionContext,
+        "set_optimization_profile_async",
+        lambda self, number, stream: (chosen.append(number), change(self, number, stream))[1],
+    )
+    graph = open_as_written(tiny_onnx)
+    with open_engine(folder, gpu, inference) as engine:
+        for batch in (2, 3, 5, 2, 7, 8, 4):  # 3 and 6 are as near to one as to the other: the first one counts
+            wanted = run_graph(graph, {"input": images[:batch]})["logits"]
+            assert np.array_equal(engine.run({"input": images[:batch]})["logits"], wanted), f"at batch {batch}"
+    assert chosen == [2, 1, 0, 1, 2, 0]  # the first one for the memory that the largest sizes take
+
+
+def test_a_profile_that_tensorrt_refuses_is_a_sentence(tiny_onnx, gpu, build, manifest, tmp_path, images, fail):
+    several = build.model_copy(update={"profiles": ({"batch": Range(min=2, opt=2, max=2)},)})
+    build_engine("fp32", tiny_onnx, target_of(gpu, several.tensorrt), several, manifest, tmp_path / "engine")
+    with open_engine(tmp_path / "engine", gpu, REPLAYED) as engine:
+        fail("profile_refused")
+        assert refusal(lambda: engine.run({"input": images[:2]})).startswith(
+            "TensorRT refuses optimization profile 1 of the engine: IExecutionContext::setOptimizationProfileAsync"
+        )
+        fail("")
+        assert engine.run({"input": images[:2]})["logits"].shape == (2, 16)
 
 
 def test_a_shape_outside_the_profile_is_refused_by_tensorrt_as_well(make, images):

@@ -7,6 +7,7 @@ builder and the profile are from TensorRT for RTX, which shares them and runs wi
 import ctypes
 import datetime
 import functools
+import itertools
 import json
 import os
 import time
@@ -380,7 +381,7 @@ class Builder(Simulated, real=trt.Builder):
             "version": __version__,
             "gpu": NAME,
             "capability": cudart.capability(),
-            "profile": config._profiles[0]._shapes,
+            "profiles": [profile._shapes for profile in config._profiles],
             "detailed": config.profiling_verbosity == trt.ProfilingVerbosity.DETAILED,
             "version_compatible": config.get_flag(trt.BuilderFlag.VERSION_COMPATIBLE),
             "tf32": config.get_flag(trt.BuilderFlag.TF32),
@@ -415,13 +416,14 @@ def _obstacles(network, config) -> list[str]:
         return [usage.format("Network must have at least one output.")]
     if not config._profiles:
         return [usage.format("Network has dynamic or shape inputs, but no optimization profile has been defined.")]
-    for tensor in map(network.get_input, range(network.num_inputs)):
-        wanted = config._profiles[0]._shapes.get(tensor.name)
+    inputs = map(network.get_input, range(network.num_inputs))
+    for tensor, (number, profile) in itertools.product(inputs, enumerate(config._profiles)):
+        wanted = profile._shapes.get(tensor.name)
         if wanted is None:
             return [usage.format(f"Optimization profile is missing values for shape input {tensor.name}.")]
         fixed = [size for size in zip(tensor.shape, *wanted, strict=True) if size[0] != -1]
         if any(len(set(sizes)) > 1 for sizes in fixed):
-            why = "has static dimensions that don't match kOPT dimensions in profile index 0."
+            why = f"has static dimensions that don't match kOPT dimensions in profile index {number}."
             return [usage.format(f"Input tensor {tensor.name} {why}")]
     lacking = [
         words for kind, (since, words) in HARDWARE.items() if kind in network._types and cudart.capability() < since
@@ -569,18 +571,20 @@ class ICudaEngine(Simulated, real=trt.ICudaEngine):
 
     @property
     def num_optimization_profiles(self) -> int:
-        return 1
+        return len(self._settings["profiles"])
 
     @property
     def device_memory_size_v2(self) -> int:
         """Return a size: the engine pretends that its scratch memory holds the largest input twice."""
-        return sum(8 * int(np.prod(high)) for _, _, high in self._settings["profile"].values())
+        return max(
+            sum(8 * int(np.prod(high)) for _, _, high in profile.values()) for profile in self._settings["profiles"]
+        )
 
     def get_tensor_name(self, index):
         return list(self._tensors())[index]
 
     def get_tensor_mode(self, name):
-        return trt.TensorIOMode.INPUT if name in self._settings["profile"] else trt.TensorIOMode.OUTPUT
+        return trt.TensorIOMode.INPUT if name in self._settings["profiles"][0] else trt.TensorIOMode.OUTPUT
 
     def get_tensor_shape(self, name):
         return self._tensors()[name].shape
@@ -589,7 +593,7 @@ class ICudaEngine(Simulated, real=trt.ICudaEngine):
         return self._tensors()[name].dtype
 
     def get_tensor_profile_shape(self, name, profile_index):
-        return [trt.Dims(shape) for shape in self._settings["profile"][name]]
+        return [trt.Dims(shape) for shape in self._settings["profiles"][profile_index][name]]
 
     def create_engine_inspector(self):
         return EngineInspector._new(engine=self)
@@ -623,6 +627,9 @@ class EngineInspector(Simulated, real=trt.EngineInspector):
             raise NotImplementedError("the simulation describes engines as JSON alone")
         engine = self._engine
         layers = describe_layers(engine._model, engine._settings)
+        context = vars(self).get("execution_context")
+        for layer in layers if context else ():
+            layer["Name"] += _suffix(context.active_optimization_profile)
         if not self._shapes_are_known():
             for tensor in (tensor for layer in layers for tensor in (*layer["Inputs"], *layer["Outputs"])):
                 tensor |= without_shapes(__version__)
@@ -635,18 +642,42 @@ class EngineInspector(Simulated, real=trt.EngineInspector):
         return context is not None and context.all_binding_shapes_specified
 
 
+def _suffix(profile: int) -> str:
+    """Return what follows the names of layers in another profile than the first, as Polygraphy's documents show it."""
+    return f" [profile {profile}]" if profile else ""
+
+
 class IExecutionContext(Simulated, real=trt.IExecutionContext):
+    """NvInferRuntime.h: a new context is in profile 0; a profile is set before the shapes of inputs, on the stream of
+    the runs or on one that is waited for; and it changes resources of layers with the next run."""
+
     profiler, enqueue_emits_profile = None, True
+
+    @property
+    def active_optimization_profile(self) -> int:
+        return vars(self).get("_active", 0)
+
+    def set_optimization_profile_async(self, profile_index, stream_handle):
+        call = "IExecutionContext::setOptimizationProfileAsync: Error Code 3: API Usage Error (Parameter check failed,"
+        if not 0 <= profile_index < self._engine.num_optimization_profiles or failing("profile_refused"):
+            return self._refuse(f"{call} condition: profileIndex >= 0 && profileIndex < getNbOptimizationProfiles().)")
+        self._active, self._switched_on = profile_index, int(stream_handle)
+        self._shapes.clear()
+        self._unprepared = True
+        return True
+
+    def _profile(self) -> dict:
+        return self._engine._settings["profiles"][self.active_optimization_profile]
 
     @property
     def all_binding_shapes_specified(self) -> bool:
         return not self.infer_shapes()
 
     def infer_shapes(self):
-        return [name for name in self._engine._settings["profile"] if name not in self._shapes]
+        return [name for name in self._profile() if name not in self._shapes]
 
     def set_input_shape(self, name, shape):
-        shape, profile = tuple(shape), self._engine._settings["profile"]
+        shape, profile = tuple(shape), self._profile()
         call = "IExecutionContext::setInputShape: Error Code 3: API Usage Error (Parameter check failed,"
         if name not in profile:
             return self._refuse(f"Given invalid tensor name: {name}. Get valid tensor names with getIOTensorName()")
@@ -654,7 +685,7 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
         if len(shape) != len(low) or not all(a <= b <= c for a, b, c in zip(low, shape, high, strict=True)):
             return self._refuse(
                 f"{call} condition: satisfyProfile. Set dimension {list(shape)} for tensor {name} does not satisfy any "
-                f"optimization profiles. Valid range for profile 0: {low}..{high}.)"
+                f"optimization profiles. Valid range for profile {self.active_optimization_profile}: {low}..{high}.)"
             )
         self._unprepared |= self._shapes.get(name) != shape
         self._shapes[name] = shape
@@ -699,6 +730,8 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
         if cudart.is_capturing(stream_handle) and (self._unprepared or failing("not_capturable")):
             cudart.break_capture(stream_handle)
             return self._refuse(f"{call} 1: Cuda Runtime (operation not permitted when stream is capturing)")
+        if vars(self).get("_switched_on", int(stream_handle)) != int(stream_handle):
+            raise RuntimeError("the profile was set on another stream, which nobody waited for: undefined behavior")
         self._unprepared = False
         work = functools.partial(_compute, self._engine, dict(self._shapes), dict(self._addresses))
         if self.profiler and self.enqueue_emits_profile:
@@ -718,7 +751,7 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
         layers = describe_layers(self._engine._model, self._engine._settings)
         part = milliseconds / sum(range(len(layers) + 1))
         for number, layer in enumerate(layers, 1):
-            _report_to(self.profiler, layer["Name"], number * part)
+            _report_to(self.profiler, layer["Name"] + _suffix(self.active_optimization_profile), number * part)
         return True
 
     def _refuse(self, why):

@@ -1,8 +1,10 @@
-"""What is told of timings that were measured."""
+"""What is raced, and what is told of its timings."""
 
 import pytest
 
-from enginery.speed.benchmark import raw_rows, summarize
+from enginery.core.params.benchmark import BenchmarkParams
+from enginery.core.params.build import Range
+from enginery.speed.benchmark import raw_rows, summarize, with_tuned_batches
 from enginery.speed.contention import contention_problems
 from enginery.speed.records import Contention, baseline_title
 from enginery.speed.timing import Call, Round, Timings, WarmUp
@@ -41,3 +43,10 @@ def test_what_disturbed_the_machine_is_told(taken, sentences):
 
 def test_a_baseline_has_a_title():
     assert [baseline_title(each) for each in ("onnxruntime", "eager")] == ["ONNX Runtime", "PyTorch eager"]
+
+
+@pytest.mark.parametrize(("tuned", "raced"), [([], (8, 4)), ([4], (8, 4)), ([2, 6], (2, 4, 6, 8))])
+def test_each_batch_size_that_a_profile_is_tuned_for_is_raced(build, tuned, raced):
+    params = BenchmarkParams(batches=(8, 4), seconds=1, baselines=("eager",), requests=(1,), confidence=0.95, seed=0)
+    profiles = tuple({"batch": Range(min=2, opt=batch, max=8)} for batch in tuned)
+    assert with_tuned_batches(params, build.model_copy(update={"profiles": profiles})).batches == raced

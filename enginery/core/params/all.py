@@ -107,6 +107,21 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
+    def _profiles_are_parts_of_the_profile(self) -> Self:
+        accepted, tuned = self.build.profile, [self.build.profile.at("opt")]
+        for number, ranges in enumerate(self.build.profiles):
+            place = f"build.profiles.{number}"
+            for axis, sizes in ranges.items():
+                if (whole := accepted.ranges.get(axis)) is None:
+                    raise ValueError(f"{place}: build.profile has no {axis}{suggestion(axis, accepted.ranges)}")
+                if sizes.min not in whole or sizes.max not in whole:
+                    raise ValueError(f"{place}.{axis}: {sizes} lies outside build.profile, where it is {whole}")
+            if (opt := accepted.narrowed(ranges).at("opt")) in tuned:
+                raise ValueError(f"{place}: another profile has the same opt, so this one would never be chosen")
+            tuned.append(opt)
+        return self
+
+    @model_validator(mode="after")
     def _model_and_weights_agree(self) -> Self:
         """Refuse weights and baselines that the source of the model rules out."""
         model, source = self.model, self.weights.source

@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -83,6 +83,12 @@ class Profile(Section, place="build.profile"):
         """Return the size of each axis at one bound."""
         return {axis: getattr(sizes, bound) for axis, sizes in self.ranges.items()}
 
+    def narrowed(self, ranges: Mapping[str, Range]) -> "Profile":
+        """Return the profile with other ranges of some of its axes."""
+        axes = {name: axis.model_copy(update=dict(ranges.get(name, axis))) for name, axis in self.axes.items()}
+        others = {name: sizes for name, sizes in ranges.items() if name not in axes}
+        return self.model_copy(update={**others, "axes": axes})
+
     def __str__(self) -> str:
         return ", ".join(f"{axis} {sizes}" for axis, sizes in self.ranges.items())
 
@@ -115,5 +121,11 @@ class TensorRTParams(Section):
 
 class BuildParams(Section, place="build"):
     profile: Profile
+    profiles: tuple[dict[str, Range], ...] = ()  # by axis; an axis without an entry is as in `profile`
     tf32: bool
     tensorrt: TensorRTParams
+
+    @property
+    def all_profiles(self) -> tuple[Profile, ...]:
+        """Return what an engine is tuned for: first all sizes that it accepts, then the user's parts of these."""
+        return self.profile, *(self.profile.narrowed(ranges) for ranges in self.profiles)

@@ -21,18 +21,20 @@ KERNELS = {
 COMPUTES = re.compile(r"conv|correlation|gemm|matmul|matrix_?multiply|attention|mha", re.IGNORECASE)
 
 
-def layers_of(described: str) -> list[Layer]:
-    """Return the layers. The precision is unknown where neither a type nor a kernel's name tells it."""
-    return [_layer(layer) for layer in json.loads(described).get("Layers", []) if isinstance(layer, dict)]
+def layers_of(described: str, profile: int = 0) -> list[Layer]:
+    """Return the layers in an optimization profile. The precision is unknown where neither a type nor a kernel's name
+    tells it."""
+    return [_layer(layer, profile) for layer in json.loads(described).get("Layers", []) if isinstance(layer, dict)]
 
 
-def _layer(described: Mapping[str, Any]) -> Layer:
+def _layer(described: Mapping[str, Any], profile: int) -> Layer:
     kind, kernel = str(described.get("LayerType", "")), str(described.get("TacticName", ""))
     return Layer(
-        name=str(described.get("Name", "")),
+        name=str(described.get("Name", "")).removesuffix(f" [profile {profile}]"),
         kind=f"{kind} {kernel}".strip(),
         precision=_precision(described.get("Inputs") or [], kernel),
         computes=bool(COMPUTES.search(f"{kind} {kernel}")),
+        profile=profile,
     )
 
 

@@ -105,23 +105,28 @@ class TensorRT:
         captures_itself = inference.cuda_graph and self._is_rtx
         replay = inference.cuda_graph and not captures_itself
         contexts = (self._context(engine, inference.cuda_graph) for _ in range(requests))
-        executors = (_Executor(self._title, engine, context, self._log, captures_itself) for context in contexts)
-        return [DeviceSession(cuda.Stream(), executor, blueprint, replay) for executor in executors]
+        return [self._session(engine, context, blueprint, captures_itself, replay) for context in contexts]
 
     def trace(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int
     ) -> list[LayerTime]:
         """Profile the calls. None replays a graph: each launches its kernels one by one and reports their times."""
-        layers = self._layers(folder, blueprint)
+        layers = [layer for layer in self._layers(folder, blueprint) if not layer.profile]  # that of the sizes to time
         engine = self._deserialize(folder / PLAN, blueprint.build)
         context, profiler = self._context(engine), _new_profiler(self._trt())
         context.profiler = profiler
-        executor = _Executor(self._title, engine, context, self._log, replays=False)
-        del context, engine  # only the executor may hold them: it frees them in the right order
-        session = DeviceSession(cuda.Stream(), executor, blueprint, replay=False)
+        session = self._session(engine, context, blueprint)
+        del context, engine  # only the session may hold them: it frees them in the right order
         with closing(session):
             call = session.bind(feeds)
             return median_times(layers, [profiler.times_of(call) for _ in range(WARM_UP + calls)][WARM_UP:])
+
+    def _session(
+        self, engine: Any, context: Any, blueprint: Blueprint, captures_itself: bool = False, replay: bool = False
+    ) -> DeviceSession:
+        stream = cuda.Stream()
+        executor = _Executor(self._title, engine, context, self._log, captures_itself, stream.handle)
+        return DeviceSession(stream, executor, blueprint, replay)
 
     def _build(self, builder: Any, network: Any, config: Any) -> Any:
         """Build in another thread, because this one cannot be interrupted within the library. After an interrupt the
@@ -200,11 +205,13 @@ class TensorRT:
             config.avg_timing_iterations = options.avg_timing_iterations
             if options.version_compatible:
                 config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
-        profile = builder.create_optimization_profile()
-        for spec in blueprint.interface.inputs:
-            profile.set_shape(spec.name, *(spec.at(build.profile.at(bound)) for bound in get_args(Bound)))
-        if config.add_optimization_profile(profile) < 0:
-            raise EngineryError(f"{self._title} refuses build.profile {build.profile}: {self._why()}")
+        for number, sizes in enumerate(build.all_profiles):
+            profile = builder.create_optimization_profile()
+            for spec in blueprint.interface.inputs:
+                profile.set_shape(spec.name, *(spec.at(sizes.at(bound)) for bound in get_args(Bound)))
+            if config.add_optimization_profile(profile) != number:
+                place = f"profiles.{number - 1}" if number else "profile"
+                raise EngineryError(f"{self._title} refuses build.{place} {sizes}: {self._why()}")
         return config
 
     def _set(self, config: Any, option: str, value: Any) -> None:
@@ -281,13 +288,20 @@ class TensorRT:
         return context
 
     def _layers(self, folder: Path, blueprint: Blueprint) -> list[Layer]:
-        """Inspect the layers at the sizes that the engine is tuned for: without sizes, the inspector hides types."""
+        """Inspect the layers of each profile at the sizes that it is tuned for: without sizes, the inspector hides
+        types."""
         trt, engine = self._trt(), self._deserialize(folder / PLAN, blueprint.build)
-        context, inspector = self._context(engine), engine.create_engine_inspector()
-        for spec in blueprint.interface.inputs:
-            context.set_input_shape(spec.name, spec.at(blueprint.build.profile.at("opt")))
-        inspector.execution_context = context  # the context must outlive the next call
-        return layers_of(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+        found = []
+        with closing(cuda.Stream()) as stream:
+            for number, profile in enumerate(blueprint.build.all_profiles):
+                context, inspector = self._context(engine), engine.create_engine_inspector()
+                _set_profile(self._title, context, number, stream.handle, self._log)
+                for spec in blueprint.interface.inputs:
+                    context.set_input_shape(spec.name, spec.at(profile.at("opt")))
+                inspector.execution_context = context  # the context must outlive the next call
+                found += layers_of(inspector.get_engine_information(trt.LayerInformationFormat.JSON), number)
+            stream.synchronize()
+        return found
 
     def _why(self, otherwise: str = "") -> str:
         """Return TensorRT's reason, and what to do about it."""
@@ -379,12 +393,16 @@ def _new_profiler(trt: Any) -> Any:
 class _Executor:
     """Runs a plan on the addresses and the stream of a DeviceSession."""
 
-    def __init__(self, title: str, engine: Any, context: Any, log: Any, replays: bool) -> None:
+    def __init__(self, title: str, engine: Any, context: Any, log: Any, replays: bool, stream: int) -> None:
         self.replays = replays
         self._title, self._engine, self._context, self._log = title, engine, context, log
+        self._stream = stream
 
     def announce(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         self._log.lines.clear()
+        profile = _nearest_profile(self._engine, shapes)
+        if profile != self._context.active_optimization_profile:  # before the shapes, which it forgets
+            _set_profile(self._title, self._context, profile, self._stream, self._log)
         for name, shape in shapes.items():
             if not self._context.set_input_shape(name, shape):
                 raise EngineryError(f"{self._title} refuses shape {shape} for input {name}: {self._log.reason()}")
@@ -402,6 +420,23 @@ class _Executor:
 
     def close(self) -> None:
         self._context = self._engine = None  # the context must be freed before its engine
+
+
+def _set_profile(title: str, context: Any, number: int, stream: int, log: Any) -> None:
+    if not context.set_optimization_profile_async(number, stream):
+        raise EngineryError(f"{title} refuses optimization profile {number} of the engine: {log.reason()}")
+
+
+def _nearest_profile(engine: Any, shapes: Mapping[str, Shape]) -> int:
+    """Return the profile that contains the shapes and is tuned for the nearest ones, by the sum of the differences: the
+    rule of Triton. Return the first one if none does, so that TensorRT refuses the shapes in its own words."""
+    distances = {}
+    for number in range(engine.num_optimization_profiles):
+        bounds = [(shape, *engine.get_tensor_profile_shape(name, number)) for name, shape in shapes.items()]
+        sizes = [size for each in bounds for size in zip(*each, strict=True)]
+        if all(low <= size <= high for size, low, _, high in sizes):
+            distances[number] = sum(abs(size - opt) for size, _, opt, _ in sizes)
+    return min(distances, key=distances.__getitem__, default=0)
 
 
 def _reader(trt: Any, file: BinaryIO) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
 from enginery.core.paths import LOCK, MEASUREMENTS, VERDICT
-from enginery.core.process import end_with_parent
+from enginery.core.process import program_of
 from enginery.regression.earlier_engines import engines_of, parse_hashes
 from enginery.regression.engine_race import race_runs
 from enginery.regression.measurements import Measurements
@@ -17,12 +17,6 @@ from enginery.regression.speed_change import SpeedChanges
 from enginery.regression.verdict import Verdict
 
 WRITTEN_BY_A_RUN = (":!reports", ":!history", ":!dvc.lock", ":!machine/dvc.lock")
-DVC = f"""
-import runpy
-from {end_with_parent.__module__} import end_with_parent
-end_with_parent()
-runpy.run_module("dvc", run_name="__main__", alter_sys=True)
-"""
 MEASURED = ("validate", "benchmark")  # the stages that measure this machine, even if no file has changed
 
 
@@ -64,6 +58,6 @@ def revision() -> str:
 def dvc(*arguments: str, allowed_to_fail: bool = False) -> None:
     """Run DVC with its output on standard error, because standard output is for the summary. It ends with this process:
     if a night is killed, its DVC would otherwise go on alone, and stand in the way of the next one."""
-    done = subprocess.run([sys.executable, "-c", DVC, *arguments], stdout=sys.stderr)
+    done = subprocess.run([*program_of("dvc"), *arguments], stdout=sys.stderr)
     if done.returncode and not allowed_to_fail:
         raise EngineryError(f"`dvc {' '.join(arguments)}` failed, as said above; the night is not recorded")

@@ -152,6 +152,15 @@ def written_in(folder, source, wanted):
     return paths
 
 
+def test_each_profile_is_built(tiny_onnx, make, ada, tmp_path):
+    ranges = tuple({"batch": Range(min=size, opt=size, max=size)} for size in (2, 8))
+    plans = {}
+    for name, profiles in {"one": (), "three": ranges}.items():
+        make(tiny_onnx, ada.model_copy(update={"profiles": profiles}), tmp_path / name)
+        plans[name] = (tmp_path / name / "engine.plan").read_bytes()
+    assert len(plans["three"]) > len(plans["one"])
+
+
 @pytest.mark.parametrize("name", PATTERNS)
 def test_the_patterns_of_nvidias_rules_are_built_in_int8_and_fp8(name, ada, tmp_path):
     save_graph(pattern(name), tmp_path / "pattern.onnx")
