@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from enginery.regression.changes import Change
 
 __all__ = ["EngineryError", "__version__", "build", "compare", "open_engine", "read_report"]
-__version__ = "0.2.0"  # semantic, see CHANGELOG.md; pyproject.toml takes it from here
+__version__ = "0.3.0"  # semantic, see CHANGELOG.md; pyproject.toml takes it from here
 
 
 def open_engine(folder: str | Path, threads: int = 0, cuda_graph: bool = False) -> "Engine":

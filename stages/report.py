@@ -56,11 +56,11 @@ def report(
         latency_rows(findings).to_csv(unfinished / "latency.csv", index=False, float_format="%.6g")
         tradeoff_rows(findings, failures).to_csv(unfinished / "tradeoff.csv", index=False, float_format="%.6g")
     with new_file(metrics_file) as temporary:
-        temporary.write_text(json.dumps(metrics(findings), indent=2) + "\n")
+        temporary.write_text(json.dumps(metrics(findings), indent=2) + "\n", encoding="utf-8")
     with new_file(page) as temporary:
         temporary.write_text(render_page(findings, background, failures, trend_rows(nights), shown), encoding="utf-8")
     with new_file(summary) as temporary:
-        temporary.write_text(write_summary(findings, failures) + trend_section(nights))
+        temporary.write_text(write_summary(findings, failures) + trend_section(nights), encoding="utf-8")
     measured = tuple(entry.measured for entry in findings.precisions)
     Measurements(machine=findings.machine, precisions=measured).write(measurements)
     chosen = recommend(findings)

@@ -98,7 +98,7 @@ def _write_project(
     for name in DATA:
         Path("data", name).mkdir(parents=True)
     np.savez(SAMPLES, **together)  # type: ignore[arg-type]  # it takes arrays by any name
-    Path(PARAMS).write_text(text_of(PARAMS))
+    Path(PARAMS).write_text(text_of(PARAMS), encoding="utf-8")
     smallest, usual, largest = batch or (1, min(count, MOST), max(count, MOST))
 
     def choose(params: Any) -> None:

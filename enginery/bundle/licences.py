@@ -41,7 +41,7 @@ def licence_of(*distributions: str) -> str:
 def licence_text() -> str:
     """Return the text of Enginery's own licence."""
     if found := next((path for path in _licence_files() if path.is_file()), None):
-        return found.read_text()
+        return found.read_text(encoding="utf-8")
     raise EngineryError(
         "this installation of Enginery lacks its LICENSE, which belongs into a bundle: install it again"
     )

@@ -39,7 +39,7 @@ def write_sbom(
     bom.register_dependency(whole, [*parts, *asked])
     for name, (_, needed) in packages.items():
         bom.register_dependency(libraries[name], [libraries[each] for each in needed if each in libraries])
-    (folder / SBOM).write_text(JsonV1Dot6(bom).output_as_string(indent=2) + "\n")
+    (folder / SBOM).write_text(JsonV1Dot6(bom).output_as_string(indent=2) + "\n", encoding="utf-8")
 
 
 def packages_for(requirements: Sequence[str]) -> Mapping[str, tuple[str | None, Sequence[str]]]:

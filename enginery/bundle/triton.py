@@ -32,8 +32,8 @@ def write_repository(passed: Passed, model: str, labels: str, folder: Path) -> N
     else:
         for name in passed.record.files.keys() - {TOKENIZER}:
             shutil.copyfile(passed.folder / name, version / DEFAULT_NAMES.get(name, name))
-    (folder / model / "labels.txt").write_text(labels)
-    (folder / model / "config.pbtxt").write_text(configuration(passed, model))
+    (folder / model / "labels.txt").write_text(labels, encoding="utf-8")
+    (folder / model / "config.pbtxt").write_text(configuration(passed, model), encoding="utf-8")
 
 
 def configuration(passed: Passed, model: str) -> str:

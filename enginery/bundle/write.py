@@ -74,19 +74,19 @@ def fill(passed: Passed, params: Params, model: str, folder: Path, signed: bool)
     for name in (*record.files, RECORD):
         shutil.copyfile(passed.folder / name, folder / BUNDLED / name)
     copy_graph(passed.onnx, folder)
-    (folder / "verify.py").write_text(inspect.getsource(verify))
+    (folder / "verify.py").write_text(inspect.getsource(verify), encoding="utf-8")
     parts = [path for path in files_in(folder) if path.name not in (RECORD, "verify.py")]
     write_sbom(record, model, requirements(record), parts, folder)
-    (folder / "labels.txt").write_text(labels)
-    (folder / "LICENSE").write_text(licence_text())
+    (folder / "labels.txt").write_text(labels, encoding="utf-8")
+    (folder / "LICENSE").write_text(licence_text(), encoding="utf-8")
     for name in PAGES:
-        (folder / name).write_text(render(f"{name}.j2", facts))
+        (folder / name).write_text(render(f"{name}.j2", facts), encoding="utf-8")
     if has_example(record):
         write_example(record, facts, folder)
     if RUNTIMES[runtime].is_tensorrt:
-        (folder / BUNDLED / REPRODUCE).write_text(reproduce_script(record, "../model.onnx"))
+        (folder / BUNDLED / REPRODUCE).write_text(reproduce_script(record, "../model.onnx"), encoding="utf-8")
     else:
-        (folder / REPRODUCE).write_text(render(f"reproduce-{runtime}.sh.j2", facts))
+        (folder / REPRODUCE).write_text(render(f"reproduce-{runtime}.sh.j2", facts), encoding="utf-8")
     if runtime in BACKENDS:
         write_repository(passed, model, labels, folder / "triton")
 
@@ -94,23 +94,23 @@ def fill(passed: Passed, params: Params, model: str, folder: Path, signed: bool)
 def write_example(record: EngineRecord, facts: Mapping[str, object], folder: Path) -> None:
     how, runtime = record.preprocessing, record.target.runtime
     if record.text:
-        (folder / "text.json").write_text(texts_for_bundle(record.text.how))
-        (folder / "tokenization.py").write_text(standalone_tokenization())
-        (folder / "infer.py").write_text(render("texts/infer.py.j2", facts))
-        (folder / "runtime.py").write_text(render(f"texts/{runtime}.py.j2", facts))
+        (folder / "text.json").write_text(texts_for_bundle(record.text.how), encoding="utf-8")
+        (folder / "tokenization.py").write_text(standalone_tokenization(), encoding="utf-8")
+        (folder / "infer.py").write_text(render("texts/infer.py.j2", facts), encoding="utf-8")
+        (folder / "runtime.py").write_text(render(f"texts/{runtime}.py.j2", facts), encoding="utf-8")
         return
     assert how is not None, "has_example looked"
-    (folder / "preprocessing.json").write_text(preprocessing_for_bundle(how))
-    (folder / "preprocessing.py").write_text(standalone_preprocessing())
-    (folder / "infer.py").write_text(render("infer.py.j2", facts))
+    (folder / "preprocessing.json").write_text(preprocessing_for_bundle(how), encoding="utf-8")
+    (folder / "preprocessing.py").write_text(standalone_preprocessing(), encoding="utf-8")
+    (folder / "infer.py").write_text(render("infer.py.j2", facts), encoding="utf-8")
     if settings := boxes_of(record):
-        (folder / "boxes.json").write_text(json.dumps(settings, indent=2) + "\n")
-        (folder / "boxes.py").write_text(inspect.getsource(boxes))
-    (folder / "runtime.py").write_text(render(f"runtime/{runtime.removesuffix('_rtx')}.py.j2", facts))
+        (folder / "boxes.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        (folder / "boxes.py").write_text(inspect.getsource(boxes), encoding="utf-8")
+    (folder / "runtime.py").write_text(render(f"runtime/{runtime.removesuffix('_rtx')}.py.j2", facts), encoding="utf-8")
     if has_cpp_example(record):
         (folder / "cpp").mkdir()
         for name in ("main.cpp", "CMakeLists.txt", *(["boxes.hpp"] if boxes_of(record) else [])):
-            (folder / "cpp" / name).write_text(render(f"{name}.j2", facts))
+            (folder / "cpp" / name).write_text(render(f"{name}.j2", facts), encoding="utf-8")
 
 
 def require_replaceable(folder: Path) -> None:

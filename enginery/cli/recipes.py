@@ -52,7 +52,7 @@ def _write_null(representer: RoundTripRepresenter, _: None) -> ScalarNode:
 
 def _read(yaml: YAML, path: Path) -> Content:
     try:
-        content = yaml.load(path.read_text())
+        content = yaml.load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise EngineryError(f"{path} does not exist") from None
     except (YAMLError, *UNREADABLE) as error:

@@ -43,7 +43,7 @@ def _digest_of_code() -> str:
 def _processor() -> str:
     """Return its name, and a digest of what it can do: virtual machines name several generations alike."""
     with suppress(OSError):
-        core, _, _ = Path("/proc/cpuinfo").read_text().partition("\n\n")
+        core, _, _ = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")
         lines = [line.partition(":") for line in core.splitlines()]
         said = {name.strip(): value.strip() for name, _, value in lines}
         kind = repr([said.get(name) for name in ("vendor_id", "cpu family", "model", "flags")])

@@ -46,7 +46,7 @@ def _groups() -> Iterator[Path]:
     In a container, the own group is the root.
     """
     try:
-        lines = OWN_GROUPS.read_text().splitlines()
+        lines = OWN_GROUPS.read_text(encoding="utf-8").splitlines()
     except OSError:  # a kernel without control groups, or a sandbox that hides them
         return
     for line in lines:
@@ -60,16 +60,16 @@ def _groups() -> Iterator[Path]:
 
 def _quota(group: Path) -> float:
     with suppress(OSError):
-        quota, period = (group / "cpu.max").read_text().split()
+        quota, period = (group / "cpu.max").read_text(encoding="utf-8").split()
         return math.inf if quota == "max" else int(quota) / int(period)
     with suppress(OSError):
-        quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        quota, period = ((group / f"cpu.cfs_{name}_us").read_text(encoding="utf-8") for name in ("quota", "period"))
         return math.inf if int(quota) < 0 else int(quota) / int(period)
     return math.inf
 
 
 def _throttled(group: Path) -> float:
     with suppress(OSError):
-        counters = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
+        counters = dict(line.split() for line in (group / "cpu.stat").read_text(encoding="utf-8").splitlines())
         return sum(int(counters[name]) / ticks for name, ticks in TICKS_PER_SECOND.items() if name in counters)
     return 0.0

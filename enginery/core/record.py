@@ -14,11 +14,11 @@ class Record(BaseModel):
 
     def write(self, path: Path) -> None:
         with new_file(path) as temporary:
-            temporary.write_text(self._text())
+            temporary.write_text(self._text(), encoding="utf-8")
 
     def write_if_new(self, path: Path) -> None:
         """Write unless the file already says the same. DVC then sees that what was made from it is up to date."""
-        if not path.is_file() or path.read_text() != self._text():
+        if not path.is_file() or path.read_text(encoding="utf-8") != self._text():
             self.write(path)
 
     def _text(self) -> str:

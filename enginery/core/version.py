@@ -16,7 +16,7 @@ def version_of_project(folder: Path = Path()) -> Version | None:
     if not file.is_file():
         return None
     try:
-        return Version(file.read_text(errors="replace").strip())
+        return Version(file.read_text(errors="replace", encoding="utf-8").strip())
     except InvalidVersion:
         raise EngineryError(f"{file} holds no version: take it back from git") from None
 

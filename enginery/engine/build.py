@@ -61,6 +61,8 @@ def build_engine(
             boxes=boxes or BoxesParams(),
         )
         if RUNTIMES[target.runtime].is_tensorrt:
-            (unfinished / REPRODUCE).write_text(reproduce_script(record, os.path.relpath(onnx, folder)))
+            (unfinished / REPRODUCE).write_text(
+                reproduce_script(record, os.path.relpath(onnx, folder)), encoding="utf-8"
+            )
         record.write(unfinished / RECORD)
     return record

@@ -50,7 +50,7 @@ def write_comparison(record: EngineRecord, onnx: Path, feeds: Iterable[Feeds], f
     from polygraphy.json import save_json  # here, because all that opens an engine would wait for this import
 
     save_json([dict(feed) for feed in feeds], str(folder / INPUTS), description=None)
-    (folder / SCRIPT_NAME).write_text(comparison_script(record, onnx, os.path.relpath(onnx, folder)))
+    (folder / SCRIPT_NAME).write_text(comparison_script(record, onnx, os.path.relpath(onnx, folder)), encoding="utf-8")
 
 
 def comparison_script(record: EngineRecord, onnx: Path, path: str) -> str:

@@ -56,7 +56,7 @@ def _say_why_gpu_is_not_used(consequence: str) -> None:
 
 
 def find_cpu() -> Hardware:
-    lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+    lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()]
     facts = {key.strip(): value.strip() for key, _, value in lines}
     name = facts.get("model name") or platform.processor() or platform.machine()
     known = set((facts.get("flags") or facts.get("Features") or "").split())

@@ -63,7 +63,7 @@ def _rapl() -> Reading:
 
 def _microjoules(path: Path) -> int:
     try:
-        return int(path.read_text())
+        return int(path.read_text(encoding="utf-8"))
     except PermissionError:
         raise NotToldError(f"RAPL: {path.resolve()} is for root alone") from None
     except (OSError, ValueError) as error:
@@ -72,6 +72,6 @@ def _microjoules(path: Path) -> int:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8").strip()
     except OSError:
         return ""

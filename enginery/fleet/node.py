@@ -36,15 +36,15 @@ def run_on_node(sent: Sent) -> Came:
     program = [sys.executable, "-m", "enginery.fleet.here", *sent.arguments, str(answer)]
     environment = os.environ | {"PYTHONPATH": str(project)}
     log = root / "fleet.log"
-    with log.open("w") as file:
+    with log.open("w", encoding="utf-8") as file:
         done = subprocess.run(
             program, cwd=project, env=environment, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
         )
-    last = (log.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+    last = (log.read_text(errors="replace", encoding="utf-8").strip().splitlines() or ["it said nothing"])[-1]
     node = socket.gethostname()
     if done.returncode:
         return Came(node, "", f"{last} (on {node}, more in {log})")
-    return Came(node, answer.read_text(), "")
+    return Came(node, answer.read_text(encoding="utf-8"), "")
 
 
 def _cache() -> Path:

@@ -97,7 +97,7 @@ def _packed(revision: str) -> node.Sent:
 def _without_cluster() -> bytes:
     """Return params.yaml so that the stages of a target stay on its node."""
     yaml, written = YAML(), io.BytesIO()
-    params = yaml.load(PARAMS_FILE.read_text())
+    params = yaml.load(PARAMS_FILE.read_text(encoding="utf-8"))
     if "cluster" in params:
         params["cluster"]["address"] = None
     yaml.dump(params, written)

@@ -74,13 +74,13 @@ def _is_whole(path: Path, read: Callable[[Path], Any]) -> bool:
 
 
 def _read_lock_file(path: Path) -> None:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     if CONFLICT not in text:  # of which DVC itself tells
         COMPILED_LOCKFILE_SCHEMA(YAML(typ="safe").load(text))
 
 
 def _read_locked_paths(path: Path) -> dict[str, Any]:
-    return SCHEMA(json.loads(path.read_text()))  # type: ignore[no-any-return]
+    return SCHEMA(json.loads(path.read_text(encoding="utf-8")))  # type: ignore[no-any-return]
 
 
 def _users(locked: dict[str, Any]) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ class KeptSources:
 
     def __enter__(self) -> Self:
         try:
-            kept = json.loads(self._kept_in.read_text())
+            kept = json.loads(self._kept_in.read_text(encoding="utf-8"))
             self._kept = {key: Source(*values) for key, values in kept["files"].items() if kept["format"] == FORMAT}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             self._kept = {}
@@ -40,7 +40,7 @@ class KeptSources:
     def __exit__(self, *_: object) -> None:
         if self._used != self._kept:
             with suppress(OSError), new_file(self._kept_in) as temporary:  # a read-only folder only costs time
-                temporary.write_text(json.dumps({"format": FORMAT, "files": self._used}))
+                temporary.write_text(json.dumps({"format": FORMAT, "files": self._used}), encoding="utf-8")
 
     def read(self, file: Path) -> Source:
         if file not in self._of_file:

@@ -99,7 +99,9 @@ def reduce_fault(
             headline = f"{title} {way.target.runtime_version}: what it makes of {_nodes(least.model)}."
             final = run_case(least, chosen.script(headline), unfinished, chosen.prepare, limit)
             if final and final.is_like(whole):
-                (unfinished / "README.md").write_text(write_readme(least.model, way.target, final, chosen.cured))
+                (unfinished / "README.md").write_text(
+                    write_readme(least.model, way.target, final, chosen.cured), encoding="utf-8"
+                )
                 return least, final
         raise EngineryError(f"the fault does not show each time: {title} was right when it ran the same nodes again")
 

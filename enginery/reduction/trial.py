@@ -43,7 +43,7 @@ def run_case(case: Case, script: str, folder: Path, prepare: str = "", seconds: 
     save_graph(case.model, folder / GRAPH)
     for name, runs in ((INPUTS, case.runs), (EXPECTED, case.expected)):
         np.savez(folder / name, **_by_run(runs), allow_pickle=False)
-    (folder / SCRIPT).write_text(script)
+    (folder / SCRIPT).write_text(script, encoding="utf-8")
     program = f"{watched}\n{prepare}\nimport runpy\nrunpy.run_path({SCRIPT!r}, run_name='__main__')"
     try:
         child = subprocess.run(

@@ -73,7 +73,7 @@ def _hashes_of_good_run(good: Path) -> dict[str, str]:
             "good night becomes the good run"
         )
     try:
-        return {str(name): str(value) for name, value in json.loads(path.read_text()).items()}
+        return {str(name): str(value) for name, value in json.loads(path.read_text(encoding="utf-8")).items()}
     except UNREADABLE:
         raise EngineryError(f"{path} is damaged. Take the file back from git") from None
 

@@ -113,12 +113,12 @@ class History:
         self.setting.write(self.folder / SETTING)
         everything = [*self.nights(), *nights]
         with new_file(self.folder / NIGHTS) as temporary:
-            temporary.write_text("".join(f"{night.model_dump_json()}\n" for night in everything))
+            temporary.write_text("".join(f"{night.model_dump_json()}\n" for night in everything), encoding="utf-8")
 
     def keep(self, measurements: Measurements, engines: Mapping[str, str]) -> None:
         """Keep a good run, with the hashes of its engines by precision: DVC's cache has the engines themselves."""
         with new_file(self.folder / GOOD_ENGINES) as temporary:
-            temporary.write_text(f"{json.dumps(engines, indent=2)}\n")
+            temporary.write_text(f"{json.dumps(engines, indent=2)}\n", encoding="utf-8")
         measurements.write(self.folder / GOOD)
 
 

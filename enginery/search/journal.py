@@ -17,7 +17,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, Any] = {}
-        for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
             try:
                 question, answer = json.loads(line)
                 self._known[question] = answer
@@ -38,6 +38,6 @@ class Journal:
         if key not in self._known:
             self._known[key] = measure()
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a") as file:
+            with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps([key, self._known[key]]) + "\n")
         return self._known[key]

@@ -26,7 +26,7 @@ class Usage(NamedTuple):
 def read_usage() -> Usage:
     """Read the use of the cores that this process may run on. What runs on other cores does not disturb it."""
     own_cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-    lines = [line.split() for line in STAT.read_text().splitlines()]
+    lines = [line.split() for line in STAT.read_text(encoding="utf-8").splitlines()]
     ticks = [list(map(int, line[1:])) for line in lines if line and line[0] in own_cores]
     user, nice, system, _, _, interrupts, soft_interrupts, stolen, *_ = map(sum, zip(*ticks, strict=True))
     return Usage(

@@ -89,7 +89,7 @@ def _peak_of(call: Callable[[], object], device: str) -> PeakMemory:
     for _ in range(CALLS):
         call()
     # `ru_maxrss` would include the parent's memory, from before the exec.
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines())
     host = int(status["VmHWM"].split()[0]) / 1000
     return PeakMemory(host=host, device=process_megabytes() if device == "cuda" else None)
 

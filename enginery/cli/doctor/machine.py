@@ -52,9 +52,11 @@ def examine_gpu() -> Check:
 
 def examine_memory() -> Check:
     """Report the memory. A container's limit counts if it is lower than that of the machine."""
-    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
     kilobytes = {name.rstrip(":"): int(value) for name, value, *_ in lines}
-    limits = [int(text) for path in LIMITS if path.exists() and (text := path.read_text().strip()).isdigit()]
+    limits = [
+        int(text) for path in LIMITS if path.exists() and (text := path.read_text(encoding="utf-8").strip()).isdigit()
+    ]
     total = min([kilobytes["MemTotal"] * 1024, *limits])
     free = min(kilobytes["MemAvailable"] * 1024, total)
     return Check("memory", State.FINE, f"{total / 1e9:.1f} GB, {free / 1e9:.1f} GB of it available")

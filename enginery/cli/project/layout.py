@@ -43,7 +43,7 @@ class LaidOut(NamedTuple):
 
 
 def text_of(name: str) -> str:
-    return (FILES / name).read_text()
+    return (FILES / name).read_text(encoding="utf-8")
 
 
 def renewed_files(place: Place) -> dict[str, LaidOut]:
@@ -75,7 +75,9 @@ def files_of(place: Place) -> dict[Path, str]:
     renewed = renewed_files(place)
     # A file of the owner's own has no such past: an upgrade leaves it as it is.
     ours = {
-        name: file for name, file in renewed.items() if not file.path.exists() or file.path.read_text() == file.text
+        name: file
+        for name, file in renewed.items()
+        if not file.path.exists() or file.path.read_text(encoding="utf-8") == file.text
     }
     return {
         **dict(renewed.values()),
@@ -95,7 +97,10 @@ def lines_of(place: Place) -> dict[Path, str]:
 def has_target(name: str, folder: Path) -> bool:
     """Tell whether the folder's Makefile, which may be the owner's own, can make this."""
     makefile = folder / "Makefile"
-    return makefile.is_file() and re.search(rf"^{name}\s*:(?!=)", makefile.read_text(), re.MULTILINE) is not None
+    return (
+        makefile.is_file()
+        and re.search(rf"^{name}\s*:(?!=)", makefile.read_text(encoding="utf-8"), re.MULTILINE) is not None
+    )
 
 
 def how_to_run(folder: Path) -> str:

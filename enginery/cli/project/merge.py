@@ -18,7 +18,7 @@ def merge(mine: str, base: str, new: str, path: Path, settled: Settled | None = 
     with TemporaryDirectory() as folder:
         files = dict(zip(("mine", "base", "new"), (mine, base, new), strict=True))
         for name, text in files.items():
-            (Path(folder) / name).write_text(text)
+            (Path(folder) / name).write_text(text, encoding="utf-8")
         labels = [part for name in files for part in ("-L", name)]
         command = ["git", "merge-file", "-p", "--diff3", *labels, *files]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)

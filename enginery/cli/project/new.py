@@ -40,7 +40,7 @@ def make_project(folder: Path, choices: Choices, name: str | None = None) -> str
     new = [path for path in files if not path.exists()]
     for path in new:
         with new_file(path) as temporary:
-            temporary.write_text(files[path])
+            temporary.write_text(files[path], encoding="utf-8")
     for path, lines in lines_of(place).items():
         add_lines(path, lines)
     if (params := place.folder / "params.yaml") in new:
@@ -75,8 +75,8 @@ def _require_free(folder: Path, files: Mapping[Path, str]) -> None:
     """Refuse a folder whose pipeline or packages would be mixed with ours."""
     elsewhere = f"take a folder of its own, such as `enginery new {folder.name}/enginery`"
     plan = folder / "dvc.yaml"
-    if plan.exists() and plan.read_text() != files[plan]:
-        theirs, ours = (_stages(text, plan) for text in (plan.read_text(), files[plan]))
+    if plan.exists() and plan.read_text(encoding="utf-8") != files[plan]:
+        theirs, ours = (_stages(text, plan) for text in (plan.read_text(encoding="utf-8"), files[plan]))
         if not ours <= theirs:  # else it is a project of ours, perhaps of another version
             both = first_few(sorted(theirs & ours), 3)
             named = f", whose stages {both} are called as ours" if both else ""
@@ -102,11 +102,11 @@ def _init_dvc(place: Place) -> None:
 
 
 def add_lines(path: Path, lines: str) -> None:
-    there = path.read_text() if path.exists() else ""
+    there = path.read_text(encoding="utf-8") if path.exists() else ""
     missing = [line for line in lines.splitlines() if line not in there.splitlines()]
     if missing:
         with new_file(path) as temporary:
-            temporary.write_text("".join(f"{line}\n" for line in [*there.splitlines(), *missing]))
+            temporary.write_text("".join(f"{line}\n" for line in [*there.splitlines(), *missing]), encoding="utf-8")
 
 
 def _copy(folder: Path, taken: Taken) -> None:
@@ -127,10 +127,12 @@ def _said(place: Place, files: Mapping[Path, str], new: list[Path], copied: list
     made = [path.relative_to(place.git).as_posix() for path in [*new, *copied] if ".enginery" not in path.parts]
     lines = [f"made {path}" for path in made if not path.endswith(".gitkeep")]
     for path, text in files.items():
-        if path not in new and path.read_text() != text and ".enginery" not in path.parts:
+        if path not in new and path.read_text(encoding="utf-8") != text and ".enginery" not in path.parts:
             name = path.relative_to(place.git).as_posix()
             lines.append(f"left {name} as it is; the one of this version differs:")
-            lines += difflib.unified_diff(path.read_text().splitlines(), text.splitlines(), name, "new", "", "", 1, "")
+            lines += difflib.unified_diff(
+                path.read_text(encoding="utf-8").splitlines(), text.splitlines(), name, "new", "", "", 1, ""
+            )
     tracked = "".join(f"dvc add {os.path.relpath(path.resolve(), place.folder)}; " for path in copied)
     lines += ["", f"Next, in {place.folder}: look at params.yaml, then {tracked}{how_to_run(place.folder)}"]
     if place.beside and has_target("all", place.beside):

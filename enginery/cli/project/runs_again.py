@@ -30,7 +30,7 @@ def runs_again(folder: Path, files: Mapping[str, str]) -> tuple[list[str], list[
     """Return the stages that run again with these files in place of the project's, and those that follow from them as
     far as the results of the first differ. `files` has dvc.yaml, machine/dvc.yaml and params.yaml."""
     with (
-        _copy_of(folder, {name: (folder / name).read_text() for name in files}) as before,
+        _copy_of(folder, {name: (folder / name).read_text(encoding="utf-8") for name in files}) as before,
         _copy_of(folder, files) as after,
     ):
         old, new = _stages(before), _stages(after)
@@ -60,7 +60,7 @@ def _copy_of(folder: Path, files: Mapping[str, str]) -> Iterator[Path]:
                 (copy / entry.name).symlink_to(entry)
         for file, text in files.items():
             (copy / file).parent.mkdir(exist_ok=True)
-            (copy / file).write_text(text)
+            (copy / file).write_text(text, encoding="utf-8")
         yield copy
 
 

@@ -67,7 +67,7 @@ def plan_upgrade(folder: Path) -> Upgrade:
         raise EngineryError(f"{folder} is no project that `enginery new` laid out: it has no .enginery/version")
     require_new_enough(folder)
     files, notes = renewed_files(place), list[str]()
-    before = {file.path: file.path.read_text() for file in files.values() if file.path.is_file()}
+    before = {file.path: file.path.read_text(encoding="utf-8") for file in files.values() if file.path.is_file()}
     after, ours = dict[Path, str](), dict[str, LaidOut]()
     for name, file in files.items():
         mine, base = before.get(file.path), _base(folder, name)
@@ -96,13 +96,13 @@ def _renewed(name: str, file: LaidOut, mine: str | None, base: str | None, since
 
 def _base(folder: Path, name: str) -> str | None:
     candidates = [folder / AS_LAID_OUT / each for each in (name, NAMES_IN_0_1.get(name, name))]
-    return next((path.read_text() for path in candidates if path.is_file()), None)
+    return next((path.read_text(encoding="utf-8") for path in candidates if path.is_file()), None)
 
 
 def _require_valid(text: str, path: Path) -> None:
     with TemporaryDirectory() as folder:
         file = Path(folder) / path.name
-        file.write_text(text)
+        file.write_text(text, encoding="utf-8")
         try:
             Params.read(file)
         except EngineryError as error:
@@ -116,7 +116,7 @@ def _write(upgrade: Upgrade) -> None:
     kept = as_laid_out(place, upgrade.ours)
     for path, text in {**{path: upgrade.after[path] for path in upgrade.changed}, **kept}.items():
         with new_file(path) as temporary:
-            temporary.write_text(text)
+            temporary.write_text(text, encoding="utf-8")
     for path, lines in lines_of(place).items():
         add_lines(path, lines)
     for name in NAMES_IN_0_1.values():

@@ -19,7 +19,7 @@ IN_YAML = {"model_type": SECTION, "dict_type": SECTION, "tuple_type": "input sho
 
 def read_yaml(file: Path) -> Any:
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         try:
             return YAML(typ="safe").load(text)
         except (YAMLError, *UNREADABLE):

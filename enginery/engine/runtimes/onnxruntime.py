@@ -256,7 +256,7 @@ def _profiled(folder: Path, build: BuildParams, threads: int) -> Iterator[Any]:
 def _nodes_by_call(session: Any) -> list[list[dict[str, Any]]]:
     """End the profile, and return the nodes that each call ran."""
     calls: list[list[dict[str, Any]]] = [[]]
-    for event in json.loads(Path(session.end_profiling()).read_text()):
+    for event in json.loads(Path(session.end_profiling()).read_text(encoding="utf-8")):
         if event["name"] == "model_run":  # follows the nodes of a call
             calls.append([])
         elif event.get("cat") == "Node" and event["name"].endswith(RAN):

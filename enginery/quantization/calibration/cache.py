@@ -18,7 +18,7 @@ def write_cache(amax: Mapping[str, float], path: Path) -> None:
     ranges = {name: value if value > TINY else 1.0 for name, value in amax.items()}
     lines = [f"{name}: {struct.pack('>f', value / LEVELS).hex()}" for name, value in ranges.items()]
     with new_file(path) as temporary:
-        temporary.write_text("\n".join([HEADER, *lines]) + "\n")
+        temporary.write_text("\n".join([HEADER, *lines]) + "\n", encoding="utf-8")
 
 
 def read_cache(path: Path) -> dict[str, float]:

@@ -55,9 +55,9 @@ def run_night(confidence: float, attempts: int) -> Status:
     # The report with this night, and the gate, which may fail only if a threshold broke.
     failed = any(judgement.found.broken.values()) or bool(judgement.unsure)
     pipeline.dvc("repro", allowed_to_fail=failed)
-    summary = write_summary(judgement, history.nights(), setting.title, confidence, SUMMARY.read_text())
+    summary = write_summary(judgement, history.nights(), setting.title, confidence, SUMMARY.read_text(encoding="utf-8"))
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
-        with Path(page).open("a") as file:
+        with Path(page).open("a", encoding="utf-8") as file:
             file.write(summary)
     else:
         print(summary)

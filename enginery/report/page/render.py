@@ -74,10 +74,10 @@ def open_templates(*more: Path) -> Environment:
     environment.filters.update(
         breakable=breakable, code=with_code, title_of=baseline_title, file_size=file_size, key_of=key_of
     )
-    script = (HERE / "page.js").read_text()
+    script = (HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     environment.globals.update(
-        style=Markup((HERE / "page.css").read_text()), script=Markup(script), script_digest=digest
+        style=Markup((HERE / "page.css").read_text(encoding="utf-8")), script=Markup(script), script_digest=digest
     )
     return environment
 
