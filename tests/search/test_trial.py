@@ -74,7 +74,7 @@ def test_the_strictest_threshold_counts(try_layers):
         ({"agreement": 0.9999}, lambda step: (1 - step.agreement) / 0.0001),
         ({"metric_drop": 1e-4}, lambda step: step.metric_drop / 1e-4),
     ],
-    ids=str,
+    ids=["cosine", "error", "agreement", "metric"],
 )
 def test_what_is_used_is_the_share_of_the_threshold_of_which_most_is_lost(
     try_layers, samples, tiny_onnx, allowed, used
