@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from enginery.accuracy.records import Result
+from enginery.core.errors import EngineryError
 from enginery.core.files import sha256_of
 from enginery.core.params.all import Params
 from enginery.core.paths import HISTORY
@@ -85,7 +86,12 @@ class Answers:
 
     def of(self, target: str) -> Answer | None:
         path = self.folder / f"{target}.json"
-        return Answer.read(path) if path.exists() else None
+        if not path.exists():
+            return None
+        try:
+            return Answer.parse(path.read_bytes(), str(path))
+        except EngineryError as error:
+            raise EngineryError(f"{error}: restore it from git, or delete it and ask {target} again") from None
 
     def keep(self, answer: Answer) -> None:
         """Write an answer. Where a target failed, its earlier figures stay in the file."""

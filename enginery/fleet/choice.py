@@ -71,7 +71,9 @@ def choose(offers: Sequence[Offer], latency: float | None, budget: float | None)
         raise EngineryError("--budget needs prices: give targets a price_per_hour in fleet.yaml")
     in_time = [one for one in best if latency is None or one.latency <= latency]
     if not in_time:
-        raise EngineryError(f"nothing answers within {latency:g} ms; the quickest is {described(best[0])}")
+        unpriced = any(one.cost is None for one in offers) and best[0].cost is not None
+        what = "nothing with a price" if unpriced else "nothing"
+        raise EngineryError(f"{what} answers within {latency:g} ms; the quickest is {described(best[0])}")
     affordable = [one for one in in_time if budget is None or (one.cost is not None and one.cost <= budget)]
     if not affordable:
         limit = "" if latency is None else f" and answers within {latency:g} ms"
@@ -84,7 +86,8 @@ def choose(offers: Sequence[Offer], latency: float | None, budget: float | None)
 def described(offer: Offer) -> str:
     cost = "" if offer.cost is None else f", {offer.cost:.3g} for a million images"
     rate = f"{offer.speed.images_per_second:,.0f} images per second"
-    return f"{offer.title}, {offer.how}: {offer.latency:.3g} ms, {rate}{cost}"
+    median = " (median)" if offer.speed.p99 is None else ""
+    return f"{offer.title}, {offer.how}: {offer.latency:.3g} ms{median}, {rate}{cost}"
 
 
 def _burden(offer: Offer) -> float:

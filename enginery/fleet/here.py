@@ -61,6 +61,7 @@ def dvc(*arguments: str) -> None:
         stdout=sys.stderr,
         stderr=subprocess.PIPE,
         text=True,
+        errors="replace",
     ) as child:
         assert child.stderr
         said = []

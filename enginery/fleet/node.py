@@ -42,6 +42,8 @@ def run_on_node(sent: Sent) -> Came:
         )
     last = (log.read_text(errors="replace", encoding="utf-8").strip().splitlines() or ["it said nothing"])[-1]
     node = socket.gethostname()
+    if done.returncode < 0:
+        last = f"it was ended by signal {-done.returncode}, as when memory runs out, after: {last}"
     if done.returncode:
         return Came(node, "", f"{last} (on {node}, more in {log})")
     return Came(node, answer.read_text(encoding="utf-8"), "")
@@ -51,19 +53,28 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
+def _dvc_cache(root: Path, within: str) -> Path:
+    """Return DVC's cache, in the .dvc that is nearest to the project: a project may have its own."""
+    project = root / within
+    above = [each for each in (project, *project.parents) if each.is_relative_to(root)]
+    return next((each for each in above if (each / ".dvc").is_dir()), root) / CACHE
+
+
 def _lay_out(root: Path, sent: Sent) -> None:
     """Write the commit's files over those of an earlier one. What DVC has cached stays."""
     root.mkdir(parents=True, exist_ok=True)
     kept = root.parent / f".{root.name}.cache"
-    if (root / CACHE).is_dir() and not kept.exists():
-        (root / CACHE).rename(kept)
+    cached = _dvc_cache(root, sent.within)
+    if cached.is_dir() and not kept.exists():
+        cached.rename(kept)
     shutil.rmtree(root)
     root.mkdir()
     with tarfile.open(fileobj=io.BytesIO(sent.commit)) as archive:
         archive.extractall(root, filter="tar")
     if kept.is_dir():
-        (root / CACHE).parent.mkdir(exist_ok=True)
-        kept.rename(root / CACHE)
+        cached = _dvc_cache(root, sent.within)
+        cached.parent.mkdir(exist_ok=True)
+        kept.rename(cached)
     for name, content in sent.files.items():
         (root / sent.within / name).write_bytes(content)
     subprocess.run(["git", "init", "--quiet", str(root)], check=True, capture_output=True)

@@ -24,7 +24,7 @@ Asked = tuple[OnNode, Answer | EngineryError]
 
 
 def ask_nodes(targets: Sequence[OnNode], address: str, revision: str) -> Iterator[Asked]:
-    """Yield what each target answers, or why it does not. An error before any is asked is every one's."""
+    """Yield what each target answers, or why it does not. What hinders all, such as no cluster, is every one's."""
     try:
         sent = _packed(revision)
         with connected(ClusterParams(address=address)):
@@ -67,7 +67,8 @@ def _answers(targets: Sequence[OnNode], address: str, sent: node.Sent) -> Iterat
 def _node_for(target: OnNode, address: str, ray: Any) -> dict[str, Any]:
     """Return the first node with the resource, by address: so it is the same one each time."""
     RayCluster(ray, ClusterParams(address=address, resource=target.resource)).require_nodes()
-    able = [one for one in ray.nodes() if one["Alive"] and target.resource in one["Resources"]]
+    alive = [one for one in ray.nodes() if one["Alive"]]
+    able = [one for one in alive if one["Resources"].get("CPU", 0) >= 1 and target.resource in one["Resources"]]
     return min(able, key=lambda one: (str(one["NodeManagerAddress"]), str(one["NodeID"])))
 
 
@@ -75,15 +76,24 @@ def _answer(reference: Any, ray: Any) -> Answer | EngineryError:
     try:
         came = node.Came(*ray.get(reference))
     except ray.exceptions.RayError as error:
-        first = str(error).strip().splitlines()
-        return EngineryError(f"the node was lost, or cannot do it: {type(error).__name__}: {first[-1]}")
-    return EngineryError(came.error) if came.error else Answer.parse(came.answer.encode(), f"the answer of {came.node}")
+        last = (str(error).strip().splitlines() or ["it gives no reason"])[-1]
+        return EngineryError(f"the node was lost, or cannot do it: {type(error).__name__}: {last}")
+    if came.error:
+        return EngineryError(came.error)
+    try:
+        return Answer.parse(came.answer.encode(), f"the answer of {came.node}")
+    except EngineryError as error:  # it is this target's alone
+        return error
 
 
 def _packed(revision: str) -> node.Sent:
     """Make what serves any machine, push it to the remote, and return the commit that takes it from there."""
     if revision.endswith("-dirty"):
         raise EngineryError("nodes get the last commit, and files differ from it: commit them first (`git status`)")
+    if unknown := _git("ls-files", "--others", "--exclude-standard", str(Path("data").resolve())).decode().splitlines():
+        raise EngineryError(
+            f"nodes get the last commit, and {unknown[0]} is not in it: `git add` or `dvc add` it, and commit"
+        )
     dvc("repro", *SHARED)
     dvc("push", "--with-deps", *SHARED)
     root = Path(_git("rev-parse", "--show-toplevel").decode().strip())
@@ -98,7 +108,7 @@ def _without_cluster() -> bytes:
     """Return params.yaml so that the stages of a target stay on its node."""
     yaml, written = YAML(), io.BytesIO()
     params = yaml.load(PARAMS_FILE.read_text(encoding="utf-8"))
-    if "cluster" in params:
+    if params.get("cluster"):
         params["cluster"]["address"] = None
     yaml.dump(params, written)
     return written.getvalue()

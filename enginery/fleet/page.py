@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from enginery.fleet.answer import NOT_YET, PASSED, Answer, Measured
+from enginery.fleet.answer import NOT_YET, PASSED, Answer, Measured, Speed
 from enginery.fleet.choice import Offer, cost_of, frontier, offers_of
 from enginery.fleet.file import Fleet
 from enginery.report.notes import Note
@@ -103,7 +103,7 @@ def _row(answer: Answer, one: Measured, price: float | None) -> list[str]:
     title = f"{one.precision} on {answer.target}"
     if not one.speeds:
         return [title, one.verdict, *["-"] * (len(COLUMNS) - 2)]
-    first, best = one.speeds[0], max(one.speeds, key=lambda speed: speed.images_per_second)
+    first, best = _ends(one)
     joules, cost = one.energy and one.energy.joules, cost_of(best.images_per_second, price)
     return [
         title,
@@ -115,6 +115,12 @@ def _row(answer: Answer, one: Measured, price: float | None) -> list[str]:
         NOT_TOLD if cost is None else f"{cost:.3g}",
         NOT_TOLD if joules is None else f"{joules:.3g}",
     ]
+
+
+def _ends(one: Measured) -> tuple[Speed, Speed]:
+    """Return the speed at the least batch with the fewest requests, and the one with the most images per second."""
+    least = min(one.speeds, key=lambda speed: (speed.batch, speed.requests))
+    return least, max(one.speeds, key=lambda speed: speed.images_per_second)
 
 
 def choices(best: Sequence[Offer]) -> Table:
@@ -152,7 +158,7 @@ def _pictures(key: str, fleet: Fleet, answers: Sequence[Answer]) -> tuple[Figure
     latencies, rates, costs, joules = [], [], [], []
     for answer, one in entries:
         title, look = f"{one.precision} {answer.target}", "plain" if one.verdict == PASSED else "hollow"
-        first, best = one.speeds[0], max(one.speeds, key=lambda speed: speed.images_per_second)
+        first, best = _ends(one)
         ends = (Mark("range", first.p50, first.p99),) if first.p99 is not None else ()
         latencies.append((Row(title, (*ends, dot(first.p50)), f"{short(first.p50)} ms", look), first.p99 or first.p50))
         rate = best.images_per_second

@@ -1,7 +1,7 @@
 """Ask all targets of a fleet, keep what they answer, and read it again for the page."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from enginery.core.errors import sentence_of
 from enginery.core.params.all import Params
@@ -11,17 +11,20 @@ from enginery.fleet.here import answer_here
 from enginery.regression.nightly.pipeline import revision
 
 
-def ask_fleet(fleet: Fleet) -> None:
-    """Ask this machine first, with nothing beside it, and then all nodes at once. Runners answer by themselves."""
+def ask_fleet(fleet: Fleet) -> list[str]:
+    """Ask this machine first, with nothing beside it, and then all nodes at once. Runners answer by themselves. Return
+    the names of the targets that failed."""
     params, commit = Params.read(), revision()
-    kept = Answers.about(params)
+    kept, failed = Answers.about(params), []
     for target, answer in _asked(fleet, commit):
         if isinstance(answer, Answer):
             print(f"{target.name} answered, on {answer.node}", file=sys.stderr, flush=True)
             kept.keep(answer)
         else:
             print(f"{target.name} failed: {answer}", file=sys.stderr, flush=True)
-            kept.keep(Answer.without_figures(target.name, params, str(answer)))
+            kept.keep(Answer.without_figures(target.name, params, answer))
+            failed.append(target.name)
+    return failed
 
 
 def answer_as(target: OnRunner) -> bool:
@@ -42,11 +45,6 @@ def known_answers(fleet: Fleet) -> dict[str, list[Answer]]:
             missing = {one.name: Answer(target=one.name, model=model, failed=_how_to_ask(one)) for one in fleet.targets}
             found[f"{model} ({kept.folder.name[-8:]})"] = [there[name] or missing[name] for name in there]
     return found
-
-
-def failed(answers: Sequence[Answer]) -> list[Answer]:
-    """Return the targets that were asked, and failed."""
-    return [answer for answer in answers if answer.failed and not answer.failed.startswith(NOT_YET)]
 
 
 def _asked(fleet: Fleet, commit: str) -> Iterator[tuple[Target, Answer | str]]:

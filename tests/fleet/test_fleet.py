@@ -1,15 +1,20 @@
 """The fleet: its file, what targets answer, the choice, and the page."""
 
+import io
+import json
 import re
+import tarfile
+from argparse import ArgumentParser
 from datetime import UTC, datetime
 
 import pynvml
 import pytest
 from support.paths import ROOT
 
+from enginery.cli.commands import fleet as command
 from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
-from enginery.fleet import energy, here, nodes
+from enginery.fleet import energy, here, node, nodes
 from enginery.fleet import run as run_module
 from enginery.fleet.answer import PASSED, Answer, Answers, Energy, Measured, Speed
 from enginery.fleet.choice import choose, described, frontier, offers_of
@@ -125,6 +130,40 @@ def test_without_prices_images_per_second_decide_and_no_cost_is_told(tmp_path):
         choose(best, None, 1.0)
 
 
+def test_what_has_no_price_is_not_said_to_be_too_slow(tmp_path):
+    fleet = fleet_of(tmp_path, listing(DESK, H200))
+    offers = offers_of([answer("desk", (1, 8.0, None)), answer("h200", (1, 0.5, 0.6))], fleet)
+    with pytest.raises(EngineryError, match=r"nothing with a price answers within 2 ms; .* 8 ms \(median\)"):
+        choose(offers, 2.0, None)
+
+
+def test_limits_are_judged_for_each_model_and_json_stays_json(tmp_path, monkeypatch, capsys):
+    models = {"slow": [answer("desk", (1, 8.0, 9.0))], "fast": [answer("desk", (1, 0.5, 0.6))]}
+    monkeypatch.setattr(run_module, "known_answers", lambda _: models)
+    fleet_of(tmp_path, TWO)
+    given = ["--file", str(tmp_path / "fleet.yaml"), "--page", str(tmp_path / "page.html"), "--known", "--json"]
+    parser = ArgumentParser()
+    command.add_arguments(parser)
+    assert command.run(parser.parse_args([*given, "--latency", "2ms"])) == 1
+    said = capsys.readouterr()
+    assert list(json.loads(said.out)) == ["slow", "fast"]
+    assert "slow: nothing" in said.err
+    assert "fast: take int8 on desk" in said.err
+
+
+def test_only_targets_that_were_asked_fail_the_command(tmp_path, monkeypatch):
+    fleet_of(tmp_path, TWO)
+    lost = Answer(target="h200", model="net", failed="it is lost")
+    monkeypatch.setattr(run_module, "known_answers", lambda _: {"net": [lost]})
+    given = ["--file", str(tmp_path / "fleet.yaml"), "--page", str(tmp_path / "page.html")]
+    parser = ArgumentParser()
+    command.add_arguments(parser)
+    assert command.run(parser.parse_args([*given, "--known"])) == 0
+    for failed, code in ([], 0), (["h200"], command.FAILED):
+        monkeypatch.setattr(run_module, "ask_fleet", lambda _, failed=failed: failed)
+        assert command.run(parser.parse_args(given)) == code
+
+
 # The page.
 
 
@@ -158,6 +197,21 @@ def test_an_answer_stays_where_its_target_fails_later(tmp_path):
     assert Answers.about(params.model_copy(update={"runtime": "onnxruntime"}), tmp_path).folder == kept.folder
     other = params.model_copy(update={"model": params.model.model_copy(update={"source": "swin_t"})})
     assert Answers.about(other, tmp_path).folder.name.startswith("swin-t-")
+
+
+def test_the_least_batch_is_found_in_any_order(fleet):
+    (one,) = answer("desk", (8, 9.0, 9.0)).precisions
+    first = Speed(batch=1, requests=1, p50=2.0, p99=None, images_per_second=500)
+    found = answer("desk").model_copy(update={"precisions": (one.model_copy(update={"speeds": (*one.speeds, first)}),)})
+    assert "2 (batch 1)" in as_text("net", fleet, [found])
+
+
+def test_a_damaged_answer_says_how_to_mend_it(tmp_path):
+    (tmp_path / "desk.json").write_text("<<<<<<< HEAD")
+    with pytest.raises(
+        EngineryError, match=r"desk\.json is damaged .*: restore it from git, or delete it and ask desk"
+    ):
+        Answers(tmp_path).of("desk")
 
 
 # Asking.
@@ -202,6 +256,26 @@ def test_a_target_that_cannot_be_asked_fails_and_the_others_are_asked(asked, dvc
     )
     for found, reason in zip(asked(dvc, commit).values(), reasons, strict=True):
         assert found.failed.startswith(reason or "") if reason else not found.failed
+
+
+def test_files_that_no_commit_has_are_not_left_behind(monkeypatch):
+    monkeypatch.setattr(nodes, "_git", lambda *_: b"data/images/cat.jpg\n")
+    with pytest.raises(EngineryError, match=r"data/images/cat\.jpg is not in it: `git add` or `dvc add` it"):
+        nodes._packed("abc")
+
+
+@pytest.mark.parametrize("dvc_is_in", ["", "models/net"])
+def test_a_node_keeps_the_cache_of_a_project_in_a_folder_too(tmp_path, dvc_is_in):
+    commit = io.BytesIO()
+    with tarfile.open(fileobj=commit, mode="w") as archive:
+        for name in ("models/net/dvc.yaml", f"{dvc_is_in}/.dvc/config".lstrip("/")):
+            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    sent, root = node.Sent("net", commit.getvalue(), "models/net/", {}, ()), tmp_path / "fleet/net"
+    node._lay_out(root, sent)
+    (root / dvc_is_in / ".dvc/cache").mkdir()
+    (root / dvc_is_in / ".dvc/cache/engine").touch()
+    node._lay_out(root, sent)
+    assert (root / dvc_is_in / ".dvc/cache/engine").exists()
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ class Torture:
                         return
 
     def start_over(self) -> None:
-        """Forget all results but those of the cache of half the stages, so that some are restored, and some made."""
+        """Forget all results, and every other time also DVC's cache: then they are made, and else restored."""
         for name in ("artifacts", "reports"):
             shutil.rmtree(self.root / name, ignore_errors=True)
         if self.random.random() < 0.5:

@@ -21,6 +21,7 @@ from support.committed_project import tortured_project
 
 CALLS = "write,pwrite64,writev,copy_file_range,sendfile,fsync,fdatasync,rename,renameat,renameat2"
 FILE = re.compile(r"^\d+ +(\w+)\((?:\d+<([^>]*)>)?")
+COPIED_TO = re.compile(r"copy_file_range\(\d+<[^>]*>, [^,]+, \d+<([^>]*)>")
 NAMES = re.compile(r"\"([^\"]*)\"")
 OURS = ("artifacts/", "reports/", "history/")
 
@@ -41,6 +42,8 @@ def unsynced(lines: Iterable[str], root: Path) -> Iterator[str | None]:
                 if final.removeprefix(f"{root}/").startswith(OURS) and ".tmp" not in final:
                     yield None if synced else final.removeprefix(f"{root}/")
         elif path:
+            if call == "copy_file_range":  # its first file is the one that is read
+                path = copied[1] if (copied := COPIED_TO.search(line)) else path
             written[path] = call in ("fsync", "fdatasync")
 
 

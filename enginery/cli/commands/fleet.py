@@ -1,11 +1,17 @@
 """`enginery fleet`."""
 
 import json
+import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from enginery.cli.completion import FILE, add_path
 from enginery.core.paths import REPORTS
+
+if TYPE_CHECKING:
+    from enginery.fleet.answer import Answer
+    from enginery.fleet.file import Fleet
 
 FAILED = 5
 PAGE = REPORTS / "fleet.html"
@@ -20,8 +26,8 @@ examples:
 
 Targets on nodes of a Ray cluster take the graphs from the DVC remote. Answers
 are kept in history/fleet: commit them. Budgets are for a million images, in
-the currency of price_per_hour. Exits 5 if a target failed; the others are on
-the page. Exits 1 on an error, and where nothing keeps the limits."""
+the currency of price_per_hour. Exits 5 if a target that was asked failed; the
+others are on the page. Exits 1 on an error, and where nothing keeps the limits."""
 
 
 def add_arguments(command: ArgumentParser) -> None:
@@ -54,10 +60,9 @@ def amount(given: str) -> float:
 def run(chosen: Namespace) -> int:
     from enginery.core.errors import EngineryError
     from enginery.core.files import new_file
-    from enginery.fleet.choice import choose, described, offers_of
     from enginery.fleet.file import Fleet
     from enginery.fleet.page import as_text, render_fleet
-    from enginery.fleet.run import answer_as, ask_fleet, failed, known_answers
+    from enginery.fleet.run import answer_as, ask_fleet, known_answers
 
     fleet = Fleet.read(chosen.file)
     asked = fleet.only(tuple(chosen.target))
@@ -67,8 +72,7 @@ def run(chosen: Namespace) -> int:
             print(f"{chosen.file} has no target on the runner {chosen.label}, so there is nothing to answer")
             return 0
         return 0 if answer_as(target) else FAILED
-    if not chosen.known:
-        ask_fleet(asked)
+    failed = [] if chosen.known else ask_fleet(asked)
     models = known_answers(fleet)
     if not models and chosen.known and not (chosen.latency or chosen.budget):
         print("no target has answered yet")
@@ -83,7 +87,22 @@ def run(chosen: Namespace) -> int:
     else:
         print("\n\n".join(as_text(title, fleet, answers) for title, answers in models.items()))
         print(f"\nMore in {chosen.page}")
-    if chosen.latency or chosen.budget:
-        for title, answers in models.items():
-            print(f"{title}: take {described(choose(offers_of(answers, fleet), chosen.latency, chosen.budget))}")
-    return FAILED if any(failed(answers) for answers in models.values()) else 0
+    chose = not (chosen.latency or chosen.budget) or say_what_to_take(fleet, models, chosen)
+    return FAILED if failed else int(not chose)
+
+
+def say_what_to_take(fleet: "Fleet", models: "dict[str, list[Answer]]", chosen: Namespace) -> bool:
+    """Name the choice for each model. Return False if there is one that nothing keeps the limits for."""
+    from enginery.core.errors import EngineryError
+    from enginery.fleet.choice import choose, described, offers_of
+
+    chose = True
+    for title, answers in models.items():
+        try:
+            found = choose(offers_of(answers, fleet), chosen.latency, chosen.budget)
+        except EngineryError as error:
+            print(f"{title}: {error}", file=sys.stderr)
+            chose = False
+        else:
+            print(f"{title}: take {described(found)}", file=sys.stderr if chosen.json else sys.stdout)
+    return chose

@@ -50,7 +50,7 @@ def revision() -> str:
     """Return the git revision of the code, with `-dirty` if files differ from it that a run does not write itself."""
     found = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
     if found.returncode:
-        raise EngineryError(f"a night is recorded with its git revision, but git has none: {found.stderr.strip()}")
+        raise EngineryError(f"measurements are kept with their git revision, but git has none: {found.stderr.strip()}")
     changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ".", *WRITTEN_BY_A_RUN]).returncode
     return found.stdout.strip() + ("-dirty" if changed else "")
 
