@@ -1,5 +1,6 @@
 """Export the model to ONNX with a dynamic batch, and check it against PyTorch; or take the user's own ONNX file."""
 
+from itertools import chain, islice
 from pathlib import Path
 
 from enginery.core.files import new_folder
@@ -19,6 +20,8 @@ from enginery.model.export import EXPORT_LIMIT, export_model, open_exported, req
 from enginery.model.records import Export, Weights
 from enginery.model.source_model import GIVEN_GRAPH, open_source_model, require_runs, require_same_alone, require_steady
 
+OTHERS = 8  # batches whose samples differ, and with them the numbers of boxes that are found
+
 
 def export(weights: Path, validation: Path, exported: Path) -> None:
     """Write model.onnx and export.json."""
@@ -31,8 +34,9 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
     varying = varying_axes(samples, profile)
     adopted = adopt_graph(load_graph(given), example, varying, name) if given.exists() else None
     if adopted:  # interface_of says what does not fit the profile, where running the graph would only fail
-        few = [samples.cycled(size) for size in {profile.batch.nearest(size) for size in (1, 3)}]
-        settle_sizes(adopted, source_model, few, profile)
+        sizes = {profile.batch.nearest(size) for size in (1, 3)}
+        others = islice(samples.batches(min(sizes), whole=True), OTHERS)
+        settle_sizes(adopted, source_model, chain(map(samples.cycled, sizes), others), profile)
         interface_of(adopted, profile, name)
     else:
         require_names(example)

@@ -49,7 +49,8 @@ def configuration(passed: Passed, model: str) -> str:
             "target": record.target,
             "batch": sizes,
             "max_batch": largest,
-            "preferred": sorted({*(profile.batch.opt for profile in profiles), largest}),
+            # None below the profile's: Triton would send batches so small at once, instead of waiting for larger ones.
+            "preferred": sorted({*(one.batch.opt for one in profiles if one.batch.opt >= sizes.opt), largest}),
             "profiles": [str(number) for number in range(len(profiles))],
             "replayed": replayed_sizes(passed),
             "resizes": record.profile.resizes,

@@ -42,7 +42,14 @@ def _nvml() -> Reading:
         before = pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)
     except pynvml.NVMLError as error:
         raise NotToldError(f"NVML: {error}") from None
-    return lambda: (pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) - before) / 1e3
+
+    def joules() -> float:
+        try:
+            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) - before) / 1e3
+        except pynvml.NVMLError as error:
+            raise NotToldError(f"NVML: {error}") from None
+
+    return joules
 
 
 def _rapl() -> Reading:

@@ -1,7 +1,7 @@
 """Take the user's own ONNX file as it is, with our names for the axes that vary."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import onnx
@@ -45,7 +45,7 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes_of: AxesOf, what: s
     return model
 
 
-def settle_sizes(model: onnx.ModelProto, run: Run, samples: Sequence[Feeds], profile: Profile) -> None:
+def settle_sizes(model: onnx.ModelProto, run: Run, samples: Iterable[Feeds], profile: Profile) -> None:
     """Give each size of an output that only a run shows, since exporters leave a name of their own for it, the one that
     it has for all `samples`. Where inputs vary in more than their batch, such sizes may vary with them."""
     open_sizes = [

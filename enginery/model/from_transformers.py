@@ -18,6 +18,17 @@ from enginery.core.user_files import user_file
 from enginery.data.manifest import PreparedTexts
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+# Models whose first positions, as many as the number of the token that pads, and that one, are never taken by a text.
+AFTER_PADDING = (
+    "camembert",
+    "data2vec-text",
+    "longformer",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+)
 POOLINGS = ("cls", "mean", "max", "lasttoken")
 
 
@@ -79,11 +90,15 @@ def require_its_tokenizer(folder: Path, texts: PreparedTexts | None) -> None:
 
 def require_room(arguments: dict[str, Any], texts: PreparedTexts | None) -> None:
     """Refuse texts with more tokens than the model has positions for, which fails deep within its code."""
-    most = arguments["config"].get("max_position_embeddings")
+    config = arguments["config"]
+    most = config.get("max_position_embeddings")
+    if isinstance(most, int) and config.get("model_type") in AFTER_PADDING:
+        padding = config.get("pad_token_id")
+        most -= (1 if padding is None else padding) + 1
     if texts and isinstance(most, int) and texts.how.longest > most:
         raise EngineryError(
-            f"samples.text.longest: texts may have {texts.how.longest} tokens, and the model has {most} positions: set "
-            "it to so many at most, and the max of build.profile.axes with it"
+            f"samples.text.longest: texts may have {texts.how.longest} tokens, and the model has {most} positions for "
+            "them: set it to so many at most, and the max of build.profile.axes with it"
         )
 
 

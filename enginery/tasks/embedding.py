@@ -96,7 +96,7 @@ class Embedding(OneOutput):
         told = []
         for near in (int(each.argmax()) for each in cosines):
             before, after = (each[near] for each in cosines)
-            told.append(f"nearest at {before:.4f}, and {after:.4f} by the engine: {words(near)}")
+            told.append(f"nearest text, cosine {before:.4f} (by the engine {after:.4f}): {words(near)}")
         return told[0], told[1]
 
     def show(self, outputs: Outputs, top: int) -> Iterator[Shown]:

@@ -31,12 +31,12 @@ def draw_boxes(image: Image.Image, boxes: Sequence[dict[str, Any]]) -> Image.Ima
     return drawn
 
 
-def draw_areas(image: Image.Image, classes: NDArray[np.int64], areas: Sequence[dict[str, Any]]) -> Image.Image:
+def draw_areas(image: Image.Image, classes: NDArray[np.integer[Any]], areas: Sequence[dict[str, Any]]) -> Image.Image:
     """Return a copy whose pixels have the colours of their classes over their own, below the names of `areas`."""
-    pixels = np.asarray(image.convert("RGB"), np.float64)
-    colours = np.array([_colour(number) for number in range(int(classes.max(initial=0)) + 1)], np.float64)
-    tinted = (1 - TINT) * pixels + TINT * colours[np.maximum(classes, 0)]
-    drawn = Image.fromarray(np.where((classes == UNSEEN)[..., np.newaxis], pixels, tinted).round().astype(np.uint8))
+    colours = np.array([_colour(number) for number in range(int(classes.max(initial=0)) + 1)], np.uint8)
+    drawn = image.convert("RGB")
+    tinted = Image.blend(drawn, Image.fromarray(colours[np.maximum(classes, 0)]), TINT)
+    drawn.paste(tinted, mask=Image.fromarray(classes != UNSEEN))
     named = [f"{area['class']} {area['share']:.1%}" for area in areas]
     return with_caption(drawn, "   ".join(named), [_colour(area["index"]) for area in areas])
 

@@ -34,7 +34,7 @@ class Ranking(OneOutput):
         return [np.column_stack([_scores(outputs, name), truth[places][:, 0]]).astype(np.float64)]
 
     def agree(self, wanted: Outputs, got: Outputs) -> Statistics | None:
-        """Return for each sample the share of the others that stand on the same side of it as for PyTorch."""
+        """Return for each sample the share of the others that come before or after it as they do with PyTorch."""
         name = self.read_from(wanted)
         if not name or len(wanted[name]) < 2:
             return None

@@ -104,9 +104,10 @@ class Segmentation(OneOutput):
             )
         )
         rows, columns = shown.areas.shape
-        found = shown.areas[np.clip(down, 0, rows - 1)[:, np.newaxis], np.clip(across, 0, columns - 1)]
+        small = shown.areas.astype(np.int16)  # an image may have many millions of pixels
+        found = small[np.clip(down, 0, rows - 1)[:, np.newaxis], np.clip(across, 0, columns - 1)]
         seen = ((down >= 0) & (down < rows))[:, np.newaxis] & (across >= 0) & (across < columns)
-        return shown._replace(areas=np.where(seen, found, UNSEEN))
+        return shown._replace(areas=np.where(seen, found, np.int16(UNSEEN)))
 
     def draw(self, image: Image.Image, shown: Shown) -> Image.Image:
         assert shown.areas is not None, "as it was shown"

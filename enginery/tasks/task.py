@@ -49,7 +49,7 @@ class Shown(NamedTuple):
     text: str
     fields: dict[str, Any]
     top: int = 0  # how many of several guesses the line has at most
-    areas: NDArray[np.int64] | None = None  # the class of each pixel
+    areas: NDArray[np.integer[Any]] | None = None  # the class of each pixel
 
 
 class Task(Protocol):

@@ -525,7 +525,7 @@ def test_graphs_of_large_batches_are_made_for_those_that_are_measured_or_preferr
 def test_an_engine_with_several_profiles_is_served_in_all_of_them(portable_bundle):
     text = (portable_bundle / "triton" / MODEL / "config.pbtxt").read_text()
     assert 'profile: [ "0", "1" ]' in text
-    assert "preferred_batch_size: [2, 4, 8]" in text
+    assert "preferred_batch_size: [4, 8]" in text  # and not that of 2, for which Triton would not wait
     assert "Each graph is captured in each optimization profile." in text
 
 

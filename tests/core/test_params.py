@@ -175,7 +175,7 @@ def of_texts(changes):
         ),
         (
             {"build.profiles": [{"batch": {"min": 1, "opt": size, "max": 4}} for size in (1, 2, 1)]},
-            "build.profiles.2: another profile has the same opt, so this one would never be chosen",
+            "build.profiles.2: another profile has the same opt, by which calls choose: give each an opt of its own",
         ),
         ({"build.profiles": [{"batch": {"min": 2, "opt": 1, "max": 4}}]}, "build.profiles.0.batch: needs min <= opt"),
         # Libraries.

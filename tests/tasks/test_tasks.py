@@ -105,8 +105,8 @@ def test_the_nearest_texts_are_told_with_both_cosines():
     wanted, got = {"v": np.array([[1, 0], [1, 0.1], [1, 1]])}, {"v": np.array([[1, 0], [0, 1], [1, 1]])}
     told = task.beside(wanted, got, 0, words.__getitem__)
     assert told == (
-        "nearest at 0.9950, and 0.0000 by the engine: one",
-        "nearest at 0.7071, and 0.7071 by the engine: two",
+        "nearest text, cosine 0.9950 (by the engine 0.0000): one",
+        "nearest text, cosine 0.7071 (by the engine 0.7071): two",
     )
 
 

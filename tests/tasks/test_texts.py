@@ -86,7 +86,7 @@ def test_an_encoder_of_texts_gives_the_same_numbers_everywhere(project, monkeypa
     assert found.padding.cut == record.text.cut > 0
     example = Examples.read(Path("reports/examples/int8/examples.json")).examples[0]
     assert (example.file, " word" in example.text) == (None, True)
-    assert re.fullmatch(r"nearest at [\d.-]+, and [\d.-]+ by the engine: .* word.*", example.engine)
+    assert re.fullmatch(r"nearest text, cosine [\d.-]+ \(by the engine [\d.-]+\): .* word.*", example.engine)
     samples = SampleSet.open(Path("artifacts/samples/validation"))
     assert record.files["tokenizer.json"] == samples.manifest.text.tokenizer_sha256
     given = ["word3 word4 word5", "word7 " * 30]

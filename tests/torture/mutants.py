@@ -254,7 +254,7 @@ def main() -> int:
     ]
     for worker in workers:
         worker.start()
-    explained = EXPLAINED.read_text() if EXPLAINED.is_file() else ""
+    explained = EXPLAINED.read_text().splitlines()
     survivors, unexplained = 0, 0
     for done in range(1, len(drawn) + 1):
         mutant, noticed = _next(results, workers)
@@ -262,7 +262,7 @@ def main() -> int:
             sys.exit(str(noticed))
         if not noticed:
             survivors += 1
-            unexplained += str(mutant) not in explained
+            unexplained += not any(line.startswith(f"{mutant}: ") for line in explained)
             print(f"survived: {mutant} (line {mutant.line})", flush=True)
         if done % 25 == 0:
             print(f"{done} of {len(drawn)}: {survivors} survived", flush=True)

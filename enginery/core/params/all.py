@@ -117,7 +117,9 @@ class Params(Section):
                 if sizes.min not in whole or sizes.max not in whole:
                     raise ValueError(f"{place}.{axis}: {sizes} lies outside build.profile, where it is {whole}")
             if (opt := accepted.narrowed(ranges).at("opt")) in tuned:
-                raise ValueError(f"{place}: another profile has the same opt, so this one would never be chosen")
+                raise ValueError(
+                    f"{place}: another profile has the same opt, by which calls choose: give each an opt of its own"
+                )
             tuned.append(opt)
         return self
 
