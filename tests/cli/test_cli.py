@@ -14,7 +14,7 @@ from support.command import ROOT, enginery, on_a_terminal
 from enginery import __version__
 from enginery.engine.record import EngineRecord
 
-COMMANDS = ("new", "doctor", "inspect", "infer", "compare", "bundle", "keep", "reduce", "upgrade")
+COMMANDS = ("new", "doctor", "inspect", "infer", "compare", "bundle", "fleet", "keep", "reduce", "upgrade")
 COLOUR = "\033["
 
 
@@ -25,7 +25,19 @@ def test_without_arguments_it_prints_the_help():
     listed = re.findall(r"(?m)^    (\w+) ", done.stdout)
     assert tuple(listed) == COMMANDS, "the usual order"
     shown = re.findall(r"(?m)^  (?:enginery|dvc) (\w+)", done.stdout)
-    assert shown == ["new", "doctor", "repro", "inspect", "infer", "compare", "bundle", "keep", "reduce", "upgrade"]
+    assert shown == [
+        "new",
+        "doctor",
+        "repro",
+        "inspect",
+        "infer",
+        "compare",
+        "bundle",
+        "fleet",
+        "keep",
+        "reduce",
+        "upgrade",
+    ]
     assert [line.split()[0] for line in done.stdout.split("exit codes:\n")[1].splitlines()] == [*"0123456", "130"]
 
 

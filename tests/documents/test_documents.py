@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from dvc.cli.parser import get_main_parser
-from dvc.utils.hydra import apply_overrides
+from dvc.utils.hydra import apply_overrides, get_hydra_sweeps
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from ray.scripts.scripts import cli as ray_commands
@@ -62,11 +62,12 @@ def check_dvc(words, tmp_path):
     if words[0] == "repro":
         assert {word for word in words[1:] if not word.startswith("-")} <= set(STAGES)
     overrides = [value for option, value in pairwise(words) if option in ("-S", "--set-param")]
-    if overrides:
+    for name in (override.partition("=")[0] for override in overrides):
+        require_parameter(name)
+    sets = get_hydra_sweeps({"": overrides}) if "--queue" in words else [{"": overrides}]
+    for chosen in (each[""] for each in sets if overrides):
         known = shutil.copy(ROOT / "params.yaml", tmp_path)
-        for name in (override.partition("=")[0] for override in overrides):
-            require_parameter(name)
-        apply_overrides(str(known), list(overrides))
+        apply_overrides(str(known), list(chosen))
         Params.read(Path(known))
 
 

@@ -244,6 +244,8 @@ def test_parameters_are_read_by_stages_and_commands_only():
         "enginery/cli/project/upgrade.py",
         "enginery/cli/recipes.py",
         "enginery/cli/reduce.py",
+        "enginery/fleet/here.py",
+        "enginery/fleet/run.py",
         "enginery/pipeline/__main__.py",
         "enginery/regression/nightly/__main__.py",
     ]
