@@ -36,8 +36,7 @@ exit codes:
   2  the command line is not understood
   3  compare: a regression
   4  compare: no regression, but something is not comparable
-  5  infer: an image could not be read, the others are answered;
-     fleet: a target failed, the others are on the page
+  5  infer, fleet: an image or a target failed, the others are answered
   6  compare: too few samples to be sure of a threshold
   130  interrupted, by Ctrl-C
 """

@@ -18,16 +18,16 @@ PAGE = REPORTS / "fleet.html"
 SUMMARY = "build, validate and race on all machines of fleet.yaml, and make one page"
 EXAMPLES = """\
 examples:
-  enginery fleet                              ask all targets
-  enginery fleet --target h200                ask one, and show all
-  enginery fleet --known --latency 2ms        ask none: which is cheapest in time?
-  enginery fleet --known --budget 0.5         which is quickest for that?
-  enginery fleet --label l4                   answer for this machine, a CI runner
+  enginery fleet                          ask all targets
+  enginery fleet --target h200            ask one, and show all
+  enginery fleet --known --latency 2ms    ask none: which is cheapest in time?
+  enginery fleet --known --budget 0.5     which is quickest for that?
+  enginery fleet --label l4               answer for this machine, a CI runner
 
 Targets on nodes of a Ray cluster take the graphs from the DVC remote. Answers
 are kept in history/fleet: commit them. Budgets are for a million images, in
 the currency of price_per_hour. Exits 5 if a target that was asked failed; the
-others are on the page. Exits 1 on an error, and where nothing keeps the limits."""
+others are on the page. Exits 1 on an error, or if nothing keeps the limits."""
 
 
 def add_arguments(command: ArgumentParser) -> None:
