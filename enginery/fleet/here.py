@@ -2,12 +2,15 @@
 were sent to it."""
 
 import argparse
+import json
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+from enginery.cluster.node import this_node
 from enginery.cluster.ray_cluster import whole_node
 from enginery.core.errors import EngineryError, sentence_of
 from enginery.core.params.all import Params
@@ -121,14 +124,32 @@ def _energy(precision: str, machine: Machine, batch: int, params: Params) -> Ene
         return energy_per_image(machine.device, engine.bind(feeds), batch)
 
 
+def versions() -> dict[str, str]:
+    """Return what a node must have as the machine that asks: what it would make graphs and outputs with. Its processor
+    may be another one, and the code is sent to it."""
+    return {name: version for name, version in this_node().items() if name not in ("Enginery", "the processor")}
+
+
+def require_same_versions(asking: Mapping[str, str]) -> None:
+    """Refuse to answer with other versions: engines of another graph would stand on the same page. A library that only
+    one of the two has, such as TensorRT, makes no graphs."""
+    here = versions()
+    if unlike := [
+        f"{name} {here[name]}, not {asked}" for name, asked in asking.items() if here.get(name, asked) != asked
+    ]:
+        raise EngineryError(f"this node has {'; '.join(unlike)}: set it up from the same requirements.lock")
+
+
 def main() -> None:
     end_with_parent()
     parser = argparse.ArgumentParser(prog="python -m enginery.fleet.here", description=__doc__)
     parser.add_argument("target")
     parser.add_argument("revision")
+    parser.add_argument("versions", type=json.loads, help="of the machine that asks, as JSON")
     parser.add_argument("answer", type=Path)
     chosen = parser.parse_args()
     try:
+        require_same_versions(chosen.versions)
         answer_here(chosen.target, chosen.revision, pull=True).write(chosen.answer)
     except Exception as error:
         if sentence := sentence_of(error):

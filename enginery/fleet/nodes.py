@@ -1,6 +1,7 @@
 """Ask the nodes of a Ray cluster. Each target has a whole node to itself, from the first build to the last race."""
 
 import io
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from enginery.core.paths import LOCK
 from enginery.fleet import node
 from enginery.fleet.answer import Answer
 from enginery.fleet.file import FLEET, OnNode
-from enginery.fleet.here import SHARED, dvc
+from enginery.fleet.here import SHARED, dvc, versions
 
 Asked = tuple[OnNode, Answer | EngineryError]
 
@@ -101,7 +102,7 @@ def _packed(revision: str) -> node.Sent:
     name = f"{root.name}-{sha256_of(str(Path.cwd()))[:8]}"
     locks = {str(lock): lock.read_bytes() for lock in (LOCK, "machine" / LOCK)}  # they may be newer than the commit
     files = {PARAMS_FILE.name: _without_cluster()} | locks
-    return node.Sent(name, _git("-C", str(root), "archive", "HEAD"), within, files, (revision,))
+    return node.Sent(name, _git("-C", str(root), "archive", "HEAD"), within, files, (revision, json.dumps(versions())))
 
 
 def _without_cluster() -> bytes:

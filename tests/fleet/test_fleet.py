@@ -336,3 +336,9 @@ def test_nvml_counts_the_gpu(monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByPciBusId", lambda _: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda _: next(counted))
     assert energy_per_image("cuda", lambda: None, 8, seconds=0) == Energy(joules=0.5, source="NVML, the GPU")
+
+
+def test_a_node_with_other_versions_is_refused():
+    here.require_same_versions(here.versions() | {"tensorrt": "11.4"})  # which is not installed here
+    with pytest.raises(EngineryError, match=r"this node has torch .*, not 1\.0: set it up"):
+        here.require_same_versions(here.versions() | {"torch": "1.0"})
