@@ -28,7 +28,7 @@ class Speed(Record):
 
 
 class Energy(Record):
-    """What an image takes of the whole device, with what it takes when idle. `joules` is None where the machine does
+    """The energy of the whole device for an image, idle draw included. `joules` is None where the machine does
     not tell it, and `source` then says why."""
 
     joules: float | None
@@ -36,7 +36,7 @@ class Energy(Record):
 
 
 class Measured(Record):
-    """What one precision does on a target. It has neither speeds nor a result if there is no engine of it."""
+    """The figures of one precision on a target. It has neither speeds nor a result if there is no engine of it."""
 
     precision: str
     verdict: str

@@ -1,4 +1,4 @@
-"""What a node of the cluster does: it lays out a commit, and runs the pipeline there. The node gets this module with
+"""Lay out a commit on a node of the cluster, and run the pipeline there. The node gets this module with
 the task, and so it imports nothing that a node could have in another version."""
 
 import io
