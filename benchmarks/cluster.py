@@ -34,7 +34,8 @@ from enginery.core.params.cluster import ClusterParams
 from enginery.data.parts import cut
 from enginery.data.run_all import outputs_on, run_all
 from enginery.data.sample_set import SampleSet
-from enginery.engine.engine import EngineWork, open_engine
+from enginery.engine.engine import open_engine
+from enginery.engine.in_parts import EngineWork
 from enginery.graph.as_written import GraphWork, run_as_written
 from enginery.quantization.calibration.measure import Histograms, Measuring
 

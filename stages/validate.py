@@ -14,8 +14,9 @@ from enginery.core.params.precisions import PrecisionParams
 from enginery.core.params.validation import ValidationParams
 from enginery.data.run_all import outputs_on
 from enginery.data.sample_set import SampleSet, output_file
-from enginery.engine.engine import EngineWork, open_engine
+from enginery.engine.engine import open_engine
 from enginery.engine.folder import pass_on_refusal, require_made_of
+from enginery.engine.in_parts import EngineWork
 from enginery.engine.machine import Machine
 from enginery.graph.as_written import GraphWork
 from enginery.model.records import Reference

@@ -16,6 +16,7 @@ from enginery.core.process import outlive_crashes
 from enginery.core.text import suggestion
 
 INTERRUPTED = 130
+EXTRAS = {"PIL": "images", "tokenizers": "text"}  # which brings a package, where the whole pipeline is not needed
 FIRST_STEPS = """\
 in the usual order:
   enginery new                                   lay it out in your repository
@@ -84,7 +85,8 @@ def main() -> None:
     except ModuleNotFoundError as error:  # a light installation has what runs engines, and not what makes them
         if (error.name or "enginery").startswith("enginery"):
             raise
-        fail(f"{given[0]} needs the package {error.name}: pip install 'enginery[pipeline]'")
+        extra = EXTRAS.get(error.name or "", "pipeline")
+        fail(f"{given[0]} needs the package {error.name}: pip install 'enginery[{extra}]'")
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

@@ -14,7 +14,6 @@ from enginery.core.files import sha256_of
 from enginery.core.params.build import ENDS, Profile
 from enginery.data.feeds import AxesOf, Feeds, resized
 from enginery.data.manifest import Manifest
-from enginery.data.preprocessing import normalize
 from enginery.data.texts import padded_length
 
 MANIFEST, TRUTH = "manifest.json", "truth.npy"
@@ -88,7 +87,11 @@ class SampleSet:
         if self.manifest.text and self.lengths is not None:
             length = padded_length(int(self.lengths[indices].max(initial=1)), self.manifest.text.how)
             return {name: array[:, :length] for name, array in arrays.items()}
-        return {name: normalize(array, how) for name, array in arrays.items()} if how else arrays
+        if how is None:
+            return arrays
+        from enginery.data.preprocessing import normalize  # needs Pillow, which engines run without
+
+        return {name: normalize(array, how) for name, array in arrays.items()}
 
     def portion(self, places: NDArray[np.int64]) -> "SampleSet":
         """Return some samples in memory, without their names, so that they can be sent to another machine."""

@@ -1,19 +1,15 @@
 """Open an engine and run it. Its files and its target are checked before anything is loaded."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from enginery.cluster.spread import Work
 from enginery.core.errors import EngineryError
 from enginery.core.params.inference import InferenceParams
 from enginery.core.text import in_one_line
-from enginery.data.feeds import Outputs
-from enginery.data.parts import Part
 from enginery.engine.folder import read_engine
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
@@ -44,20 +40,6 @@ def open_engines(folder: Path, machine: Machine | None, inference: InferencePara
     except Exception as error:  # each library raises errors of its own
         raise EngineryError(f"{folder}: {machine.runtime} cannot open the engine: {in_one_line(error)}") from error
     return [Engine(record, session) for session in sessions]
-
-
-@dataclass(frozen=True)
-class EngineWork(Work[Part, list[Outputs]]):
-    """Run an engine on machines like the one that it was built for, as each machine says of itself."""
-
-    engine: Path
-    inference: InferenceParams
-
-    @contextmanager
-    def open(self, threads: int) -> Iterator[Callable[[Part], list[Outputs]]]:
-        inference = self.inference.model_copy(update={"threads": threads or self.inference.threads})
-        with open_engine(self.engine, None, inference) as engine:
-            yield lambda part: [engine.run(feeds) for feeds in part.feeds()]
 
 
 class Engine(AbstractContextManager["Engine"]):

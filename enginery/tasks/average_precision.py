@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from enginery.data.sources.boxes import COUNTED, CROWD, NO_CLASS
+from enginery.data.box_rows import COUNTED, CROWD, NO_CLASS
 from enginery.tasks.boxes import Rows, overlaps
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of the overlap from which on a box is right

@@ -2,22 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.model import NO_SCORES
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.data.feeds import Outputs
-from enginery.data.preprocessing import place
 from enginery.tasks.average_precision import Matches, match_all, mean_average_precision
 from enginery.tasks.boxes import PAIRS, Rows, find_boxes, overlaps
 from enginery.tasks.classification import name_of
-from enginery.tasks.pictures import draw_boxes
 from enginery.tasks.task import Metric, Places, Shapes, Shown, Statistics, Task, Truth
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 SINGLES = ("yolov8", "yolov5", "end_to_end")  # forms of one output
 AS_SHARES = ("detr", "rtdetr")  # forms whose boxes are shares of the input's sides unless said otherwise
@@ -216,6 +216,8 @@ class Detection(Task):
 
     def in_image(self, shown: Shown, how: Preprocessing, size: tuple[int, int]) -> Shown:
         """Return the boxes in pixels of the image itself, which they do not leave."""
+        from enginery.data.preprocessing import place
+
         scale, shift = (np.array(each * 2) for each in place(size, how))
         boxes = []
         for found in shown.fields["boxes"]:
@@ -223,7 +225,9 @@ class Detection(Task):
             boxes.append(found | {"box": [round(value, 1) for value in corners.tolist()]})
         return Shown(text_of(boxes, shown.top), {"boxes": boxes}, shown.top)
 
-    def draw(self, image: Image.Image, shown: Shown) -> Image.Image:
+    def draw(self, image: "Image.Image", shown: Shown) -> "Image.Image":
+        from enginery.tasks.pictures import draw_boxes
+
         return draw_boxes(image, shown.fields["boxes"])
 
 

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from enginery.tasks.segmentation import UNSEEN
+
 TURN = 0.381966  # of the colour wheel, from one class to the next: neighbours never look alike
 LETTERS = 12  # pixels
 TINT = 0.5  # how much of a colour lies over an image
-UNSEEN = -1  # the class of pixels that the model does not see
 
 
 def draw_boxes(image: Image.Image, boxes: Sequence[dict[str, Any]]) -> Image.Image:

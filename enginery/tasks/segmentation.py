@@ -1,18 +1,15 @@
 """Segmentation: an output with a score for each class and pixel, as `out` of torchvision's models."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.data.feeds import Outputs
-from enginery.data.preprocessing import place
 from enginery.tasks.classification import name_of
 from enginery.tasks.one_output import OneOutput
-from enginery.tasks.pictures import UNSEEN, draw_areas
 from enginery.tasks.task import (
     Metric,
     Places,
@@ -25,7 +22,11 @@ from enginery.tasks.task import (
     finite,
 )
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 IGNORED = 255  # in a mask: pixels that do not count
+UNSEEN = -1  # the class of pixels of an image that the model does not see
 Maps = NDArray[np.int64]  # the class of each pixel
 
 
@@ -95,6 +96,8 @@ class Segmentation(OneOutput):
 
     def in_image(self, shown: Shown, how: Preprocessing, size: tuple[int, int]) -> Shown:
         """Return the classes of the pixels of the image itself; those that the model does not see are of none."""
+        from enginery.data.preprocessing import place
+
         assert shown.areas is not None, "as it was shown"
         scale, shift = place(size, how)
         across, down = (
@@ -109,7 +112,9 @@ class Segmentation(OneOutput):
         seen = ((down >= 0) & (down < rows))[:, np.newaxis] & (across >= 0) & (across < columns)
         return shown._replace(areas=np.where(seen, found, np.int16(UNSEEN)))
 
-    def draw(self, image: Image.Image, shown: Shown) -> Image.Image:
+    def draw(self, image: "Image.Image", shown: Shown) -> "Image.Image":
+        from enginery.tasks.pictures import draw_areas
+
         assert shown.areas is not None, "as it was shown"
         return draw_areas(image, shown.areas, shown.fields["areas"])
 

@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.text import figure
 from enginery.data.feeds import Outputs
-from enginery.tasks.pictures import with_caption
+
+if TYPE_CHECKING:  # Pillow is imported where images are read or drawn, as engines run without it
+    from PIL import Image
 
 Shapes = Mapping[str, Sequence[object]]  # of outputs, by name; the size of an axis that varies is text
 Truth = NDArray[Any]  # what is known of all samples of a set: labels, masks, targets or scores
@@ -107,8 +108,10 @@ class Task(Protocol):
         """Return an answer for an image as it is, and not as it was prepared; `size` is its width and height."""
         return shown
 
-    def draw(self, image: Image.Image, shown: Shown) -> Image.Image:
+    def draw(self, image: "Image.Image", shown: Shown) -> "Image.Image":
         """Return a copy of the image with the answer."""
+        from enginery.tasks.pictures import with_caption
+
         return with_caption(image, shown.text)
 
 

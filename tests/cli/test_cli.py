@@ -41,6 +41,17 @@ def test_without_arguments_it_prints_the_help():
     assert [line.split()[0] for line in done.stdout.split("exit codes:\n")[1].splitlines()] == [*"0123456", "130"]
 
 
+@pytest.mark.parametrize(
+    ("missing", "given", "extra"),
+    [("PIL", ("infer", "engine", "cat.jpg"), "images"), ("dvc", ("fleet",), "pipeline")],
+)
+def test_what_is_not_installed_is_named_with_what_brings_it(tmp_path, missing, given, extra):
+    (tmp_path / f"{missing}.py").write_text("raise ModuleNotFoundError(name=__name__)")
+    done = enginery(*given, cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    said = f"enginery: {given[0]} needs the package {missing}: pip install 'enginery[{extra}]'\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_shows_examples_and_exit_codes(command):
     done = enginery(command, "--help")

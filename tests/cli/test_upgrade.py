@@ -10,9 +10,11 @@ from support.command import enginery
 
 from enginery import __version__
 from enginery.cli.project import merge_params as merging
+from enginery.cli.project import upgrade as upgrading
 from enginery.cli.project.layout import FILES
 from enginery.cli.project.params_lines import in_pieces, joined, lines_of
 from enginery.cli.project.runs_again import runs_again
+from enginery.cli.project.upgrade import upgrade_project
 from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
 
@@ -59,6 +61,30 @@ def edit(file, changes):
 
 def files_of(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts}
+
+
+def test_an_upgrade_that_was_cut_off_at_any_file_is_finished_by_the_next(laid_out, tmp_path, monkeypatch):
+    undisturbed = shutil.copytree(laid_out, tmp_path / "undisturbed")
+    upgrade_project(undisturbed, dry_run=False)
+    wanted = {path.relative_to(undisturbed): data for path, data in files_of(undisturbed).items()}
+    whole = upgrading.new_file
+    for writes in range(len(wanted)):
+        project, left = shutil.copytree(laid_out, tmp_path / f"after-{writes}"), iter(range(writes))
+
+        def new_file(path, left=left):
+            next(left)  # no more of them: killed here
+            return whole(path)
+
+        monkeypatch.setattr(upgrading, "new_file", new_file)
+        try:
+            upgrade_project(project, dry_run=False)
+        except StopIteration:
+            monkeypatch.setattr(upgrading, "new_file", whole)
+            upgrade_project(project, dry_run=False)
+        else:
+            break
+        assert {path.relative_to(project): data for path, data in files_of(project).items()} == wanted
+    assert writes > 3
 
 
 def test_a_project_follows_a_newer_version_and_its_owners_changes_stay(project):

@@ -30,7 +30,8 @@ from enginery.data.run_all import outputs_on, run_all
 from enginery.data.sample_set import MANIFEST, SampleSet, input_file
 from enginery.data.sources import open_source
 from enginery.data.splits import write_split
-from enginery.engine.engine import EngineWork, open_engine
+from enginery.engine.engine import open_engine
+from enginery.engine.in_parts import EngineWork
 from enginery.fleet import node
 from enginery.fleet import nodes as nodes_of_fleet
 from enginery.fleet.file import OnNode

@@ -52,6 +52,16 @@ def test_openvino_is_loaded_only_when_it_is_used():
     assert "openvino" not in imported(["enginery.engine.engine", "enginery.engine.runtimes.openvino"])
 
 
+def test_what_runs_and_bundles_engines_needs_a_light_installation_alone():
+    light = (
+        "enginery.engine.engine",
+        "enginery.bundle.write",
+        "enginery.regression.comparison",
+        "enginery.api.reports",
+    )
+    assert imported(light, ("PIL", "torch", "onnx", "pandas", "dvc", "tokenizers", "matplotlib"))
+
+
 def test_reading_parameters_and_records_is_cheap():
     loaded = imported(["enginery.core.params.all", "enginery.core.record"])
     assert not loaded & {"numpy", "onnx", "torch", "pandas"}

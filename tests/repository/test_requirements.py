@@ -1,5 +1,6 @@
 """Each version is pinned, and the lock agrees with pyproject.toml, so that what is installed was tested."""
 
+import importlib.metadata
 import re
 import tomllib
 
@@ -10,7 +11,7 @@ from support.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
-OF_PIPELINE = ("pipeline", "openvino", "onnxruntime")  # the first contains the others
+OF_PIPELINE = ("pipeline", "images", "openvino", "onnxruntime")  # the first contains the others
 INSTALLED = PROJECT["project"]["dependencies"] + [
     line for extra in (*OF_PIPELINE, "dev") for line in EXTRAS[extra] if not line.startswith("enginery[")
 ]
@@ -61,3 +62,23 @@ def test_each_package_comes_from_the_index_that_pip_is_set_up_with(name):
     text = (ROOT / name).read_text()
     assert "://" not in text
     assert not re.search(r"(?m)^\s*(-i|-f|--index-url|--extra-index-url|--find-links)\b", text)
+
+
+def test_what_runs_engines_is_small():
+    """Counted as pip unpacks it, without what Python compiles later."""
+    wanted = [Requirement("enginery[openvino]")]
+    counted = {}
+    while wanted:
+        one = wanted.pop()
+        installed = importlib.metadata.distribution(one.name)
+        if (name := canonicalize_name(one.name)) in counted and not one.extras:
+            continue
+        files = installed.files or []
+        counted[name] = sum(file.size or 0 for file in files if file.suffix != ".pyc")
+        for line in map(Requirement, installed.requires or []):
+            if line.marker is None or any(line.marker.evaluate({"extra": extra}) for extra in (*one.extras, "")):
+                wanted.append(line)
+    code = sum(path.stat().st_size for path in (ROOT / "enginery").rglob("*") if path.suffix != ".pyc")
+    assert {"openvino", "numpy", "pydantic", "jinja2"} <= counted.keys()
+    assert not {"pillow", "torch", "dvc"} & counted.keys()
+    assert sum(counted.values()) + code < 250 * 2**20

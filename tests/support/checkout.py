@@ -32,7 +32,9 @@ class Project:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.params_file = root / "params.yaml"
-        self.environment = dict(os.environ)
+        temporary = root.parent / "temporary"  # where the lock of the machine lies: other tests are not waited for
+        temporary.mkdir(exist_ok=True)
+        self.environment = os.environ | {"TMPDIR": str(temporary)}
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join([str(warm_python()), str(Path(sys.executable).parent), os.environ["PATH"]])

@@ -2,6 +2,7 @@
 
 import runpy
 import shlex
+import tempfile
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -29,6 +30,7 @@ benchmark: {batches: [1], requests: [1], seconds: 0.05}
 def small_project(folder, monkeypatch, precision):
     root = checkout(folder / "project")
     monkeypatch.chdir(root)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))  # its machine's lock is not that of other tests
     monkeypatch.syspath_prepend(root)
     yaml = YAML()
     params = yaml.load(root / "params.yaml")

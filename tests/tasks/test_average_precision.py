@@ -7,7 +7,7 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from enginery.data.sources.boxes import COUNTED, CROWD, IGNORED, NO_CLASS
+from enginery.data.box_rows import COUNTED, CROWD, IGNORED, NO_CLASS
 from enginery.tasks.average_precision import match_all, mean_average_precision
 
 ALL, HALF = slice(None), slice(1)

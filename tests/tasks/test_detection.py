@@ -11,8 +11,9 @@ from enginery.accuracy.results import agreement_of, measure
 from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.precisions import Thresholds
 from enginery.core.params.preprocessing import Preprocessing
+from enginery.data.box_rows import COUNTED
 from enginery.data.preprocessing import pixels_of, prepare
-from enginery.data.sources.boxes import COUNTED, Boxes
+from enginery.data.sources.boxes import Boxes
 from enginery.tasks.choose import misfit_of, task_of
 
 SIDE, CELL, IMAGES = 64, 8, 24

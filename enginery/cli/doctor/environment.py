@@ -9,14 +9,17 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from enginery.cli.terminal import painted
 from enginery.core.text import first_few
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 PIPELINE = "pipeline"  # the extra with all that `dvc repro` needs
 PYTHONS = ((3, 11), (3, 13))  # the first version, and the first that is too new
@@ -80,9 +83,9 @@ def examine_packages() -> Check:
 def _against(pinned: Sequence[str]) -> tuple[list[str], list[str], int]:
     from packaging.requirements import Requirement
 
-    wanted = [Requirement(line) for line in pinned]
-    wanted = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": PIPELINE})]
-    wanted = [one for one in wanted if one.name != "enginery"]  # an extra that contains others
+    lines = [Requirement(line) for line in pinned]
+    extras = {PIPELINE}.union(*(one.extras for one in lines if one.name == "enginery"))  # an extra contains others
+    wanted = [one for one in lines if one.name != "enginery" and _applies(one, extras)]
     missing, others = [], []
     for one in wanted:
         try:
@@ -93,6 +96,10 @@ def _against(pinned: Sequence[str]) -> tuple[list[str], list[str], int]:
         if not one.specifier.contains(found, prereleases=True):
             others.append(f"{one.name} {found}, not {one.specifier}")
     return missing, others, len(wanted)
+
+
+def _applies(wanted: "Requirement", extras: Collection[str]) -> bool:
+    return wanted.marker is None or any(wanted.marker.evaluate({"extra": extra}) for extra in extras)
 
 
 def examine_project() -> Check:

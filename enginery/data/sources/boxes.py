@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 from enginery.core.errors import EngineryError
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.text import first_few
+from enginery.data.box_rows import COLUMNS, COUNTED, IGNORED, NO_CLASS
 from enginery.data.preprocessing import place
 
-COLUMNS = 6  # class, left, top, right, bottom, and which kind it is
-COUNTED, CROWD, IGNORED = 0, 1, 2  # a crowd stands for many boxes; an ignored one may be found or not
-NO_CLASS = -1  # fills the rows of images with fewer boxes than others
 LARGEST = 1e300  # of a number that is a place in an image
 BEYOND = 0.01  # of the image's sides, by which a box may lie outside: annotations are rounded
 ENOUGH = 0.25  # of a box must be left by the crop; of smaller remains nobody could tell what they are

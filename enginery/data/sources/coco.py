@@ -11,7 +11,8 @@ import numpy as np
 from enginery.core.errors import UNREADABLE, EngineryError
 from enginery.core.text import is_unicode
 from enginery.core.user_files import lies_in
-from enginery.data.sources.boxes import COLUMNS, COUNTED, CROWD, Boxes, print_empty_classes, wrong_box
+from enginery.data.box_rows import COLUMNS, COUNTED, CROWD
+from enginery.data.sources.boxes import Boxes, print_empty_classes, wrong_box
 from enginery.data.sources.classes import Classes
 from enginery.data.sources.files import ImageFiles
 

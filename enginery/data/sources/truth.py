@@ -12,8 +12,9 @@ from PIL import Image
 from enginery.core.errors import EngineryError
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.tasks import CLASSIFICATION, DETECTION, is_own
+from enginery.data.box_rows import COLUMNS
 from enginery.data.preprocessing import pixels_of
-from enginery.data.sources.boxes import COLUMNS, Boxes, wrong_box
+from enginery.data.sources.boxes import Boxes, wrong_box
 
 IGNORED = 255  # in written masks: pixels that do not count
 Mask = NDArray[np.uint8]

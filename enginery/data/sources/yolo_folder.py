@@ -9,7 +9,8 @@ from ruamel.yaml.error import YAMLError
 
 from enginery.core.errors import UNREADABLE, EngineryError
 from enginery.core.params.reading import yaml_problem
-from enginery.data.sources.boxes import COLUMNS, COUNTED, Boxes, Rows, print_empty_classes, wrong_box
+from enginery.data.box_rows import COLUMNS, COUNTED
+from enginery.data.sources.boxes import Boxes, Rows, print_empty_classes, wrong_box
 from enginery.data.sources.classes import MOST_CLASSES, Classes
 from enginery.data.sources.files import ImageFiles
 from enginery.data.sources.masked_folder import pictures
