@@ -23,7 +23,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.committed_project import differing, results, tortured_project
 
 WRITTEN_IN_PLACE = ("dvc.lock", "machine/dvc.lock", ".dvc/tmp/rwlock")
-TARGETS = ("repro", "nightly")
+COMMANDS = {
+    "repro": ("make", "repro"),
+    "nightly": ("make", "nightly"),
+    "bundle": (sys.executable, "-m", "enginery.cli", "bundle", "int8", "--out", "bundle"),
+    "compare": (sys.executable, "-m", "enginery.cli", "compare", "reports", "reports", "--race"),
+}
+NOT_COMPARABLE = 4  # what `enginery compare` ends with on a machine that is too noisy
 SHELLS = ("sh", "dash", "bash")
 
 
@@ -33,11 +39,11 @@ class Torture:
         self.victims: Counter[str] = Counter()
         self.ended = 0  # runs that were done before they were killed
 
-    def start(self, target: str) -> subprocess.Popen[bytes]:
+    def start(self, command: str) -> subprocess.Popen[bytes]:
         environment = os.environ | {"PYTHONPATH": str(self.root)}
         with (self.root / "make.log").open("ab") as log:
             return subprocess.Popen(
-                ["make", target], cwd=self.root, env=environment, stdout=log, stderr=log, start_new_session=True
+                COMMANDS[command], cwd=self.root, env=environment, stdout=log, stderr=log, start_new_session=True
             )
 
     def kill_once(self, command: str) -> None:
@@ -49,7 +55,8 @@ class Torture:
             self._wait_for_a_write(started)
         if started.poll() is not None:
             self.ended += 1
-            self.start_over()
+            if command in ("repro", "nightly"):
+                self.start_over()
             return
         family = [process, *process.children(recursive=True)]
         victims = [self.random.choice(family)] if how == "one" else family
@@ -78,14 +85,15 @@ class Torture:
             shutil.rmtree(self.root / ".dvc/cache", ignore_errors=True)
             (self.root / "dvc.lock").unlink(missing_ok=True)
 
-    def finish(self) -> None:
+    def finish(self, command: str) -> None:
         """Run undisturbed, which must need no help."""
-        if self.start("repro").wait():
+        if self.start(command).wait() not in (0, NOT_COMPARABLE):
             sys.exit("the last run failed:\n" + (self.root / "make.log").read_text()[-2000:])
 
     def leftovers(self) -> list[str]:
-        folders = (self.root / name for name in ("artifacts", "reports", "history"))
-        return [str(path.relative_to(self.root)) for folder in folders for path in folder.rglob(".*.tmp")]
+        folders = [self.root / name for name in ("artifacts", "reports", "history", "bundle")]
+        left = [*self.root.glob(".*.tmp"), *(path for folder in folders for path in folder.rglob(".*.tmp"))]
+        return [str(path.relative_to(self.root)) for path in left]
 
 
 def _name(process: psutil.Process) -> str:
@@ -113,18 +121,21 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--longest", type=float, default=20, help="seconds before a kill, at most")
-    parser.add_argument("--command", choices=TARGETS, default="repro")
+    parser.add_argument("--command", choices=COMMANDS, default="repro")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
         torture = Torture(tortured_project(Path(folder) / "project"), chosen.seed, chosen.longest)
-        torture.finish()
+        torture.finish("repro")
         wanted = results(torture.root)
-        torture.start_over()
+        if chosen.command in ("repro", "nightly"):
+            torture.start_over()
         for number in range(1, chosen.kills + 1):
             torture.kill_once(chosen.command)
             if number % 10 == 0:
                 print(f"{number} kills, {torture.ended} runs were done before", flush=True)
-        torture.finish()
+        torture.finish("repro")
+        if chosen.command != "nightly":  # a night ends red if the machine has become slower
+            torture.finish(chosen.command)
         got, left = results(torture.root), torture.leftovers()
     others = differing(wanted, got)
     print(f"\nkilled, of {chosen.kills} (seed {chosen.seed}, {chosen.command}):")
