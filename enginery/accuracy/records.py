@@ -17,7 +17,7 @@ class Errors(Record):
 
 
 class Interval(Record):
-    """Where a figure lies with a confidence of 95 %, as far as the choice of samples decides it."""
+    """The range of a figure with a confidence of 95 %, as far as the choice of samples decides it."""
 
     low: float
     high: float
@@ -91,7 +91,7 @@ class Spread(Record):
 
 
 class Validation(Record):
-    """How well one engine does its task, and the thresholds that it broke."""
+    """The accuracy of one engine, and the thresholds that it broke."""
 
     precision: str
     task: str

@@ -1,4 +1,4 @@
-"""Where the user's own modules are found."""
+"""Find the user's own modules."""
 
 import sys
 from importlib.machinery import ModuleSpec, PathFinder

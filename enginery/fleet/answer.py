@@ -18,7 +18,7 @@ PASSED, NOT_YET = "passed", "not answered yet"
 
 
 class Speed(Record):
-    """How fast an engine answers with so many requests in flight. p99 is None where calls were too few for one."""
+    """The speed of an engine with so many requests in flight. p99 is None where calls were too few for one."""
 
     batch: int
     requests: int

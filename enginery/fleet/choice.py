@@ -1,4 +1,4 @@
-"""Which target, precision and batch to take for a limit of latency or of cost."""
+"""Choose the target, precision and batch for a limit of latency or of cost."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

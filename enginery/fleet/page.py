@@ -27,7 +27,7 @@ NOT_TOLD = "not told"
 
 
 class Model(NamedTuple):
-    """What the page says of one model."""
+    """The part of the page on one model."""
 
     title: str
     rows: Table

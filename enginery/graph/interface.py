@@ -41,7 +41,7 @@ class Interface(Record):
 
 @dataclass(frozen=True)
 class Blueprint:
-    """What a runtime must know to build an engine, and again to open it."""
+    """All that a runtime must know to build an engine, and again to open it."""
 
     interface: Interface
     build: BuildParams

@@ -1,4 +1,4 @@
-"""How a quantized graph must be written for the compiler of a runtime."""
+"""The form in which the compiler of a runtime takes a quantized graph."""
 
 from typing import Literal
 

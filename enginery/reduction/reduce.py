@@ -36,7 +36,7 @@ PATIENCE = 4  # times as long as the whole graph takes: a part that takes longer
 
 
 class Way(NamedTuple):
-    """How a runtime is given a graph."""
+    """The form in which a runtime is given a graph."""
 
     target: Target
     limit: float  # the relative error from which on a result is wrong

@@ -33,7 +33,7 @@ class Latency(Record):
 
 
 class Ratio(Record):
-    """How many times faster the engine is than a baseline: the median over rounds at one pace, with its interval."""
+    """The speed of the engine as a multiple of a baseline's: the median over rounds at one pace, with its interval."""
 
     baseline: str
     batch: int
@@ -44,7 +44,7 @@ class Ratio(Record):
 
 
 class MachinePace(Record):
-    """How fast the machine was during a race: the time of a fixed piece of work before and after each round. Only
+    """The speed of the machine during a race: the time of a fixed piece of work before and after each round. Only
     rounds at the best common pace count, and the others are set aside. `microseconds` is None if the machine never kept
     to one pace; then all rounds count."""
 

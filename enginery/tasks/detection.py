@@ -27,7 +27,7 @@ MOST_AT_THE_END = 1000  # boxes of a model that selects them itself
 
 
 class Layout(NamedTuple):
-    """Which outputs have boxes and scores, and in which form."""
+    """The outputs that have boxes and scores, and their form."""
 
     form: str
     boxes: str

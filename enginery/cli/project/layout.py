@@ -21,7 +21,7 @@ HISTORY = "Nights of `make nightly`, one folder for each machine and model. Comm
 
 
 class Place(NamedTuple):
-    """Where a project is: its folder, the root of its git repository, and of its DVC repository.
+    """The place of a project: its folder, the root of its git repository, and of its DVC repository.
 
     `beside` is the folder of other models, whose data/ it shares."""
 

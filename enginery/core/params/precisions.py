@@ -39,7 +39,7 @@ class Thresholds(Section):
 
 
 class MustPay(Section):
-    """How many times as fast as another precision one must be, at the batch size that engines are tuned for."""
+    """The speed that a precision must reach, as a multiple of another's, at the batch size that engines are tuned for."""
 
     over: PrecisionName
     times: float = Field(gt=0)

@@ -24,7 +24,7 @@ PerChannel = Annotated[tuple[float, ...], Field(min_length=1)]
 
 
 class Preprocessing(Section):
-    """How an image becomes a tensor. `mean` and `std` apply after `divide_by` and are in the order of `color`."""
+    """The way an image becomes a tensor. `mean` and `std` apply after `divide_by` and are in the order of `color`."""
 
     resize: Size
     resize_mode: Literal["shorter_side", "stretch", "pad"] = "shorter_side"

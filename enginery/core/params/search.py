@@ -6,7 +6,7 @@ from enginery.core.params.section import Section
 
 
 class SearchParams(Section):
-    """How long to look for the layers that a precision must leave in floating point."""
+    """The time to look for the layers that a precision must leave in floating point."""
 
     seconds: float = Field(gt=0)
 

@@ -15,7 +15,7 @@ MEANINGS = {  # of an input, by the names that are usual for it
 
 
 class TextPreprocessing(Section):
-    """How a text becomes token ids, and a batch of texts arrays. What a tokenizer's file says of padding and of
+    """The way a text becomes token ids, and a batch of texts arrays. What a tokenizer's file says of padding and of
     truncation does not count, but for the token that it pads with."""
 
     tokenizer: str
