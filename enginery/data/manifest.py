@@ -12,7 +12,7 @@ class Sample(Record):
 
 
 class PreparedTexts(Record):
-    """The way texts became numbers: by the tokenizer of this hash, whose largest id is `vocabulary` - 1. `cut` is how many
+    """The tokens of texts: by the tokenizer of this hash, whose largest id is `vocabulary` - 1. `cut` is how many
     of the texts were longer than a model may get, and `together` how many texts are one input."""
 
     how: TextPreprocessing

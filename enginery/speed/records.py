@@ -44,7 +44,7 @@ class Ratio(Record):
 
 
 class MachinePace(Record):
-    """The speed of the machine during a race: the time of a fixed piece of work before and after each round. Only
+    """The machine's speed during a race: the time of a fixed piece of work before and after each round. Only
     rounds at the best common pace count, and the others are set aside. `microseconds` is None if the machine never kept
     to one pace; then all rounds count."""
 

@@ -7,7 +7,7 @@ from enginery.core.params.section import PARAMS_FILE, Section
 
 
 class ClusterParams(Section, place="cluster"):
-    """The machines over which stages spread their work. No stage lists it in dvc.yaml: results differ by no more than rounding."""
+    """Where stages spread their work. No stage lists it in dvc.yaml: results differ by no more than rounding."""
 
     address: str | None = None
     resource: str | None = None

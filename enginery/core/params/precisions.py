@@ -39,7 +39,7 @@ class Thresholds(Section):
 
 
 class MustPay(Section):
-    """The speed that a precision must reach, as a multiple of another's, at the batch size that engines are tuned for."""
+    """The speed that a precision must reach, beside that of another, at the batch size that engines are tuned for."""
 
     over: PrecisionName
     times: float = Field(gt=0)
