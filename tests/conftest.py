@@ -1,5 +1,6 @@
 """A tiny classifier and what surrounds it: small enough that every test can afford the real thing."""
 
+import gc
 import signal
 from pathlib import Path
 
@@ -40,6 +41,12 @@ def pytest_configure():
 def pytest_collection_modifyitems(items):
     """Begin with the files that take minutes: else one worker is left with them at the end."""
     items.sort(key=lambda item: SLOWEST.index(item.path.name) if item.path.name in SLOWEST else len(SLOWEST))
+
+
+def pytest_collection_finish():
+    """Keep what is imported by now, a million objects, out of each search for garbage that the tests bring about."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
