@@ -60,6 +60,12 @@ def outlive_crashes(what: str) -> None:
     sys.exit(1)
 
 
+def end_after(seconds: float | None) -> None:
+    """Have the kernel end this process by then, whatever library is at work. None: never."""
+    if seconds:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
 def _wait(child: int, watched: set[signal.Signals]) -> int:
     """Pass signals on, and return the exit code, or minus the signal that ended the child."""
     while True:
@@ -79,6 +85,8 @@ def how_it_ended(number: int) -> str:
     kept = "the results of earlier runs are as they were"
     if number == signal.SIGKILL:
         return f"it was ended from outside ({told}), as the system does when memory runs out; {kept}"
+    if number == signal.SIGALRM:
+        return f"it took longer than `timeouts` in params.yaml allows, and was ended; {kept}"
     if number in CRASHES:
         return f"a library crashed ({told}), as on a damaged file; {kept}"
     return f"it was ended by a signal ({told}); {kept}"

@@ -27,6 +27,8 @@ KEPT = "; the results of earlier runs are as they were\n"
 DAMAGED = f", as on a damaged file{KEPT}"
 KILLED = f"work: it was ended from outside (Killed), as the system does when memory runs out{KEPT}"
 
+LATE = f"work: it took longer than `timeouts` in params.yaml allows, and was ended{KEPT}"
+
 
 @pytest.mark.parametrize(
     ("work", "code", "said"),
@@ -37,6 +39,7 @@ KILLED = f"work: it was ended from outside (Killed), as the system does when mem
         ("ctypes.string_at(0)", 1, f"work: a library crashed (Segmentation fault){DAMAGED}"),
         ("os.abort()", 1, f"work: a library crashed (Aborted){DAMAGED}"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 1, KILLED),
+        ("from enginery.core.process import end_after\nend_after(0.1)\ntime.sleep(60)", 1, LATE),
         ("os.kill(os.getpid(), 35)", 1, f"work: it was ended by a signal (Real-time signal 1){KEPT}"),
         ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, ""),
     ],
