@@ -11,7 +11,7 @@ from enginery.core.record import Record
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One of maybe millions: as a Record it would take four times the memory."""
+    """One of maybe millions: as a Record it would take twice the memory."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
