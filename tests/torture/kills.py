@@ -20,7 +20,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.committed_project import differing, results, tortured_project
+from support.committed_project import differing, left_in_tmpdir, results, tortured_project
 
 WRITTEN_IN_PLACE = ("dvc.lock", "machine/dvc.lock", ".dvc/tmp/rwlock")
 COMMANDS = {
@@ -96,7 +96,7 @@ class Torture:
     def leftovers(self) -> list[str]:
         folders = [self.root / name for name in ("artifacts", "reports", "history", "bundle")]
         left = [*self.root.glob(".*.tmp"), *(path for folder in folders for path in folder.rglob(".*.tmp"))]
-        return [str(path.relative_to(self.root.parent)) for path in (*left, *self.temporary.glob("*"))]
+        return [str(path.relative_to(self.root.parent)) for path in (*left, *left_in_tmpdir(self.temporary))]
 
 
 def _name(process: psutil.Process) -> str:

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.committed_project import differing, results, tortured_project
+from support.committed_project import differing, left_in_tmpdir, results, tortured_project
 
 ALONE = ("unshare", "--map-root-user", "--mount")
 SIZE = "2g"  # of the file system, whose files are in memory
@@ -128,10 +128,10 @@ def inside(only: str) -> None:
             others = differing(wanted, results(project.root))
             print(f"other bytes: {others}" if others else f"{len(wanted)} outputs are the same to the byte")
             wrong += others
-            left = [path.name for path in (project.root.parent / "tmp").iterdir()]
+            left = left_in_tmpdir(project.root.parent / "tmp")
         finally:
             subprocess.run(["umount", "--lazy", folder], check=True)
-    sys.exit("\n".join([*wrong, *(f"left in TMPDIR: {name}" for name in left)]) or 0)
+    sys.exit("\n".join([*wrong, *(f"left behind: {path}" for path in left)]) or 0)
 
 
 def main() -> None:
