@@ -69,6 +69,14 @@ def test_the_one_that_works_ends_with_the_one_that_waits():
     process.communicate(timeout=60)  # it ends when the worker has closed the pipe, which it holds, too
 
 
+def test_a_program_whose_parent_died_while_it_started_does_not_go_on():
+    """As a night that is killed: its DVC would stand in the way of the next one."""
+    printed = "from enginery.core.process import program_of\nprint(program_of('this')[2])"
+    orphan = subprocess.run([sys.executable, "-c", printed], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    ended = subprocess.run([sys.executable, "-c", orphan.stdout], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, "")
+
+
 def test_who_loses_the_terminal_ends_the_one_that_works():
     """The kernel tells the first process of the terminal alone."""
     process, terminal = pty.fork()
