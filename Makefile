@@ -39,10 +39,9 @@ torture: $(READY)  ## for about three hours: damaged files, no network, two at o
 	python tests/torture/two.py
 	python tests/torture/elsewhere.py
 	python tests/torture/synced.py
+	python tests/torture/starved.py
 	python tests/torture/kills.py --kills 300
-	python tests/torture/kills.py --kills 50 --command nightly
-	python tests/torture/kills.py --kills 50 --command bundle --longest 4
-	python tests/torture/kills.py --kills 50 --command compare --longest 6
+	python tests/torture/kills.py --kills 50 --command nightly bundle compare
 
 audit:  ## ask whether a known hole is in a package of requirements.lock; needs the network
 	@$(PYTHON) -m venv .audit && .audit/bin/pip install --quiet pip-audit==2.10.1

@@ -43,7 +43,8 @@ def weights(data: Path, models: Path, training: Path, weights: Path) -> None:
                 model, classes = obtain_model(params, source, samples, data, folder)
             if params.library == "timm" and (odd := differences(model, samples.manifest.preprocessing)):
                 print(f"MIND: samples.preprocessing has another {'; '.join(odd)}")
-            torch.save(model.state_dict(), file)
+            with file.open("wb") as opened:  # PyTorch's own words do not say that a disk is full
+                torch.save(model.state_dict(), opened)
             parameters = sum(parameter.numel() for parameter in model.parameters())
         record = Weights(
             model=params.source,

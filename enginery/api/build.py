@@ -4,9 +4,8 @@ import atexit
 import inspect
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import ExitStack, chdir, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +23,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.model import NO_SCORES
 from enginery.core.paths import ENGINES
 from enginery.core.precisions import PRECISIONS, QUANTIZED
+from enginery.core.scratch import scratch_folder
 from enginery.core.text import suggestion
 from enginery.engine.engine import Engine
 
@@ -53,8 +53,9 @@ def build_engine(
             if stage != "calibrate" or precision in QUANTIZED:
                 _run(stage, precision)
         if kept is None:
-            kept = Path(tempfile.mkdtemp(prefix="enginery-"))
-            atexit.register(shutil.rmtree, kept, ignore_errors=True)
+            until_exit = ExitStack()
+            kept = until_exit.enter_context(scratch_folder())
+            atexit.register(until_exit.close)
         shutil.copytree(ENGINES / precision, kept, dirs_exist_ok=True)
     return open_engine(kept)
 
@@ -80,7 +81,7 @@ def _require_possible(model: Any, precision: str, calibration: Any, folder: str 
 def _temporary_project() -> Iterator[None]:
     """Work in a new folder. Stages take their parameters from the folder that they run in."""
     path = list(sys.path)
-    with tempfile.TemporaryDirectory(prefix="enginery-") as folder, chdir(folder):
+    with scratch_folder() as folder, chdir(folder):
         try:
             yield
         finally:

@@ -2,9 +2,6 @@
 to build. Elsewhere a convolution in each precision is compiled: neither a processor's flags nor a runtime's list of
 capabilities can be trusted. OpenVINO lists FP16 everywhere."""
 
-import tempfile
-from pathlib import Path
-
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -13,6 +10,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.build import BuildParams, Profile, Range
 from enginery.core.precisions import PRECISIONS
 from enginery.core.runtimes import RUNTIMES
+from enginery.core.scratch import scratch_folder
 from enginery.engine.machine import Machine
 from enginery.engine.runtimes import load_runtime
 from enginery.graph.read_interface import read_blueprint
@@ -35,11 +33,11 @@ def executed_as(machine: Machine, build: BuildParams) -> dict[str, str]:
 
 
 def _compiled_as(runtime: str, precision: str, build: BuildParams) -> str:
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "model.onnx"
+    with scratch_folder() as scratch:
+        path = scratch / "model.onnx"
         onnx.save(convolution(precision), path)
         try:
-            layers = load_runtime(runtime).compile(path, read_blueprint(path, build), Path(scratch))
+            layers = load_runtime(runtime).compile(path, read_blueprint(path, build), scratch)
         except EngineryError:
             return NOT_AT_ALL
     return next((layer.precision for layer in layers if layer.computes), NOT_AT_ALL)

@@ -1,6 +1,5 @@
 """Run a graph as it is written: ONNX Runtime on the CPU, with its optimizer off."""
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import onnx
 import onnxruntime
 
 from enginery.cluster.spread import Work
+from enginery.core.scratch import scratch_folder
 from enginery.data.feeds import Feeds, Outputs, Run
 from enginery.data.parts import Part
 from enginery.graph.bf16_twin import float32_twin, uses_bf16
@@ -27,8 +27,8 @@ def open_session(
     model: onnx.ModelProto | Path, level: onnxruntime.GraphOptimizationLevel, threads: int = 0
 ) -> onnxruntime.InferenceSession:
     if isinstance(model, onnx.ModelProto) and is_large(model):  # too large to be handed over in memory
-        with tempfile.TemporaryDirectory() as scratch:
-            path = Path(scratch) / "model.onnx"
+        with scratch_folder() as scratch:
+            path = scratch / "model.onnx"
             save_graph(model, path)
             return open_session(path, level, threads)
     options = onnxruntime.SessionOptions()

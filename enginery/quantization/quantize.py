@@ -1,7 +1,6 @@
 """Make int8 and fp8 graphs for TensorRT: ModelOpt places Q/DQ nodes, which `fusion` mends, and the scales are ours."""
 
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from onnx import TensorProto, numpy_helper
 from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep, Rest
 from enginery.core.precisions import PRECISIONS
+from enginery.core.scratch import scratch_folder
 from enginery.graph.data_apart import in_memory
 from enginery.graph.files import copy_graph, data_of
 from enginery.graph.onnx_file import load_graph
@@ -63,15 +63,15 @@ def _quantize_by_modelopt(
 ) -> onnx.ModelProto:
     zeros = batch_of_zeros(source, sizes or {})
     tiny = [re.escape(name) for name in nodes_with_tiny_inputs(source, precision, amax, rest)]
-    with quiet_modelopt(), tempfile.TemporaryDirectory() as scratch:
+    with quiet_modelopt(), scratch_folder() as scratch:
         from modelopt.onnx.quantization import quantize as modelopt_quantize
 
-        cache, target = Path(scratch) / "calibration.cache", Path(scratch) / "quantized.onnx"
+        cache, target = scratch / "calibration.cache", scratch / "quantized.onnx"
         write_cache(amax, cache)
         shapes = ",".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in zeros.items())
         with errors_as_sentences(precision):
             modelopt_quantize(
-                str(copy_graph(source, Path(scratch))),  # since ModelOpt changes the file of some graphs
+                str(copy_graph(source, scratch)),  # since ModelOpt changes the file of some graphs
                 quantize_mode=precision,
                 calibration_data=zeros,  # ModelOpt runs it, but takes the ranges from the cache
                 calibration_shapes=shapes,

@@ -128,6 +128,10 @@ def of_texts(changes):
         ({"build.tf32": "maybe"}, "build.tf32: input should be a valid boolean"),
         ({"inference.thread": 1}, "inference.thread is not a parameter; did you mean 'threads'?"),
         ({"build.tensorrt": REMOVED}, "build.tensorrt is missing"),
+        # Time-outs.
+        ({"timeouts.biuld": 60}, "timeouts.biuld is not a parameter; did you mean 'build'?"),
+        ({"timeouts.build": 0}, "timeouts.build: input should be greater than 0, got 0"),
+        ({"timeouts.validate": "1 h"}, "timeouts.validate: input should be a valid number"),
         # Batch sizes.
         ({"benchmark.batches": [1, 32, 64]}, "benchmark.batches: 32, 64 lies outside build.profile.batch 1 to 16"),
         ({"build.profile.batch.min": 4}, "benchmark.batches: 1 lies outside build.profile.batch 4 to 16"),

@@ -47,6 +47,7 @@ DEPENDENTS = {
     "validation.spot_samples": each("validate") | ENDS,
     "benchmark.seconds": each("benchmark") | ENDS,
     "cluster.address": ENDS,
+    "timeouts.build": ENDS,
     # What `machine` writes.
     "artifacts/machine.json": RACES | ENDS,
     "artifacts/target.json": each("build") | RACES | ENDS,

@@ -254,5 +254,5 @@ def test_parameters_are_read_by_stages_and_commands_only():
 @pytest.mark.parametrize("section", PARAMS)
 def test_every_section_of_the_parameters_is_listed_by_a_stage(section):
     listed = {place.partition(".")[0] for stage in STAGES.values() for place in stage.params}
-    # machine reads the others, and the stages after it in machine.json and task.json; cluster changes no result
-    assert section in listed or section in ("runtime", "task", "cluster")
+    # machine reads the others, and the stages after it in machine.json and task.json; cluster and timeouts change none
+    assert section in listed or section in ("runtime", "task", "cluster", "timeouts")

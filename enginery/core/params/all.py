@@ -15,6 +15,7 @@ from enginery.core.params.precisions import PrecisionParams
 from enginery.core.params.samples import SamplesParams
 from enginery.core.params.search import SearchParams
 from enginery.core.params.section import Section
+from enginery.core.params.timeouts import TimeoutParams
 from enginery.core.params.validation import ValidationParams
 from enginery.core.params.weights import WeightsParams
 from enginery.core.precisions import PRECISIONS, QUANTIZED, PrecisionName
@@ -38,6 +39,7 @@ class Params(Section):
     validation: ValidationParams
     benchmark: BenchmarkParams
     cluster: ClusterParams = ClusterParams()
+    timeouts: TimeoutParams = TimeoutParams()
 
     @field_validator("task")
     @classmethod

@@ -4,7 +4,6 @@ optimizer, which fuses for the provider and the processor at hand."""
 import ctypes
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.build import BuildParams
 from enginery.core.params.inference import InferenceParams
 from enginery.core.runtimes import RUNTIMES, not_installed
+from enginery.core.scratch import scratch_folder
 from enginery.engine.gpu.cuda import Stream
 from enginery.engine.gpu.session import DeviceSession, Shape
 from enginery.engine.record import Layer, LayerTime
@@ -68,8 +68,8 @@ class ONNXRuntime:
                     raise
                 # Both providers lack bfloat16 kernels: the CPU's for Conv, CUDA's for MaxPool. A graph of the same
                 # meaning in float32 is built instead, and its layers will say fp32.
-                with tempfile.TemporaryDirectory() as scratch:
-                    twin = Path(scratch) / "twin.onnx"
+                with scratch_folder() as scratch:
+                    twin = scratch / "twin.onnx"
                     save_graph(float32_twin(model), twin)
                     _optimize(twin, folder, blueprint.build)
             build, smallest = blueprint.build, blueprint.build.profile.at("min")
@@ -248,8 +248,8 @@ def _profiled(folder: Path, build: BuildParams, threads: int) -> Iterator[Any]:
     """Open a session that profiles what it runs."""
     options = _options(threads)
     options.enable_profiling = True
-    with tempfile.TemporaryDirectory() as scratch:
-        options.profile_file_prefix = str(Path(scratch) / "profile")
+    with scratch_folder() as scratch:
+        options.profile_file_prefix = str(scratch / "profile")
         yield _session(folder / GRAPH, options, build)
 
 
