@@ -67,10 +67,9 @@ def _answers(targets: Sequence[OnNode], address: str, sent: node.Sent) -> Iterat
 
 def _node_for(target: OnNode, address: str, ray: Any) -> dict[str, Any]:
     """Return the first node with the resource, by address: so it is the same one each time."""
-    RayCluster(ray, ClusterParams(address=address, resource=target.resource)).require_nodes()
-    alive = [one for one in ray.nodes() if one["Alive"]]
-    able = [one for one in alive if one["Resources"].get("CPU", 0) >= 1 and target.resource in one["Resources"]]
-    return min(able, key=lambda one: (str(one["NodeManagerAddress"]), str(one["NodeID"])))
+    cluster = RayCluster(ray, ClusterParams(address=address, resource=target.resource))
+    cluster.require_nodes()
+    return min(cluster.nodes(), key=lambda one: (str(one["NodeManagerAddress"]), str(one["NodeID"])))
 
 
 def _answer(reference: Any, ray: Any) -> Answer | EngineryError:

@@ -15,6 +15,9 @@ def ask_fleet(fleet: Fleet) -> list[str]:
     """Ask this machine first, with nothing beside it, and then all nodes at once. Runners answer by themselves. Return
     the names of the targets that failed."""
     params, commit = Params.read(), revision()
+    for target in fleet.targets:
+        if isinstance(target, OnRunner):
+            print(f"{target.name} is not asked: {_its_job(target)}", file=sys.stderr, flush=True)
     kept, failed = Answers.about(params), []
     for target, answer in _asked(fleet, commit):
         if isinstance(answer, Answer):
@@ -70,5 +73,9 @@ def _try_here(target: Target, commit: str) -> Answer | str:
 
 def _how_to_ask(target: Target) -> str:
     if isinstance(target, OnRunner):
-        return f"{NOT_YET}: the nightly job on the runner {target.label} commits its answer; then `git pull`"
+        return f"{NOT_YET}: {_its_job(target)}"
     return f"{NOT_YET}: `enginery fleet --target {target.name}` asks it"
+
+
+def _its_job(target: OnRunner) -> str:
+    return f"the nightly job on the runner {target.label} commits its answer; then `git pull`"
