@@ -14,6 +14,7 @@ reached, or where the cluster takes 10 % longer than the plain run.
 
 import argparse
 import hashlib
+import os
 import random
 import sys
 import threading
@@ -98,6 +99,7 @@ WORK: dict[str, Pass] = {"calibrate": calibrate, "validate": validate}
 
 @contextmanager
 def workers(count: int) -> Iterator[Cluster]:
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  # as the plain run; Ray's give way to others
     started = LocalCluster(initialize_head=True, head_node_args={"num_cpus": count, "include_dashboard": False})
     try:
         with connected(ClusterParams(address=started.address)) as cluster:

@@ -18,8 +18,9 @@ def ask_fleet(fleet: Fleet) -> list[str]:
     for target in fleet.targets:
         if isinstance(target, OnRunner):
             print(f"{target.name} is not asked: {_its_job(target)}", file=sys.stderr, flush=True)
-    kept, failed = Answers.about(params), []
+    failed = []
     for target, answer in _asked(fleet, commit):
+        kept = Answers.about(params)
         if isinstance(answer, Answer):
             print(f"{target.name} answered, on {answer.node}", file=sys.stderr, flush=True)
             kept.keep(answer)

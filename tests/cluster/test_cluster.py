@@ -57,6 +57,7 @@ def nodes():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ENABLE_AUTO_CONNECT", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # else workers wait for every other program of this machine
         started = Cluster(
             initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "resources": {"desk": 1}}
         )
@@ -112,7 +113,7 @@ class Dying(Measuring):
     """Measure, in processes of which each of the first few is killed at work."""
 
     deaths: str = ""
-    most: int = 3
+    most: int = 2
 
     @contextmanager
     def open(self, threads):
@@ -156,7 +157,7 @@ def test_killed_workers_and_machines_that_come_and_go_change_nothing(folder, man
         for name, histogram in each.items():
             merged[name].merge(histogram)
     assert content(merged) == wanted
-    assert len(list(tmp_path.iterdir())) >= 3
+    assert len(list(tmp_path.iterdir())) >= 2
 
 
 def test_outputs_are_the_same_bytes(folder, many, built, machine, inference, cluster, monkeypatch, tmp_path):
