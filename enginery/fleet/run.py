@@ -13,7 +13,7 @@ from enginery.regression.nightly.pipeline import revision
 
 def ask_fleet(fleet: Fleet) -> list[str]:
     """Ask this machine first, with nothing beside it, and then all nodes at once. Runners answer by themselves. Return
-    the names of the targets that failed."""
+    the names of the targets that failed. Those that cannot be asked are told before."""
     params, commit = Params.read(), revision()
     for target in fleet.targets:
         if isinstance(target, OnRunner):
@@ -52,10 +52,16 @@ def known_answers(fleet: Fleet) -> dict[str, list[Answer]]:
 
 
 def _asked(fleet: Fleet, commit: str) -> Iterator[tuple[Target, Answer | str]]:
+    on_nodes = [target for target in fleet.targets if isinstance(target, OnNode)]
+    if on_nodes and fleet.cluster:
+        from enginery.fleet.nodes import refused
+
+        why_not = refused(on_nodes, fleet.cluster, commit)
+        yield from ((target, str(error)) for target, error in why_not.items())
+        on_nodes = [target for target in on_nodes if target not in why_not]
     for target in fleet.targets:
         if isinstance(target, Here):
             yield target, _try_here(target, commit)
-    on_nodes = [target for target in fleet.targets if isinstance(target, OnNode)]
     if on_nodes and fleet.cluster:
         from enginery.fleet.nodes import ask_nodes
 

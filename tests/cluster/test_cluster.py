@@ -295,19 +295,23 @@ def test_a_race_has_the_whole_node_and_says_which(folder, many, cluster, nodes, 
 # A fleet: what a node does with a commit. In the place of the pipeline, the commit has a program that answers.
 
 PROGRAM = """
-import os, pathlib, sys
-target, revision, answer = sys.argv[1:]
+import pathlib, sys, time
+target, races, answer = sys.argv[1:]
+with open(races, "a", 1) as file:
+    file.write("begin ")
+    time.sleep(0.2)
+    file.write("end ")
 if target == "broken":
     sys.exit("build: no engine of it")
 cached = pathlib.Path(".dvc/cache")
-text = '{"target": "%s", "model": "%s", "revision": "%s"}' % (target, cached.is_dir(), revision)
+text = '{"target": "%s", "model": "%s"}' % (target, cached.is_dir())
 cached.mkdir(parents=True, exist_ok=True)
 assert pathlib.Path("dvc.lock").read_text() == "newer"
 pathlib.Path(answer).write_text(text)
 """
 
 
-def test_a_node_runs_the_commit_and_keeps_its_cache(cluster, tmp_path, monkeypatch, capsys):
+def test_a_node_runs_the_commit_keeps_its_cache_and_races_one_target_at_a_time(cluster, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(node, "_cache", lambda: tmp_path / "cache")
     program = io.BytesIO()
     with tarfile.open(fileobj=program, mode="w") as archive:
@@ -315,15 +319,17 @@ def test_a_node_runs_the_commit_and_keeps_its_cache(cluster, tmp_path, monkeypat
             entry = tarfile.TarInfo(name)
             entry.size = len(text)
             archive.addfile(entry, io.BytesIO(text.encode()))
-    sent = node.Sent("project", program.getvalue(), "", {"dvc.lock": b"newer"}, ("abc",))
-    kinds = {"desk": "desk", "broken": "desk", "absent": "h200"}
+    races = tmp_path / "races"
+    sent = node.Sent("project", program.getvalue(), "", {"dvc.lock": b"newer"}, (str(races),))
+    kinds = {"desk": "desk", "beside": "desk", "broken": "desk", "absent": "h200"}
     targets = [OnNode(name=name, kind="ray", resource=kind) for name, kind in kinds.items()]
     for again in ("False", "True"):
         found = {target.name: answer for target, answer in nodes_of_fleet._answers(targets, "auto", sent)}
-        assert (found["desk"].model, found["desk"].revision) == (again, "abc")
+        assert (found["desk"].model, found["beside"].model) == (again, again)
         assert str(found["broken"]).startswith("build: no engine of it (on ")
         assert "no node has 1 core and the resource 'h200'" in str(found["absent"])
     assert re.search(r"desk takes the whole node [\d.]+, 1 cores", capsys.readouterr().err)
+    assert races.read_text() == "begin end " * 6
 
 
 # What goes wrong.
