@@ -315,6 +315,13 @@ def side_by_side(models: Sequence[str], address: str, arguments: Sequence[str]) 
     """Run each model on one core of a cluster whose nodes have this commit. Nothing is timed: others run beside it."""
     import ray
 
+    from enginery.cluster.ray_cluster import require_answer
+    from enginery.core.errors import EngineryError
+
+    try:
+        require_answer(address)  # Ray would try for minutes
+    except EngineryError as error:
+        sys.exit(str(error).replace("cluster.address", "--cluster").partition(", or")[0])
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(address=address, log_to_driver=False)
     task = ray.remote(row_on_node)

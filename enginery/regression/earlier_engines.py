@@ -57,12 +57,20 @@ def _hashes_of_revision(revision: str) -> dict[str, str]:
 
 def parse_hashes(lock: bytes, origin: str) -> dict[str, str]:
     """Read DVC's hash of each engine's folder from the text of a dvc.lock, by precision."""
+    made = hashes_of_outs(lock, origin)
+    return {name.removeprefix("build@"): outs[0] for name, outs in made.items() if name.startswith("build@")}
+
+
+def hashes_of_outs(lock: bytes, origin: str) -> dict[str, list[str]]:
+    """Read DVC's hashes of what each stage made, which is at least one thing, but for the gate."""
     try:
         stages = YAML(typ="safe").load(lock)["stages"]
-        built = {name.removeprefix("build@"): stage for name, stage in stages.items() if name.startswith("build@")}
-        return {precision: stage["outs"][0]["md5"] for precision, stage in built.items()}
+        made = {name: [str(out["md5"]) for out in stage["outs"]] for name, stage in stages.items() if "outs" in stage}
     except (YAMLError, LookupError, *UNREADABLE):
-        raise EngineryError(f"{origin} is not a lock file of DVC. Take it back from git") from None
+        made = {"": []}
+    if not all(made.values()):
+        raise EngineryError(f"{origin} is not a lock file of DVC. Take it back from git")
+    return made
 
 
 def _hashes_of_good_run(good: Path) -> dict[str, str]:

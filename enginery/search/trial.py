@@ -1,6 +1,6 @@
 """Try sets of layers on calibration samples. The validation samples stay unseen."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 
 import numpy as np
@@ -11,12 +11,13 @@ from enginery.accuracy.agreement import compare, errors_of_samples
 from enginery.accuracy.results import metric_of
 from enginery.core.params.precisions import Thresholds
 from enginery.data.feeds import Outputs, Run
-from enginery.data.run_all import run_all
+from enginery.data.run_all import OutputsOf, run_all
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.onnx_file import fixed_batch
+from enginery.search.on_cluster import OnCluster
 from enginery.search.records import Step
-from enginery.search.switches import SwitchedGraph
+from enginery.search.switches import SwitchedGraph, loss_alone
 from enginery.tasks.task import Statistics, Task
 
 CHOOSING = 8  # samples to measure layers by
@@ -26,6 +27,7 @@ LOST = 1e6  # times what the thresholds allow: no number, or no end
 OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
 BATCH = 8
 TINY = 1e-12
+RunPlaces = Callable[[NDArray[np.int64]], Outputs]
 
 
 class Trial:
@@ -39,9 +41,11 @@ class Trial:
         samples: SampleSet,
         task: Task,
         limits: Thresholds,
+        on_cluster: OnCluster | None = None,
     ) -> None:
-        """`run_with` runs the graph as it will be converted with these layers spared, which `switched` resembles."""
-        self.limits = limits
+        """`run_with` runs the graph as it will be converted with these layers spared, which `switched` resembles. A
+        cluster does that in their place, where there is one."""
+        self.limits, self._on_cluster = limits, on_cluster
         self._switched, self._run_with, self._samples = switched, run_with, samples
         self._task, self._truth = task, samples.truth
         self._exact = partial(run_graph, open_as_written(graph))
@@ -53,28 +57,26 @@ class Trial:
         self.chosen, self.checked = chosen, max(1, min(len(samples) - chosen, OUTPUT_BYTES // max(size, 1)))
         self._expected: dict[int, Outputs] = {}
 
-    def loss_alone(self, layer: str) -> float:
-        """Return the relative error of the outputs if this layer alone is in int8: the root mean square over samples.
-
-        The squares of such errors add up, nearly. What an int8 graph gains from sparing one layer is a small difference
-        of two large errors, and puts the layers in a worse order.
-        """
-        others = [name for name in self._switched.layers if name != layer]
-        return _error(self._switched.run(self._feeds, others), self._wanted)
+    def losses_alone(self, layers: Iterable[str]) -> Iterator[tuple[str, float]]:
+        """Yield each layer with the relative error of the outputs if it alone is in int8."""
+        if self._on_cluster:
+            return self._on_cluster.losses_alone(layers, self._feeds)
+        return ((layer, loss_alone(self._switched, layer, self._feeds, self._wanted)) for layer in layers)
 
     def check(self, spared: Collection[str], work: float) -> Step:
         """Say what is lost with these layers in floating point. Few samples tell that where it is clear."""
-        run = self._run_with(spared)
+        run = self._runs_with(spared)
         few = self._check(run, spared, work, min(FIRST, self.checked))
         # One image of few is a large share of them, so that only the errors can tell that too much is lost.
         clear = few.used <= LITTLE or max(self._used_by_errors(few)) >= MUCH
         return few if clear else self._check(run, spared, work, self.checked)
 
-    def _check(self, run: Run, spared: Collection[str], work: float, count: int) -> Step:
+    def _check(self, run: RunPlaces, spared: Collection[str], work: float, count: int) -> Step:
         places = (self.chosen + np.arange(count)) % len(self._samples)
         if count not in self._expected:
-            self._expected[count] = self._run_all(self._exact, places)
-        wanted, found = self._expected[count], self._run_all(run, places)
+            exact_there = self._on_cluster.exact() if self._on_cluster else None
+            self._expected[count] = self._run_all(self._exact, exact_there, places)
+        wanted, found = self._expected[count], run(places)
         errors, same = compare(wanted, found), self._task.agree(wanted, found)
         exact, got = (metric_of(self._task, outputs, self._truth, places) for outputs in (wanted, found))
         better = 1 if self._task.metrics[0].higher_is_better else -1
@@ -104,20 +106,16 @@ class Trial:
         others = (1 - agreement) / max(1 - allowed.agreement, TINY)
         return others, max(step.metric_drop or 0.0, 0.0) / max(allowed.metric_drop, TINY)
 
-    def _run_all(self, run: Run, places: NDArray[np.int64]) -> Outputs:
-        return run_all(run, self._samples, self._batch, whole=True, chosen=places)
+    def _runs_with(self, spared: Collection[str]) -> RunPlaces:
+        if self._on_cluster:  # the exact graph shows the shapes, which are the same
+            return partial(self._run_all, self._exact, self._on_cluster.with_spared(spared))
+        return partial(self._run_all, self._run_with(spared), None)
+
+    def _run_all(self, run: Run, there: OutputsOf | None, places: NDArray[np.int64]) -> Outputs:
+        return run_all(run, self._samples, self._batch, whole=True, chosen=places, outputs=there)
 
 
 def _changed(same: Statistics, wanted: Outputs, found: Outputs) -> NDArray[np.int64]:
     """Return the places of the samples whose answer is not the same, the worst first."""
     order = np.lexsort((-errors_of_samples(wanted, found), same))
     return order[same[order] < 1]
-
-
-def _error(found: Outputs, exact: Outputs) -> float:
-    shares = [_norms(found[name] - values) / np.maximum(_norms(values), TINY) for name, values in exact.items()]
-    return float(np.sqrt(np.mean(np.square(shares))))
-
-
-def _norms(values: NDArray[np.generic]) -> NDArray[np.float64]:
-    return np.asarray(np.linalg.norm(values.reshape(len(values), -1).astype(np.float64), axis=1))
