@@ -3,20 +3,22 @@ the executor differs between runtimes: it reads and writes addresses on a stream
 
 import math
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from itertools import accumulate, pairwise
 from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
-from enginery.engine.gpu.cuda import Buffer, Graph, Pinned, Stream
-from enginery.engine.runtimes import Arrays
+from enginery.engine.gpu.cuda import Buffer, Event, Graph, Pinned, Stream
+from enginery.engine.runtimes import Arrays, Moments
 from enginery.graph.interface import Blueprint, TensorSpec
 
 Shape = tuple[int, ...]
-Memory = TypeVar("Memory", Buffer, Pinned)
+Kept = TypeVar("Kept", Buffer, Event, Pinned)
 
 
 class Executor(Protocol):
@@ -79,12 +81,38 @@ class DeviceSession:
 
         return call
 
+    def clock(self, feeds: Arrays) -> Callable[[], Moments]:
+        """Return a call like that of `bind`, with an event between its parts. It costs the host more time, so that no
+        race uses it."""
+        hosts = {name: self._keep(Pinned.holding(array)) for name, array in feeds.items()}
+        events = start, copying_in, computing, copying_out, done = [self._keep(Event()) for _ in range(5)]
+        self._stream.mark(start)
+        self._stream.synchronize()
+        started = time.perf_counter()
+
+        def call() -> Moments:
+            self._stream.mark(copying_in)
+            outputs = self._prepare(hosts, feeds)
+            self._stream.mark(computing)
+            enqueuing = time.perf_counter() - started
+            self._launch()
+            enqueued = time.perf_counter() - started
+            self._stream.mark(copying_out)
+            self._copy_out(outputs)
+            self._stream.mark(done)
+            self._stream.synchronize()
+            # CUDA counts in milliseconds of float32, which is exact for the parts, and not for all since the start.
+            parts = (later.seconds_after(earlier) for earlier, later in pairwise(events))
+            return Moments(enqueuing, enqueued, *accumulate(parts))
+
+        return call
+
     def close(self) -> None:
         self._resources.close()
 
-    def _keep(self, memory: Memory) -> Memory:
-        self._resources.callback(memory.close)
-        return memory
+    def _keep(self, resource: Kept) -> Kept:
+        self._resources.callback(resource.close)
+        return resource
 
     def _prepare(self, hosts: Mapping[str, Pinned], feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         """Copy the inputs, prepare for their shapes, and return the arrays that the outputs will arrive in. The copies
@@ -123,9 +151,12 @@ class DeviceSession:
             self._executor.enqueue(self._stream.handle)
 
     def _fetch(self, outputs: Arrays) -> None:
+        self._copy_out(outputs)
+        self._stream.synchronize()
+
+    def _copy_out(self, outputs: Arrays) -> None:
         for name, array in outputs.items():
             self._stream.copy_out(self._buffers[name], self._hosts[name], array.nbytes)
-        self._stream.synchronize()
 
     def _announced(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         """Return the shapes of the outputs that the executor announces, and refuse any that the interface forbids."""
