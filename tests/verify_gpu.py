@@ -177,6 +177,9 @@ def test_an_element_that_is_not_written_is_seen(build):
         def place(self, addresses):
             pass
 
+        def let_grow(self, outputs):
+            pass
+
         def enqueue(self, stream):
             pass
 
@@ -241,6 +244,28 @@ def test_the_size_of_an_output_may_follow_from_the_images(
             wanted, got = run_graph(open_as_written(coarse_onnx), feeds)["map"], engine.run(feeds)["map"]
             assert got.shape == wanted.shape
             assert relative_error(wanted, got) < LIMITS["fp32"], f"at {sizes}"
+
+
+@pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
+def test_the_size_of_an_output_may_follow_from_values(
+    chosen_onnx, chosen_feeds, machine, exact, manifest, tmp_path, inference, capfd
+):
+    if machine.runtime == "onnxruntime":
+        pytest.skip("ONNX Runtime on a GPU refuses it")
+    build_engine("fp32", chosen_onnx, target_of(machine, exact.tensorrt), exact, manifest, tmp_path / "chosen")
+    with ExitStack() as opened:
+        engines = [opened.enter_context(one) for one in open_engines(tmp_path / "chosen", machine, inference, 2)]
+        for batch, count in ((2, 3), (8, 6), (8, 1), (2, 3), (3, 5)):  # larger and smaller ones take turns
+            feeds = chosen_feeds(batch, count)
+            wanted = run_graph(open_as_written(chosen_onnx), feeds)
+            for engine in engines:
+                engine.bind(feeds)()
+                got = engine.run(feeds)
+                assert got["largest"].shape == (batch, count)
+                assert list(got) == list(wanted)
+                assert all(np.array_equal(got[name], values) for name, values in wanted.items())
+            assert not engines[0].replays
+    assert ("runs without a CUDA graph" in capfd.readouterr().err) == inference.cuda_graph
 
 
 def test_a_bound_call_keeps_its_inputs_while_others_are_run(engines, machine, images):

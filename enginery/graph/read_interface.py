@@ -28,7 +28,7 @@ def interface_of(model: onnx.ModelProto, profile: Profile, what: str) -> Interfa
     """Return the inputs and outputs; refuse what each runtime would refuse in its own words, or not at all."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     inputs = tuple(_spec(tensor, profile, f"{what}: input") for tensor in graph_inputs(graph))
-    outputs = tuple(_spec(tensor, profile, f"{what}: output", profile.resizes) for tensor in graph.output)
+    outputs = tuple(_spec(tensor, profile, f"{what}: output", has_other_sizes=True) for tensor in graph.output)
     for spec in inputs:
         if spec.dtype == "object":
             raise EngineryError(f"{what}: input {spec.name} holds no numbers")
@@ -56,7 +56,7 @@ def interface_of(model: onnx.ModelProto, profile: Profile, what: str) -> Interfa
 
 
 def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, has_other_sizes: bool = False) -> TensorSpec:
-    """Describe a tensor, some of whose sizes may follow from the profile's where it `has_other_sizes`."""
+    """Describe a tensor. Some of its sizes may follow from others, or from values, where it `has_other_sizes`."""
     if not tensor.type.HasField("tensor_type"):
         found = tensor.type.WhichOneof("value").removesuffix("_type")
         raise EngineryError(f"{what} {tensor.name} is a {found} and no tensor")

@@ -18,7 +18,8 @@ from enginery.engine.runtimes import Arrays, Moments
 from enginery.graph.interface import Blueprint, TensorSpec
 
 Shape = tuple[int, ...]
-Kept = TypeVar("Kept", Buffer, Event, Pinned)
+Kept = TypeVar("Kept", "Growing", Buffer, Event, Pinned)
+NOT_KNOWN = -1  # a size of an output that follows from the values of the inputs
 
 
 class Executor(Protocol):
@@ -27,13 +28,40 @@ class Executor(Protocol):
     replays: bool  # whether it replays CUDA graphs by itself
 
     def announce(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        """Accept the shapes of the inputs, and return the shapes of the outputs."""
+        """Accept the shapes of the inputs, and return those of the outputs, with -1 for what only a run can tell."""
 
     def place(self, addresses: Mapping[str, int]) -> None: ...
+
+    def let_grow(self, outputs: Mapping[str, "Growing"]) -> None:
+        """Place these outputs where there is room for them, once a run knows how large they are."""
 
     def enqueue(self, stream: int) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Growing:
+    """The memory of an output that is as large as the values of the inputs make it."""
+
+    def __init__(self) -> None:
+        self.shape: Shape = ()
+        self.size = 0
+        self._held = ExitStack()
+
+    def reserve(self, size: int) -> int:
+        """Return the address of as many bytes, or more, on the device. What was there may be lost."""
+        if size > self.size:
+            self.close()
+            self.device = Buffer(size)
+            self._held.callback(self.device.close)
+            self.host = Pinned(size)
+            self._held.callback(self.host.close)
+            self.size = size
+        return self.device.address
+
+    def close(self) -> None:
+        self._held.close()
+        self.size = 0
 
 
 class DeviceSession:
@@ -51,6 +79,15 @@ class DeviceSession:
             self._resources.callback(executor.close)
             widest = {spec.name: spec.at(largest) for spec in self._interface.inputs}
             shapes, specs = widest | self._announced(widest), (*self._interface.inputs, *self._interface.outputs)
+            self._growing = {name: self._keep(Growing()) for name, shape in shapes.items() if NOT_KNOWN in shape}
+            if self._growing and self.replays:
+                print(
+                    "the engine runs without a CUDA graph (inference.cuda_graph): the values of its inputs decide how "
+                    f"large {', '.join(self._growing)} will be",
+                    file=sys.stderr,
+                )
+                self._replay = self.replays = False
+            specs = tuple(spec for spec in specs if spec.name not in self._growing)
             self._room = {spec.name: _bytes(spec, shapes[spec.name]) for spec in specs}
             self._buffers = {name: self._keep(Buffer(size)) for name, size in self._room.items()}
             self._hosts = {name: self._keep(Pinned(size)) for name, size in self._room.items()}
@@ -63,9 +100,11 @@ class DeviceSession:
         outputs = self._prepare(self._hosts, feeds)
         for name, array in outputs.items():
             self._stream.poison(self._buffers[name], array.nbytes)
+        for grown in self._growing.values():
+            if grown.size:
+                self._stream.poison(grown.device, grown.size)
         self._launch()
-        self._fetch(outputs)
-        return {name: array.copy() for name, array in outputs.items()}
+        return {name: array.copy() for name, array in self._fetch(outputs).items()}
 
     def bind(self, feeds: Arrays) -> Callable[[], float]:
         """Return a call that runs one inference with its copies, and returns the seconds between them on the device."""
@@ -126,8 +165,9 @@ class DeviceSession:
             announced = self._announced(shapes)
             self._require_room(announced)
             self._executor.place({name: buffer.address for name, buffer in self._buffers.items()})
-            types = {spec.name: np.dtype(spec.dtype) for spec in self._interface.outputs}
-            self._arrivals = {name: self._hosts[name].view(dtype, announced[name]) for name, dtype in types.items()}
+            self._executor.let_grow(self._growing)
+            fixed = [spec for spec in self._interface.outputs if spec.name not in self._growing]
+            self._arrivals = {s.name: self._hosts[s.name].view(np.dtype(s.dtype), announced[s.name]) for s in fixed}
             if self.replays:
                 self._executor.enqueue(self._stream.handle)  # work that is done once per shape must not be captured
                 self._stream.synchronize()
@@ -150,31 +190,52 @@ class DeviceSession:
         else:
             self._executor.enqueue(self._stream.handle)
 
-    def _fetch(self, outputs: Arrays) -> None:
-        self._copy_out(outputs)
+    def _fetch(self, outputs: Arrays) -> Arrays:
+        arriving = self._copy_out(outputs)
         self._stream.synchronize()
+        return arriving
 
-    def _copy_out(self, outputs: Arrays) -> None:
+    def _copy_out(self, outputs: Arrays) -> Arrays:
+        """Return the arrays that all outputs arrive in, in the order of the interface."""
         for name, array in outputs.items():
             self._stream.copy_out(self._buffers[name], self._hosts[name], array.nbytes)
+        if not self._growing:
+            return outputs
+        specs = self._interface.outputs
+        return {s.name: self._copy_grown(s) if s.name in self._growing else outputs[s.name] for s in specs}
+
+    def _copy_grown(self, spec: TensorSpec) -> NDArray[np.generic]:
+        grown = self._growing[spec.name]
+        self._require_fitting(spec, grown.shape, self._interface.sizes(self._shapes))
+        self._stream.copy_out(grown.device, grown.host, _bytes(spec, grown.shape))
+        return grown.host.view(np.dtype(spec.dtype), grown.shape)
 
     def _announced(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         """Return the shapes of the outputs that the executor announces, and refuse any that the interface forbids."""
         announced, sizes = dict(self._executor.announce(shapes)), self._interface.sizes(shapes)
         for spec in self._interface.outputs:
-            if (found := announced.get(spec.name)) is None or not spec.fits(found, sizes):
-                where = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
-                expected = tuple(sizes.get(str(size), size) for size in spec.shape)
-                raise EngineryError(
-                    f"output {spec.name} would have shape {found} at {where}, and {expected} was "
-                    "recorded when the engine was built: run `dvc repro` to build it again"
-                )
+            self._require_fitting(spec, announced.get(spec.name), sizes)
         return announced
+
+    def _require_fitting(self, spec: TensorSpec, found: Shape | None, sizes: Mapping[str, int]) -> None:
+        if found is not None and spec.fits(tuple(max(size, 0) for size in found), sizes):
+            return
+        where = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
+        expected = tuple(sizes.get(str(size), size) for size in spec.shape)
+        cure = (
+            "only another axis than the batch may follow from the values of the inputs"
+            if found and NOT_KNOWN in found
+            else "run `dvc repro` to build it again"
+        )
+        raise EngineryError(
+            f"output {spec.name} would have shape {found} at {where}, and {expected} was recorded when the engine was "
+            f"built: {cure}"
+        )
 
     def _require_room(self, announced: Mapping[str, Shape]) -> None:
         """Refuse an output that is larger than its buffer: it would be written over the memory behind it."""
         for spec in self._interface.outputs:
-            if _bytes(spec, announced[spec.name]) > self._room[spec.name]:
+            if spec.name in self._room and _bytes(spec, announced[spec.name]) > self._room[spec.name]:
                 raise EngineryError(
                     f"output {spec.name} would have shape {announced[spec.name]}, which is more than at the largest "
                     "sizes of build.profile, that memory was taken for: set min, opt and max alike there"

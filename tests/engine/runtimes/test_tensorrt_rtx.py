@@ -459,13 +459,28 @@ def test_a_profile_that_tensorrt_refuses_is_named_with_its_limits(tiny_onnx, mak
             ("node mixed (Add): ", "must have same input types. But they are of types Float and Half"),
         ),
         (
+            [
+                (("NonZero", ["input"], ["places"], "found"), {}),
+                (("Transpose", ["places"], ["rows"], "rows"), {}),
+                (("Cast", ["rows"], ["logits"], "cast"), {"to": TensorProto.FLOAT}),
+            ],
+            (TensorProto.FLOAT, ["batch", 3]),
+            [],
+            ("node found (NonZero): this operator is not supported", "NonZero plugin creator version 1 was not found"),
+        ),
+        (
             [(("Relu", ["input"], ["x"], "first"), {}), (("Det", ["x"], ["logits"], "second"), {})],
             (TensorProto.FLOAT, ["batch"]),
             [],
             ("node second (Det): ", "not supported"),
         ),
     ],
-    ids=["operator of another domain", "two types in one operator", "operator that TensorRT lacks"],
+    ids=[
+        "operator of another domain",
+        "two types in one operator",
+        "operator that RTX lacks",
+        "operator that TensorRT lacks",
+    ],
 )
 def test_a_graph_that_cannot_be_read_is_named_with_its_node(make, build, tmp_path, nodes, output, constants, wanted):
     onnx_file = operator_graph(tmp_path / "in" / "model.onnx", nodes, [("input", *IMAGE)], output, constants)
@@ -505,6 +520,12 @@ def test_a_graph_that_cannot_be_fed_samples_is_refused_by_its_tensor(make, build
     assert sentence.startswith(str(onnx_file))
     assert wanted in sentence
     assert not (tmp_path / "out").exists()
+
+
+def test_an_output_whose_size_follows_from_values_is_built(make, ada, chosen_onnx, tmp_path):
+    record = make(chosen_onnx, ada, tmp_path / "fp32")
+    assert [spec.shape for spec in record.interface.outputs] == [("batch", 6), ("batch", "count")]
+    assert record.bytes > 1000
 
 
 def test_a_static_batch_is_built_where_the_profile_asks_for_just_it(make, build, tmp_path):
