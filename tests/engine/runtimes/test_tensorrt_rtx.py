@@ -29,6 +29,7 @@ from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import load_runtime, tensorrt
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
+from enginery.graph import read_interface
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.graph.read_interface import read_blueprint
 from enginery.graph.simplify import fold_constants, simplify_graph
@@ -526,6 +527,22 @@ def test_an_output_whose_size_follows_from_values_is_built(make, ada, chosen_onn
     record = make(chosen_onnx, ada, tmp_path / "fp32")
     assert [spec.shape for spec in record.interface.outputs] == [("batch", 6), ("batch", "count")]
     assert record.bytes > 1000
+
+
+def test_an_input_whose_values_decide_shapes_is_refused_before_the_builder_does(make, build, tmp_path, monkeypatch):
+    """With a batch of four, its four sizes look like a sample in each row."""
+    onnx_file = operator_graph(
+        tmp_path / "in" / "model.onnx",
+        [(("Resize", ["input", "", "", "sizes"], ["logits"], "wider"), {"mode": "nearest"})],
+        [("input", TensorProto.FLOAT, [4, 3, 8, 8]), ("sizes", TensorProto.INT64, [4])],
+        (TensorProto.FLOAT, [4, 3, None, None]),
+    )
+    four = build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=4, max=4))})
+    sentence = refusal(make, onnx_file, four, tmp_path / "out" / "fp32")
+    assert "the values of input sizes decide a shape, in node wider (Resize)" in sentence
+    monkeypatch.setattr(read_interface, "require_no_shape_inputs", lambda graph, what: None)
+    sentence = refusal(make, onnx_file, four, tmp_path / "out" / "fp32")
+    assert "Optimization profile 0 is missing values for shape input tensor sizes" in sentence
 
 
 def test_a_static_batch_is_built_where_the_profile_asks_for_just_it(make, build, tmp_path):
