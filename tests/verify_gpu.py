@@ -177,6 +177,9 @@ def test_an_element_that_is_not_written_is_seen(build):
         def place(self, addresses):
             pass
 
+        def let_grow(self, outputs):
+            pass
+
         def enqueue(self, stream):
             pass
 
@@ -243,6 +246,28 @@ def test_the_size_of_an_output_may_follow_from_the_images(
             assert relative_error(wanted, got) < LIMITS["fp32"], f"at {sizes}"
 
 
+@pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
+def test_the_size_of_an_output_may_follow_from_values(
+    chosen_onnx, chosen_feeds, machine, exact, manifest, tmp_path, inference, capfd
+):
+    if machine.runtime == "onnxruntime":
+        pytest.skip("ONNX Runtime on a GPU refuses it")
+    build_engine("fp32", chosen_onnx, target_of(machine, exact.tensorrt), exact, manifest, tmp_path / "chosen")
+    with ExitStack() as opened:
+        engines = [opened.enter_context(one) for one in open_engines(tmp_path / "chosen", machine, inference, 2)]
+        for batch, count in ((2, 3), (8, 6), (8, 1), (2, 3), (3, 5)):  # larger and smaller ones take turns
+            feeds = chosen_feeds(batch, count)
+            wanted = run_graph(open_as_written(chosen_onnx), feeds)
+            for engine in engines:
+                engine.bind(feeds)()
+                got = engine.run(feeds)
+                assert got["largest"].shape == (batch, count)
+                assert list(got) == list(wanted)
+                assert all(np.array_equal(got[name], values) for name, values in wanted.items())
+            assert not engines[0].replays
+    assert ("runs without a CUDA graph" in capfd.readouterr().err) == inference.cuda_graph
+
+
 def test_a_bound_call_keeps_its_inputs_while_others_are_run(engines, machine, images):
     with open_engine(engines / "fp32", machine, REPLAYED) as engine:
         call = engine.bind({"input": images[:4]})
@@ -287,9 +312,14 @@ def test_an_engine_is_timed_in_a_process_of_its_own(engines, machine, samples, t
     with open_engine(engines / "fp32", machine, REPLAYED) as engine:
         call = engine.bind(samples.cycled(8))
         here = 1000 * statistics.median(call() for _ in range(300))
-    print(by_itself, f"{here:.4f} ms here at batch 8")
+    print(by_itself.memory, by_itself.compute, f"{here:.4f} ms here at batch 8")
     assert by_itself.compute.keys() == {2, 8}
     assert min(by_itself.compute.values()) > 0
+    for calls in by_itself.calls.values():
+        assert len(calls) > 1
+        for call, following in itertools.pairwise(calls):
+            assert 0 < call.copying_in < call.computing < call.copying_out < call.done < following.copying_in
+            assert 0 < call.enqueuing < call.enqueued < following.enqueuing
     assert by_itself.memory.device is None or by_itself.memory.device > 0
 
 

@@ -699,13 +699,21 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
             axis.dim_param: size
             for given, shape in self._shapes.items()
             for axis, size in zip(_axes(tensors[given]), shape, strict=True)
+            if axis.dim_param
         }
         sizes = [axis.dim_value or known.get(axis.dim_param, -1) for axis in _axes(tensors[name])]
         if -1 in sizes and self.all_binding_shapes_specified:
-            sizes = _inferred(self._engine._model, self._shapes, name)
+            inferred = _inferred(self._engine._model, self._shapes, name)
+            sizes = [more if size == -1 else size for size, more in zip(sizes, inferred, strict=True)]
         if failing("wrong_shape") and self._engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT:
             sizes[0] += 1
         return trt.Dims(sizes)
+
+    def set_output_allocator(self, name, output_allocator):
+        if name not in self._engine._tensors() or self._engine.get_tensor_mode(name) != trt.TensorIOMode.OUTPUT:
+            return self._refuse(f"Given invalid tensor name: {name}. Get valid tensor names with getIOTensorName()")
+        vars(self).setdefault("_allocators", {})[name] = output_allocator
+        return True
 
     def set_tensor_address(self, name, memory):
         if name not in self._engine._tensors():
@@ -715,8 +723,9 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
 
     def execute_async_v3(self, stream_handle):
         call = "IExecutionContext::enqueueV3: Error Code"
+        allocators = vars(self).get("_allocators", {})
         for name in self._engine._tensors():
-            if not self._addresses.get(name):
+            if not self._addresses.get(name) and name not in allocators:
                 return self._refuse(
                     f"{call} 3: API Usage Error (Parameter check failed, condition: "
                     f"mContext.profileObliviousBindings.at(profileObliviousIndex). Address is not set for {name}.)"
@@ -727,13 +736,24 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
             return self._refuse(f"{call} 1: Cuda Runtime (an illegal memory access was encountered)")
         if error := cudart.unseen_error():  # of whatever call: CUDA does not tell whose it was
             return self._refuse(f"{call} 1: Cuda Runtime ({error})")
-        if cudart.is_capturing(stream_handle) and (self._unprepared or failing("not_capturable")):
+        growing = [name for name in self._engine._tensors() if -1 in self.get_tensor_shape(name)]
+        if cudart.is_capturing(stream_handle) and (self._unprepared or growing or failing("not_capturable")):
             cudart.break_capture(stream_handle)
             return self._refuse(f"{call} 1: Cuda Runtime (operation not permitted when stream is capturing)")
         if vars(self).get("_switched_on", int(stream_handle)) != int(stream_handle):
             raise RuntimeError("the profile was set on another stream, which nobody waited for: undefined behavior")
         self._unprepared = False
-        work = functools.partial(_compute, self._engine, dict(self._shapes), dict(self._addresses))
+        addresses = dict(self._addresses)
+        if growing:
+            cudart.cudaStreamSynchronize(stream_handle)  # the sizes are known once the work so far is done
+            found = _shapes_of_outputs(self._engine, dict(self._shapes), addresses)
+            for name in allocators:
+                size = max(1, int(np.prod(found[name])) * self._engine.get_tensor_dtype(name).itemsize)
+                addresses[name] = _allocate_by(allocators[name], name, addresses.get(name, 0), size, stream_handle)
+                if not addresses[name]:
+                    return self._refuse(f"{call} 2: OutOfMemory (Requested size was {size} bytes for output {name}.)")
+                _notify(allocators[name], name, found[name])
+        work = functools.partial(_compute, self._engine, dict(self._shapes), addresses)
         if self.profiler and self.enqueue_emits_profile:
             return self._run_and_report(int(stream_handle), work)
         cudart.enqueue(int(stream_handle), work)
@@ -793,6 +813,34 @@ def _compute(engine, shapes, addresses) -> None:
         target = _at(addresses[name], computed.shape, engine.get_tensor_dtype(name)).reshape(-1)
         written = computed.size - failing("unwritten_output")
         target[:written] = computed.reshape(-1)[:written]
+
+
+def _shapes_of_outputs(engine, shapes, addresses) -> dict:
+    feeds = {name: _at(addresses[name], shape, engine.get_tensor_dtype(name)) for name, shape in shapes.items()}
+    names = [output.name for output in engine._session.get_outputs()]
+    return dict(zip(names, (array.shape for array in engine._session.run(names, feeds)), strict=True))
+
+
+def _allocate_by(allocator, name, current, size, stream) -> int:
+    """Ask for memory through C++'s interface, in the order of NvInferRuntime.h: reallocateOutput, which is older, then
+    reallocateOutputAsync, then notifyShape."""
+    itself, methods = _virtual(allocator)
+    pointer, number = ctypes.c_void_p, ctypes.c_uint64
+    kind = ctypes.PYFUNCTYPE(pointer, pointer, ctypes.c_char_p, pointer, number, number, pointer)
+    return kind(methods[5])(itself, name.encode(), current, size, 256, int(stream)) or 0
+
+
+def _notify(allocator, name, shape) -> None:
+    itself, methods = _virtual(allocator)
+    dims = _Dims(len(shape), (ctypes.c_int64 * 8)(*shape))
+    kind = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(_Dims))
+    kind(methods[6])(itself, name.encode(), ctypes.byref(dims))
+
+
+class _Dims(ctypes.Structure):
+    """C++'s Dims, of 64 bits since TensorRT 10."""
+
+    _fields_ = (("nbDims", ctypes.c_int32), ("d", ctypes.c_int64 * 8))
 
 
 def _at(address, shape, dtype) -> np.ndarray:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,22 @@ from enginery.engine.record import Layer, LayerTime
 from enginery.graph.interface import Blueprint
 
 Arrays = Mapping[str, NDArray[np.generic]]
+
+
+class Moments(NamedTuple):
+    """The moments at which the parts of one inference on a GPU began and ended, in seconds after its inputs were bound.
+    The host's clock gives the first two, and the device's the others: one event ends a part and begins the next."""
+
+    enqueuing: float
+    enqueued: float
+    copying_in: float
+    computing: float
+    copying_out: float
+    done: float
+
+    @property
+    def compute(self) -> float:
+        return self.copying_out - self.computing
 
 
 class Session(Protocol):
@@ -28,6 +44,14 @@ class Session(Protocol):
         includes the copies to it and back, and the call returns the seconds without them."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class ClockedSession(Session, Protocol):
+    """A session on a GPU."""
+
+    def clock(self, feeds: Arrays) -> Callable[[], Moments]:
+        """Return a call like that of `bind`, which tells when each part of it began and ended."""
 
 
 class Runtime(Protocol):

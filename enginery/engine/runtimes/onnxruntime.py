@@ -19,7 +19,7 @@ from enginery.core.params.inference import InferenceParams
 from enginery.core.runtimes import RUNTIMES, not_installed
 from enginery.core.scratch import scratch_folder
 from enginery.engine.gpu.cuda import Stream
-from enginery.engine.gpu.session import DeviceSession, Shape
+from enginery.engine.gpu.session import DeviceSession, Growing, Shape
 from enginery.engine.record import Layer, LayerTime
 from enginery.engine.runtimes import Arrays, Session
 from enginery.engine.runtimes.layer_times import WARM_UP, median_times
@@ -184,6 +184,9 @@ class Executor:
         places = [(self._binding.bind_input, spec) for spec in self._interface.inputs]
         for bind, spec in places + [(self._binding.bind_output, spec) for spec in self._interface.outputs]:
             bind(spec.name, "cuda", 0, np.dtype(spec.dtype), self._shapes[spec.name], addresses[spec.name])
+
+    def let_grow(self, outputs: Mapping[str, Growing]) -> None:
+        """Do nothing: `_require_known_sizes` refuses such outputs."""
 
     def enqueue(self, stream: int) -> None:
         try:

@@ -29,6 +29,7 @@ from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import load_runtime, tensorrt
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
+from enginery.graph import read_interface
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.graph.read_interface import read_blueprint
 from enginery.graph.simplify import fold_constants, simplify_graph
@@ -459,13 +460,28 @@ def test_a_profile_that_tensorrt_refuses_is_named_with_its_limits(tiny_onnx, mak
             ("node mixed (Add): ", "must have same input types. But they are of types Float and Half"),
         ),
         (
+            [
+                (("NonZero", ["input"], ["places"], "found"), {}),
+                (("Transpose", ["places"], ["rows"], "rows"), {}),
+                (("Cast", ["rows"], ["logits"], "cast"), {"to": TensorProto.FLOAT}),
+            ],
+            (TensorProto.FLOAT, ["batch", 3]),
+            [],
+            ("node found (NonZero): this operator is not supported", "NonZero plugin creator version 1 was not found"),
+        ),
+        (
             [(("Relu", ["input"], ["x"], "first"), {}), (("Det", ["x"], ["logits"], "second"), {})],
             (TensorProto.FLOAT, ["batch"]),
             [],
             ("node second (Det): ", "not supported"),
         ),
     ],
-    ids=["operator of another domain", "two types in one operator", "operator that TensorRT lacks"],
+    ids=[
+        "operator of another domain",
+        "two types in one operator",
+        "operator that RTX lacks",
+        "operator that TensorRT lacks",
+    ],
 )
 def test_a_graph_that_cannot_be_read_is_named_with_its_node(make, build, tmp_path, nodes, output, constants, wanted):
     onnx_file = operator_graph(tmp_path / "in" / "model.onnx", nodes, [("input", *IMAGE)], output, constants)
@@ -505,6 +521,28 @@ def test_a_graph_that_cannot_be_fed_samples_is_refused_by_its_tensor(make, build
     assert sentence.startswith(str(onnx_file))
     assert wanted in sentence
     assert not (tmp_path / "out").exists()
+
+
+def test_an_output_whose_size_follows_from_values_is_built(make, ada, chosen_onnx, tmp_path):
+    record = make(chosen_onnx, ada, tmp_path / "fp32")
+    assert [spec.shape for spec in record.interface.outputs] == [("batch", 6), ("batch", "count")]
+    assert record.bytes > 1000
+
+
+def test_an_input_whose_values_decide_shapes_is_refused_before_the_builder_does(make, build, tmp_path, monkeypatch):
+    """With a batch of four, its four sizes look like a sample in each row."""
+    onnx_file = operator_graph(
+        tmp_path / "in" / "model.onnx",
+        [(("Resize", ["input", "", "", "sizes"], ["logits"], "wider"), {"mode": "nearest"})],
+        [("input", TensorProto.FLOAT, [4, 3, 8, 8]), ("sizes", TensorProto.INT64, [4])],
+        (TensorProto.FLOAT, [4, 3, None, None]),
+    )
+    four = build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=4, max=4))})
+    sentence = refusal(make, onnx_file, four, tmp_path / "out" / "fp32")
+    assert "the values of input sizes decide a shape, in node wider (Resize)" in sentence
+    monkeypatch.setattr(read_interface, "require_no_shape_inputs", lambda graph, what: None)
+    sentence = refusal(make, onnx_file, four, tmp_path / "out" / "fp32")
+    assert "Optimization profile 0 is missing values for shape input tensor sizes" in sentence
 
 
 def test_a_static_batch_is_built_where_the_profile_asks_for_just_it(make, build, tmp_path):
