@@ -103,6 +103,7 @@ def _rounding(quantizing: onnx.NodeProto, floats: onnx.NodeProto) -> list[onnx.N
 def _in_fp4(chain: "Chain", blocks: str, amax: str, whole: str) -> str:
     """Round to 0, 0.5, 1, 1.5, 2, 3, 4 and 6 times a scale, which is float8 times the scale of the tensor."""
     scale = chain("Div", amax, chain("Mul", whole, chain.constant(LARGEST_FP4)))
+    scale = chain("Min", scale, chain.constant(LARGEST_FP8))  # what is beyond the calibrated range is clipped
     scale = chain("Mul", chain("Cast", chain("Cast", scale, to=FP8), to=FP32), whole)
     scaled = chain("Div", blocks, chain("Max", scale, chain.constant(TINY)))
     scaled = chain("Clip", scaled, chain.constant(-LARGEST_FP4), chain.constant(LARGEST_FP4))

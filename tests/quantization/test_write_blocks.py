@@ -9,6 +9,7 @@ from support.pass_checks import model_of_text
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import Profile, Range
+from enginery.core.params.inference import InferenceParams
 from enginery.core.precisions import PRECISIONS
 from enginery.engine.runtimes import load_runtime
 from enginery.graph.as_written import open_as_written, run_as_written, run_graph
@@ -118,7 +119,8 @@ def rounded_mxfp8(values):
 
 def rounded_nvfp4(values):
     whole, blocks = np.float32(RANGES["p"] / (6 * 448)), values.reshape(-1, 16)
-    scales = (np.abs(blocks).max(1, keepdims=True) / (6 * whole)).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    scales = np.minimum(np.abs(blocks).max(1, keepdims=True) / (6 * whole), 448)
+    scales = scales.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
     numbers = np.clip(blocks / (scales * whole), -6, 6).astype(ml_dtypes.float4_e2m1fn).astype(np.float32)
     return (numbers * scales * whole).reshape(values.shape)
 
@@ -128,6 +130,7 @@ def test_spelled_out_activations_are_rounded_as_the_formats_say(precision, round
     model = graph_of("stacks of matrices")
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.eye(WIDTH, dtype=np.float32), "w"))
     feeds = inputs("stacks of matrices")
+    feeds["x"][0, 0, :20] *= 9  # beyond the calibrated range
     found = result_of(write_blocks(model, precision, RANGES).model, feeds)
     assert np.allclose(found, rounded(feeds["x"]), rtol=1e-6, atol=0)
 
@@ -171,8 +174,13 @@ def test_a_range_that_is_missing_is_named():
 @pytest.mark.parametrize("runtime", ["openvino", "onnxruntime"])
 @pytest.mark.parametrize("precision", [name for name, facts in PRECISIONS.items() if facts.block])
 def test_a_cpu_executes_int4_and_the_others_in_float32(build, tmp_path, runtime, precision):
-    path = tmp_path / "model.onnx"
+    path, feeds = tmp_path / "model.onnx", inputs("stacks of matrices")
+    feeds["x"][0, 0, :20] *= 9
     save_graph(write_blocks(graph_of("stacks of matrices"), precision, RANGES).model, path)
     sizes = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=2, max=4)), "profiles": ()})
-    layers = load_runtime(runtime).compile(path, read_blueprint(path, sizes), tmp_path)
+    blueprint, there = read_blueprint(path, sizes), load_runtime(runtime)
+    layers = there.compile(path, blueprint, tmp_path)
     assert {layer.precision for layer in layers if layer.computes} == {"int4" if precision == "int4" else "fp32"}
+    (session,) = there.load(tmp_path, blueprint, InferenceParams(threads=1, cuda_graph=False), 1)
+    assert distance(session.run(feeds)["y"], run_as_written(path)(feeds)["y"]) < 0.03
+    session.close()
