@@ -1,6 +1,7 @@
 """Convert the simplified graph to one precision: copy it for fp32, cast it for fp16 and bf16, else quantize it."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from enginery.core.files import new_folder
@@ -14,7 +15,7 @@ from enginery.quantization.calibration.provenance import Calibration, require_ma
 from enginery.quantization.cast import cast
 from enginery.quantization.conversion import Conversion, require_kept_exist
 from enginery.quantization.dialect import Dialect
-from enginery.quantization.in_dialect import quantize_in_dialect, rest_of, rewritten
+from enginery.quantization.in_dialect import quantize_in_dialect, rest_of, rewritten, write_blocks_in_dialect
 from enginery.quantization.modelopt import named_sizes
 from enginery.search.records import SEARCH, spared_layers
 
@@ -41,19 +42,24 @@ def convert(
             save_graph(graph, target)
         else:
             copy_graph(source, unfinished)
-        if PRECISIONS[precision].is_quantized:
+        facts, ranges = PRECISIONS[precision], None
+        if facts.is_calibrated:
             ranges = Calibration.read(calibrated / "calibration.json")
             require_match(ranges, calibrated / "calibration.cache", source, samples)
+        if facts.block:
+            graph, in_blocks, stay = write_blocks_in_dialect(precision, target, ranges, sizes, wanted, keep)
+            products = len(in_blocks) + len(stay)
+            print(f"{precision}: {len(in_blocks)} of {products} products with weights are in blocks of {facts.block}")
+            _print_reasons(precision, stay, rest_of(keep, wanted))
+            save_graph(graph, target)
+        elif ranges:
             spared: tuple[str, ...] = ()
             if made_from != calibrated:
                 found = made_from / f"{precision}.json"
                 spared = spared_layers(found, ranges)
                 shutil.copyfile(found, unfinished / SEARCH)  # for the report
             graph, high = quantize_in_dialect(precision, target, ranges, sizes, wanted, keep, spared)
-            for why in dict.fromkeys(high.values()):
-                names = [name for name, reason in high.items() if reason == why]
-                stay = "stays" if len(names) == 1 else "stay"
-                print(f"{precision}: {first_few(names)} {stay} in {rest_of(keep, wanted)}: {why}")
+            _print_reasons(precision, high, rest_of(keep, wanted))
             save_graph(graph, target)
         elif precision != "fp32":
             graph = cast(target, precision, keep, sizes)
@@ -61,3 +67,10 @@ def convert(
         record = Conversion(precision=precision, opset=opset_of(graph), nodes=count_nodes(graph))
         record.write(unfinished / "convert.json")
     print(f"{precision}: {sum(record.nodes.values())} nodes, opset {record.opset}")
+
+
+def _print_reasons(precision: str, high: Mapping[str, str], rest: str) -> None:
+    """Name the nodes that are not quantized, with the reason."""
+    for why in dict.fromkeys(high.values()):
+        names = [name for name, reason in high.items() if reason == why]
+        print(f"{precision}: {first_few(names)} {'stays' if len(names) == 1 else 'stay'} in {rest}: {why}")

@@ -22,7 +22,7 @@ from enginery.cli.recipes import edit_params
 from enginery.core.errors import EngineryError
 from enginery.core.params.model import NO_SCORES
 from enginery.core.paths import ENGINES
-from enginery.core.precisions import PRECISIONS, QUANTIZED
+from enginery.core.precisions import PRECISIONS
 from enginery.core.scratch import scratch_folder
 from enginery.core.text import suggestion
 from enginery.engine.engine import Engine
@@ -50,7 +50,7 @@ def build_engine(
     with _temporary_project(), giving(model):
         _write_project(examples, others, precision, batch, runtime)
         for stage in STAGES:
-            if stage != "calibrate" or precision in QUANTIZED:
+            if stage != "calibrate" or PRECISIONS[precision].is_calibrated:
                 _run(stage, precision)
         if kept is None:
             until_exit = ExitStack()
@@ -68,7 +68,7 @@ def _require_possible(model: Any, precision: str, calibration: Any, folder: str 
         raise EngineryError(f"model is {type(model).__name__}, not a torch.nn.Module: make it first")
     if precision not in PRECISIONS:
         raise EngineryError(f"precision: there is no {precision}{suggestion(precision, PRECISIONS)}")
-    if precision in QUANTIZED and calibration is None:
+    if PRECISIONS[precision].is_calibrated and calibration is None:
         raise EngineryError(f"{precision} needs calibration: some hundred samples like those that the model will get")
     if folder is None:
         return None

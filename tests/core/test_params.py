@@ -109,7 +109,7 @@ def of_texts(changes):
         # Options of the runtimes.
         (
             {"precisions.fp16.keep.rest": "auto"},
-            "precisions.fp16.keep.rest: only int8 and fp8 have a choice; fp16 keeps fp32",
+            "precisions.fp16.keep.rest: only int8, fp8, int4, mxfp8, nvfp4 have a choice; fp16 keeps fp32",
         ),
         (
             {"precisions.int8.keep.rest": "bf16"},
@@ -284,8 +284,8 @@ def test_a_wrong_parameter_is_one_readable_line_that_names_it(tmp_path, changes,
         {"build.tensorrt.compute_capabilities": ["9.0"]},
         {"benchmark.baselines": ["fast"]},
         {"benchmark.requests": [0]},
-        {"precisions.int4": {}},
-        {"precisions.int4": {"from": "calibrated"}},
+        {"precisions.int3": {}},
+        {"precisions.int3": {"from": "calibrated"}},
         {"precisions.int8.keep.rest": "bf16"},
         {"samples.preprocessing.crop": 0},
         {"samples.preprocessing.resize": 65501},
@@ -348,13 +348,14 @@ def test_a_precision_without_a_section_is_named(monkeypatch):
         PrecisionParams.read_for("fp8")
 
 
-def test_the_commented_out_precision_is_ready_to_use(tmp_path):
-    """params.yaml says that fp8 only needs to be uncommented."""
+def test_the_precisions_that_are_commented_out_are_ready_to_use(tmp_path):
     text = (ROOT / "params.yaml").read_text()
     start, end = text.index("  # fp8:\n"), text.index("\nbuild:")
     uncommented = re.sub(r"(?m)^  # ", "  ", text[start:end])
     (tmp_path / "params.yaml").write_text(text[:start] + uncommented + text[end:])
-    assert Params.read(tmp_path / "params.yaml").precisions["fp8"].made_from == "calibrated"
+    ready = {"fp8": "calibrated", "int4": "simplified", "mxfp8": "simplified", "nvfp4": "calibrated"}
+    precisions = Params.read(tmp_path / "params.yaml").precisions
+    assert {name: precisions[name].made_from for name in ready} == ready
 
 
 @pytest.mark.parametrize(

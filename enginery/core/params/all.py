@@ -62,7 +62,7 @@ class Params(Section):
                 raise ValueError("precisions.fp32.keep: fp32 is in high precision throughout, there is nothing to keep")
             if not PRECISIONS[name].is_quantized and precision.keep.rest != "fp32":
                 raise ValueError(
-                    f"precisions.{name}.keep.rest: only {' and '.join(QUANTIZED)} have a choice; {name} keeps fp32"
+                    f"precisions.{name}.keep.rest: only {', '.join(QUANTIZED)} have a choice; {name} keeps fp32"
                 )
         return self
 

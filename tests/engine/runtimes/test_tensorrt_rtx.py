@@ -13,6 +13,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from support.interrupts import interrupt_at_first_step
+from support.pass_checks import model_of_text
 from support.patterns import PATTERNS, pattern
 from support.plugins import plugin_library
 from torchvision.models.resnet import Bottleneck, ResNet
@@ -36,6 +37,7 @@ from enginery.graph.simplify import fold_constants, simplify_graph
 from enginery.model.export import export_model
 from enginery.quantization.cast import cast
 from enginery.quantization.quantize import quantize
+from enginery.quantization.write_blocks import write_blocks
 
 if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
     pytest.skip("there is no wheel of TensorRT for RTX but for Linux on x86_64", allow_module_level=True)
@@ -287,6 +289,29 @@ def test_tiling_and_streams_are_options_of_the_real_builder(tiny_onnx, make, ada
     script = (tmp_path / "engine" / "reproduce.sh").read_text()
     assert "--tilingOptimizationLevel=3" in script
     assert "--maxAuxStreams=2" in script
+
+
+@pytest.mark.parametrize("rest", ["fp32", "fp16"])
+@pytest.mark.parametrize(
+    ("precision", "lacking", "words"),
+    [
+        ("int4", "7.5", "Cannot compile for target(s) sm75, because the model contains HW-specific datatypes: int4"),
+        ("nvfp4", "8.9", "Cannot compile for target(s) sm89, because the model contains HW-specific datatypes: fp4"),
+        ("mxfp8", "8.6", "Cannot compile for target(s) sm86, because the model contains HW-specific datatypes: fp8"),
+    ],
+)
+def test_blocks_are_built_for_the_gpus_that_have_them(make, build, tmp_path, precision, lacking, words, rest):
+    nodes = "[up] u = MatMul (x, w) ub = Add (u, b) h = Gelu (ub) [down] d = MatMul (h, v) y = Add (d, x)"
+    weights = {name: np.eye(64, dtype=np.float32) for name in "wv"} | {"b": np.ones(64, np.float32)}
+    graph = model_of_text(f"g (float[batch,9,64] x) => (float[batch,9,64] y) {{ {nodes} }}", weights)
+    if rest == "fp16":
+        save_graph(graph, tmp_path / "float32.onnx")
+        graph = cast(tmp_path / "float32.onnx", "fp16", EVERYTHING)
+    written = write_blocks(graph, precision, {"up": 4.0, "down": 4.0})
+    assert written.in_blocks == ["up", "down"]
+    save_graph(written.model, tmp_path / "model.onnx")
+    make(tmp_path / "model.onnx", for_gpus(build, "12.0"), tmp_path / "engine", precision)
+    assert words in refusal(make, tmp_path / "model.onnx", for_gpus(build, lacking), tmp_path / "none", precision)
 
 
 def test_an_error_does_not_name_nvidias_source_files(typed, make, build, tmp_path):
