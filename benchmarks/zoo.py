@@ -218,7 +218,8 @@ def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]],
     validation, machine = made_at("samples/validation"), made_at("machine.json")
     report, examples = Path("reports/validation") / f"{precision}.json", made_at(f"examples/{precision}")
     made_from = Params.read().precisions[precision].made_from
-    given = *map(made_at, ("simplified", made_from, "calibrated", "samples/calibration", "dialect.json")), converted
+    names = ("simplified", made_from, "calibrated", "samples/calibration", "dialect.json", "exported/boxes.json")
+    given = *map(made_at, names), converted
     step(f"{precision} convert", lambda: convert(precision, *given))
     step(
         f"{precision} build",
@@ -256,7 +257,8 @@ def nvidia_verdict(precision: "PrecisionName") -> str:
         dialect_of("tensorrt", "cuda", "").write(dialect)
         source = params.precisions[precision].made_from
         simplified, made_from, calibrated = map(made_at, ("simplified", source, "calibrated"))
-        convert(precision, simplified, made_from, calibrated, made_at("samples/calibration"), dialect, converted)
+        calibration, boxes = made_at("samples/calibration"), made_at("exported/boxes.json")
+        convert(precision, simplified, made_from, calibrated, calibration, dialect, boxes, converted)
         engine.mkdir()
         graph = converted / "model.onnx"
         load_runtime(NVIDIA).compile(graph, read_blueprint(graph, params.build), engine)

@@ -9,6 +9,7 @@ from enginery.core.params.precisions import PrecisionParams
 from enginery.core.precisions import PRECISIONS
 from enginery.core.text import first_few
 from enginery.data.sample_set import SampleSet
+from enginery.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginery.graph.files import copy_graph
 from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
 from enginery.quantization.calibration.provenance import Calibration, require_match
@@ -27,6 +28,7 @@ def convert(
     calibrated: Path,
     calibration: Path,
     dialect: Path,
+    boxes: Path,
     converted: Path,
 ) -> None:
     """Write model.onnx and convert.json, and a copy of the search that it followed."""
@@ -63,6 +65,9 @@ def convert(
             save_graph(graph, target)
         elif precision != "fp32":
             graph = cast(target, precision, keep, sizes)
+            save_graph(graph, target)
+        if (in_graph := BoxesInGraph.read(boxes)).how:
+            graph = choose_in_graph(graph, in_graph)
             save_graph(graph, target)
         record = Conversion(precision=precision, opset=opset_of(graph), nodes=count_nodes(graph))
         record.write(unfinished / "convert.json")

@@ -77,7 +77,7 @@ class Trial:
             exact_there = self._on_cluster.exact() if self._on_cluster else None
             self._expected[count] = self._run_all(self._exact, exact_there, places)
         wanted, found = self._expected[count], run(places)
-        errors, same = compare(wanted, found), self._task.agree(wanted, found)
+        errors, same = compare(*self._task.comparable(wanted, found)), self._task.agree(wanted, found)
         exact, got = (metric_of(self._task, outputs, self._truth, places) for outputs in (wanted, found))
         better = 1 if self._task.metrics[0].higher_is_better else -1
         step = Step(
@@ -88,7 +88,7 @@ class Trial:
             agreement=None if same is None else float(same.mean()),
             metric_drop=None if exact is None or got is None else better * (exact - got),
             looked_at=count,
-            changed={} if same is None else self._named(_changed(same, wanted, found), places),
+            changed={} if same is None else self._named(_changed(same, *self._task.comparable(wanted, found)), places),
             used=LOST,
         )
         used = max(*self._used_by_errors(step), *self._used_by_answers(step))

@@ -26,6 +26,9 @@ def test_the_repositorys_own_parameters_load():
     assert params.precisions["int8"].made_from == "searched"
 
 
+IN_GRAPH = {"task": "detection", "model.boxes.nms": "graph", "weights.source": "data/weights/x.pt"}
+
+
 def of_texts(changes):
     return {
         "samples.preprocessing": None,
@@ -262,6 +265,21 @@ def of_texts(changes):
         ),
         ({"runtime": "tensort"}, "runtime: input should be 'auto', "),
         ({"model": None}, "model: "),
+        # Boxes that are chosen in the graph.
+        *(
+            ({**IN_GRAPH, **more}, f"model.boxes{place}: {told}")
+            for more, place, told in (
+                (
+                    {"task": "segmentation"},
+                    ".nms",
+                    "graph is for task: detection, and task is segmentation: set outside",
+                ),
+                ({"runtime": "tensorrt_rtx"}, ".nms", "TensorRT for RTX reads NonMaxSuppression and has no kernel"),
+                ({"build.profile.height": {"min": 32, "opt": 64, "max": 64}}, ".nms", "graph needs the same number of"),
+                ({"model.boxes.form": "end_to_end"}, "", "nms: graph chooses boxes, and those of the form end_to_end"),
+                ({"model.boxes.nms": "inside"}, ".nms", "input should be 'outside' or 'graph', got 'inside'"),
+            )
+        ),
         # Missing sections and parameters.
         ({"benchmark": REMOVED}, "benchmark is missing"),
         ({"precisions.int8.thresholds": REMOVED}, "precisions.int8.thresholds is missing"),

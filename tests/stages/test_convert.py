@@ -13,6 +13,7 @@ from support.quantized import KEEP_NOTHING, quantized_inputs
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.calibration import CalibrationParams
+from enginery.graph.choose_boxes import BoxesInGraph
 from enginery.graph.onnx_file import count_nodes, load_graph
 from enginery.quantization.calibration.cache import write_cache
 from enginery.quantization.calibration.provenance import provided_provenance
@@ -49,7 +50,9 @@ def test_only_tensorrt_has_its_hard_swish_spelled_out(samples, tmp_path, monkeyp
     shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
     monkeypatch.chdir(tmp_path)
     simplified, calibrated = Path("simplified"), Path("calibrated")
-    convert("bf16", simplified, simplified, calibrated, samples.folder, Path("dialect.json"), Path("bf16"))
+    BoxesInGraph().write(Path("boxes.json"))
+    others = Path("dialect.json"), Path("boxes.json"), Path("bf16")
+    convert("bf16", simplified, simplified, calibrated, samples.folder, *others)
     assert ("HardSigmoid" in count_nodes(load_graph(Path("bf16/model.onnx")))) == rewritten
 
 

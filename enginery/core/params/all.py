@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from enginery.core.params.benchmark import ONNXRUNTIME, BenchmarkParams
+from enginery.core.params.boxes import OF_QUERIES
 from enginery.core.params.build import BuildParams
 from enginery.core.params.calibration import CalibrationParams
 from enginery.core.params.cluster import ClusterParams
@@ -20,7 +21,7 @@ from enginery.core.params.validation import ValidationParams
 from enginery.core.params.weights import WeightsParams
 from enginery.core.precisions import PRECISIONS, QUANTIZED, PrecisionName
 from enginery.core.runtimes import RuntimeName
-from enginery.core.tasks import CLASSIFICATION, OWN_TASK, TASKS
+from enginery.core.tasks import CLASSIFICATION, DETECTION, OWN_TASK, TASKS
 from enginery.core.text import suggestion
 
 
@@ -96,6 +97,25 @@ class Params(Section):
                 "build.tensorrt: TensorRT for RTX has neither version_compatible nor hardware_compatibility; "
                 "its engines are portable over compute_capabilities"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _boxes_can_be_chosen_in_the_graph(self) -> Self:
+        if not self.model.boxes.chooses_in_graph:
+            return self
+        if self.task != DETECTION:
+            raise ValueError(f"model.boxes.nms: graph is for task: detection, and task is {self.task}: set outside")
+        if self.runtime == "tensorrt_rtx" and self.model.boxes.form not in OF_QUERIES:
+            raise ValueError(
+                "model.boxes.nms: TensorRT for RTX reads NonMaxSuppression and has no kernel for it: set outside, or "
+                "take another runtime"
+            )
+        for axis, sizes in self.build.profile.ranges.items():
+            if axis != "batch" and not sizes.fixed:
+                raise ValueError(
+                    f"model.boxes.nms: graph needs the same number of boxes for each image, and build.profile has "
+                    f"{axis} {sizes}: set outside, or one size"
+                )
         return self
 
     @model_validator(mode="after")

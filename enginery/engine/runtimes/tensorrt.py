@@ -36,6 +36,9 @@ ADVICE = {  # by patterns of TensorRT's messages
     r"insufficient workspace|Could not find any implementation": (
         f"TensorRT also says so when memory does not suffice: raise build.tensorrt.workspace_mb, {MORE_MEMORY}"
     ),
+    r"has no runners that implement it": (
+        "The library reads this operator and has no kernel for it: end the model before it, or take another runtime"
+    ),
     r"optimization profile|profile \d+ violate": "The limits are build.profile's",
 }
 LACKS_PRECISION = r"Cannot compile (for target|operation)|require hardware with \w+ support"

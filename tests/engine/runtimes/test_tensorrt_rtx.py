@@ -6,12 +6,14 @@ import os
 import platform
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from support.detectors import small_detector
 from support.interrupts import interrupt_at_first_step
 from support.pass_checks import model_of_text
 from support.patterns import PATTERNS, pattern
@@ -20,6 +22,7 @@ from torchvision.models.resnet import Bottleneck, ResNet
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
+from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.build import Axis, Profile, Range
 from enginery.core.params.precisions import Keep
 from enginery.engine import this_machine as machine_module
@@ -31,6 +34,7 @@ from enginery.engine.runtimes import load_runtime, tensorrt
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
 from enginery.graph import read_interface
+from enginery.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.graph.read_interface import read_blueprint
 from enginery.graph.simplify import fold_constants, simplify_graph
@@ -348,6 +352,40 @@ def test_a_resnet_builds_in_every_precision_and_shrinks_with_it(resnet, make, ad
     assert sizes["fp32"] > 56e6  # 14.5 million weights of four bytes
     for name, share in {"fp16": 0.5, "bf16": 0.5, "int8": 0.25, "fp8": 0.25}.items():
         assert sizes[name] < 1.2 * share * sizes["fp32"], name
+
+
+@pytest.mark.parametrize("form", ["yolov8", "rtdetr"])
+def test_boxes_are_chosen_in_the_graph_of_each_precision(form, ada, tmp_path):
+    """NVIDIA's parser takes the graph, with NonMaxSuppression in float32 and outputs of fixed size. The builder for RTX
+    has no kernel for that operator, as NVIDIA says of others whose output depends on the data; the rest it builds."""
+    import tensorrt_rtx as trt
+
+    source = small_detector(form)
+    outputs = tuple(output.name for output in source.graph.output)
+    how = BoxesParams(form=form, unit="shares", most=20, nms="graph")
+    wanted = BoxesInGraph(outputs=outputs, how=how, classes=4, size=(32, 32))
+    save_graph(source, tmp_path / "plain.onnx")
+    for name, path in written_in(tmp_path, tmp_path / "plain.onnx", {name: TYPED[name] for name in PRECISIONS}).items():
+        save_graph(choose_in_graph(load_graph(path), wanted), path)
+        network = trt.Builder(log := trt.Logger(trt.Logger.ERROR)).create_network(1)
+        parser = trt.OnnxParser(network, log)
+        assert parser.parse_from_file(str(path)), (name, parser.get_error(0).desc())
+        outputs = [network.get_output(number) for number in range(network.num_outputs)]
+        assert [(each.name, each.dtype, tuple(each.shape)[1:]) for each in outputs] == [
+            ("boxes", trt.float32, (20, 4)), ("scores", trt.float32, (20,)), ("classes", trt.float32, (20,)),
+            ("count", trt.float32, (1,)),
+        ], name  # fmt: skip
+        layers = [network.get_layer(number) for number in range(network.num_layers)]
+        suppressing = [layer for layer in layers if layer.type == trt.LayerType.NMS]
+        assert [[each.get_input(at).dtype for at in (0, 1)] for each in suppressing] == (
+            [] if form == "rtdetr" else [[trt.float32, trt.float32]]
+        ), name
+        (tmp_path / name).mkdir()
+        compile_it = partial(load_runtime("tensorrt_rtx").compile, path, read_blueprint(path, ada), tmp_path / name)
+        if suppressing:
+            assert "has no kernel for it: end the model before it" in refusal(compile_it)
+        else:
+            compile_it()
 
 
 def test_polygraphys_own_loaders_accept_every_precision_and_find_it_inside(typed):
