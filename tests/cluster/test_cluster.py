@@ -183,20 +183,23 @@ def test_a_search_finds_the_same_with_any_number_of_parts(folder, tiny_graph, ma
     task = task_of("classification", None, many.manifest.class_names)
     strict = Thresholds(cosine=0.9, relative_error=0.004, agreement=0.5, metric_drop=0.5)
 
-    def found(on, at_once, convert=None):
-        monkeypatch.setattr(run_all_module, "cut", partial(cut, at_once=at_once))
+    def trial(on, parts, convert=None):
+        monkeypatch.setattr(run_all_module, "cut", partial(cut, at_once=-(-ENOUGH // parts)))
         there = OnCluster(on, tiny_graph, rounding, convert, tmp_path)
-        trial = Trial(tiny_graph, switched, switched.run_with, many, task, strict, there)
-        journal = Journal(tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl")
-        return find_spared(trial, dict.fromkeys(switched.layers, 1 / len(switched.layers)), journal, 60)
+        return Trial(tiny_graph, switched, switched.run_with, many, task, strict, there)
 
-    wanted = found(OneThread(), ENOUGH)
+    def found(trial, name):
+        work = dict.fromkeys(switched.layers, 1 / len(switched.layers))
+        return find_spared(trial, work, Journal(tmp_path / name), 60)
+
+    wanted = found(trial(OneThread(), 1), "here.jsonl")
     assert len(wanted.losses) == len(switched.layers)
     assert 0 < len(wanted.spared) < len(switched.layers)
-    for parts in (1, 2, 7, 64):
-        assert found(cluster, -(-ENOUGH // parts)) == wanted
-    as_it_is = found(cluster, ENOUGH, convert=lambda spared: tiny_graph)
-    assert as_it_is.path[0].relative_error == 0, "the graph that is written is the one that runs"
+    assert found(trial(cluster, 7), "there.jsonl") == wanted
+    for parts in (1, 2, 64):
+        assert trial(cluster, parts).check([], 0.0) == wanted.path[0]
+    as_it_is = trial(cluster, 1, convert=lambda spared: tiny_graph)
+    assert as_it_is.check([], 0.0).relative_error == 0, "the graph that is written is the one that runs"
 
 
 def test_decoded_images_are_the_same_bytes(pets, samples_params, cluster, tmp_path):
