@@ -12,8 +12,9 @@ from enginery.core.params.inference import InferenceParams
 from enginery.core.text import in_one_line
 from enginery.engine.folder import read_engine
 from enginery.engine.machine import Machine
+from enginery.engine.moments import Moments
 from enginery.engine.record import EngineRecord
-from enginery.engine.runtimes import Arrays, ClockedSession, Moments, Session, load_runtime
+from enginery.engine.runtimes import Arrays, ClockedSession, Session, load_runtime
 from enginery.engine.target import require_fits
 from enginery.engine.this_machine import describe_machine
 

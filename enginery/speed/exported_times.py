@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from enginery.core.errors import EngineryError
-from enginery.engine.runtimes import Moments
+from enginery.engine.moments import Moments
 
 Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 WRITTEN_BY = "trtexec --exportTimes"

@@ -20,8 +20,8 @@ from enginery.engine.engine import open_engine
 from enginery.engine.folder import RECORD
 from enginery.engine.gpu.nvml import process_megabytes
 from enginery.engine.machine import Machine
+from enginery.engine.moments import Moments
 from enginery.engine.record import EngineRecord
-from enginery.engine.runtimes import Moments
 from enginery.speed.records import Isolated, PeakMemory
 from enginery.speed.timing import warm_up
 

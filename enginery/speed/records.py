@@ -5,8 +5,8 @@ from statistics import median
 from enginery.core.params.benchmark import ONNXRUNTIME
 from enginery.core.record import Record
 from enginery.engine.gpu.conditions import GpuConditions
+from enginery.engine.moments import Moments
 from enginery.engine.record import LayerTime
-from enginery.engine.runtimes import Moments
 
 ENGINE = "engine"  # the contender that all baselines are compared with
 LAUNCHED = "engine_launched"  # the same engine without its CUDA graph: kernels are launched one by one

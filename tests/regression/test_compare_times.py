@@ -8,7 +8,7 @@ from support.errors import error_of
 
 from enginery.cli.commands import compare as command
 from enginery.cli.main import build_parser
-from enginery.engine.runtimes import Moments
+from enginery.engine.moments import Moments
 from enginery.regression.changes import Outcome
 from enginery.regression.compare_times import compare_times, find_exported_times
 from enginery.speed.exported_times import read_exported_times, write_exported_times

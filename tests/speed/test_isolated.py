@@ -7,7 +7,7 @@ import pytest
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.benchmark import BenchmarkParams
-from enginery.engine.runtimes import Moments
+from enginery.engine.moments import Moments
 from enginery.speed import isolated as module
 from enginery.speed.isolated import measure_engine_isolated
 from enginery.speed.records import Isolated, PeakMemory

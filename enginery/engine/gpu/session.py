@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 from enginery.engine.gpu.cuda import Buffer, Event, Graph, Pinned, Stream
-from enginery.engine.runtimes import Arrays, Moments
+from enginery.engine.moments import Moments
+from enginery.engine.runtimes import Arrays
 from enginery.graph.interface import Blueprint, TensorSpec
 
 Shape = tuple[int, ...]
@@ -218,18 +219,19 @@ class DeviceSession:
         return announced
 
     def _require_fitting(self, spec: TensorSpec, found: Shape | None, sizes: Mapping[str, int]) -> None:
+        """Refuse a shape that the interface forbids, or whose batch only a run can tell."""
         if found is not None and spec.fits(tuple(max(size, 0) for size in found), sizes):
             return
+        if found and found[0] == NOT_KNOWN:
+            raise EngineryError(
+                f"output {spec.name} has the shape {found}: the values of the inputs may decide any size but the "
+                "first, which is the batch"
+            )
         where = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
         expected = tuple(sizes.get(str(size), size) for size in spec.shape)
-        cure = (
-            "only another axis than the batch may follow from the values of the inputs"
-            if found and NOT_KNOWN in found
-            else "run `dvc repro` to build it again"
-        )
         raise EngineryError(
-            f"output {spec.name} would have shape {found} at {where}, and {expected} was recorded when the engine was "
-            f"built: {cure}"
+            f"output {spec.name} would have shape {found} at {where}, and {expected} was "
+            "recorded when the engine was built: run `dvc repro` to build it again"
         )
 
     def _require_room(self, announced: Mapping[str, Shape]) -> None:

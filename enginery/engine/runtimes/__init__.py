@@ -3,33 +3,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.params.inference import InferenceParams
 from enginery.core.runtimes import RuntimeName
+from enginery.engine.moments import Moments
 from enginery.engine.record import Layer, LayerTime
 from enginery.graph.interface import Blueprint
 
 Arrays = Mapping[str, NDArray[np.generic]]
-
-
-class Moments(NamedTuple):
-    """The moments at which the parts of one inference on a GPU began and ended, in seconds after its inputs were bound.
-    The host's clock gives the first two, and the device's the others: one event ends a part and begins the next."""
-
-    enqueuing: float
-    enqueued: float
-    copying_in: float
-    computing: float
-    copying_out: float
-    done: float
-
-    @property
-    def compute(self) -> float:
-        return self.copying_out - self.computing
 
 
 class Session(Protocol):

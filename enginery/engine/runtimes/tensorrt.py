@@ -447,7 +447,7 @@ class _Executor:
         self._allocator.outputs = outputs
         for name in outputs:
             if not self._context.set_output_allocator(name, self._allocator):
-                raise EngineryError(f"{self._title} refuses to ask for the memory of {name}: {self._log.reason()}")
+                raise EngineryError(f"{self._title} refuses a buffer for {name}: {self._log.reason()}")
 
     def enqueue(self, stream: int) -> None:
         self._allocator.error = None
