@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from support.interrupts import interrupt_at_first_step
+from support.pass_checks import model_of_text
 from support.plugins import plugin_library
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -39,12 +40,12 @@ from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes.tensorrt import TensorRT
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.bf16_twin import float32_twin, uses_bf16
+from enginery.graph.as_written import open_as_written, run_as_written, run_graph
 from enginery.graph.interface import Blueprint, Interface, TensorSpec
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.quantization.cast import cast
 from enginery.quantization.quantize import quantize
+from enginery.quantization.write_blocks import write_blocks
 from enginery.speed.contenders import _compiled, pytorch_contender, require_possible
 from enginery.speed.isolated import measure_engine_isolated
 from enginery.speed.machine_pace import pace_meter
@@ -54,6 +55,7 @@ PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(
 KEEP = Keep(op_types=(), nodes=())
 # How far from its graph an engine may be. Another order of sums leaves 1e-5 in fp32, TF32 would leave 3e-4.
 LIMITS = {"fp32": 1e-4, "fp16": 5e-3, "bf16": 4e-2, "int8": 2e-2}
+BLOCKS = [name for name, facts in PRECISIONS.items() if facts.block]
 
 
 @pytest.fixture(scope="session")
@@ -111,8 +113,7 @@ def images():
 
 def meant(onnx, images):
     """Return what the graph says that the logits are."""
-    graph = load_graph(onnx)
-    return run_graph(open_as_written(float32_twin(graph) if uses_bf16(graph) else graph), {"input": images})["logits"]
+    return run_as_written(onnx)({"input": images})["logits"]
 
 
 def relative_error(wanted, got):
@@ -129,6 +130,23 @@ def test_an_engine_computes_what_its_graph_means_at_every_batch_size(
             assert relative_error(meant(graphs[precision], images[:batch]), got) < LIMITS[precision], (
                 f"at batch {batch}"
             )
+
+
+@pytest.mark.parametrize("in_blocks", BLOCKS)
+def test_products_in_blocks_compute_what_their_graph_means(machine, exact, manifest, tmp_path, in_blocks):
+    if not is_for(machine, in_blocks):
+        pytest.skip(f"a GPU of compute capability {machine.capability} does not have {in_blocks}")
+    random = np.random.default_rng(4)
+    weights = {name: random.normal(0, 0.1, (64, 64)).astype(np.float32) for name in "wv"}
+    nodes = "[up] u = MatMul (input, w) h = Gelu (u) [down] d = MatMul (h, v) logits = Add (d, input)"
+    graph = model_of_text(f"g (float[batch,9,64] input) => (float[batch,9,64] logits) {{ {nodes} }}", weights)
+    onnx = tmp_path / "model.onnx"
+    save_graph(write_blocks(graph, in_blocks, {"up": 5.0, "down": 2.0}).model, onnx)
+    build_engine(in_blocks, onnx, target_of(machine, exact.tensorrt), exact, manifest, tmp_path / "engine")
+    tokens = random.normal(0, 1, (5, 9, 64)).astype(np.float32)
+    with open_engine(tmp_path / "engine", machine, PLAIN) as engine:
+        print(f"{in_blocks}: {engine.record.executed}")
+        assert relative_error(meant(onnx, tokens), engine.run({"input": tokens})["logits"]) < LIMITS["int8"]
 
 
 def test_an_engine_says_whether_it_is_replayed(engines, machine, precision):

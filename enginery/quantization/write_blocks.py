@@ -17,7 +17,7 @@ from enginery.quantization.blocks import LARGEST_NVFP4, TINY, Rows, in_int4, in_
 OPSETS = {"int4": 21, "nvfp4": 23, "mxfp8": 19}  # the first that have these types; of int4, in blocks
 IR_VERSIONS = {"int4": 10, "nvfp4": 11, "mxfp8": 9}
 FEWEST_COLUMNS = 16
-RANKS = (2, 3)  # of what NVIDIA's operators round
+MOST_AXES = 3  # of what NVIDIA's operators round
 FP8 = int(ir.DataType.FLOAT8E4M3FN)
 
 
@@ -68,17 +68,16 @@ class Writer:
             return f"it sums {summed} numbers, which is no multiple of {self._size}"
         if columns < FEWEST_COLUMNS:
             return f"it makes fewer than {FEWEST_COLUMNS} columns"
-        shape = _operand(node, 0).shape
-        if not self._weights_alone and (shape is None or len(shape) not in RANKS):
-            return "NVIDIA's operators round tensors of two or three axes"
+        if not self._weights_alone and _operand(node, 0).shape is None:
+            return "it is not known how many axes it reads"
         return ""
 
     def round_operands(self, node: ir.Node) -> None:
         """Let a product read rounded weights, and if these are not rounded alone, a rounded activation."""
+        if not self._weights_alone:
+            self._replace(node, 0, self._activation)
         weights = {"int4": self._int4_weights, "nvfp4": self._nvfp4_weights, "mxfp8": self._mxfp8_weights}
         self._replace(node, 1, weights[self._precision])
-        if not self._weights_alone:
-            self._replace(node, 0, self._nvfp4 if self._precision == "nvfp4" else self._mxfp8)
 
     def _replace(self, node: ir.Node, index: int, write: Callable[[ir.Node], list[ir.Node]]) -> None:
         """Write the nodes that round an operand in front of its first reader. Others with it read the same."""
@@ -118,8 +117,21 @@ class Writer:
         scale = self._add.constant(f"{weights.name}.scale", scales)
         return self._turned(node, [self._from_mxfp8(weights, fp8, scale)])
 
-    def _nvfp4(self, node: ir.Node) -> list[ir.Node]:
-        read = _operand(node, 0)
+    def _activation(self, node: ir.Node) -> list[ir.Node]:
+        """Return the nodes that round what a product reads: as a stack of matrices, if it has more axes."""
+        read, write = _operand(node, 0), self._nvfp4 if self._precision == "nvfp4" else self._mxfp8
+        assert read.shape is not None
+        if len(read.shape) <= MOST_AXES:
+            return write(node, read)
+        stacked = self._add.constant(f"{read.name}.stacked", np.array([0, -1, _rows_of(node).shape[1]]))
+        stack = self._add.node("Reshape", [read, stacked], f"{read.name}.stack")
+        stack.outputs[0].type = read.type
+        nodes = write(node, stack.outputs[0])
+        shape = self._add.node("Shape", [read], f"{read.name}.shape")
+        back = self._add.node("Reshape", [nodes[-1].outputs[0], shape.outputs[0]], f"{read.name}.back")
+        return [stack, *nodes, shape, back]
+
+    def _nvfp4(self, node: ir.Node, read: ir.Value) -> list[ir.Node]:
         if (amax := self._ranges.get(node.name or "")) is None:
             raise EngineryError(
                 f"the calibration has no range for {read.name}, which {node.name} reads: set calibration.file: null "
@@ -132,8 +144,7 @@ class Writer:
         numbers, scales = quantize.outputs
         return [quantize, *self._from_nvfp4(read, numbers, scales, of_scales)]
 
-    def _mxfp8(self, node: ir.Node) -> list[ir.Node]:
-        read = _operand(node, 0)
+    def _mxfp8(self, node: ir.Node, read: ir.Value) -> list[ir.Node]:
         names, how = (f"{read.name}.fp8", f"{read.name}.scale"), self._along_rows(output_dtype=FP8)
         quantize = self._add.node(MXFP8_QUANTIZE, [read], *names, domain=DOMAIN, **how)
         numbers, scales = quantize.outputs

@@ -18,7 +18,8 @@ import onnx
 from onnx import TensorProto
 
 from enginery.graph.as_written import open_as_written
-from enginery.graph.bf16_twin import float32_twin, uses_bf16
+from enginery.graph.nvidia import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
+from enginery.graph.twin import twin_of
 from simulated import cudart, failing
 from simulated.bindings import load_bindings
 from simulated.inspector import describe_io, describe_layers, without_shapes
@@ -42,12 +43,16 @@ DTYPES = {
 }
 # The operators that TensorRT's parser imports as plugins, and what it calls them where they are not registered.
 PLUGINS = {"RoiAlign": "ROIAlign", "ScatterElements": "ScatterReduction", "DeformConv": "ModulatedDeformConv2d"}
+# The operators that its parser has beside ONNX's, as ModelOpt exports them.
+OWN_OPERATORS = {(DOMAIN, name) for name in (FP4_QUANTIZE, MXFP8_QUANTIZE, MXFP8_DEQUANTIZE)}
 _registry = {"plugins": False, "of libraries": set()}
 # The first compute capability that has a type, and what the builder says for older GPUs: for fp8 in the words that
-# users report (issue 70 of Model-Optimizer), for bf16 in words made like them.
+# users report (issue 70 of Model-Optimizer), for the others in words made like them.
 HARDWARE = {
     TensorProto.BFLOAT16: ((8, 0), "Networks with BF16 precision require hardware with BF16 support."),
     TensorProto.FLOAT8E4M3FN: ((8, 9), "Networks with FP8 Q/DQ layers require hardware with FP8 support."),
+    TensorProto.INT4: ((8, 0), "Networks with INT4 DQ layers require hardware with INT4 support."),
+    TensorProto.FLOAT4E2M1: ((10, 0), "Networks with FP4 Q/DQ layers require hardware with FP4 support."),
 }
 ERROR, WARNING = trt.ILogger.ERROR, trt.ILogger.WARNING
 OUT_OF_MEMORY = (
@@ -236,7 +241,7 @@ class OnnxParser(Simulated, real=trt.OnnxParser):
             return self._refuse("Failed to parse the ONNX model.", "MODEL_DESERIALIZE_FAILED")
         own = _registered_by_libraries()
         for node in graph.node:
-            known = onnx.defs.has(node.op_type, node.domain)
+            known = onnx.defs.has(node.op_type, node.domain) or (node.domain, node.op_type) in OWN_OPERATORS
             if node.op_type in own and (not known or "ENABLE_PLUGIN_OVERRIDE" in vars(self).get("_flags", ())):
                 self._network._plugins.add(node.op_type)
                 continue
@@ -618,7 +623,7 @@ class ICudaEngine(Simulated, real=trt.ICudaEngine):
 
     @functools.cached_property
     def _session(self):
-        return open_as_written(float32_twin(self._model) if uses_bf16(self._model) else self._model)
+        return open_as_written(twin_of(self._model) or self._model)
 
 
 class EngineInspector(Simulated, real=trt.EngineInspector):

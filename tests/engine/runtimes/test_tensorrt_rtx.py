@@ -295,7 +295,7 @@ def test_tiling_and_streams_are_options_of_the_real_builder(tiny_onnx, make, ada
     assert "--maxAuxStreams=2" in script
 
 
-@pytest.mark.parametrize("rest", ["fp32", "fp16"])
+@pytest.mark.parametrize(("rest", "tokens"), [("fp32", "9"), ("fp16", "9"), ("fp16", "3,5")])
 @pytest.mark.parametrize(
     ("precision", "lacking", "words"),
     [
@@ -304,10 +304,10 @@ def test_tiling_and_streams_are_options_of_the_real_builder(tiny_onnx, make, ada
         ("mxfp8", "8.6", "Cannot compile for target(s) sm86, because the model contains HW-specific datatypes: fp8"),
     ],
 )
-def test_blocks_are_built_for_the_gpus_that_have_them(make, build, tmp_path, precision, lacking, words, rest):
+def test_blocks_are_built_for_the_gpus_that_have_them(make, build, tmp_path, precision, lacking, words, rest, tokens):
     nodes = "[up] u = MatMul (x, w) ub = Add (u, b) h = Gelu (ub) [down] d = MatMul (h, v) y = Add (d, x)"
     weights = {name: np.eye(64, dtype=np.float32) for name in "wv"} | {"b": np.ones(64, np.float32)}
-    graph = model_of_text(f"g (float[batch,9,64] x) => (float[batch,9,64] y) {{ {nodes} }}", weights)
+    graph = model_of_text(f"g (float[batch,{tokens},64] x) => (float[batch,{tokens},64] y) {{ {nodes} }}", weights)
     if rest == "fp16":
         save_graph(graph, tmp_path / "float32.onnx")
         graph = cast(tmp_path / "float32.onnx", "fp16", EVERYTHING)
