@@ -10,12 +10,12 @@ from enginery.core.text import first_few
 from enginery.data.sample_set import SampleSet
 from enginery.graph.files import copy_graph
 from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
-from enginery.quantization.calibration.provenance import Calibration, require_match
 from enginery.quantization.cast import cast
 from enginery.quantization.conversion import Conversion, require_kept_exist
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import quantize_in_dialect, rest_of, rewritten
 from enginery.quantization.modelopt import named_sizes
+from enginery.quantization.rescue.records import RESCUE, open_calibrated, open_rescued
 from enginery.search.records import SEARCH, spared_layers
 
 
@@ -24,13 +24,23 @@ def convert(
     simplified: Path,
     made_from: Path,
     calibrated: Path,
+    rescued: Path,
     calibration: Path,
     dialect: Path,
     converted: Path,
 ) -> None:
-    """Write model.onnx and convert.json, and a copy of the search that it followed."""
+    """Write model.onnx and convert.json, and copies of the rescue and the search that it followed."""
     keep, wanted = PrecisionParams.read_for(precision).keep, Dialect.read(dialect)
     source, samples = simplified / "model.onnx", SampleSet.open(calibration)
+    if PRECISIONS[precision].is_quantized:
+        is_searched = made_from != calibrated
+        found = made_from / f"{precision}.json"
+        given = (
+            open_rescued(simplified, calibrated, rescued / precision, samples)
+            if is_searched
+            else open_calibrated(simplified, calibrated, samples)
+        )
+        source = given.graph
     graph = load_graph(source)
     require_kept_exist(keep, graph)
     sizes = named_sizes(graph, samples.cycled(1))
@@ -42,14 +52,14 @@ def convert(
         else:
             copy_graph(source, unfinished)
         if PRECISIONS[precision].is_quantized:
-            ranges = Calibration.read(calibrated / "calibration.json")
-            require_match(ranges, calibrated / "calibration.cache", source, samples)
             spared: tuple[str, ...] = ()
-            if made_from != calibrated:
-                found = made_from / f"{precision}.json"
-                spared = spared_layers(found, ranges)
-                shutil.copyfile(found, unfinished / SEARCH)  # for the report
-            graph, high = quantize_in_dialect(precision, target, ranges, sizes, wanted, keep, spared)
+            if is_searched:
+                spared = spared_layers(found, given.ranges)
+                shutil.copyfile(found, unfinished / SEARCH)  # both for the report
+                shutil.copyfile(rescued / precision / RESCUE, unfinished / RESCUE)
+            graph, high = quantize_in_dialect(
+                precision, target, given.ranges, sizes, wanted, keep, spared, given.rounded
+            )
             for why in dict.fromkeys(high.values()):
                 names = [name for name, reason in high.items() if reason == why]
                 stay = "stays" if len(names) == 1 else "stay"

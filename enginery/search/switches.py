@@ -10,7 +10,7 @@ import onnxruntime
 from enginery.data.feeds import Feeds, Outputs, Run
 from enginery.graph.as_written import open_session, run_graph
 from enginery.quantization.placement import Placement
-from enginery.quantization.write_int8 import Range, Writer, grid_for
+from enginery.quantization.write_int8 import Range, Rounded, Writer, grid_for
 
 Site = tuple[str, str, int]  # a tensor that is rounded for the input of a node, by names
 
@@ -19,7 +19,12 @@ class SwitchedGraph:
     """It rounds where `write_int8` does. Layers are arithmetic: what only moves numbers follows those it feeds."""
 
     def __init__(
-        self, model: onnx.ModelProto, ranges: Mapping[str, Range], kept: Collection[str], largest: int
+        self,
+        model: onnx.ModelProto,
+        ranges: Mapping[str, Range],
+        kept: Collection[str],
+        largest: int,
+        rounded: Rounded | None = None,
     ) -> None:
         """Leave the nodes of the names in `kept` in floating point, whatever is switched."""
         writer = Writer(model, kept)
@@ -29,7 +34,7 @@ class SwitchedGraph:
         self._switches: dict[Site, str] = {}
         for node in writer.placement.products:
             weights = node.inputs[1]
-            writer.round_weights(node, largest)
+            writer.round_weights(node, largest, rounded)
             if weights is not None and weights is not node.inputs[1]:
                 self._graph.initializers.setdefault(weights.name or "", weights)
                 self._add_switch(weights, node, 1)

@@ -49,7 +49,9 @@ def test_only_tensorrt_has_its_hard_swish_spelled_out(samples, tmp_path, monkeyp
     shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
     monkeypatch.chdir(tmp_path)
     simplified, calibrated = Path("simplified"), Path("calibrated")
-    convert("bf16", simplified, simplified, calibrated, samples.folder, Path("dialect.json"), Path("bf16"))
+    convert(
+        "bf16", simplified, simplified, calibrated, Path("none"), samples.folder, Path("dialect.json"), Path("bf16")
+    )
     assert ("HardSigmoid" in count_nodes(load_graph(Path("bf16/model.onnx")))) == rewritten
 
 
