@@ -160,6 +160,7 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
     from stages.export import export
     from stages.machine import machine
     from stages.reference import reference
+    from stages.rescue import rescue
     from stages.samples import samples
     from stages.search import search
     from stages.simplify import simplify
@@ -195,8 +196,10 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
     for name in Params.read().search:
         found, code = made / "searched" / f"{name}.json", records["code"] / "search.json"
         found.parent.mkdir(exist_ok=True)
-        given = made / "simplified", made / "calibrated", sets["calibration"], records["dialect"], code, found
-        step(f"search {name}", partial(search, name, *given))
+        ranges, rescued = (made / "simplified", made / "calibrated"), made / "rescued" / name
+        given = sets["calibration"], records["dialect"]
+        step(f"rescue {name}", partial(rescue, name, *ranges, *given, rescued))
+        step(f"search {name}", partial(search, name, *ranges, rescued, *given, code, found))
     return Reference.read(made / "reference" / "reference.json").metrics.get("accuracy", 0.0)
 
 
@@ -218,8 +221,16 @@ def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]],
     validation, machine = made_at("samples/validation"), made_at("machine.json")
     report, examples = Path("reports/validation") / f"{precision}.json", made_at(f"examples/{precision}")
     made_from = Params.read().precisions[precision].made_from
-    names = ("simplified", made_from, "calibrated", "samples/calibration", "dialect.json", "exported/boxes.json")
-    given = *map(made_at, names), converted
+    places = (
+        "simplified",
+        made_from,
+        "calibrated",
+        "rescued",
+        "samples/calibration",
+        "dialect.json",
+        "exported/boxes.json",
+    )
+    given = *map(made_at, places), converted
     step(f"{precision} convert", lambda: convert(precision, *given))
     step(
         f"{precision} build",
@@ -256,9 +267,9 @@ def nvidia_verdict(precision: "PrecisionName") -> str:
         dialect, converted, engine = (Path(scratch) / name for name in ("dialect.json", "converted", "engine"))
         dialect_of("tensorrt", "cuda", "").write(dialect)
         source = params.precisions[precision].made_from
-        simplified, made_from, calibrated = map(made_at, ("simplified", source, "calibrated"))
+        simplified, made_from, calibrated, rescued = map(made_at, ("simplified", source, "calibrated", "rescued"))
         calibration, boxes = made_at("samples/calibration"), made_at("exported/boxes.json")
-        convert(precision, simplified, made_from, calibrated, calibration, dialect, boxes, converted)
+        convert(precision, simplified, made_from, calibrated, rescued, calibration, dialect, boxes, converted)
         engine.mkdir()
         graph = converted / "model.onnx"
         load_runtime(NVIDIA).compile(graph, read_blueprint(graph, params.build), engine)

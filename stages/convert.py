@@ -12,12 +12,12 @@ from enginery.data.sample_set import SampleSet
 from enginery.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginery.graph.files import copy_graph
 from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
-from enginery.quantization.calibration.provenance import Calibration, require_match
 from enginery.quantization.cast import cast
 from enginery.quantization.conversion import Conversion, require_kept_exist
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import quantize_in_dialect, rest_of, rewritten, write_blocks_in_dialect
 from enginery.quantization.modelopt import named_sizes
+from enginery.quantization.rescue.records import RESCUE, open_calibrated, open_rescued
 from enginery.search.records import SEARCH, spared_layers
 
 
@@ -26,14 +26,24 @@ def convert(
     simplified: Path,
     made_from: Path,
     calibrated: Path,
+    rescued: Path,
     calibration: Path,
     dialect: Path,
     boxes: Path,
     converted: Path,
 ) -> None:
-    """Write model.onnx and convert.json, and a copy of the search that it followed."""
+    """Write model.onnx and convert.json, and copies of the rescue and the search that it followed."""
     keep, wanted = PrecisionParams.read_for(precision).keep, Dialect.read(dialect)
-    source, samples = simplified / "model.onnx", SampleSet.open(calibration)
+    facts, found = PRECISIONS[precision], made_from / f"{precision}.json"
+    is_searched = made_from not in (calibrated, simplified)
+    source, samples, given = simplified / "model.onnx", SampleSet.open(calibration), None
+    if facts.is_calibrated:
+        given = (
+            open_rescued(simplified, calibrated, rescued / precision, samples)
+            if is_searched
+            else open_calibrated(simplified, calibrated, samples)
+        )
+        source = given.graph
     graph = load_graph(source)
     require_kept_exist(keep, graph)
     sizes = named_sizes(graph, samples.cycled(1))
@@ -44,23 +54,22 @@ def convert(
             save_graph(graph, target)
         else:
             copy_graph(source, unfinished)
-        facts, ranges = PRECISIONS[precision], None
-        if facts.is_calibrated:
-            ranges = Calibration.read(calibrated / "calibration.json")
-            require_match(ranges, calibrated / "calibration.cache", source, samples)
         if facts.block:
+            ranges = given.ranges if given else None
             graph, in_blocks, stay = write_blocks_in_dialect(precision, target, ranges, sizes, wanted, keep)
             products = len(in_blocks) + len(stay)
             print(f"{precision}: {len(in_blocks)} of {products} products with weights are in blocks of {facts.block}")
             _print_reasons(precision, stay, rest_of(keep, wanted))
             save_graph(graph, target)
-        elif ranges:
+        elif given:
             spared: tuple[str, ...] = ()
-            if made_from != calibrated:
-                found = made_from / f"{precision}.json"
-                spared = spared_layers(found, ranges)
-                shutil.copyfile(found, unfinished / SEARCH)  # for the report
-            graph, high = quantize_in_dialect(precision, target, ranges, sizes, wanted, keep, spared)
+            if is_searched:
+                spared = spared_layers(found, given.ranges)
+                shutil.copyfile(found, unfinished / SEARCH)  # both for the report
+                shutil.copyfile(rescued / precision / RESCUE, unfinished / RESCUE)
+            graph, high = quantize_in_dialect(
+                precision, target, given.ranges, sizes, wanted, keep, spared, given.rounded
+            )
             _print_reasons(precision, high, rest_of(keep, wanted))
             save_graph(graph, target)
         elif precision != "fp32":

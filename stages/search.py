@@ -19,11 +19,12 @@ from enginery.data.sample_set import MANIFEST, SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.files import graph_sha256
 from enginery.graph.onnx_file import load_graph
-from enginery.quantization.calibration.provenance import Calibration, require_match, require_tensors
+from enginery.quantization.calibration.provenance import require_tensors
 from enginery.quantization.conversion import kept_nodes, require_kept_exist
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import is_written_here, quantize_in_dialect, rewritten, value_ranges
 from enginery.quantization.modelopt import named_sizes
+from enginery.quantization.rescue.records import digests_of, open_rescued
 from enginery.quantization.structure import nodes_beyond_int8
 from enginery.quantization.write_int8 import tensors_in_int8
 from enginery.search.in_words import in_words
@@ -38,14 +39,20 @@ from enginery.tasks.choose import task_of
 
 
 def search(
-    precision: str, simplified: Path, calibrated: Path, calibration: Path, dialect: Path, code: Path, found: Path
+    precision: str,
+    simplified: Path,
+    calibrated: Path,
+    rescued: Path,
+    calibration: Path,
+    dialect: Path,
+    code: Path,
+    found: Path,
 ) -> None:
     """Write which layers are spared, what each loses alone, and which sets were tried."""
     keep, limits = PrecisionParams.read_for(precision).keep, PrecisionParams.read_for(precision).thresholds
     wanted, seconds = Dialect.read(dialect), SearchParams.read_for(precision).seconds
-    source, samples = simplified / "model.onnx", SampleSet.open(calibration)
-    ranges = Calibration.read(calibrated / "calibration.json")
-    require_match(ranges, calibrated / "calibration.cache", source, samples)
+    samples = SampleSet.open(calibration)
+    source, ranges, rounded = open_rescued(simplified, calibrated, rescued, samples)
     if not len(samples):
         raise EngineryError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
     plain = load_graph(source)
@@ -54,11 +61,11 @@ def search(
     graph = rewritten(plain, wanted, precision) or plain
     kept = {*nodes_beyond_int8(graph, ranges.amax), *kept_nodes(keep, graph)}
     require_tensors(ranges, tensors_in_int8(graph, kept))
-    rounding = Rounding(value_ranges(ranges), frozenset(kept), wanted.largest_weight)
+    rounding = Rounding(value_ranges(ranges), frozenset(kept), wanted.largest_weight, rounded)
     switched = SwitchedGraph(graph, *rounding)
 
     def converted(spared: Collection[str]) -> onnx.ModelProto:
-        made, _ = quantize_in_dialect(precision, source, ranges, sizes, wanted, keep, spared)
+        made, _ = quantize_in_dialect(precision, source, ranges, sizes, wanted, keep, spared, rounded)
         return made
 
     def run_converted(spared: Collection[str]) -> Run:
@@ -67,7 +74,8 @@ def search(
     scores, boxes, known = ModelParams.read().scores, BoxesParams.read(), samples.manifest
     task = task_of(known.task, scores, known.class_names, boxes, known.preprocessing)
     files = graph_sha256(source), ranges.cache_sha256, sha256(calibration / MANIFEST), sha256(code)
-    about = *files, wanted.model_dump(), keep.model_dump(), scores, known.task, boxes.model_dump()
+    choices = wanted.model_dump(), keep.model_dump(), scores, known.task, boxes.model_dump()
+    about = *files, digests_of(rounded), *choices
     work = shares_of_work(graph, switched.layers, sizes)
     is_alike = is_written_here(precision, keep, wanted)
     with open_cluster() as cluster, tempfile.TemporaryDirectory() as scratch:

@@ -20,7 +20,7 @@ from enginery.quantization.dialect import Dialect
 from enginery.quantization.quantize import nodes_with_tiny_inputs, quantize, tensors_to_quantize
 from enginery.quantization.structure import nodes_beyond_int8
 from enginery.quantization.write_blocks import Written, write_blocks
-from enginery.quantization.write_int8 import Range, tensors_in_int8, write_int8
+from enginery.quantization.write_int8 import Range, Rounded, tensors_in_int8, write_int8
 
 REWRITES = {("tensorrt", "bf16"): SpellOutHardSwish, ("cpu", "int8"): PadBeforePooling}  # by compiler and precision
 NOTHING = Keep(op_types=(), nodes=())
@@ -54,11 +54,12 @@ def quantize_in_dialect(
     wanted: Dialect,
     keep: Keep,
     spared: Collection[str] = (),
+    rounded: Rounded | None = None,
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return the graph with Q/DQ nodes where the compiler wants them, and the nodes that eight bits cannot hold.
 
     Beside these, nodes stay in floating point that the user keeps or that a search has `spared`. Ranges must cover all
-    that is quantized.
+    that is quantized. Weights that are not `rounded` already take the nearest byte.
     """
     graph, amax = load_graph(source), calibrated.amax
     rest = rest_of(keep, wanted)
@@ -66,11 +67,11 @@ def quantize_in_dialect(
     if is_written_here(precision, keep, wanted):
         kept = {*high, *kept_nodes(keep, graph), *spared}
         require_tensors(calibrated, tensors_in_int8(graph, kept))
-        made = write_int8(graph, value_ranges(calibrated), kept, wanted.largest_weight)
+        made = write_int8(graph, value_ranges(calibrated), kept, wanted.largest_weight, rounded)
     else:
         more = keep.model_copy(update={"nodes": (*keep.nodes, *map(re.escape, (*high, *spared)))})
         require_tensors(calibrated, tensors_to_quantize(source, precision, more, sizes))
-        made = quantize(source, precision, amax, more, rest, sizes, wanted.largest_weight)
+        made = quantize(source, precision, amax, more, rest, sizes, wanted.largest_weight, rounded)
         high |= dict.fromkeys(nodes_with_tiny_inputs(source, precision, amax, rest), TINY_SCALE)
     return made, high
 

@@ -19,6 +19,7 @@ from enginery.quantization.calibration.cache import read_cache, write_cache
 from enginery.quantization.fusion import mend_fusions
 from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, quiet_modelopt
 from enginery.quantization.structure import LARGEST_FLOAT16
+from enginery.quantization.write_int8 import Rounded
 
 SMALLEST_FLOAT16_SCALE = 2.0**-20  # below it, float16 has fewer than five bits left
 
@@ -43,13 +44,17 @@ def quantize(
     rest: Rest,
     sizes: Mapping[str, int] | None = None,
     largest_weight: int = PRECISIONS["int8"].largest,
+    rounded: Rounded | None = None,
 ) -> onnx.ModelProto:
     """Return the graph with Q/DQ nodes, which ModelOpt places where TensorRT fuses them, and with our scales.
 
     The scales and all unquantized nodes have the type `rest`. `sizes` are those of `batch_of_zeros`: an image that the
-    graph accepts. `largest_weight` is for int8 alone.
+    graph accepts. `largest_weight` is for int8 alone, as are weights that are `rounded` already.
     """
-    return mend_fusions(_quantize_by_modelopt(source, precision, amax, keep, rest, sizes, largest_weight))
+    made = _quantize_by_modelopt(source, precision, amax, keep, rest, sizes, largest_weight)
+    if rounded:
+        _set_rounded(made.graph, rounded)
+    return mend_fusions(made)
 
 
 def _quantize_by_modelopt(
@@ -132,6 +137,19 @@ def _limit_weights(graph: onnx.GraphProto, constants: Constants, largest: int) -
         scales = numpy_helper.to_array(constants[name])
         wider = scales * scales.dtype.type(PRECISIONS["int8"].largest / largest)
         constants[name].CopyFrom(numpy_helper.from_array(wider, name))
+
+
+def _set_rounded(graph: onnx.GraphProto, rounded: Rounded) -> None:
+    """Write multiples of the scales in place of weights, so that rounding takes these bytes."""
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[0] in rounded and node.input[1] in constants:
+            weights, axis = constants[node.input[0]], next((a.i for a in node.attribute if a.name == "axis"), 1)
+            scales = numpy_helper.to_array(constants[node.input[1]])
+            along = [-1 if place == axis % len(weights.dims) else 1 for place in range(len(weights.dims))]
+            exact = numpy_helper.to_array(weights)
+            written = rounded[node.input[0]] * scales.reshape(along if scales.size > 1 else 1)
+            weights.CopyFrom(numpy_helper.from_array(written.astype(exact.dtype), weights.name))
 
 
 def _require_usable_scales(graph: onnx.GraphProto, constants: Constants) -> None:

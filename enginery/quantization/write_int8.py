@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from enginery.core.precisions import PRECISIONS
 from enginery.quantization.additions import Additions, at_opset
@@ -17,6 +18,9 @@ MOSTLY_POSITIVE = 4  # times as far as it reaches below zero: what HardSwish, Si
 SLOWER_WITH_A_ZERO = {"Add", "MatMul"}  # where the byte 0 does not stand for 0
 TINY = 1e-12
 FIRST_OPSET, FIRST_OF_FLOAT16 = 13, 19  # of Q/DQ nodes with a scale for each channel, and of float16
+
+
+Rounded = Mapping[str, NDArray[np.int8]]  # by the name of the weights
 
 
 class Range(NamedTuple):
@@ -44,12 +48,17 @@ def grid_of(ranges: Iterable[Range], is_added: bool) -> Grid:
 
 
 def write_int8(
-    model: onnx.ModelProto, ranges: Mapping[str, Range], kept: Collection[str] = (), largest_weight: int = LARGEST
+    model: onnx.ModelProto,
+    ranges: Mapping[str, Range],
+    kept: Collection[str] = (),
+    largest_weight: int = LARGEST,
+    rounded: Rounded | None = None,
 ) -> onnx.ModelProto:
-    """Return a copy that calculates in int8, but for the nodes of the names in `kept`."""
+    """Return a copy that calculates in int8, but for the nodes of the names in `kept`. Weights that are not `rounded`
+    already take the nearest byte."""
     writer = Writer(model, kept)
     for node in writer.placement.products:
-        writer.round_weights(node, largest_weight)
+        writer.round_weights(node, largest_weight, rounded)
     for group in writer.groups:
         writer.round_activations(group, grid_for(group, ranges))
     return ir.to_proto(writer.model)
@@ -98,17 +107,17 @@ class Writer:
                 self.model.graph[0].prepend([quantize, dequantize])
         return scale
 
-    def round_weights(self, node: ir.Node, largest: int) -> None:
+    def round_weights(self, node: ir.Node, largest: int, rounded: Rounded | None = None) -> None:
         """Read constant weights from bytes, with a scale for each output channel."""
         weights = node.inputs[1]
         if weights is None or weights.const_value is None:
             return
         array = weights.const_value.numpy()
-        axis = _output_channels(node, array.ndim)
-        others = tuple(each for each in range(array.ndim) if each != axis)
-        scales = np.maximum(np.abs(array.astype(np.float32)).max(axis=others, keepdims=True), TINY) / largest
+        axis = output_channels(node, array.ndim)
+        scales = weight_scales(array, axis, largest)
+        nearest = np.rint(array / scales).astype(np.int8)
         given = [
-            self._add.constant(f"{weights.name}.int8", np.rint(array / scales).astype(np.int8)),
+            self._add.constant(f"{weights.name}.int8", (rounded or {}).get(weights.name or "", nearest)),
             self._add.constant(f"{weights.name}.scale", scales.reshape(-1).astype(array.dtype)),
             self._add.constant(f"{weights.name}.zero", np.zeros(array.shape[axis], np.int8)),
         ]
@@ -126,7 +135,14 @@ def _with_opset(model: onnx.ModelProto) -> onnx.ModelProto:
     return at_opset(model, needed)
 
 
-def _output_channels(node: ir.Node, rank: int) -> int:
+def weight_scales(array: NDArray[np.generic], axis: int, largest: int) -> NDArray[np.float32]:
+    """Return the step of each channel along an axis."""
+    others = tuple(each for each in range(array.ndim) if each != axis)
+    widest = np.abs(array.astype(np.float32)).max(axis=others, keepdims=True)
+    return np.asarray(np.maximum(widest, TINY) / largest)
+
+
+def output_channels(node: ir.Node, rank: int) -> int:
     """Return the axis of the weights that the output's channels lie along."""
     match node.op_type:
         case "Conv":

@@ -15,7 +15,7 @@ from enginery.data.parts import Part
 from enginery.data.run_all import OutputsOf, outputs_on
 from enginery.graph.as_written import GraphWork, open_as_written, run_graph
 from enginery.graph.onnx_file import load_graph, save_graph
-from enginery.quantization.write_int8 import Range
+from enginery.quantization.write_int8 import Range, Rounded
 from enginery.search.switches import SwitchedGraph, loss_alone
 
 Loss = tuple[str, float]  # of a layer
@@ -27,6 +27,7 @@ class Rounding(NamedTuple):
     ranges: Mapping[str, Range]
     kept: frozenset[str]
     largest: int
+    rounded: Rounded
 
     def switched(self, folder: Path, threads: int) -> SwitchedGraph:
         return SwitchedGraph(load_graph(folder / "model.onnx"), *self, threads)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from enginery.data.feeds import Feeds, Outputs, Run
 from enginery.graph.as_written import open_session, run_graph
 from enginery.quantization.placement import Placement
-from enginery.quantization.write_int8 import Range, Writer, grid_for
+from enginery.quantization.write_int8 import Range, Rounded, Writer, grid_for
 
 TINY = 1e-12
 Site = tuple[str, str, int]  # a tensor that is rounded for the input of a node, by names
@@ -26,6 +26,7 @@ class SwitchedGraph:
         ranges: Mapping[str, Range],
         kept: Collection[str],
         largest: int,
+        rounded: Rounded | None = None,
         threads: int = 0,
     ) -> None:
         """Leave the nodes of the names in `kept` in floating point, whatever is switched."""
@@ -36,7 +37,7 @@ class SwitchedGraph:
         self._switches: dict[Site, str] = {}
         for node in writer.placement.products:
             weights = node.inputs[1]
-            writer.round_weights(node, largest)
+            writer.round_weights(node, largest, rounded)
             if weights is not None and weights is not node.inputs[1]:
                 self._graph.initializers.setdefault(weights.name or "", weights)
                 self._add_switch(weights, node, 1)

@@ -109,6 +109,22 @@ def of_texts(changes):
             {"precisions.int8.from": "exported"},
             "precisions.int8.from: input should be 'simplified', 'calibrated' or 'searched'",
         ),
+        (
+            {"precisions.int8.rescue": ["equalise"]},
+            "precisions.int8.rescue: there is no rescue 'equalise': it is auto, none, or a list of some of eq",
+        ),
+        (
+            {"precisions.int8.rescue": "round"},
+            "precisions.int8.rescue: round is no list of different rescues, such as [eq",
+        ),
+        (
+            {"precisions.int8.rescue": ["round"], "precisions.int8.from": "calibrated", "search.int8": REMOVED},
+            "precisions.int8.rescue: a precision is rescued only where its from is searched, not 'calibrated'",
+        ),
+        (
+            {"precisions.int8.rescue": ["equalize"], "calibration.file": "data/calibration/given.cache"},
+            "precisions.int8.rescue: equalize measures ranges anew, which calibration.file gives: remove one",
+        ),
         # Options of the runtimes.
         (
             {"precisions.fp16.keep.rest": "auto"},

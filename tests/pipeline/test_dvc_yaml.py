@@ -14,7 +14,9 @@ from enginery.core.params.all import Section  # and with it every section
 
 LONGEST = 200  # lines
 VERSIONS = "artifacts/tools.json"  # of the libraries that shape graphs: watched, but no stage needs to read it
-UNWATCHED = {("convert", "artifacts/samples/calibration"), ("convert", "artifacts/calibrated")}  # dvc.yaml says why
+UNWATCHED = {  # dvc.yaml says why
+    ("convert", f"artifacts/{place}") for place in ("samples/calibration", "calibrated", "rescued")
+}
 # A stage that reads a section may use a part of it.
 BATCH_ENDS = {"build.profile.batch.min", "build.profile.batch.max"}  # not the size that engines are tuned for
 OTHER_AXES = {"build.profile.height", "build.profile.width", "build.profile.axes"}

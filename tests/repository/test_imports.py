@@ -22,7 +22,19 @@ ROOMS = (
     "core", "pipeline", "cluster", "data", "tasks", "graph", "model", "quantization", "engine", "accuracy", "search",
     "reduction", "speed", "regression", "report", "fleet", "bundle", "cli", "api",
 )  # fmt: skip
-LIGHT_STAGES = ("machine", "samples", "calibrate", "search", "convert", "build", "validate", "trace", "report", "gate")
+LIGHT_STAGES = (
+    "machine",
+    "samples",
+    "calibrate",
+    "rescue",
+    "search",
+    "convert",
+    "build",
+    "validate",
+    "trace",
+    "report",
+    "gate",
+)
 
 
 def imported(modules, blocked=(), python=sys.executable):

@@ -52,7 +52,7 @@ def test_only_tensorrt_has_its_hard_swish_spelled_out(samples, tmp_path, monkeyp
     simplified, calibrated = Path("simplified"), Path("calibrated")
     BoxesInGraph().write(Path("boxes.json"))
     others = Path("dialect.json"), Path("boxes.json"), Path("bf16")
-    convert("bf16", simplified, simplified, calibrated, samples.folder, *others)
+    convert("bf16", simplified, simplified, calibrated, Path("none"), samples.folder, *others)
     assert ("HardSigmoid" in count_nodes(load_graph(Path("bf16/model.onnx")))) == rewritten
 
 

@@ -61,6 +61,15 @@ class Params(Section):
                 raise ValueError(f"precisions.{name}.must_pay.over: {over} is not another precision that is made")
             if name == "fp32" and (precision.keep.op_types or precision.keep.nodes):
                 raise ValueError("precisions.fp32.keep: fp32 is in high precision throughout, there is nothing to keep")
+            if precision.rescue not in ("auto", "none") and not precision.is_searched:
+                raise ValueError(
+                    f"precisions.{name}.rescue: a precision is rescued only where its from is searched, "
+                    f"not '{precision.made_from}'"
+                )
+            if precision.rescue != "auto" and "equalize" in precision.rescue and self.calibration.file:
+                raise ValueError(
+                    f"precisions.{name}.rescue: equalize measures ranges anew, which calibration.file gives: remove one"
+                )
             if not PRECISIONS[name].is_quantized and precision.keep.rest != "fp32":
                 raise ValueError(
                     f"precisions.{name}.keep.rest: only {', '.join(QUANTIZED)} have a choice; {name} keeps fp32"
