@@ -48,7 +48,7 @@ def make_project(folder: Path, samples: int) -> None:
     new = (sys.executable, "-m", "enginery.cli", "new", "--model", "nets:small", "--images", "data/images/many.npz")
     subprocess.run(["git", "init", "-q", folder], check=True)
     (folder / "data/images").mkdir(parents=True)
-    np.savez(folder / "data/images/many.npz", images=images, labels=draw.integers(0, CLASSES, 2 * samples))
+    np.savez(folder / "data/images/many.npz", images=images, labels=np.arange(2 * samples) % CLASSES)
     subprocess.run([*new, "--size", str(SIDE)], cwd=folder, env=_environment(), check=True, stdout=subprocess.DEVNULL)
     yaml = YAML()
     params = yaml.load(folder / "params.yaml")
