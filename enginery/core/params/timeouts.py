@@ -17,6 +17,7 @@ class TimeoutParams(Section, place="timeouts"):
     simplify: Seconds = None
     reference: Seconds = None
     calibrate: Seconds = None
+    rescue: Seconds = None
     search: Seconds = None
     convert: Seconds = None
     build: Seconds = None

@@ -19,6 +19,7 @@ FITTED, CONFIRMED = 32, 64  # the most samples to fit a rescue to, and those tha
 BATCH = 8
 ENOUGH = 0.01  # an error that bf16 causes, too: below it, nothing is tried unless it is asked for by name
 MARGIN = 0.05  # the least gain, as a share of the error: gains on other samples were up to six points smaller
+LOST = 1e6  # times the size of an output: no number, or no end, as where float16 overflows
 
 Write = Callable[[Rescued], onnx.ModelProto]  # the graph in int8
 Attempt = Callable[[Rescued, Sequence[Feeds]], Rescued | None]  # None where nothing can be changed
@@ -43,7 +44,7 @@ class Trial:
             [error_of(found, exact) for found, exact in zip(session.run(None, dict(feeds)), wanted, strict=True)]
             for feeds, wanted in self._checks
         ]
-        return float(np.mean(errors))
+        return float(np.nan_to_num(np.mean(errors), nan=LOST, posinf=LOST))
 
     def _batches(self, first: int, count: int) -> Iterator[Feeds]:
         chosen = (first + np.arange(count)) % len(self._samples)
