@@ -15,7 +15,7 @@ from enginery.quantization.conversion import require_kept_exist
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.rescue.attempts import Attempts
 from enginery.quantization.rescue.records import RESCUE, open_calibrated, write_rounded
-from enginery.quantization.rescue.rescue import Trial, find_rescues
+from enginery.quantization.rescue.rescue import BATCH, Trial, find_rescues
 
 
 def rescue(precision: str, simplified: Path, calibrated: Path, calibration: Path, dialect: Path, rescued: Path) -> None:
@@ -30,7 +30,8 @@ def rescue(precision: str, simplified: Path, calibrated: Path, calibration: Path
     with new_folder(rescued) as unfinished, scratch_folder() as scratch, open_cluster() as cluster:
         attempts = Attempts(precision, keep, params, Dialect.read(dialect), samples, cluster, scratch)
         by_name = {name: getattr(attempts, name) for name in rescues_of(asked)}
-        found = find_rescues(precision, given, by_name, asked != "auto", Trial(exact, samples), attempts.write)
+        trial = Trial(exact, samples, min(BATCH, params.batch))
+        found = find_rescues(precision, given, by_name, asked != "auto", trial, attempts.write)
         found.record.write(unfinished / RESCUE)
         if found.rescued.graph.parent == attempts.folder:
             shutil.copytree(attempts.folder, unfinished, dirs_exist_ok=True)

@@ -28,11 +28,12 @@ Attempt = Callable[[Rescued, Sequence[Feeds]], Rescued | None]  # None where not
 class Trial:
     """Samples to fit rescues to, and others that tell how far an int8 graph is from the exact one."""
 
-    def __init__(self, exact: onnx.ModelProto, samples: SampleSet) -> None:
+    def __init__(self, exact: onnx.ModelProto, samples: SampleSet, batch: int = BATCH) -> None:
+        """A smaller `batch` takes less memory: inputs of all layers are held at once."""
         count = len(samples)
         self.fitted = min(FITTED, max(1, count // 2))
         self.confirmed = max(1, min(CONFIRMED, count - self.fitted))
-        self._batch, self._samples = fixed_batch(exact), samples
+        self._fixed, self._batch, self._samples = fixed_batch(exact), batch, samples
         self.fitting = list(self._batches(0, self.fitted))
         session = open_as_written(exact)
         self._checks = [(feeds, session.run(None, dict(feeds))) for feeds in self._batches(self.fitted, self.confirmed)]
@@ -48,7 +49,7 @@ class Trial:
 
     def _batches(self, first: int, count: int) -> Iterator[Feeds]:
         chosen = (first + np.arange(count)) % len(self._samples)
-        for places in self._samples.places(chosen, self._batch or BATCH, whole=bool(self._batch)):
+        for places in self._samples.places(chosen, self._fixed or self._batch, whole=bool(self._fixed)):
             yield self._samples.read_at(chosen[places])
 
 

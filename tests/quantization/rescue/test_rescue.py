@@ -107,6 +107,11 @@ def test_both_lower_the_error_and_are_read_as_they_were_written(project, tmp_pat
     attempts, given = project
     trial = Trial(load_graph(given.graph), attempts.samples)
     assert (trial.fitted, trial.confirmed) == (10, 11)
+    assert [len(feeds["input"]) for feeds in Trial(load_graph(given.graph), attempts.samples, batch=4).fitting] == [
+        4,
+        4,
+        2,
+    ]
     record, rescued = find_rescues(
         "int8", given, {name: getattr(attempts, name) for name in BOTH}, True, trial, attempts.write
     )
