@@ -48,7 +48,7 @@ class Rescue(Record):
 
 
 class Rescued(NamedTuple):
-    """What a precision is made from: a graph, its ranges, and weights that are rounded already."""
+    """The graph that a precision is made from, its ranges, and weights that are rounded already."""
 
     graph: Path
     ranges: Calibration
