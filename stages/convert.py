@@ -17,7 +17,7 @@ from enginery.quantization.conversion import Conversion, require_kept_exist
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import quantize_in_dialect, rest_of, rewritten, write_blocks_in_dialect
 from enginery.quantization.modelopt import named_sizes
-from enginery.quantization.rescue.records import RESCUE, open_calibrated, open_rescued
+from enginery.quantization.rescue.records import RESCUE, digest_of, open_calibrated, open_rescued
 from enginery.search.records import SEARCH, spared_layers
 
 
@@ -64,7 +64,7 @@ def convert(
         elif given:
             spared: tuple[str, ...] = ()
             if is_searched:
-                spared = spared_layers(found, given.ranges)
+                spared = spared_layers(found, given.ranges, digest_of(rescued / precision))
                 shutil.copyfile(found, unfinished / SEARCH)  # both for the report
                 shutil.copyfile(rescued / precision / RESCUE, unfinished / RESCUE)
             graph, high = quantize_in_dialect(

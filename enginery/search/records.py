@@ -36,6 +36,7 @@ class Search(Record):
     precision: str
     calibration: str  # the sha256 of the ranges it is for
     model: str | None  # and of the graph these were measured on, if known
+    rescue: str  # and of what was rescued before
     layers: tuple[Layer, ...]  # in the order of the graph
     samples: tuple[int, int]  # those to measure layers by, and those to check sets of layers by
     path: tuple[Step, ...]  # in the order in which they were tried
@@ -47,9 +48,11 @@ class Search(Record):
         return next(step for step in self.path if step.spared == len(self.spared))
 
 
-def spared_layers(found: Path, calibrated: Calibration) -> tuple[str, ...]:
-    """Read which layers must stay in floating point. Refuse what was found with other ranges or another graph."""
+def spared_layers(found: Path, calibrated: Calibration, rescue: str) -> tuple[str, ...]:
+    """Read which layers must stay in floating point. Refuse what was found with another graph, ranges or rescue."""
     search = Search.read(found)
-    if (search.calibration, search.model) != (calibrated.cache_sha256, calibrated.model_sha256):
-        raise EngineryError(f"{found} was searched with another calibration or model: run `dvc repro search` again")
+    if (search.calibration, search.model, search.rescue) != (calibrated.cache_sha256, calibrated.model_sha256, rescue):
+        raise EngineryError(
+            f"{found} was searched with another calibration, model or rescue: run `dvc repro search` again"
+        )
     return search.spared

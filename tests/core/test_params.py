@@ -150,6 +150,7 @@ def of_texts(changes):
         # Time-outs.
         ({"timeouts.biuld": 60}, "timeouts.biuld is not a parameter; did you mean 'build'?"),
         ({"timeouts.build": 0}, "timeouts.build: input should be greater than 0, got 0"),
+        ({"timeouts.build": 1e30}, "timeouts.build: input should be less than or equal to 31536000"),
         ({"timeouts.validate": "1 h"}, "timeouts.validate: input should be a valid number"),
         # Batch sizes.
         ({"benchmark.batches": [1, 32, 64]}, "benchmark.batches: 32, 64 lies outside build.profile.batch 1 to 16"),

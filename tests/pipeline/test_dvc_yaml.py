@@ -11,6 +11,7 @@ from support.paths import ROOT
 from support.small_project import planned_stages
 
 from enginery.core.params.all import Section  # and with it every section
+from enginery.core.params.timeouts import TimeoutParams
 
 LONGEST = 200  # lines
 VERSIONS = "artifacts/tools.json"  # of the libraries that shape graphs: watched, but no stage needs to read it
@@ -251,6 +252,11 @@ def test_parameters_are_read_by_stages_and_commands_only():
         "enginery/pipeline/__main__.py",
         "enginery/regression/nightly/__main__.py",
     ]
+
+
+def test_every_stage_but_the_gate_can_have_a_time_limit():
+    limited = {field.alias or name for name, field in TimeoutParams.model_fields.items()}
+    assert limited == {name.partition("@")[0] for name in STAGES} - {"gate", "machine"}
 
 
 @pytest.mark.parametrize("section", PARAMS)

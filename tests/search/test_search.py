@@ -10,7 +10,7 @@ from enginery.core.params.precisions import Thresholds
 from enginery.search import journal as journal_module
 from enginery.search.in_words import in_words
 from enginery.search.journal import Journal
-from enginery.search.records import Layer, Search, Step
+from enginery.search.records import Layer, Search, Step, spared_layers
 from enginery.search.search import AIM, find_spared, in_order_of_worth
 
 LOSSES = {"a": 0.02, "b": 0.2, "c": 0.03, "d": 0.1, "e": 0.01}
@@ -135,6 +135,23 @@ def test_the_answer_is_a_sentence(path, spared, said):
     )
     layers = tuple(Layer(name=name, op_type="Conv", work=0.2, loss=0.1) for name in LOSSES)
     found = Search(
-        precision="int8", calibration="", model=None, layers=layers, samples=(8, 16), path=steps, spared=tuple(spared)
+        precision="int8",
+        calibration="",
+        model=None,
+        rescue="",
+        layers=layers,
+        samples=(8, 16),
+        path=steps,
+        spared=tuple(spared),
     )
     assert said in in_words(found)
+
+
+def test_what_was_searched_after_another_rescue_is_refused(tmp_path):
+    ranges = SimpleNamespace(cache_sha256="ranges", model_sha256="model")
+    about = {"precision": "int8", "calibration": "ranges", "model": "model", "rescue": "rescued"}
+    found = Search(**about, layers=(), samples=(8, 16), path=(), spared=("conv",))
+    found.write(tmp_path / "int8.json")
+    assert spared_layers(tmp_path / "int8.json", ranges, "rescued") == ("conv",)
+    with pytest.raises(EngineryError, match=r"int8\.json was searched with another calibration, model or rescue: run"):
+        spared_layers(tmp_path / "int8.json", ranges, "another")

@@ -5,7 +5,8 @@ from pydantic import Field
 from enginery.core.params.reading import read_yaml
 from enginery.core.params.section import PARAMS_FILE, Section
 
-Seconds = Annotated[float, Field(gt=0)] | None
+YEAR = 31_536_000.0  # of seconds; the kernel's clocks do not count without end
+Seconds = Annotated[float, Field(gt=0, le=YEAR)] | None
 
 
 class TimeoutParams(Section, place="timeouts"):
@@ -17,6 +18,7 @@ class TimeoutParams(Section, place="timeouts"):
     simplify: Seconds = None
     reference: Seconds = None
     calibrate: Seconds = None
+    rescue: Seconds = None
     search: Seconds = None
     convert: Seconds = None
     build: Seconds = None
@@ -30,6 +32,7 @@ class TimeoutParams(Section, place="timeouts"):
         """Return the seconds of a stage, or None without a limit. Older projects lack the section."""
         if stage not in {field.alias or name for name, field in cls.model_fields.items()}:
             return None
-        known = cls.read() if cls.place in (read_yaml(PARAMS_FILE) or {}) else cls()
+        given = read_yaml(PARAMS_FILE)
+        known = cls.read() if isinstance(given, dict) and cls.place in given else cls()
         seconds: float | None = known.model_dump(by_alias=True)[stage]
         return seconds

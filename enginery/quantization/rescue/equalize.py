@@ -123,7 +123,7 @@ def _written_by(node: ir.Node) -> tuple[list[Constant], int] | None:
         case "MatMul":
             axes, axis = (-1, -1), last
         case "LayerNormalization" if _flag(node, "axis", -1) in (-1, last):
-            axes, axis = (0, 0), last
+            axes, axis = (-1, -1), last
         case _:
             return None
     given = [value for value in node.inputs[1:] if value is not None]
@@ -247,7 +247,7 @@ def _of_inputs(node: ir.Node, scale: Floats) -> Floats:
 
 
 def _along(scale: Floats, axis: int, value: ir.Value) -> Floats:
-    shape = [1] * _array(value).ndim
+    shape = [1] * max(1, _array(value).ndim)  # a scalar becomes a number for each channel
     shape[axis] = -1
     return scale.reshape(shape)
 

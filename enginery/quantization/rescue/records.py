@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from enginery.core.files import sha256
 from enginery.core.params.precisions import RescueName
 from enginery.core.record import Record
 from enginery.data.sample_set import SampleSet
@@ -47,7 +48,7 @@ class Rescue(Record):
 
 
 class Rescued(NamedTuple):
-    """What a precision is made from: a graph, its ranges, and weights that are rounded already."""
+    """The graph that a precision is made from, its ranges, and weights that are rounded already."""
 
     graph: Path
     ranges: Calibration
@@ -79,6 +80,11 @@ def read_rounded(folder: Path) -> Rounded:
         return {}
     with np.load(path) as held:
         return {str(name): held[f"weights-{number}"] for number, name in enumerate(held["names"])}
+
+
+def digest_of(rescued: Path) -> str:
+    """Name what a rescue wrote by content. A graph depends on it by way of its search, which repeats this."""
+    return sha256(*sorted(file for file in rescued.iterdir() if file.is_file()))
 
 
 def digests_of(rounded: Rounded) -> dict[str, str]:

@@ -19,6 +19,7 @@ FITTED, CONFIRMED = 32, 64  # the most samples to fit a rescue to, and those tha
 BATCH = 8
 ENOUGH = 0.01  # an error that bf16 causes, too: below it, nothing is tried unless it is asked for by name
 MARGIN = 0.05  # the least gain, as a share of the error: gains on other samples were up to six points smaller
+LOST = 1e6  # times the size of an output: no number, or no end, as where float16 overflows
 
 Write = Callable[[Rescued], onnx.ModelProto]  # the graph in int8
 Attempt = Callable[[Rescued, Sequence[Feeds]], Rescued | None]  # None where nothing can be changed
@@ -27,11 +28,12 @@ Attempt = Callable[[Rescued, Sequence[Feeds]], Rescued | None]  # None where not
 class Trial:
     """Samples to fit rescues to, and others that tell how far an int8 graph is from the exact one."""
 
-    def __init__(self, exact: onnx.ModelProto, samples: SampleSet) -> None:
+    def __init__(self, exact: onnx.ModelProto, samples: SampleSet, batch: int = BATCH) -> None:
+        """A smaller `batch` takes less memory: inputs of all layers are held at once."""
         count = len(samples)
         self.fitted = min(FITTED, max(1, count // 2))
         self.confirmed = max(1, min(CONFIRMED, count - self.fitted))
-        self._batch, self._samples = fixed_batch(exact), samples
+        self._fixed, self._batch, self._samples = fixed_batch(exact), batch, samples
         self.fitting = list(self._batches(0, self.fitted))
         session = open_as_written(exact)
         self._checks = [(feeds, session.run(None, dict(feeds))) for feeds in self._batches(self.fitted, self.confirmed)]
@@ -43,11 +45,11 @@ class Trial:
             [error_of(found, exact) for found, exact in zip(session.run(None, dict(feeds)), wanted, strict=True)]
             for feeds, wanted in self._checks
         ]
-        return float(np.mean(errors))
+        return float(np.nan_to_num(np.mean(errors), nan=LOST, posinf=LOST))
 
     def _batches(self, first: int, count: int) -> Iterator[Feeds]:
         chosen = (first + np.arange(count)) % len(self._samples)
-        for places in self._samples.places(chosen, self._batch or BATCH, whole=bool(self._batch)):
+        for places in self._samples.places(chosen, self._fixed or self._batch, whole=bool(self._fixed)):
             yield self._samples.read_at(chosen[places])
 
 

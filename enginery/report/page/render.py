@@ -172,6 +172,7 @@ def _explained(findings: Findings, background: Background) -> dict[str, Any]:
         "histograms": histograms,
         "method_costs": ", ".join(f"{cost:.2%} by {method}" for method, cost in background.calibration.costs.items()),
         "methods_chosen": ", ".join(f"{method} for {count}" for method, count in chosen.most_common()),
+        "scaled": [name for name, each in background.rescues.items() if "equalize" in each.kept],
         "rescues": [rescue_table(each) for each in background.rescues.values()],
         "searches": [(describe_search(each), search_pictures(each)) for each in background.searches.values()],
         "reshaped": len(background.histograms.tensors) - len(background.drawn_tensors),

@@ -25,6 +25,8 @@ CONSTANTS = {
     "m": weights(8, 8) * UNEQUAL,
     "n": weights(8, 4),
     "s": UNEQUAL,
+    "rows": UNEQUAL[None],
+    "one": np.array(0.001, np.float32),
     "f": weights(3, 8),
     "flat": np.array([0, 8]),
 }
@@ -38,6 +40,11 @@ CASES = {  # nodes after which the channels of `c` may be scaled, and the shape 
         "e = Reshape (a, flat) y = Gemm <transB = 1> (e, f)",
         IMAGE,
     ),
+    "with one number for all": (
+        "a = GlobalAveragePool (input) e = Reshape (a, flat) c = Gemm (e, m, one) y = MatMul (c, n)",
+        IMAGE,
+    ),
+    "behind a normalization in rows": ("c = LayerNormalization (input, rows, b) y = MatMul (c, n)", MATRIX),
     "behind a normalization": ("c = LayerNormalization (input, s, b) y = MatMul (c, n)", MATRIX),
     "through a bias": ("p = MatMul (input, m) c = Add (b, p) y = MatMul (c, n)", MATRIX),
 }

@@ -15,8 +15,15 @@ from enginery.quantization.calibration.calibrate import calibrate_graph
 from enginery.quantization.dialect import dialect_of
 from enginery.quantization.quantize import quantize
 from enginery.quantization.rescue.attempts import Attempts
-from enginery.quantization.rescue.records import open_calibrated, open_rescued, write_rounded
-from enginery.quantization.rescue.rescue import Trial, find_rescues
+from enginery.quantization.rescue.records import (
+    RESCUE,
+    Rescue,
+    digest_of,
+    open_calibrated,
+    open_rescued,
+    write_rounded,
+)
+from enginery.quantization.rescue.rescue import LOST, Trial, find_rescues
 
 PARAMS = CalibrationParams(method="max", percentile=99.9, bins=2048, batch=8, file=None)
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
@@ -100,6 +107,11 @@ def test_both_lower_the_error_and_are_read_as_they_were_written(project, tmp_pat
     attempts, given = project
     trial = Trial(load_graph(given.graph), attempts.samples)
     assert (trial.fitted, trial.confirmed) == (10, 11)
+    assert [len(feeds["input"]) for feeds in Trial(load_graph(given.graph), attempts.samples, batch=4).fitting] == [
+        4,
+        4,
+        2,
+    ]
     record, rescued = find_rescues(
         "int8", given, {name: getattr(attempts, name) for name in BOTH}, True, trial, attempts.write
     )
@@ -111,6 +123,32 @@ def test_both_lower_the_error_and_are_read_as_they_were_written(project, tmp_pat
     nowhere = tmp_path / "nowhere"
     read = open_rescued(nowhere, nowhere, attempts.folder, attempts.samples)
     assert attempts.write(read) == attempts.write(rescued)
+
+
+def test_a_graph_that_returns_no_numbers_has_an_error_that_can_be_written(project, tmp_path):
+    """Float16 may overflow within a graph for TensorRT. Then the search spares layers."""
+    attempts, given = project
+    lost = load_graph(given.graph)
+    for tensor in lost.graph.initializer:
+        if tensor.name == "b1":
+            tensor.CopyFrom(numpy_helper.from_array(np.full(32, np.nan, np.float32), "b1"))
+    record, _ = find_rescues(
+        "int8", given, {}, False, Trial(load_graph(given.graph), attempts.samples), write=lambda _: lost
+    )
+    record.write(tmp_path / RESCUE)
+    assert Rescue.read(tmp_path / RESCUE).error == LOST
+
+
+def test_what_was_rescued_has_a_name_by_content(tmp_path):
+    names = []
+    for error, rounded in ((0.1, {}), (0.2, {}), (0.2, {"w": np.ones(2, np.int8)}), (0.2, {"w": np.ones(2, np.int8)})):
+        record = Rescue(precision="int8", samples=(1, 1), error=error, tried=(), kept=(), enough=None)
+        record.write(tmp_path / RESCUE)
+        if rounded:
+            write_rounded(rounded, tmp_path)
+        names.append(digest_of(tmp_path))
+    assert len(set(names)) == 3
+    assert names[2] == names[3]
 
 
 def test_rounded_weights_alone_leave_graph_and_ranges(project, tmp_path):

@@ -44,3 +44,7 @@ def test_nothing_is_tried_where_nothing_is_needed_or_asked_for():
 def test_the_page_has_the_table(usual):
     page = Reader(page_of(usual, background_of(rescues={"int8": TRIED})))
     assert "-25%, kept" in page.text
+    assert "before its channels were scaled" not in page.text
+    scaled = TRIED.model_copy(update={"kept": ("equalize", "round")})
+    page = Reader(page_of(usual, background_of(rescues={"int8": scaled})))
+    assert "This is the graph before its channels were scaled for int8, which has ranges of its own." in page.text
