@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-PrecisionName = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
+PrecisionName = Literal["fp32", "fp16", "bf16", "int8", "fp8", "best"]
 
 
 @dataclass(frozen=True)
@@ -11,6 +11,7 @@ class Precision:
     onnx_type: str  # ONNX's name for the type of its numbers
     since: tuple[int, int]  # the first compute capability of GPUs that execute it
     largest: int = 0  # quantized precisions only: the number that stands for the end of a calibrated range
+    is_mixed: bool = False  # of int8 and another precision, part by part
 
     @property
     def is_quantized(self) -> bool:
@@ -19,6 +20,8 @@ class Precision:
     @property
     def made_from(self) -> tuple[str, ...]:
         """Return what params.yaml may say that it is made from."""
+        if self.is_mixed:
+            return ("mixed",)
         if not self.is_quantized:
             return ("simplified",)
         return ("searched", "calibrated") if self.onnx_type == "INT8" else ("calibrated",)
@@ -30,6 +33,7 @@ PRECISIONS: dict[str, Precision] = {
     "bf16": Precision("BFLOAT16", since=(8, 0)),
     "int8": Precision("INT8", since=(7, 5), largest=127),
     "fp8": Precision("FLOAT8E4M3FN", since=(8, 9), largest=448),
+    "best": Precision("INT8", since=(7, 5), largest=127, is_mixed=True),
 }
 QUANTIZED = tuple(name for name, precision in PRECISIONS.items() if precision.is_quantized)
 
@@ -37,6 +41,8 @@ QUANTIZED = tuple(name for name, precision in PRECISIONS.items() if precision.is
 def accepted_as(precision: str, tf32: bool) -> tuple[str, ...]:
     """Return the precisions that a layer of an engine of this precision may run in.
 
-    TF32 is how a GPU multiplies float32, where `tf32` allows it.
+    TF32 is how a GPU multiplies float32, where `tf32` allows it. A mix may run in any: it was raced as it runs.
     """
+    if PRECISIONS[precision].is_mixed:
+        return (*PRECISIONS, "tf32")
     return ("fp32", "tf32") if precision == "fp32" and tf32 else (precision,)

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import reduce
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -61,7 +62,8 @@ def expand():
         for key, made_from in items:
 
             def fill(text, key=key, made_from=made_from):
-                return text.replace("${key}", str(key)).replace("${item.from}", str(made_from))
+                values = {"${key}": key, "${item.from}": made_from, "${item.floating}": "fp16"}
+                return reduce(lambda whole, pair: whole.replace(pair[0], str(pair[1])), values.items(), text)
 
             stages[name if key is None else f"{name}@{key}"] = Stage(
                 cmd=fill(body["cmd"]),
@@ -161,6 +163,7 @@ def sections(base=Section):
 
 
 SECTIONS = sections()
+NAMED = {"SearchParams": "search", "MixParams": "mix"}  # sections with one for each precision that has it
 
 
 def section_read(node):
@@ -169,7 +172,7 @@ def section_read(node):
         case ast.Call(ast.Attribute(ast.Name(name), "read")) if name in SECTIONS:
             return SECTIONS[name], SECTIONS[name].place or ALL
         case ast.Call(ast.Attribute(ast.Name(name), "read_for")) if name in SECTIONS:
-            return SECTIONS[name], "search.${key}" if name == "SearchParams" else "precisions.${key}"
+            return SECTIONS[name], f"{NAMED.get(name, 'precisions')}.${{key}}"
         case ast.Call(ast.Attribute(ast.Name(name), "read_at"), [ast.Constant(place)]) if name in SECTIONS:
             return SECTIONS[name], place
     return None
@@ -191,7 +194,9 @@ PARAMS = read_yaml("params.yaml")
 
 def single(place):
     """Return the single parameters that stand at a place of params.yaml, as int8 has them."""
-    place = place.replace("${key}", "int8")
+    if place == "mix.${key}":
+        return {place}  # there is none by default
+    place = place.replace("${key}", "int8").replace("${item.floating}", "int8")
     if place == ALL:
         return {each for section in PARAMS for each in single(section)}
     content = PARAMS

@@ -64,6 +64,7 @@ def run_stages(monkeypatch, *stages, only=PRECISION):
             continue
         command = written[stage].get("do", written[stage])["cmd"]
         command = command.replace("${key}", only).replace("${item.from}", precision["from"])
+        command = command.replace("${item.floating}", params["mix"].get(only, {}).get("floating", ""))
         program, option, package, *arguments = shlex.split(command)
         assert (program, option, package) == ("python3", "-m", "stages")
         monkeypatch.setattr("sys.argv", [package, *arguments])

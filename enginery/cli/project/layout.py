@@ -16,7 +16,7 @@ PARAMS, PLAN, MACHINE_PLAN, NIGHTLY = "params.yaml", "pipeline.yaml", "machine.y
 FLEET = "fleet.yaml"
 TARGETS = ("all", "fleet", "nightly", "repro")  # of the Makefile, where a model's name is one, too
 TAKEN_NAMES = ("artifacts", "bundles", "data", "history", "machine", "reports", "stages", *TARGETS)
-DATA = ("calibration", "images", "models", "plugins", "texts", "weights")
+DATA = ("calibration", "images", "models", "plugins", "texts", "traces", "weights")
 HISTORY = "Nights of `make nightly`, one folder for each machine and model. Commit them.\n"
 
 
