@@ -48,9 +48,8 @@ def run_model(name: str) -> None:
     given = [zoo.made_at(place) for place in ("samples/calibration", "dialect.json", "target.json", "machine.json")]
     for folder in ("data/traces", "artifacts/mixed"):
         Path(folder).mkdir()
-    mixed = zoo.made_at("mixed/best.json")
-    watched = Path("data/plugins"), Path("data/traces")
-    mix("best", zoo.made_at("simplified"), zoo.made_at("calibrated"), *both, *given, *watched, mixed)
+    given += [Path("data/plugins"), Path("data/traces"), zoo.made_at("mixed/best.json")]
+    mix("best", zoo.made_at("simplified"), zoo.made_at("calibrated"), *both, *given)
 
 
 def main() -> None:
