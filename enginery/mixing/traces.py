@@ -29,8 +29,10 @@ class BlocksTimes(NamedTuple):
 def require_executed(engine: EngineRecord, precision: str) -> None:
     """Refuse to mix a precision that this machine does not execute."""
     if not engine.runs_its_precision:
-        cure = f"set mix.{precision}.floating to {engine.ran_as}" if engine.precision != "int8" else "there is no mix"
-        raise EngineryError(f"mix.{precision}: {engine.precision} ran as {engine.ran_as} on this machine: {cure}")
+        raise EngineryError(
+            f"mix.{precision}: {engine.precision} ran as {engine.ran_as} here, and only what the machine executes can "
+            "be mixed: set floating to another precision"
+        )
 
 
 def median_times(times: Sequence[BlocksTimes]) -> BlocksTimes:
