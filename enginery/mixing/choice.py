@@ -9,7 +9,7 @@ from enginery.mixing.race import Raced, Races
 from enginery.mixing.records import Candidate, Times
 from enginery.mixing.traces import BlocksTimes
 from enginery.mixing.ways import Way, time_of
-from enginery.search.search import AIM
+from enginery.search.records import AIM
 
 INT8, FLOATING = 0, 1  # the numbers of the two candidates that mix nothing
 

@@ -75,6 +75,10 @@ def test_what_breaks_a_threshold_is_no_candidate():
 def test_promised_stands_beside_delivered():
     promised = "layer times promised 1.400 times (1.333 to 1.467) the speed of int8"
     raced = races(SLOW, 1, 0.9, 1.2, 0.7)
+    assert in_words(chosen(raced, used=(0, 0, 2, 2))) == (
+        "best is int8, the faster of int8 and bf16: no mix of the two keeps the thresholds on calibration samples"
+    )
+    assert in_words(chosen(raced, used=(2, 0, 2, 2))).startswith("best is bf16, as the other takes 200% of what the")
     assert in_words(chosen(raced)).endswith(f"{promised}, and a race delivered 0.800 times (0.780 to 0.820)")
     unraced = in_words(chosen(None, traces="data/traces/board"))
     assert unraced.endswith(f"{promised}, and nothing was raced, because layer times are those of data/traces/board")
