@@ -33,16 +33,16 @@ test: $(READY) $(BINDINGS)  ## run the tests, two files at a time
 verify-gpu: $(READY)  ## on a machine with an NVIDIA GPU: check what only a GPU can show
 	pytest -x -s tests/verify_gpu.py
 
-torture: $(READY)  ## for about three hours: damaged files, no network, two at once, other places, and 450 kills
+torture: $(READY)  ## for about four hours: damaged files, no network, two at once, other places, a full disk, mutants, 450 kills
 	python tests/torture/fuzz.py --count 145
 	python tests/torture/offline.py
 	python tests/torture/two.py
 	python tests/torture/elsewhere.py
 	python tests/torture/synced.py
+	python tests/torture/starved.py
+	python tests/torture/mutants.py --mutants 25
 	python tests/torture/kills.py --kills 300
-	python tests/torture/kills.py --kills 50 --command nightly
-	python tests/torture/kills.py --kills 50 --command bundle --longest 4
-	python tests/torture/kills.py --kills 50 --command compare --longest 6
+	python tests/torture/kills.py --kills 50 --command nightly bundle compare
 
 audit:  ## ask whether a known hole is in a package of requirements.lock; needs the network
 	@$(PYTHON) -m venv .audit && .audit/bin/pip install --quiet pip-audit==2.10.1

@@ -1,12 +1,15 @@
-"""Measure how calibration and validation scale with the workers of a Ray cluster, and kill workers meanwhile.
+"""Measure how calibration and validation scale with the workers of a Ray cluster, what a cluster costs on one machine,
+and whether kills of workers change a byte.
 
 Clusters of 1 to 16 workers, of a core each, are started on this machine one after the other. They do the work of the
 stages on the pipeline's own samples, repeated. The bytes must be the same for each number of workers, and after kills.
 After `dvc repro`, such as of recipes/resnet50.yaml, on a machine that does nothing else:
 
-    python benchmarks/cluster.py --images 20000 --workers 1 2 4 8 16 --kills 50 --picture scaling.png
+    python benchmarks/cluster.py --images 20000 --workers 1 2 4 8 16 --pairs 5 --kills 50 --picture scaling.png
 
-The exit code is 1 where bytes differ, or fewer than 85 % of linear are reached.
+`--pairs` runs without a cluster and with one worker for each core in turn. `--kills` repeats the work, and kills a
+worker at a random moment of each run. The exit code is 1 where bytes differ, where fewer than 85 % of linear are
+reached, or where the cluster takes 10 % longer than the plain run.
 """
 
 import argparse
@@ -16,9 +19,11 @@ import random
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +34,7 @@ from tabulate import tabulate
 from enginery.accuracy.agreement import compare
 from enginery.cluster.ray_cluster import connected
 from enginery.cluster.spread import Cluster, spread
+from enginery.core.cores import usable_cores
 from enginery.core.params.all import Params
 from enginery.core.params.cluster import ClusterParams
 from enginery.data.parts import cut
@@ -41,6 +47,7 @@ from enginery.quantization.calibration.measure import Histograms, Measuring
 
 ARTIFACTS = Path("artifacts")
 LEAST = 0.85  # of linear
+MOST = 1.10  # times what the plain run takes
 Pass = Callable[[int, str, Cluster | None], str]  # returns a digest of the result
 
 
@@ -92,6 +99,7 @@ WORK: dict[str, Pass] = {"calibrate": calibrate, "validate": validate}
 
 @contextmanager
 def workers(count: int) -> Iterator[Cluster]:
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  # as the plain run; Ray's give way to others
     started = LocalCluster(initialize_head=True, head_node_args={"num_cpus": count, "include_dashboard": False})
     try:
         with connected(ClusterParams(address=started.address)) as cluster:
@@ -108,28 +116,69 @@ def timed(name: str, count: int, options: argparse.Namespace, cluster: Cluster |
     return row
 
 
-def killing(cluster: Cluster, kills: int, options: argparse.Namespace) -> tuple[int, set[str]]:
-    """Do the work again and again while workers are killed at random, and return how many were, and the digests."""
-    done, killed, found = threading.Event(), [0], set[str]()
-    chance = random.Random(0)
+def overhead(pairs: int, options: argparse.Namespace) -> list[str]:
+    """Run without a cluster and with one of as many workers as cores in turn, and return what is wrong."""
+    wrong = []
+    with workers(usable_cores()) as cluster:
+        for name, work in WORK.items():
+            work(options.images, options.precision, cluster)  # starts the processes
+            ratios: dict[str, list[float]] = {"time": [], "processor time": []}
+            for _ in range(pairs):
+                plain, spread_out = (_costs(work, options, on) for on in (None, cluster))
+                for what, here, there in zip(ratios, plain, spread_out, strict=True):
+                    ratios[what].append(there / here)
+            for what, found in ratios.items():
+                told = f"{median(found):.2f} times the plain run's {what} ({min(found):.2f} to {max(found):.2f})"
+                print(f"{name} with {usable_cores()} workers takes {told}, {pairs} pairs", flush=True)
+            if median(ratios["time"]) > MOST:
+                wrong.append(f"{name} on a cluster takes {median(ratios['time']):.2f} times as long as without one")
+    return wrong
 
-    def kill() -> None:
-        while not done.wait(chance.uniform(1, 5)) and killed[0] < kills:
-            of_ours = [each for each in psutil.process_iter(["name", "uids"]) if each.info["uids"].real == os.getuid()]
-            if at_work := [each for each in of_ours if (each.info["name"] or "").startswith("ray::do_part")]:
-                chance.choice(at_work).kill()
-                killed[0] += 1
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        while killed[0] < kills:
-            for name in WORK:
-                found.add(f"{name} {WORK[name](options.images, options.precision, cluster)}")
-    finally:
+def _costs(work: Pass, options: argparse.Namespace, cluster: Cluster | None) -> tuple[float, float]:
+    """Return the seconds, and those of processors, of this process and of Ray's."""
+    before, started = _processor_seconds(), time.perf_counter()
+    work(options.images, options.precision, cluster)
+    return time.perf_counter() - started, _processor_seconds() - before
+
+
+def _processor_seconds() -> float:
+    total = 0.0
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:2])
+    return total
+
+
+def killing(cluster: Cluster, rows: list[Row], options: argparse.Namespace) -> Counter[str]:
+    """Do calibration and validation in turn, and kill a worker in each run. Return how often which bytes came out. A
+    run that ended before its kill is repeated."""
+    found, chance = Counter[str](), random.Random(0)
+    while (number := found.total()) < options.kills:
+        row = rows[number % len(rows)]
+        done, killed = threading.Event(), threading.Event()
+        killer = threading.Thread(target=_kill, args=(chance.uniform(0, row.seconds), done, killed))
+        killer.start()
+        digest = WORK[row.work](options.images, options.precision, cluster)
         done.set()
         killer.join()
-    return killed[0], found
+        if killed.is_set():
+            found[f"{row.work} {digest}"] += 1
+            print(f"kill {found.total()}: {row.work}, {digest}", flush=True)
+    return found
+
+
+def _kill(after: float, done: threading.Event, killed: threading.Event) -> None:
+    """Kill a worker of ours that is at work, unless the run has ended."""
+    done.wait(after)
+    while not done.wait(0.01):
+        ours = psutil.Process().children(recursive=True)
+        for worker in random.sample(ours, len(ours)):
+            with suppress(psutil.NoSuchProcess):
+                if worker.name().startswith("ray::do_part") and not done.is_set():
+                    worker.kill()
+                    killed.set()
+                    return
 
 
 def draw(rows: list[Row], path: Path) -> None:
@@ -154,6 +203,7 @@ def main() -> int:
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--precision", default="int8")
+    parser.add_argument("--pairs", type=int, default=0, help="of a run without a cluster and one with it")
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
@@ -166,10 +216,15 @@ def main() -> int:
                 WORK[name](min(options.images, 256 * count), options.precision, cluster)  # starts the processes
                 rows.append(timed(name, count, options, cluster))
             if options.kills and count == options.workers[-1]:
-                killed, found = killing(cluster, options.kills, options)
-                print(f"{killed} workers were killed: {', '.join(sorted(found))}")
-                if found != {f"{row.work} {row.digest}" for row in rows}:
+                found = killing(cluster, rows[-len(WORK) :], options)
+                same = sum(found[f"{row.work} {row.digest}"] for row in rows[-len(WORK) :])
+                print(
+                    f"{found.total()} runs with a kill, {same} of them with the same bytes: {dict(found)}", flush=True
+                )
+                if same < found.total():
                     wrong.append("after kills, bytes differ")
+    if options.pairs:
+        wrong += overhead(options.pairs, options)
     if options.picture:
         draw(rows, options.picture)
     alone = {row.work: row for row in rows if row.workers == options.workers[0]}

@@ -45,11 +45,13 @@ def run_model(name: str) -> None:
     for precision in ("fp32", "int8"):
         zoo.take(precision, lambda _, call: call())
     both = [zoo.made_at(f"{kind}/{name}") for kind in ("converted", "engines") for name in ("int8", "fp32")]
-    given = [zoo.made_at(place) for place in ("samples/calibration", "dialect.json", "target.json", "machine.json")]
+    places = ("samples/calibration", "dialect.json", "exported/boxes.json", "target.json", "machine.json")
+    given = [zoo.made_at(place) for place in places]
     for folder in ("data/traces", "artifacts/mixed"):
         Path(folder).mkdir()
     given += [Path("data/plugins"), Path("data/traces"), zoo.made_at("mixed/best.json")]
-    mix("best", zoo.made_at("simplified"), zoo.made_at("calibrated"), *both, *given)
+    made_of = [zoo.made_at(place) for place in ("simplified", "calibrated", "rescued/int8")]
+    mix("best", *made_of, *both, *given)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ import psutil
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
-SIDE, CLASSES, INTERVAL = 16, 10, 0.02
+SIDE, CLASSES, INTERVAL = 16, 1000, 0.1
 NETWORK = f"""
 import torch
 from torch import nn

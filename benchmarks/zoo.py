@@ -160,6 +160,7 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
     from stages.export import export
     from stages.machine import machine
     from stages.reference import reference
+    from stages.rescue import rescue
     from stages.samples import samples
     from stages.search import search
     from stages.simplify import simplify
@@ -195,8 +196,10 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
     for name in Params.read().search:
         found, code = made / "searched" / f"{name}.json", records["code"] / "search.json"
         found.parent.mkdir(exist_ok=True)
-        given = made / "simplified", made / "calibrated", sets["calibration"], records["dialect"], code, found
-        step(f"search {name}", partial(search, name, *given))
+        ranges, rescued = (made / "simplified", made / "calibrated"), made / "rescued" / name
+        given = sets["calibration"], records["dialect"]
+        step(f"rescue {name}", partial(rescue, name, *ranges, *given, rescued))
+        step(f"search {name}", partial(search, name, *ranges, rescued, *given, code, found))
     return Reference.read(made / "reference" / "reference.json").metrics.get("accuracy", 0.0)
 
 
@@ -218,7 +221,16 @@ def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]],
     validation, machine = made_at("samples/validation"), made_at("machine.json")
     report, examples = Path("reports/validation") / f"{precision}.json", made_at(f"examples/{precision}")
     made_from = Params.read().precisions[precision].made_from
-    given = *map(made_at, ("simplified", made_from, "calibrated", "samples/calibration", "dialect.json")), converted
+    places = (
+        "simplified",
+        made_from,
+        "calibrated",
+        "rescued",
+        "samples/calibration",
+        "dialect.json",
+        "exported/boxes.json",
+    )
+    given = *map(made_at, places), converted
     step(f"{precision} convert", lambda: convert(precision, *given))
     step(
         f"{precision} build",
@@ -255,8 +267,9 @@ def nvidia_verdict(precision: "PrecisionName") -> str:
         dialect, converted, engine = (Path(scratch) / name for name in ("dialect.json", "converted", "engine"))
         dialect_of("tensorrt", "cuda", "").write(dialect)
         source = params.precisions[precision].made_from
-        simplified, made_from, calibrated = map(made_at, ("simplified", source, "calibrated"))
-        convert(precision, simplified, made_from, calibrated, made_at("samples/calibration"), dialect, converted)
+        simplified, made_from, calibrated, rescued = map(made_at, ("simplified", source, "calibrated", "rescued"))
+        calibration, boxes = made_at("samples/calibration"), made_at("exported/boxes.json")
+        convert(precision, simplified, made_from, calibrated, rescued, calibration, dialect, boxes, converted)
         engine.mkdir()
         graph = converted / "model.onnx"
         load_runtime(NVIDIA).compile(graph, read_blueprint(graph, params.build), engine)
@@ -315,6 +328,13 @@ def side_by_side(models: Sequence[str], address: str, arguments: Sequence[str]) 
     """Run each model on one core of a cluster whose nodes have this commit. Nothing is timed: others run beside it."""
     import ray
 
+    from enginery.cluster.ray_cluster import require_answer
+    from enginery.core.errors import EngineryError
+
+    try:
+        require_answer(address)  # Ray would try for minutes
+    except EngineryError as error:
+        sys.exit(str(error).replace("cluster.address", "--cluster").partition(", or")[0])
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray.init(address=address, log_to_driver=False)
     task = ray.remote(row_on_node)

@@ -53,8 +53,8 @@ def build(
 
     `example_inputs` is what the model takes: a tensor or array, several in the order of `forward`, or a dictionary by
     the names of its arguments. `calibration` has samples of the same kind, at once or as an iterable of batches such as
-    a DataLoader; int8 and fp8 need it. As many samples as there are examples are set apart, by chance, to compare the
-    engine with PyTorch. What each stage finds is printed.
+    a DataLoader; int8, fp8 and nvfp4 need it. As many samples as there are examples are set apart, by chance, to
+    compare the engine with PyTorch. What each stage finds is printed.
 
     `folder` is where to keep the engine for `open_engine`; without it, the engine lasts as long as this Python.
     `batch` is the smallest, the usual and the largest batch; all other sizes are those of the examples. `runtime` is

@@ -22,6 +22,7 @@ from enginery.model.checkpoint import load_model
 from enginery.speed.benchmark import RAW_COLUMNS, race_contenders, race_over_sizes, raw_rows, with_tuned_batches
 from enginery.speed.contenders import onnxruntime_session, pytorch_contender, require_possible
 from enginery.speed.contention import ContentionWatch
+from enginery.speed.exported_times import FILE, write_exported_times
 from enginery.speed.isolated import measure_engine_isolated, pytorch_peak_memory
 from enginery.speed.machine_lock import whole_machine
 from enginery.speed.machine_pace import pace_meter
@@ -33,7 +34,7 @@ from enginery.speed.timing import Contender
 def benchmark(
     precision: str, engine: Path, simplified: Path, weights: Path, validation: Path, machine: Path, report: Path
 ) -> None:
-    """Write summary.json, timings.csv and, on a GPU, gpu.csv."""
+    """Write summary.json, timings.csv and, on a GPU, gpu.csv and the timings in the form of trtexec."""
     if pass_on_refusal(engine, report / REFUSED):
         return
     record, here = read_engine(engine), Machine.read(machine)
@@ -81,6 +82,8 @@ def benchmark(
         timings.to_csv(unfinished / "timings.csv", index=False, float_format="%.6f")
         if sampler:
             pd.DataFrame(sampler.samples).to_csv(unfinished / "gpu.csv", index=False)
+        for batch, calls in isolated.calls.items():
+            write_exported_times(calls, unfinished / FILE.format(batch))
     for ratio in summary.ratios:
         print(
             f"{precision}, batch {ratio.batch}: {ratio.median:.2f} times {ratio.baseline} "

@@ -11,6 +11,8 @@ from enginery.core.params.model import ModelParams
 from enginery.data.sample_set import SampleSet, checked_feeds, varying_axes
 from enginery.graph.as_written import run_graph
 from enginery.graph.check import check_at_each_size
+from enginery.graph.choose_boxes import FILE as BOXES
+from enginery.graph.choose_boxes import BoxesInGraph
 from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
 from enginery.graph.read_interface import interface_of
 from enginery.graph.vocabulary import require_fitting_vocabulary
@@ -19,12 +21,13 @@ from enginery.model.checkpoint import WEIGHTS_RECORD, load_model
 from enginery.model.export import EXPORT_LIMIT, export_model, open_exported, require_names
 from enginery.model.records import Export, Weights
 from enginery.model.source_model import GIVEN_GRAPH, open_source_model, require_runs, require_same_alone, require_steady
+from enginery.tasks.choose import task_of
 
 OTHERS = 8  # batches whose samples differ, and with them the numbers of boxes that are found
 
 
 def export(weights: Path, validation: Path, exported: Path) -> None:
-    """Write model.onnx and export.json."""
+    """Write model.onnx and export.json, and to boxes.json how later graphs choose boxes, if they do."""
     profile, scores, boxes = Profile.read(), ModelParams.read().scores, BoxesParams.read()
     samples, source_model = SampleSet.open(validation), open_source_model(weights)
     name = Weights.read(weights / WEIGHTS_RECORD).model
@@ -44,9 +47,12 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
     # Engines would fail at these sizes too, but after hours and with errors of their own.
     for size in sorted({profile.batch.min, profile.batch.max}):
         require_runs(source_model, samples.cycled(size), samples, scores, boxes)
+    known = samples.manifest
+    task = task_of(known.task, scores, known.class_names, boxes, known.preprocessing)
+    in_graph = BoxesInGraph.of(task, {name: values.shape for name, values in wanted[0].items()})
     require_steady(source_model, checked, wanted)
     if profile.batch.min == 1:
-        require_same_alone(source_model, checked[0], wanted[0])
+        require_same_alone(source_model, checked[0], wanted[0], task)
     graph = adopted or export_model(load_model(weights), example, varying, profile, ExportParams.read().opset)
     with new_folder(exported) as unfinished:
         path = unfinished / "model.onnx"
@@ -60,4 +66,5 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
         worst = check_at_each_size(wanted, got, EXPORT_LIMIT, failure)
         opset = opset_of(graph)
         Export(opset=opset, nodes=count_nodes(graph), against_pytorch=worst).write(unfinished / "export.json")
+        in_graph.write(unfinished / BOXES)
     print(f"{len(graph.graph.node)} nodes, opset {opset}, error to PyTorch {worst.relative_error:.1e}")

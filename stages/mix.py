@@ -3,6 +3,8 @@
 import tempfile
 from pathlib import Path
 
+import onnx
+
 from enginery.cluster.ray_cluster import whole_node
 from enginery.core.errors import EngineryError
 from enginery.core.params.boxes import BoxesParams
@@ -18,6 +20,7 @@ from enginery.engine.folder import read_engine
 from enginery.engine.machine import Machine
 from enginery.engine.target import Target
 from enginery.graph.as_written import run_as_written
+from enginery.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.mixing.blocks import blocks_of, places_of
 from enginery.mixing.choice import FLOATING, INT8, Choice, choose
@@ -26,16 +29,16 @@ from enginery.mixing.race import Races
 from enginery.mixing.records import BlockTimes, Mix
 from enginery.mixing.traces import median_times, read_traces, require_executed, trace_in_turns
 from enginery.mixing.ways import Way, ways_worth_trying
-from enginery.quantization.calibration.provenance import Calibration, require_match
 from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import rewritten
 from enginery.quantization.mixed import quantize_beside, require_mixable
 from enginery.quantization.modelopt import named_sizes
 from enginery.quantization.placement import arithmetic_nodes
+from enginery.quantization.rescue.records import open_rescued
 from enginery.quantization.structure import nodes_beyond_int8
 from enginery.search.checks import Checks
-from enginery.search.records import SEARCH, Search
+from enginery.search.records import SEARCH, spared_layers
 from enginery.speed.machine_lock import whole_machine
 from enginery.tasks.choose import task_of
 
@@ -44,12 +47,14 @@ def mix(
     precision: str,
     simplified: Path,
     calibrated: Path,
+    rescued: Path,
     quantized: Path,
     floating: Path,
     quantized_engine: Path,
     floating_engine: Path,
     calibration: Path,
     dialect: Path,
+    boxes: Path,
     target: Path,
     machine: Path,
     plugins: Path,
@@ -60,9 +65,9 @@ def mix(
     params, limits = MixParams.read_for(precision), PrecisionParams.read_for(precision).thresholds
     keep, wanted, here = PrecisionParams.read_for("int8").keep, Dialect.read(dialect), Machine.read(machine)
     build, inference = BuildParams.read(), InferenceParams.read().on(here.cores)
-    source, samples = simplified / "model.onnx", SampleSet.open(calibration)
-    ranges = Calibration.read(calibrated / "calibration.json")
-    require_match(ranges, calibrated / "calibration.cache", source, samples)
+    samples, is_searched = SampleSet.open(calibration), (quantized / SEARCH).exists()
+    # int8 is made of these, too, so that its parts in a mix are its own.
+    source, ranges, rounded = open_rescued(simplified, calibrated, rescued if is_searched else None, samples)
     require_mixable(params.floating, keep, wanted)
     user_plugins(build.tensorrt.plugins, plugins)
     if not len(samples):
@@ -71,7 +76,7 @@ def mix(
         require_executed(read_engine(engine), precision)
     plain = load_graph(source)
     graph, sizes = rewritten(plain, wanted, "int8") or plain, named_sizes(plain, samples.cycled(1))
-    spared = Search.read(quantized / SEARCH).spared if (quantized / SEARCH).exists() else ()
+    spared = spared_layers(quantized / SEARCH, ranges) if is_searched else ()
     beyond = {*nodes_beyond_int8(graph, ranges.amax), *kept_nodes(keep, graph), *spared}
     blocks = blocks_of(graph, arithmetic_nodes(graph, beyond))
     places, batch, timed = places_of(graph, blocks), build.profile.batch.opt, samples.tuned(build.profile)
@@ -81,8 +86,14 @@ def mix(
         with whole_node(f"mix, {precision}"), whole_machine(f"mix, {precision}"):
             times = trace_in_turns(quantized_engine, floating_engine, places, here, inference, timed)
     medians = median_times(times)
-    known, scores, boxes = samples.manifest, ModelParams.read().scores, BoxesParams.read()
-    checks = Checks(graph, samples, task_of(known.task, scores, known.class_names, boxes, known.preprocessing), limits)
+    known, scores, how = samples.manifest, ModelParams.read().scores, BoxesParams.read()
+    task, in_graph = task_of(known.task, scores, known.class_names, how, known.preprocessing), BoxesInGraph.read(boxes)
+
+    def whole(model: onnx.ModelProto) -> onnx.ModelProto:
+        """Return it with what the stage convert adds to all graphs."""
+        return choose_in_graph(model, in_graph) if in_graph.how else model
+
+    checks = Checks(whole(graph), samples, task, limits)
 
     def names_in(way: Way) -> list[str]:
         return [name for number in way for name in blocks[number]]
@@ -100,11 +111,11 @@ def mix(
             place = folder / str(number)
             place.mkdir()
             model, _ = quantize_beside(
-                params.floating, names_in(way), folder / "model.onnx", ranges, sizes, wanted, keep, spared
+                params.floating, names_in(way), folder / "model.onnx", ranges, sizes, wanted, keep, spared, rounded
             )
-            save_graph(model, place / "model.onnx")
+            save_graph(whole(model), place / "model.onnx")
             tokenizer = calibration / TOKENIZER if known.text else None
-            what = place / "model.onnx", Target.read(target), build, known, place / "engine", scores, boxes, tokenizer
+            what = place / "model.onnx", Target.read(target), build, known, place / "engine", scores, how, tokenizer
             build_engine(precision, *what)
             engines[number] = place / "engine"
             return used_by(place / "model.onnx")
@@ -132,6 +143,7 @@ def mix(
         ),
         made_as=made_as,
         keep=keep if made_as == "int8" else PrecisionParams.read_for(params.floating).keep,
+        is_searched=is_searched,
         spared=spared,
         floating=tuple(names_in(every[choice.mixed])) if is_mixed and choice.mixed is not None else (),
         **choice._asdict(),

@@ -14,6 +14,7 @@ from enginery.data.sample_set import SampleSet, output_file
 from enginery.model.records import Reference
 from enginery.model.source_model import made_by, model_work, open_source_model
 from enginery.tasks.choose import task_of
+from enginery.tasks.detection import Detection
 
 BATCH = 32
 
@@ -28,6 +29,8 @@ def reference(weights: Path, validation: Path, reference: Path) -> None:
         outputs = run_all(run, samples, sizes.nearest(BATCH), whole, "reference", outputs=elsewhere)
     known, scores = samples.manifest, ModelParams.read().scores
     task = task_of(known.task, scores, known.class_names, BoxesParams.read(), known.preprocessing)
+    if isinstance(task, Detection) and task.chooses_in_graph:
+        outputs = task.choose(outputs)
     truth, everything = samples.truth, np.arange(len(samples))
     measured = [] if truth is None else zip(task.metrics, task.measure(outputs, truth, everything), strict=False)
     metrics = {metric.name: (metric, metric.over(statistics)) for metric, statistics in measured}

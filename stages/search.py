@@ -1,9 +1,13 @@
 """Find the layers that must stay in floating point, so that a precision keeps its thresholds."""
 
+import tempfile
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
+import onnx
+
+from enginery.cluster.ray_cluster import open_cluster
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.params.boxes import BoxesParams
@@ -15,15 +19,17 @@ from enginery.data.sample_set import MANIFEST, SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.files import graph_sha256
 from enginery.graph.onnx_file import load_graph
-from enginery.quantization.calibration.provenance import Calibration, require_match, require_tensors
+from enginery.quantization.calibration.provenance import require_tensors
 from enginery.quantization.conversion import kept_nodes, require_kept_exist
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import is_written_here, quantize_in_dialect, rewritten, value_ranges
 from enginery.quantization.modelopt import named_sizes
+from enginery.quantization.rescue.records import digests_of, open_rescued
 from enginery.quantization.structure import nodes_beyond_int8
 from enginery.quantization.write_int8 import tensors_in_int8
 from enginery.search.in_words import in_words
 from enginery.search.journal import Journal
+from enginery.search.on_cluster import OnCluster, Rounding
 from enginery.search.records import Layer, Search
 from enginery.search.search import find_spared
 from enginery.search.switches import SwitchedGraph
@@ -33,14 +39,20 @@ from enginery.tasks.choose import task_of
 
 
 def search(
-    precision: str, simplified: Path, calibrated: Path, calibration: Path, dialect: Path, code: Path, found: Path
+    precision: str,
+    simplified: Path,
+    calibrated: Path,
+    rescued: Path,
+    calibration: Path,
+    dialect: Path,
+    code: Path,
+    found: Path,
 ) -> None:
     """Write which layers are spared, what each loses alone, and which sets were tried."""
     keep, limits = PrecisionParams.read_for(precision).keep, PrecisionParams.read_for(precision).thresholds
     wanted, seconds = Dialect.read(dialect), SearchParams.read_for(precision).seconds
-    source, samples = simplified / "model.onnx", SampleSet.open(calibration)
-    ranges = Calibration.read(calibrated / "calibration.json")
-    require_match(ranges, calibrated / "calibration.cache", source, samples)
+    samples = SampleSet.open(calibration)
+    source, ranges, rounded = open_rescued(simplified, calibrated, rescued, samples)
     if not len(samples):
         raise EngineryError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
     plain = load_graph(source)
@@ -49,20 +61,30 @@ def search(
     graph = rewritten(plain, wanted, precision) or plain
     kept = {*nodes_beyond_int8(graph, ranges.amax), *kept_nodes(keep, graph)}
     require_tensors(ranges, tensors_in_int8(graph, kept))
-    switched = SwitchedGraph(graph, value_ranges(ranges), kept, wanted.largest_weight)
+    rounding = Rounding(value_ranges(ranges), frozenset(kept), wanted.largest_weight, rounded)
+    switched = SwitchedGraph(graph, *rounding)
 
-    def as_converted(spared: Collection[str]) -> Run:
-        made, _ = quantize_in_dialect(precision, source, ranges, sizes, wanted, keep, spared)
-        return partial(run_graph, open_as_written(made))
+    def converted(spared: Collection[str]) -> onnx.ModelProto:
+        made, _ = quantize_in_dialect(precision, source, ranges, sizes, wanted, keep, spared, rounded)
+        return made
 
-    run = switched.run_with if is_written_here(precision, keep, wanted) else as_converted
+    def run_converted(spared: Collection[str]) -> Run:
+        return partial(run_graph, open_as_written(converted(spared)))
+
     scores, boxes, known = ModelParams.read().scores, BoxesParams.read(), samples.manifest
     task = task_of(known.task, scores, known.class_names, boxes, known.preprocessing)
-    trial = Trial(graph, switched, run, samples, task, limits)
     files = graph_sha256(source), ranges.cache_sha256, sha256(calibration / MANIFEST), sha256(code)
-    journal = Journal.about(*files, wanted.model_dump(), keep.model_dump(), scores, known.task, boxes.model_dump())
+    choices = wanted.model_dump(), keep.model_dump(), scores, known.task, boxes.model_dump()
+    about = *files, digests_of(rounded), *choices
     work = shares_of_work(graph, switched.layers, sizes)
-    answer = find_spared(trial, work, journal, seconds)
+    is_alike = is_written_here(precision, keep, wanted)
+    with open_cluster() as cluster, tempfile.TemporaryDirectory() as scratch:
+        run, convert = (switched.run_with, None) if is_alike else (run_converted, converted)
+        there = OnCluster(cluster, graph, rounding, convert, Path(scratch)) if cluster else None
+        trial = Trial(graph, switched, run, samples, task, limits, there)
+        # With another number of threads, sums may differ in their last bits.
+        journal = Journal.about(*about, cluster and cluster.threads)
+        answer = find_spared(trial, work, journal, seconds)
     operators = {node.name: node.op_type for node in graph.graph.node}
     record = Search(
         precision=precision,

@@ -4,8 +4,6 @@ import math
 from contextlib import nullcontext
 from pathlib import Path
 
-import torch
-
 from enginery.core.files import new_folder
 from enginery.core.params.model import ModelParams
 from enginery.core.params.weights import WeightsParams
@@ -13,7 +11,7 @@ from enginery.core.user_files import user_model
 from enginery.data.sample_set import SampleSet
 from enginery.graph.files import graph_sha256
 from enginery.graph.onnx_file import load_graph, save_graph
-from enginery.model.checkpoint import WEIGHTS, WEIGHTS_RECORD
+from enginery.model.checkpoint import WEIGHTS, WEIGHTS_RECORD, save_weights
 from enginery.model.from_timm import differences
 from enginery.model.from_transformers import described, folder_of, require_its_tokenizer, require_room
 from enginery.model.records import Weights
@@ -43,7 +41,7 @@ def weights(data: Path, models: Path, training: Path, weights: Path) -> None:
                 model, classes = obtain_model(params, source, samples, data, folder)
             if params.library == "timm" and (odd := differences(model, samples.manifest.preprocessing)):
                 print(f"MIND: samples.preprocessing has another {'; '.join(odd)}")
-            torch.save(model.state_dict(), file)
+            save_weights(model, file)
             parameters = sum(parameter.numel() for parameter in model.parameters())
         record = Weights(
             model=params.source,

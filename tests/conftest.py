@@ -1,5 +1,6 @@
 """A tiny classifier and what surrounds it: small enough that every test can afford the real thing."""
 
+import gc
 import signal
 from pathlib import Path
 
@@ -40,6 +41,12 @@ def pytest_configure():
 def pytest_collection_modifyitems(items):
     """Begin with the files that take minutes: else one worker is left with them at the end."""
     items.sort(key=lambda item: SLOWEST.index(item.path.name) if item.path.name in SLOWEST else len(SLOWEST))
+
+
+def pytest_collection_finish():
+    """Keep what is imported by now, a million objects, out of each search for garbage that the tests bring about."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -149,6 +156,44 @@ def coarse_onnx(tmp_path_factory):
     path = tmp_path_factory.mktemp("coarse") / "model.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
     return path
+
+
+@pytest.fixture(scope="session")
+def chosen_onnx(tmp_path_factory):
+    """A graph that returns the largest numbers of each row, as many as there are columns without a negative minimum: a
+    size that follows from the values of the input."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Neg", ["numbers"], ["others"], "others"),
+            helper.make_node("ReduceMin", ["numbers", "first"], ["least"], "least", keepdims=0),
+            helper.make_node("GreaterOrEqual", ["least", "zero"], ["chosen"], "chosen"),
+            helper.make_node("Cast", ["chosen"], ["counted"], "counted", to=TensorProto.INT64),
+            helper.make_node("ReduceSum", ["counted", "first"], ["count"], "count"),
+            helper.make_node("TopK", ["numbers", "count"], ["largest", "places"], "largest", axis=1),
+        ],
+        "chosen",
+        [helper.make_tensor_value_info("numbers", TensorProto.FLOAT, ["batch", 6])],
+        [
+            helper.make_tensor_value_info("others", TensorProto.FLOAT, ["batch", 6]),
+            helper.make_tensor_value_info("largest", TensorProto.FLOAT, ["batch", "count"]),
+        ],
+        [numpy_helper.from_array(np.array([0]), "first"), numpy_helper.from_array(np.float32(0), "zero")],
+    )
+    path = tmp_path_factory.mktemp("chosen") / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def chosen_feeds():
+    """Make rows of numbers of which `count` columns have no negative one."""
+
+    def feeds(batch, count):
+        numbers = np.random.default_rng(count).uniform(0.1, 1, (batch, 6)).astype(np.float32)
+        numbers[0, count:] = -1
+        return {"numbers": numbers}
+
+    return feeds
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from support.interrupts import interrupt_at_first_step
+from support.pass_checks import model_of_text
 from support.plugins import plugin_library
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -39,12 +40,12 @@ from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes.tensorrt import TensorRT
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.bf16_twin import float32_twin, uses_bf16
+from enginery.graph.as_written import open_as_written, run_as_written, run_graph
 from enginery.graph.interface import Blueprint, Interface, TensorSpec
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.quantization.cast import cast
 from enginery.quantization.quantize import quantize
+from enginery.quantization.write_blocks import write_blocks
 from enginery.speed.contenders import _compiled, pytorch_contender, require_possible
 from enginery.speed.isolated import measure_engine_isolated
 from enginery.speed.machine_pace import pace_meter
@@ -54,6 +55,7 @@ PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(
 KEEP = Keep(op_types=(), nodes=())
 # How far from its graph an engine may be. Another order of sums leaves 1e-5 in fp32, TF32 would leave 3e-4.
 LIMITS = {"fp32": 1e-4, "fp16": 5e-3, "bf16": 4e-2, "int8": 2e-2}
+BLOCKS = [name for name, facts in PRECISIONS.items() if facts.block]
 
 
 @pytest.fixture(scope="session")
@@ -111,8 +113,7 @@ def images():
 
 def meant(onnx, images):
     """Return what the graph says that the logits are."""
-    graph = load_graph(onnx)
-    return run_graph(open_as_written(float32_twin(graph) if uses_bf16(graph) else graph), {"input": images})["logits"]
+    return run_as_written(onnx)({"input": images})["logits"]
 
 
 def relative_error(wanted, got):
@@ -129,6 +130,23 @@ def test_an_engine_computes_what_its_graph_means_at_every_batch_size(
             assert relative_error(meant(graphs[precision], images[:batch]), got) < LIMITS[precision], (
                 f"at batch {batch}"
             )
+
+
+@pytest.mark.parametrize("in_blocks", BLOCKS)
+def test_products_in_blocks_compute_what_their_graph_means(machine, exact, manifest, tmp_path, in_blocks):
+    if not is_for(machine, in_blocks):
+        pytest.skip(f"a GPU of compute capability {machine.capability} does not have {in_blocks}")
+    random = np.random.default_rng(4)
+    weights = {name: random.normal(0, 0.1, (64, 64)).astype(np.float32) for name in "wv"}
+    nodes = "[up] u = MatMul (input, w) h = Gelu (u) [down] d = MatMul (h, v) logits = Add (d, input)"
+    graph = model_of_text(f"g (float[batch,9,64] input) => (float[batch,9,64] logits) {{ {nodes} }}", weights)
+    onnx = tmp_path / "model.onnx"
+    save_graph(write_blocks(graph, in_blocks, {"up": 5.0, "down": 2.0}).model, onnx)
+    build_engine(in_blocks, onnx, target_of(machine, exact.tensorrt), exact, manifest, tmp_path / "engine")
+    tokens = random.normal(0, 1, (5, 9, 64)).astype(np.float32)
+    with open_engine(tmp_path / "engine", machine, PLAIN) as engine:
+        print(f"{in_blocks}: {engine.record.executed}")
+        assert relative_error(meant(onnx, tokens), engine.run({"input": tokens})["logits"]) < LIMITS["int8"]
 
 
 def test_an_engine_says_whether_it_is_replayed(engines, machine, precision):
@@ -175,6 +193,9 @@ def test_an_element_that_is_not_written_is_seen(build):
             return {"logits": (shapes["input"][0], 4)}
 
         def place(self, addresses):
+            pass
+
+        def let_grow(self, outputs):
             pass
 
         def enqueue(self, stream):
@@ -243,6 +264,28 @@ def test_the_size_of_an_output_may_follow_from_the_images(
             assert relative_error(wanted, got) < LIMITS["fp32"], f"at {sizes}"
 
 
+@pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
+def test_the_size_of_an_output_may_follow_from_values(
+    chosen_onnx, chosen_feeds, machine, exact, manifest, tmp_path, inference, capfd
+):
+    if machine.runtime == "onnxruntime":
+        pytest.skip("ONNX Runtime on a GPU refuses it")
+    build_engine("fp32", chosen_onnx, target_of(machine, exact.tensorrt), exact, manifest, tmp_path / "chosen")
+    with ExitStack() as opened:
+        engines = [opened.enter_context(one) for one in open_engines(tmp_path / "chosen", machine, inference, 2)]
+        for batch, count in ((2, 3), (8, 6), (8, 1), (2, 3), (3, 5)):  # larger and smaller ones take turns
+            feeds = chosen_feeds(batch, count)
+            wanted = run_graph(open_as_written(chosen_onnx), feeds)
+            for engine in engines:
+                engine.bind(feeds)()
+                got = engine.run(feeds)
+                assert got["largest"].shape == (batch, count)
+                assert list(got) == list(wanted)
+                assert all(np.array_equal(got[name], values) for name, values in wanted.items())
+            assert not engines[0].replays
+    assert ("runs without a CUDA graph" in capfd.readouterr().err) == inference.cuda_graph
+
+
 def test_a_bound_call_keeps_its_inputs_while_others_are_run(engines, machine, images):
     with open_engine(engines / "fp32", machine, REPLAYED) as engine:
         call = engine.bind({"input": images[:4]})
@@ -287,9 +330,14 @@ def test_an_engine_is_timed_in_a_process_of_its_own(engines, machine, samples, t
     with open_engine(engines / "fp32", machine, REPLAYED) as engine:
         call = engine.bind(samples.cycled(8))
         here = 1000 * statistics.median(call() for _ in range(300))
-    print(by_itself, f"{here:.4f} ms here at batch 8")
+    print(by_itself.memory, by_itself.compute, f"{here:.4f} ms here at batch 8")
     assert by_itself.compute.keys() == {2, 8}
     assert min(by_itself.compute.values()) > 0
+    for calls in by_itself.calls.values():
+        assert len(calls) > 1
+        for call, following in itertools.pairwise(calls):
+            assert 0 < call.copying_in < call.computing < call.copying_out < call.done < following.copying_in
+            assert 0 < call.enqueuing < call.enqueued < following.enqueuing
     assert by_itself.memory.device is None or by_itself.memory.device > 0
 
 

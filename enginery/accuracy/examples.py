@@ -48,7 +48,7 @@ def write_examples(task: Task, samples: SampleSet, wanted: Outputs, got: Outputs
         same = task.agree(wanted, got)
         # Among equal answers, those that are nearest to another one, or else whose outputs differ most.
         leads = task.leads_kept(wanted, got)
-        nearest = leads if len(leads) == len(samples) else -errors_of_samples(wanted, got)
+        nearest = leads if len(leads) == len(samples) else -errors_of_samples(*task.comparable(wanted, got))
         order = np.lexsort((nearest, np.zeros(len(samples)) if same is None else same))
         for number, place in enumerate(order[:MOST].tolist()):
             file, text = (None, words(place)) if how is None else (f"{number}.jpg", None)

@@ -127,10 +127,11 @@ def _draw(figure: Callable[[NDArray[np.float64]], NDArray[np.float64]], total: i
 
 def _acceleration(figure: Callable[[NDArray[np.float64]], NDArray[np.float64]], total: int) -> float:
     """Return the skewness of the figure when groups of samples are left out in turn, as BCa needs it."""
-    groups = np.arange(total) % min(total, GROUPS)
-    left_out = (groups != np.arange(groups.max() + 1)[:, np.newaxis]).astype(np.float64)
-    if len(left_out) < 3:
+    count, at_once = min(total, GROUPS), max(1, DRAWN_AT_ONCE // total)
+    groups = np.arange(total) % count
+    if count < 3:
         return 0.0
-    values = figure(left_out)
+    parts = [np.arange(start, min(start + at_once, count)) for start in range(0, count, at_once)]
+    values = np.concatenate([figure((groups != part[:, np.newaxis]).astype(np.float64)) for part in parts])
     apart = values.mean() - values
     return float((apart**3).sum() / max(6 * (apart**2).sum() ** 1.5, 1e-300))

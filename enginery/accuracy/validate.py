@@ -56,11 +56,11 @@ def validate_engine(
     compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine", outputs=elsewhere.engine)
     results = measure(task, (reference, graph, compiled), samples.truth, limits)
     agreement = agreement_of(task, reference, compiled, limits, samples.manifest.kind)
-    engine_errors, graph_errors = compare(reference, compiled), compare(reference, graph)
-    compiler_errors = compare(graph, compiled)
+    pairs = (reference, compiled), (reference, graph), (graph, compiled)
+    engine_errors, graph_errors, compiler_errors = (compare(*task.comparable(*pair)) for pair in pairs)
     batches = sorted({*spot_batches(sizes), *(each.batch.opt for each in engine.record.build.all_profiles[1:])})
     spots = tuple(check_spot(engine, samples, reference, compiled, size, params.spot_samples, task) for size in batches)
-    other_sizes = check_sizes(engine, as_written, samples)
+    other_sizes = check_sizes(engine, as_written, samples, task)
     if examples is not None:
         write_examples(task, samples, reference, compiled, examples)
     doubt = task.doubt({name: values.shape for name, values in reference.items()})
@@ -87,7 +87,7 @@ def validate_engine(
         unsure=unsure_thresholds(agreement, judged, limits),
         must_be_sure=params.must_be_sure,
         padding=padding_of(samples, sizes.max),
-        spread=spread(reference, compiled, task.leads_kept(reference, compiled)),
+        spread=spread(*task.comparable(reference, compiled), task.leads_kept(reference, compiled)),
     )
 
 
@@ -113,13 +113,13 @@ def check_spot(
     return Spot(
         batch=batch,
         samples=len(chosen),
-        errors=compare(_select(reference, chosen), found),
+        errors=compare(*task.comparable(_select(reference, chosen), found)),
         metric=metric_of(task, found, samples.truth, chosen),
-        drift=compare(_select(compiled, chosen), found).relative,
+        drift=compare(*task.comparable(_select(compiled, chosen), found)).relative,
     )
 
 
-def check_sizes(engine: Engine, as_written: Run, samples: SampleSet) -> tuple[Resized, ...]:
+def check_sizes(engine: Engine, as_written: Run, samples: SampleSet, task: Task) -> tuple[Resized, ...]:
     """Compare the engine with its graph at the smallest and the largest sizes of its profile, and at those that others
     are tuned for. PyTorch is not needed: the export compared the graph with PyTorch at the former."""
     checks, profile = [], engine.record.profile
@@ -128,7 +128,8 @@ def check_sizes(engine: Engine, as_written: Run, samples: SampleSet) -> tuple[Re
     for sizes in wanted if profile.resizes else ():
         feeds = resized(samples.cycled(sizes["batch"]), varying_axes(samples, profile), sizes)
         others = {axis: size for axis, size in sizes.items() if axis != "batch"}
-        checks.append(Resized(sizes=others, errors=compare(as_written(feeds), engine.run(feeds))))
+        errors = compare(*task.comparable(as_written(feeds), engine.run(feeds)))
+        checks.append(Resized(sizes=others, errors=errors))
     return tuple(checks)
 
 

@@ -4,9 +4,8 @@ import atexit
 import inspect
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import ExitStack, chdir, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +22,8 @@ from enginery.cli.recipes import edit_params
 from enginery.core.errors import EngineryError
 from enginery.core.params.model import NO_SCORES
 from enginery.core.paths import ENGINES
-from enginery.core.precisions import PRECISIONS, QUANTIZED
+from enginery.core.precisions import PRECISIONS
+from enginery.core.scratch import scratch_folder
 from enginery.core.text import suggestion
 from enginery.engine.engine import Engine
 
@@ -50,11 +50,12 @@ def build_engine(
     with _temporary_project(), giving(model):
         _write_project(examples, others, precision, batch, runtime)
         for stage in STAGES:
-            if stage != "calibrate" or precision in QUANTIZED:
+            if stage != "calibrate" or PRECISIONS[precision].is_calibrated:
                 _run(stage, precision)
         if kept is None:
-            kept = Path(tempfile.mkdtemp(prefix="enginery-"))
-            atexit.register(shutil.rmtree, kept, ignore_errors=True)
+            until_exit = ExitStack()
+            kept = until_exit.enter_context(scratch_folder())
+            atexit.register(until_exit.close)
         shutil.copytree(ENGINES / precision, kept, dirs_exist_ok=True)
     return open_engine(kept)
 
@@ -69,7 +70,7 @@ def _require_possible(model: Any, precision: str, calibration: Any, folder: str 
         raise EngineryError(f"precision: there is no {precision}{suggestion(precision, PRECISIONS)}")
     if PRECISIONS[precision].is_mixed:
         raise EngineryError(f"precision: {precision} is mixed of engines that a run has raced; take it from a project")
-    if precision in QUANTIZED and calibration is None:
+    if PRECISIONS[precision].is_calibrated and calibration is None:
         raise EngineryError(f"{precision} needs calibration: some hundred samples like those that the model will get")
     if folder is None:
         return None
@@ -82,7 +83,7 @@ def _require_possible(model: Any, precision: str, calibration: Any, folder: str 
 def _temporary_project() -> Iterator[None]:
     """Work in a new folder. Stages take their parameters from the folder that they run in."""
     path = list(sys.path)
-    with tempfile.TemporaryDirectory(prefix="enginery-") as folder, chdir(folder):
+    with scratch_folder() as folder, chdir(folder):
         try:
             yield
         finally:

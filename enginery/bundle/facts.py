@@ -75,10 +75,10 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
 
 def has_example(record: EngineRecord) -> bool:
     """Tell whether there is an example for this engine: classifiers with an image in and scores out have one,
-    detectors, and models of texts on CPUs."""
+    detectors, and models of texts."""
     inputs, outputs = record.interface.inputs, record.interface.outputs
     if record.text:
-        return answering(record) is not None and not RUNTIMES[record.target.runtime].is_tensorrt
+        return answering(record) is not None
     if record.preprocessing is None or record.scores == NO_SCORES or len(inputs) != 1:
         return False
     if not all(isinstance(size, int) for spec in outputs for size in spec.shape[1:]):
@@ -89,7 +89,8 @@ def has_example(record: EngineRecord) -> bool:
 
 
 def has_cpp_example(record: EngineRecord) -> bool:
-    return has_example(record) and RUNTIMES[record.target.runtime].is_tensorrt
+    """Tell whether there is one in C++, too: texts have none, since the library tokenizers is not one of C++."""
+    return has_example(record) and not record.text and RUNTIMES[record.target.runtime].is_tensorrt
 
 
 def boxes_of(record: EngineRecord) -> dict[str, object] | None:
@@ -109,7 +110,7 @@ def answering(record: EngineRecord) -> str | None:
 
 def example_facts(record: EngineRecord) -> dict[str, object]:
     if record.text:
-        return {"output": answering(record)}
+        return {"output": answering(record), "outputs": [spec.name for spec in record.interface.outputs]}
     (source,), targets, how = record.interface.inputs, record.interface.outputs, record.preprocessing
     assert how is not None, "has_example looked"
     return {

@@ -97,7 +97,9 @@ def write_example(record: EngineRecord, facts: Mapping[str, object], folder: Pat
         (folder / "text.json").write_text(texts_for_bundle(record.text.how), encoding="utf-8")
         (folder / "tokenization.py").write_text(standalone_tokenization(), encoding="utf-8")
         (folder / "infer.py").write_text(render("texts/infer.py.j2", facts), encoding="utf-8")
-        (folder / "runtime.py").write_text(render(f"texts/{runtime}.py.j2", facts), encoding="utf-8")
+        (folder / "runtime.py").write_text(
+            render(f"texts/{runtime.removesuffix('_rtx')}.py.j2", facts), encoding="utf-8"
+        )
         return
     assert how is not None, "has_example looked"
     (folder / "preprocessing.json").write_text(preprocessing_for_bundle(how), encoding="utf-8")

@@ -7,13 +7,17 @@ from enginery.cli.recipes import Content, edit_params
 from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
 from enginery.core.params.section import PARAMS_FILE
+from enginery.quantization.rescue.records import RESCUE, Rescue
 from enginery.search.records import Search
 
-SEARCHED = Path("artifacts/searched")
+SEARCHED, RESCUED = Path("artifacts/searched"), Path("artifacts/rescued")
 
 
 def freeze_search(precision: str) -> str:
-    """Keep the nodes that the search spared, and search no more. Return what was done, as a sentence."""
+    """Keep the nodes that the search spared, and search no more. Return what was done, as a sentence.
+
+    Where something was rescued, the search stays, since rescues come before it: it ends with its first try.
+    """
     searches = Params.read().search
     if precision not in searches:
         raise EngineryError(
@@ -21,15 +25,20 @@ def freeze_search(precision: str) -> str:
         )
     found = Search.read(SEARCHED / f"{precision}.json")
 
+    was_rescued = bool(Rescue.read(RESCUED / precision / RESCUE).kept)
+
     def freeze(params: Content) -> None:
         section = params["precisions"][precision]
-        section["from"] = "calibrated"
         nodes = section["keep"]["nodes"]
         nodes += [pattern for name in found.spared if (pattern := re.escape(name)) not in nodes]
+        if was_rescued:
+            return
+        section["from"] = "calibrated"
         params["search"] = {name: each for name, each in params["search"].items() if name != precision}
 
     edit_params(freeze, str(PARAMS_FILE))
+    then = "searches only what is left to do after rescues" if was_rescued else "searches no more"
     return (
-        f"{PARAMS_FILE} keeps {len(found.spared)} layers of {precision} in floating point and searches no more; "
+        f"{PARAMS_FILE} keeps {len(found.spared)} layers of {precision} in floating point and {then}; "
         f"`git diff {PARAMS_FILE}` shows it, `git checkout {PARAMS_FILE}` undoes it"
     )

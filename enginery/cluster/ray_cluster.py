@@ -4,10 +4,11 @@ import logging
 import os
 import socket
 import sys
+import time
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ RETRIES = 20  # of a part whose process or machine was lost
 SECONDS_TO_ANSWER = 5.0
 SECONDS_TO_CLEAN = 10.0
 SECONDS_UNTIL_TOLD = 2.0
+SECONDS_BETWEEN_LOOKS = 2.0  # at the head and its list of nodes
+SECONDS_WITHOUT_HEAD = 30.0  # after 60, Ray ends this process
 
 
 @contextmanager
@@ -55,7 +58,7 @@ def connected(params: ClusterParams) -> Iterator["RayCluster"]:
         raise EngineryError(
             "cluster.address is set, and Ray is not installed: pip install 'enginery[cluster]', or set it to null"
         ) from None
-    _require_answer(params.address)
+    require_answer(params.address)
     try:
         ray.init(address=params.address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -71,7 +74,7 @@ def connected(params: ClusterParams) -> Iterator["RayCluster"]:
         ray.shutdown()
 
 
-def _require_answer(address: str) -> None:
+def require_answer(address: str) -> None:
     """Refuse an address at once that nobody answers: Ray tries for minutes."""
     if address == "auto":
         return
@@ -90,25 +93,36 @@ def _require_answer(address: str) -> None:
 class RayCluster:
     def __init__(self, ray: Any, params: ClusterParams) -> None:
         self._ray, self._params = ray, params
+        self._head = self._find_head()
+        self._looked, self._seen = float("-inf"), list[dict[str, Any]]()
+
+    @property
+    def threads(self) -> int:
+        """Return how many each part has."""
+        return self._params.cores
 
     def require_nodes(self, gpus: int = 0) -> None:
         """Refuse a cluster of which no machine can take a part, which Ray would wait for."""
-        if self._nodes(gpus):
+        self._looked = float("-inf")  # a machine may just have come
+        if self.nodes(gpus):
             return
         asked, cores = self._params.resource, self._params.cores
         what = f"{cores} core{'s' * (cores > 1)}" + (f" and the resource '{asked}'" if asked else "")
         what += " and a GPU" if gpus else ""
-        there = [self._described(node) for node in self._ray.nodes() if node["Alive"]]
+        there = [self._described(node) for node in self.alive()]
         raise EngineryError(f"cluster: no node has {what}; there are {'; '.join(there)}")
 
     def do(self, work: Work[AnyPart, Result], parts: Iterable[AnyPart]) -> Iterator[Result]:
         """Yield the results in order. Ray does a part again whose process or machine is lost."""
         self.require_nodes(work.gpus)
-        job = self._job(work)
-        asked = {self._params.resource: 0.001} if self._params.resource else {}
+        with self._in_words():
+            yield from self._do(self._job(work), parts)
+
+    def _do(self, job: Job, parts: Iterable[AnyPart]) -> Iterator[Any]:
+        asked, gpus = {self._params.resource: 0.001} if self._params.resource else {}, job.work.gpus
         task = self._ray.remote(do_part).options(
             num_cpus=self._params.cores,
-            num_gpus=work.gpus,
+            num_gpus=gpus,
             resources=asked,
             scheduling_strategy="SPREAD",
             max_retries=RETRIES,
@@ -117,21 +131,23 @@ class RayCluster:
         try:
             for part in parts:
                 waiting.append(task.remote(sent, part.packed()))
-                if len(waiting) >= AHEAD * self.places(work.gpus):
+                if len(waiting) >= AHEAD * self.places(gpus):
                     yield self._result(waiting.popleft())
             while waiting:
                 yield self._result(waiting.popleft())
         finally:
-            if self._ray.is_initialized():  # else the connection is closed, which ends what was sent out
-                for left in waiting:
-                    self._ray.cancel(left, force=True)
-                self._clean_up(job)
+            # A closed connection ends what was sent out. Without a head, nothing can be removed.
+            with suppress(EngineryError):
+                if self._ray.is_initialized():
+                    for left in waiting:
+                        self._ray.cancel(left, force=True)
+                    self._clean_up(job)
 
     @contextmanager
     def whole_node(self, who: str) -> Iterator[None]:
         """Wait until no part is done on this machine, and let none begin here, so that timings are true."""
         here = self._ray.get_runtime_context().get_node_id()
-        (node,) = (each for each in self._ray.nodes() if each["NodeID"] == here)
+        (node,) = (each for each in self.alive() if each["NodeID"] == here)
         if not (cores := node["Resources"].get("CPU", 0)):  # no parts are done here at all
             yield
             return
@@ -150,14 +166,43 @@ class RayCluster:
         """Return how many parts can be done at a time. Machines may come and go."""
         wanted = {"CPU": self._params.cores} | ({"GPU": gpus} if gpus else {})
         each = [
-            min(int(node["Resources"][name]) // count for name, count in wanted.items()) for node in self._nodes(gpus)
+            min(int(node["Resources"][name]) // count for name, count in wanted.items()) for node in self.nodes(gpus)
         ]
         return max(1, sum(each))
 
-    def _nodes(self, gpus: int = 0) -> list[dict[str, Any]]:
+    def alive(self) -> list[dict[str, Any]]:
+        """Return the nodes as Ray knew them at most some seconds ago. Asked without its head, it ends this process."""
+        if time.monotonic() - self._looked >= SECONDS_BETWEEN_LOOKS:
+            self._require_head()
+            self._seen = [node for node in self._ray.nodes() if node["Alive"]]
+            self._looked = time.monotonic()
+        return self._seen
+
+    def _require_head(self) -> None:
+        """Wait a while for a head that does not answer. One that was started again knows nothing of this work."""
+        until = time.monotonic() + SECONDS_WITHOUT_HEAD
+        while (found := self._find_head()) is None and time.monotonic() < until:
+            time.sleep(1)
+        if found is None or found != self._head:
+            what = "does not answer any more" if found is None else "was started again"
+            raise EngineryError(
+                f"cluster: the head {what}; nothing half-written was kept. Start Ray on all nodes again, and run "
+                "`dvc repro` again"
+            )
+
+    def _find_head(self) -> str | None:
+        """Return the name that the head gave the cluster when it was started, or None if it does not answer."""
+        address = self._ray.get_runtime_context().gcs_address
+        try:
+            require_answer(address)
+            return str(self._ray._raylet.GcsClient(address=address).cluster_id.hex())
+        except (EngineryError, self._ray.exceptions.RayError):
+            return None
+
+    def nodes(self, gpus: int = 0) -> list[dict[str, Any]]:
+        """Return the nodes that can take a part."""
         asked, least = self._params.resource, {"CPU": self._params.cores, "GPU": gpus}
-        alive = [node for node in self._ray.nodes() if node["Alive"]]
-        able = [node for node in alive if all(node["Resources"].get(name, 0) >= least[name] for name in least)]
+        able = [node for node in self.alive() if all(node["Resources"].get(name, 0) >= least[name] for name in least)]
         return [node for node in able if asked is None or asked in node["Resources"]]
 
     def _described(self, node: dict[str, Any]) -> str:
@@ -184,23 +229,37 @@ class RayCluster:
         return self._ray.put(np.fromfile(file, np.uint8))
 
     def _result(self, reference: Any) -> Any:
+        while not self._ray.wait([reference], timeout=SECONDS_BETWEEN_LOOKS)[0]:
+            self._require_head()
+        return self._ray.get(reference)
+
+    @contextmanager
+    def _in_words(self) -> Iterator[None]:
+        """Say in a sentence what happened to a part."""
         errors = self._ray.exceptions
+        full = errors.ObjectStoreFullError, errors.OutOfDiskError
         try:
-            return self._ray.get(reference)
-        except errors.RayTaskError as error:
-            if isinstance(error.cause, EngineryError):
-                raise EngineryError(str(error.cause)) from None
-            if isinstance(error.cause, ImportError | AttributeError):
-                raise EngineryError(
-                    f"a node of the cluster cannot run this version of Enginery ({error.cause}): set it up from the "
-                    "same commit and requirements.lock"
-                ) from None
-            raise
+            yield
         except errors.RayError as error:
-            first = str(error).strip().splitlines()[0]
+            cause = getattr(error, "cause", error)  # of an error within a part
+            if isinstance(cause, EngineryError):
+                raise EngineryError(str(cause)) from None
+            if isinstance(cause, ImportError | AttributeError):
+                raise EngineryError(
+                    f"a node of the cluster cannot run this version of Enginery ({cause}): set it up from the same "
+                    "commit and requirements.lock"
+                ) from None
+            if isinstance(cause, full):
+                raise EngineryError(
+                    f"cluster: Ray's object store is full, and so is the disk that it writes to ({type(cause).__name__}"
+                    "); nothing half-written was kept. Free space on the nodes, or start them with a --temp-dir on "
+                    "another disk"
+                ) from None
+            if isinstance(error, errors.RayTaskError):
+                raise
             raise EngineryError(
-                f"cluster: a part was lost {RETRIES} times ({type(error).__name__}: {first}); nothing half-written "
-                "was kept. Look at the nodes with `ray status`, and run `dvc repro` again"
+                f"cluster: a part was lost {RETRIES} times ({type(error).__name__}: {_first_line(error)}); nothing "
+                "half-written was kept. Look at the nodes with `ray status`, and run `dvc repro` again"
             ) from None
 
     def _clean_up(self, job: Job) -> None:
@@ -209,6 +268,10 @@ class RayCluster:
         task = self._ray.remote(forget)
         cleaning = [
             task.options(num_cpus=0, scheduling_strategy=strategy(node["NodeID"], soft=False)).remote(job.name)
-            for node in self._nodes()
+            for node in self.nodes()
         ]
         self._ray.wait(cleaning, num_returns=len(cleaning), timeout=SECONDS_TO_CLEAN)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no reason is given"])[0]

@@ -11,12 +11,13 @@ CRASHES = {getattr(signal, f"SIG{name}") for name in ("SEGV", "BUS", "ABRT", "IL
 ASKED_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def end_with_parent() -> None:
+def end_with_parent(parent: int | None = None) -> None:
     """Have Linux kill this process when its parent dies. If DVC is killed, the stage that it runs would otherwise go on
-    alone, and write the outputs that the next `dvc repro` is writing."""
+    alone, and write the outputs that the next `dvc repro` is writing. A parent that says its number may also die while
+    Python starts."""
     if sys.platform != "linux":
         return
-    parent = os.getppid()
+    parent = os.getppid() if parent is None else parent
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before Linux knew
         os.kill(os.getpid(), signal.SIGKILL)
@@ -24,7 +25,7 @@ def end_with_parent() -> None:
 
 def program_of(module: str) -> list[str]:
     """Return the command that runs a module, such as DVC, in a process which ends with this one."""
-    code = f"from {__name__} import end_with_parent\nend_with_parent()\n"
+    code = f"from {__name__} import end_with_parent\nend_with_parent({os.getpid()})\n"
     return [
         sys.executable,
         "-c",
@@ -43,9 +44,10 @@ def outlive_crashes(what: str) -> None:
             stream.flush()
     watched = {*ASKED_TO_END, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    parent = os.getpid()
     if (child := os.fork()) == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        end_with_parent()
+        end_with_parent(parent)
         return
     status = _wait(child, watched)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -58,6 +60,12 @@ def outlive_crashes(what: str) -> None:
     if sys.stderr:
         print(f"{what}: {how_it_ended(-status)}", file=sys.stderr, flush=True)
     sys.exit(1)
+
+
+def end_after(seconds: float | None) -> None:
+    """Have the kernel end this process by then, whatever library is at work. None: never."""
+    if seconds:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _wait(child: int, watched: set[signal.Signals]) -> int:
@@ -79,6 +87,8 @@ def how_it_ended(number: int) -> str:
     kept = "the results of earlier runs are as they were"
     if number == signal.SIGKILL:
         return f"it was ended from outside ({told}), as the system does when memory runs out; {kept}"
+    if number == signal.SIGALRM:
+        return f"it took longer than `timeouts` in params.yaml allows, and was ended; {kept}"
     if number in CRASHES:
         return f"a library crashed ({told}), as on a damaged file; {kept}"
     return f"it was ended by a signal ({told}); {kept}"

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
 from typing import IO
 
@@ -148,12 +148,13 @@ def _write_truths(truths: Truths | None, indices: Sequence[int], folder: Path) -
 
 def shared_images(manifests: Mapping[str, Manifest]) -> str | None:
     """Say which images are in several splits: an engine would be judged on images that it was made with."""
-    places: dict[str, dict[str, str]] = {}
-    for split_name, manifest in manifests.items():
-        for sample in manifest.samples:
-            places.setdefault(sample.sha256, {})[split_name] = sample.name
-    if not (shared := [found for found in places.values() if len(found) > 1]):
+    hashes = {name: {sample.sha256 for sample in manifest.samples} for name, manifest in manifests.items()}
+    shared = set[str]().union(*(one & other for one, other in combinations(hashes.values(), 2)))
+    if not shared:
         return None
-    example = " and ".join(f"{name} ({split_name})" for split_name, name in shared[0].items())
+    samples = [(name, sample) for name, manifest in manifests.items() for sample in manifest.samples]
+    first = next(sample.sha256 for _, sample in samples if sample.sha256 in shared)
+    names = {split_name: sample.name for split_name, sample in samples if sample.sha256 == first}
+    example = " and ".join(f"{name} ({split_name})" for split_name, name in names.items())
     kind = next(iter(manifests.values())).kind  # all splits are of one source
     return f"{len(shared)} {kind} are in several splits under different names, byte for byte the same: {example}"

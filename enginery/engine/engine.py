@@ -12,8 +12,9 @@ from enginery.core.params.inference import InferenceParams
 from enginery.core.text import in_one_line
 from enginery.engine.folder import read_engine
 from enginery.engine.machine import Machine
+from enginery.engine.moments import Moments
 from enginery.engine.record import EngineRecord
-from enginery.engine.runtimes import Arrays, Session, load_runtime
+from enginery.engine.runtimes import Arrays, ClockedSession, Session, load_runtime
 from enginery.engine.target import require_fits
 from enginery.engine.this_machine import describe_machine
 
@@ -63,6 +64,13 @@ class Engine(AbstractContextManager["Engine"]):
         """Place inputs where the engine reads them, and return a call that runs one inference on them."""
         self._require_fitting(feeds)
         return self._session.bind(feeds)
+
+    def clock(self, feeds: Arrays) -> Callable[[], Moments]:
+        """Return a call like that of `bind`, which tells when each part of it began and ended. Only a GPU can."""
+        self._require_fitting(feeds)
+        if not isinstance(self._session, ClockedSession):
+            raise EngineryError(f"{self.record.target.runtime} runs on a CPU, which has no clock of its own")
+        return self._session.clock(feeds)
 
     def close(self) -> None:
         self._session.close()

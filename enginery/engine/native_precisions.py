@@ -1,9 +1,6 @@
 """Find out which precisions a machine executes natively. The generation of a GPU answers for TensorRT, which takes long
-to build. Elsewhere a convolution in each precision is compiled: neither a processor's flags nor a runtime's list of
-capabilities can be trusted. OpenVINO lists FP16 everywhere."""
-
-import tempfile
-from pathlib import Path
+to build. Elsewhere a convolution or a product of matrices is compiled in each precision, since neither a processor's
+flags nor a runtime's list of capabilities can be trusted. OpenVINO lists FP16 everywhere."""
 
 import numpy as np
 import onnx
@@ -13,11 +10,13 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.build import BuildParams, Profile, Range
 from enginery.core.precisions import PRECISIONS
 from enginery.core.runtimes import RUNTIMES
+from enginery.core.scratch import scratch_folder
 from enginery.engine.machine import Machine
 from enginery.engine.runtimes import load_runtime
 from enginery.graph.read_interface import read_blueprint
 
-CHANNELS, SIZE = 16, 8
+CHANNELS, SIZE = 16, 8  # of the convolution
+COLUMNS = 64  # of both matrices
 NOT_AT_ALL, UNKNOWN = "not at all", "not known without a GPU"
 PURE = [name for name, facts in PRECISIONS.items() if not facts.is_mixed]
 ONE = Profile(batch=Range(min=1, opt=1, max=1))
@@ -36,11 +35,11 @@ def executed_as(machine: Machine, build: BuildParams) -> dict[str, str]:
 
 
 def _compiled_as(runtime: str, precision: str, build: BuildParams) -> str:
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "model.onnx"
-        onnx.save(convolution(precision), path)
+    with scratch_folder() as scratch:
+        path = scratch / "model.onnx"
+        onnx.save(product(precision) if PRECISIONS[precision].block else convolution(precision), path)
         try:
-            layers = load_runtime(runtime).compile(path, read_blueprint(path, build), Path(scratch))
+            layers = load_runtime(runtime).compile(path, read_blueprint(path, build), scratch)
         except EngineryError:
             return NOT_AT_ALL
     return next((layer.precision for layer in layers if layer.computes), NOT_AT_ALL)
@@ -64,6 +63,21 @@ def convolution(precision: str) -> onnx.ModelProto:
     tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("input", "logits")]
     graph = helper.make_graph(nodes, "probe", tensors[:1], tensors[1:], initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+
+
+def product(precision: str) -> onnx.ModelProto:
+    """Return a graph of one product of matrices in blocks, as `convert` writes it."""
+    from enginery.quantization.write_blocks import write_blocks  # here: it takes a moment to import
+
+    weights = np.random.default_rng(0).normal(0, 0.1, (COLUMNS, COLUMNS)).astype(np.float32)
+    tensors = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", COLUMNS]) for name in ("input", "logits")
+    ]
+    multiplied = helper.make_node("MatMul", ["input", "weights"], ["logits"], "product")
+    constants = [numpy_helper.from_array(weights, "weights")]
+    graph = helper.make_graph([multiplied], "probe", tensors[:1], tensors[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    return write_blocks(model, precision, {"product": 4.0}).model
 
 
 def _quantized(name: str, result: str) -> list[onnx.NodeProto]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from enginery.data.feeds import Feeds
 from enginery.engine.record import EngineRecord
-from enginery.graph.bf16_twin import uses_bf16
 from enginery.graph.onnx_file import load_graph
+from enginery.graph.twin import twin_of
 
 INPUTS, SCRIPT_NAME = "inputs.json", "polygraphy.sh"
 RUNNERS = ("tensorrt", "tensorrt_rtx", "onnxruntime")  # the runtimes that Polygraphy has, too
@@ -31,14 +31,14 @@ polygraphy run {engine} \\
     --load-inputs {inputs} --load-outputs "$scratch"/outputs.json \\
     --compare cosine_similarity --cosine-similarity-threshold {cosine} "$@"
 """
-# ONNX Runtime has no bfloat16 on a CPU: it is given float32 that is rounded to bfloat16 after each step.
+# ONNX Runtime has neither bfloat16 on a CPU nor blocks of nvfp4 and mxfp8: it is given float32 that is rounded alike.
 TWIN = """\
 python3 - {graph} "$scratch"/float32.onnx <<'PYTHON'
 import sys
 from pathlib import Path
-from enginery.graph.bf16_twin import float32_twin
 from enginery.graph.onnx_file import load_graph, save_graph
-save_graph(float32_twin(load_graph(Path(sys.argv[1]))), Path(sys.argv[2]))
+from enginery.graph.twin import twin_of
+save_graph(twin_of(load_graph(Path(sys.argv[1]))), Path(sys.argv[2]))
 PYTHON
 """
 
@@ -55,12 +55,12 @@ def write_comparison(record: EngineRecord, onnx: Path, feeds: Iterable[Feeds], f
 
 def comparison_script(record: EngineRecord, onnx: Path, path: str) -> str:
     """Return the script. `path` is the path of the graph as seen from the engine's folder."""
-    graph, is_bf16 = shlex.quote(path), uses_bf16(load_graph(onnx))
+    graph, has_twin = shlex.quote(path), twin_of(load_graph(onnx)) is not None
     return SCRIPT.format(
         name=SCRIPT_NAME,
         rtx="export POLYGRAPHY_USE_TENSORRT_RTX=1\n" if record.target.runtime == "tensorrt_rtx" else "",
-        twin=TWIN.format(graph=graph) if is_bf16 else "",
-        graph='"$scratch"/float32.onnx' if is_bf16 else graph,
+        twin=TWIN.format(graph=graph) if has_twin else "",
+        graph='"$scratch"/float32.onnx' if has_twin else graph,
         inputs=INPUTS,
         engine=" ".join(_engine_options(record)),
         cosine=COSINE.get(record.precision, COSINE_OF_QUANTIZED),

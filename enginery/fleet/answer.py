@@ -7,24 +7,26 @@ from typing import Self
 
 from enginery.accuracy.records import Result
 from enginery.core.errors import EngineryError
-from enginery.core.files import sha256_of
 from enginery.core.params.all import Params
 from enginery.core.paths import HISTORY
 from enginery.core.record import Record
 from enginery.engine.machine import Machine
+from enginery.fleet.subject import digest_of_subject
 
 FOLDER = HISTORY / "fleet"
 PASSED, NOT_YET = "passed", "not answered yet"
 
 
 class Speed(Record):
-    """The speed of an engine with so many requests in flight. p99 is None where calls were too few for one."""
+    """The speed of an engine with so many requests in flight. p99 is None where calls were too few for one. Then
+    `slowest` is nearly the slowest of them, but for answers of earlier versions, which did not keep it."""
 
     batch: int
     requests: int
     p50: float
     p99: float | None
     images_per_second: float
+    slowest: float | None = None
 
 
 class Energy(Record):
@@ -73,12 +75,10 @@ class Answers:
 
     @classmethod
     def about(cls, params: Params, root: Path = FOLDER) -> Self:
-        """Return where answers about the present model are. Another one has another folder, and its answers stay."""
-        subject = params.model_dump(
-            mode="json", include={"task": True, "model": True, "weights": True, "samples": True}, exclude_defaults=True
-        )
+        """Return where answers about the present model and samples are. Others have another folder, and stay. Ask after
+        the run: the samples are known by what it made of them."""
         readable = re.sub(r"[^A-Za-z0-9]+", "-", params.model.source).strip("-")
-        return cls(root / f"{readable}-{sha256_of(subject)[:8]}")
+        return cls(root / f"{readable}-{digest_of_subject(params)[:8]}")
 
     @classmethod
     def of_all_models(cls, root: Path = FOLDER) -> list[Self]:

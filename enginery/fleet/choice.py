@@ -11,17 +11,14 @@ MILLION, SECONDS_OF_AN_HOUR = 1_000_000, 3600
 
 
 class Offer(NamedTuple):
-    """One way to run the model, among those that passed. `cost` is of a million images; None without a known price."""
+    """One way to run the model, among those that passed. `latency` is the milliseconds that 99 of 100 answers keep, or
+    the slowest, where they were too few to tell. `cost` is of a million images; None without a known price."""
 
     target: str
     precision: str
     speed: Speed
+    latency: float
     cost: float | None
-
-    @property
-    def latency(self) -> float:
-        """Return the milliseconds that 99 of 100 answers keep; their median, where they were too few to tell."""
-        return self.speed.p50 if self.speed.p99 is None else self.speed.p99
 
     @property
     def title(self) -> str:
@@ -40,12 +37,13 @@ def cost_of(images_per_second: float, price_per_hour: float | None) -> float | N
 def offers_of(answers: Sequence[Answer], fleet: Fleet) -> list[Offer]:
     prices = {target.name: target.price_per_hour for target in fleet.targets}
     return [
-        Offer(answer.target, one.precision, speed, cost_of(speed.images_per_second, prices[answer.target]))
+        Offer(answer.target, one.precision, speed, latency, cost_of(speed.images_per_second, prices[answer.target]))
         for answer in answers
         if not answer.failed
         for one in answer.precisions
         if one.verdict == PASSED
         for speed in one.speeds
+        if (latency := speed.slowest if speed.p99 is None else speed.p99) is not None
     ]
 
 
@@ -86,8 +84,8 @@ def choose(offers: Sequence[Offer], latency: float | None, budget: float | None)
 def described(offer: Offer) -> str:
     cost = "" if offer.cost is None else f", {offer.cost:.3g} for a million images"
     rate = f"{offer.speed.images_per_second:,.0f} images per second"
-    median = " (median)" if offer.speed.p99 is None else ""
-    return f"{offer.title}, {offer.how}: {offer.latency:.3g} ms{median}, {rate}{cost}"
+    few = " (the slowest of few calls)" if offer.speed.p99 is None else ""
+    return f"{offer.title}, {offer.how}: {offer.latency:.3g} ms{few}, {rate}{cost}"
 
 
 def _burden(offer: Offer) -> float:

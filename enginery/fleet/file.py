@@ -48,7 +48,7 @@ Target = Annotated[Here | OnNode | OnRunner, Field(discriminator="kind")]
 
 class Fleet(_Entry):
     cluster: str | None = None  # HOST:PORT of the head of the Ray cluster
-    targets: tuple[Target, ...] = Field(min_length=1)
+    targets: tuple[Target, ...]
 
     @classmethod
     def read(cls, file: Path = FLEET) -> Self:
@@ -61,6 +61,8 @@ class Fleet(_Entry):
 
     @model_validator(mode="after")
     def _targets_can_be_told_apart(self) -> Self:
+        if not self.targets:
+            raise ValueError("targets is empty: list one at least")
         for what, values in {
             "named": [target.name for target in self.targets],
             "on the runner": [target.label for target in self.targets if isinstance(target, OnRunner)],

@@ -99,8 +99,9 @@ def _measured(entry: Evidence, findings: Findings, verdict: Verdict, params: Par
                 batch=one.batch,
                 requests=one.requests,
                 p50=timed.p50,
-                p99=known_p99(timed),
+                p99=(known := known_p99(timed)),
                 images_per_second=entry.images_per_second(one),
+                slowest=timed.p99 if known is None else None,
             )
             for one in entry.benchmark.throughput
             for timed in (entry.latency(one.batch) if one.requests == 1 else one,)

@@ -24,15 +24,38 @@ from enginery.fleet.here import SHARED, dvc, versions
 Asked = tuple[OnNode, Answer | EngineryError]
 
 
+def refused(targets: Sequence[OnNode], address: str, revision: str) -> dict[OnNode, EngineryError]:
+    """Say of which targets it is clear, before minutes of work, that they cannot be asked, and why."""
+    found = {}
+    try:
+        if revision.endswith("-dirty"):
+            raise EngineryError("nodes get the last commit, and files differ from it: commit them first (`git status`)")
+        with connected(ClusterParams(address=address)):
+            import ray
+
+            for target in targets:
+                try:
+                    _node_for(target, address, ray)
+                except EngineryError as error:
+                    found[target] = error
+    except EngineryError as error:
+        return dict(_all_of(targets, error))
+    return found
+
+
 def ask_nodes(targets: Sequence[OnNode], address: str, revision: str) -> Iterator[Asked]:
-    """Yield what each target answers, or why it does not. What hinders all, such as no cluster, is every one's."""
+    """Yield what each target answers, or why it does not. What hinders all, such as no remote, is every one's."""
     try:
         sent = _packed(revision)
         with connected(ClusterParams(address=address)):
             yield from _answers(targets, address, sent)
     except EngineryError as error:
-        said = str(error).replace("cluster.address", f"the cluster in {FLEET}")
-        yield from ((target, EngineryError(said)) for target in targets)
+        yield from _all_of(targets, error)
+
+
+def _all_of(targets: Sequence[OnNode], error: EngineryError) -> Iterator[tuple[OnNode, EngineryError]]:
+    said = str(error).replace("cluster.address", f"the cluster in {FLEET}")
+    return ((target, EngineryError(said)) for target in targets)
 
 
 def _answers(targets: Sequence[OnNode], address: str, sent: node.Sent) -> Iterator[Asked]:
@@ -67,10 +90,9 @@ def _answers(targets: Sequence[OnNode], address: str, sent: node.Sent) -> Iterat
 
 def _node_for(target: OnNode, address: str, ray: Any) -> dict[str, Any]:
     """Return the first node with the resource, by address: so it is the same one each time."""
-    RayCluster(ray, ClusterParams(address=address, resource=target.resource)).require_nodes()
-    alive = [one for one in ray.nodes() if one["Alive"]]
-    able = [one for one in alive if one["Resources"].get("CPU", 0) >= 1 and target.resource in one["Resources"]]
-    return min(able, key=lambda one: (str(one["NodeManagerAddress"]), str(one["NodeID"])))
+    cluster = RayCluster(ray, ClusterParams(address=address, resource=target.resource))
+    cluster.require_nodes()
+    return min(cluster.nodes(), key=lambda one: (str(one["NodeManagerAddress"]), str(one["NodeID"])))
 
 
 def _answer(reference: Any, ray: Any) -> Answer | EngineryError:
@@ -89,8 +111,6 @@ def _answer(reference: Any, ray: Any) -> Answer | EngineryError:
 
 def _packed(revision: str) -> node.Sent:
     """Make what serves any machine, push it to the remote, and return the commit that takes it from there."""
-    if revision.endswith("-dirty"):
-        raise EngineryError("nodes get the last commit, and files differ from it: commit them first (`git status`)")
     if unknown := _git("ls-files", "--others", "--exclude-standard", str(Path("data").resolve())).decode().splitlines():
         raise EngineryError(
             f"nodes get the last commit, and {unknown[0]} is not in it: `git add` or `dvc add` it, and commit"

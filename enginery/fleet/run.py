@@ -13,10 +13,14 @@ from enginery.regression.nightly.pipeline import revision
 
 def ask_fleet(fleet: Fleet) -> list[str]:
     """Ask this machine first, with nothing beside it, and then all nodes at once. Runners answer by themselves. Return
-    the names of the targets that failed."""
+    the names of the targets that failed. Those that cannot be asked are told before."""
     params, commit = Params.read(), revision()
-    kept, failed = Answers.about(params), []
+    for target in fleet.targets:
+        if isinstance(target, OnRunner):
+            print(f"{target.name} is not asked: {_its_job(target)}", file=sys.stderr, flush=True)
+    failed = []
     for target, answer in _asked(fleet, commit):
+        kept = Answers.about(params)
         if isinstance(answer, Answer):
             print(f"{target.name} answered, on {answer.node}", file=sys.stderr, flush=True)
             kept.keep(answer)
@@ -48,10 +52,16 @@ def known_answers(fleet: Fleet) -> dict[str, list[Answer]]:
 
 
 def _asked(fleet: Fleet, commit: str) -> Iterator[tuple[Target, Answer | str]]:
+    on_nodes = [target for target in fleet.targets if isinstance(target, OnNode)]
+    if on_nodes and fleet.cluster:
+        from enginery.fleet.nodes import refused
+
+        why_not = refused(on_nodes, fleet.cluster, commit)
+        yield from ((target, str(error)) for target, error in why_not.items())
+        on_nodes = [target for target in on_nodes if target not in why_not]
     for target in fleet.targets:
         if isinstance(target, Here):
             yield target, _try_here(target, commit)
-    on_nodes = [target for target in fleet.targets if isinstance(target, OnNode)]
     if on_nodes and fleet.cluster:
         from enginery.fleet.nodes import ask_nodes
 
@@ -70,5 +80,9 @@ def _try_here(target: Target, commit: str) -> Answer | str:
 
 def _how_to_ask(target: Target) -> str:
     if isinstance(target, OnRunner):
-        return f"{NOT_YET}: the nightly job on the runner {target.label} commits its answer; then `git pull`"
+        return f"{NOT_YET}: {_its_job(target)}"
     return f"{NOT_YET}: `enginery fleet --target {target.name}` asks it"
+
+
+def _its_job(target: OnRunner) -> str:
+    return f"the nightly job on the runner {target.label} commits its answer; then `git pull`"

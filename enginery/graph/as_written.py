@@ -1,6 +1,5 @@
 """Run a graph as it is written: ONNX Runtime on the CPU, with its optimizer off."""
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,11 +10,12 @@ import onnx
 import onnxruntime
 
 from enginery.cluster.spread import Work
+from enginery.core.scratch import scratch_folder
 from enginery.data.feeds import Feeds, Outputs, Run
 from enginery.data.parts import Part
-from enginery.graph.bf16_twin import float32_twin, uses_bf16
 from enginery.graph.data_apart import is_large
 from enginery.graph.onnx_file import load_graph, save_graph
+from enginery.graph.twin import twin_of
 
 
 def open_as_written(model: onnx.ModelProto | Path, threads: int = 0) -> onnxruntime.InferenceSession:
@@ -27,8 +27,8 @@ def open_session(
     model: onnx.ModelProto | Path, level: onnxruntime.GraphOptimizationLevel, threads: int = 0
 ) -> onnxruntime.InferenceSession:
     if isinstance(model, onnx.ModelProto) and is_large(model):  # too large to be handed over in memory
-        with tempfile.TemporaryDirectory() as scratch:
-            path = Path(scratch) / "model.onnx"
+        with scratch_folder() as scratch:
+            path = scratch / "model.onnx"
             save_graph(model, path)
             return open_session(path, level, threads)
     options = onnxruntime.SessionOptions()
@@ -52,9 +52,8 @@ class GraphWork(Work[Part, list[Outputs]]):
 
 
 def run_as_written(path: Path, threads: int = 0) -> Run:
-    """Return what runs a graph as it is written, one in bf16 as its float32 twin."""
-    model = load_graph(path)
-    return partial(run_graph, open_as_written(float32_twin(model) if uses_bf16(model) else path, threads))
+    """Return what runs a graph as it is written, or as its twin in float32 where ONNX Runtime lacks its types."""
+    return partial(run_graph, open_as_written(twin_of(load_graph(path)) or path, threads))
 
 
 def run_graph(session: onnxruntime.InferenceSession, feeds: Feeds) -> Outputs:

@@ -10,8 +10,8 @@ from enginery.core.record import Record
 class TensorSpec(Record):
     """A tensor of a graph and its engine. A size that varies is a name: batch, height or width.
 
-    A size of an output that follows from these has the graph's own name, such as height//8, or ? where the graph has
-    none: only a run tells how large it is.
+    A size of an output that follows from these, or from the values of the inputs, has the graph's own name, such as
+    height//8, or ? where the graph has none: only a run tells how large it is.
     """
 
     name: str

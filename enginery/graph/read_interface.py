@@ -9,6 +9,7 @@ from enginery.core.params.build import BuildParams, Profile
 from enginery.data.feeds import BATCH
 from enginery.graph.interface import Blueprint, Interface, TensorSpec
 from enginery.graph.onnx_file import graph_inputs, load_graph
+from enginery.graph.shape_inputs import require_no_shape_inputs
 
 ENDS_A_STRING = "\"'\\$`"  # or begins something else within one, in Python, C++ or a shell
 FLOATS = ("float32", "float16", "float64")
@@ -27,8 +28,9 @@ def read_interface(path: Path, profile: Profile) -> Interface:
 def interface_of(model: onnx.ModelProto, profile: Profile, what: str) -> Interface:
     """Return the inputs and outputs; refuse what each runtime would refuse in its own words, or not at all."""
     graph = onnx.shape_inference.infer_shapes(model).graph
+    require_no_shape_inputs(graph, what)
     inputs = tuple(_spec(tensor, profile, f"{what}: input") for tensor in graph_inputs(graph))
-    outputs = tuple(_spec(tensor, profile, f"{what}: output", profile.resizes) for tensor in graph.output)
+    outputs = tuple(_spec(tensor, profile, f"{what}: output", has_other_sizes=True) for tensor in graph.output)
     for spec in inputs:
         if spec.dtype == "object":
             raise EngineryError(f"{what}: input {spec.name} holds no numbers")
@@ -56,7 +58,7 @@ def interface_of(model: onnx.ModelProto, profile: Profile, what: str) -> Interfa
 
 
 def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, has_other_sizes: bool = False) -> TensorSpec:
-    """Describe a tensor, some of whose sizes may follow from the profile's where it `has_other_sizes`."""
+    """Describe a tensor. Some of its sizes may follow from others, or from values, where it `has_other_sizes`."""
     if not tensor.type.HasField("tensor_type"):
         found = tensor.type.WhichOneof("value").removesuffix("_type")
         raise EngineryError(f"{what} {tensor.name} is a {found} and no tensor")

@@ -1,7 +1,6 @@
 """The JSON document of the stage mix: which parts of the graph are in int8, which are not, and what that gains."""
 
-from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep
@@ -53,6 +52,7 @@ class Mix(Record):
     delivered: Times | None  # the same in a race, with its interval; None if nothing was raced
     made_as: Literal["int8", "fp32", "fp16", "bf16"]  # how the answer is made: int8 also if only a part of it is
     keep: Keep  # of that precision
+    is_searched: bool  # int8 follows a search, and so a rescue
     spared: tuple[str, ...]  # the nodes that a search has left in floating point
     floating: tuple[str, ...]  # the nodes that are in the other precision; none if all are in one
 
@@ -66,10 +66,8 @@ class Mix(Record):
         """Tell whether it is the graph of another precision."""
         return not self.floating
 
-    @classmethod
-    def read_for(cls, path: Path, calibrated: Calibration) -> Self:
-        """Read what is to be mixed. Refuse what was found with other ranges or another graph."""
-        found = cls.read(path)
-        if (found.calibration, found.model) != (calibrated.cache_sha256, calibrated.model_sha256):
-            raise EngineryError(f"{path} was mixed with another calibration or model: run `dvc repro` again")
-        return found
+    def spared_for(self, calibrated: Calibration) -> tuple[str, ...]:
+        """Return what a search has spared. Refuse what was found with other ranges or another graph."""
+        if (self.calibration, self.model) != (calibrated.cache_sha256, calibrated.model_sha256):
+            raise EngineryError(f"{self.precision} was mixed with another calibration or model: run `dvc repro` again")
+        return self.spared

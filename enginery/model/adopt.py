@@ -11,6 +11,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.build import Profile
 from enginery.data.feeds import INPUT_TYPES, AxesOf, Feeds, Run
 from enginery.graph.onnx_file import graph_inputs
+from enginery.graph.shape_inputs import require_no_shape_inputs
 
 
 def adopt_graph(model: onnx.ModelProto, example: Feeds, axes_of: AxesOf, what: str) -> onnx.ModelProto:
@@ -18,6 +19,7 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes_of: AxesOf, what: s
 
     `axes_of` has those of the profile, by input. Another axis that the file leaves open gets its size in the samples.
     """
+    require_no_shape_inputs(model.graph, what)  # which samples could not give
     inputs = graph_inputs(model.graph)
     names = [tensor.name for tensor in inputs]
     if sorted(names) != sorted(example):

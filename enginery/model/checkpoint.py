@@ -19,6 +19,11 @@ from enginery.model.records import Weights
 WEIGHTS, WEIGHTS_RECORD = "weights.pt", "weights.json"
 
 
+def save_weights(model: nn.Module, file: Path) -> None:
+    with file.open("wb") as opened:  # of a file that PyTorch opens itself, it does not say that the disk is full
+        torch.save(model.state_dict(), opened)
+
+
 def load_model(folder: Path) -> nn.Module:
     """Return the model that the stage `weights` wrote."""
     record = Weights.read(folder / WEIGHTS_RECORD)

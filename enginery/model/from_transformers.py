@@ -29,6 +29,7 @@ AFTER_PADDING = (
     "xlm-roberta",
     "xlm-roberta-xl",
 )
+DETECTS = "ForObjectDetection"  # the end of an architecture's name
 POOLINGS = ("cls", "mean", "max", "lasttoken")
 
 
@@ -55,6 +56,18 @@ class Pooled(nn.Module):
         else:
             vector = (states * mask.to(states.dtype)).sum(1) / mask.to(states.dtype).sum(1)
         return {"sentence_embedding": nn.functional.normalize(vector, dim=-1) if self.normalize else vector}
+
+
+class Detector(nn.Module):
+    """A detector, which returns only what its boxes are read from. Others of its outputs are lists of tensors."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: torch.Tensor) -> Any:
+        found = self.model(images)
+        return {"logits": found.logits, "pred_boxes": found.pred_boxes}
 
 
 def folder_of(params: ModelParams, models: Path) -> Path:
@@ -127,6 +140,8 @@ def load_from_transformers(arguments: dict[str, Any], folder: Path) -> nn.Module
 
 
 def _finished(model: nn.Module, arguments: dict[str, Any]) -> nn.Module:
+    if arguments["architecture"].endswith(DETECTS):  # whose encoder alone finds nothing
+        return Detector(model.float()).eval()
     if getattr(model.config, "is_encoder_decoder", False):
         model = model.get_encoder()  # type: ignore[operator]
     return Pooled(model.float(), arguments["pooling"], arguments["normalize"]).eval()

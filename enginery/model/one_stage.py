@@ -70,8 +70,9 @@ def as_graph(detector: nn.Module) -> nn.Module:
     """Return a detector of torchvision as a graph can have it."""
     if not isinstance(detector, SSD | RetinaNet | FCOS):
         raise EngineryError(
-            f"model.source: torchvision's {type(detector).__name__} proposes regions first, whose number depends "
-            "on the image, and Enginery takes one-stage detectors alone: ssd300_vgg16, ssdlite320_mobilenet_v3_large, "
+            f"model.source: torchvision's {type(detector).__name__} proposes regions first, whose number depends on "
+            "the image, and PyTorch's exporter stops where torchvision.ops.batched_nms branches on it "
+            "(GuardOnDataDependentSymNode). Take a one-stage detector: ssd300_vgg16, ssdlite320_mobilenet_v3_large, "
             "retinanet_resnet50_fpn, retinanet_resnet50_fpn_v2, fcos_resnet50_fpn. Or give an ONNX file of your own"
         )
     return OneStage(detector)

@@ -25,6 +25,7 @@ from enginery.model.checkpoint import WEIGHTS_RECORD, load_model
 from enginery.model.records import PYTORCH, Weights
 from enginery.model.user_code import USER_ERRORS, describe_user_error, watched_files
 from enginery.tasks.choose import misfit_of, task_of
+from enginery.tasks.task import Task
 
 STEADY_LIMIT = 1e-5  # threads that sum in another order change a result by about 1e-7
 ALONE_LIMIT = 0.1  # far above what ranges that are found anew for each batch make of a quantized graph
@@ -113,14 +114,13 @@ def require_steady(run: Run, feeds: Sequence[Feeds], outputs: Sequence[Outputs])
     check_at_each_size(outputs, again, STEADY_LIMIT, failure)
 
 
-def require_same_alone(run: Run, feeds: Feeds, outputs: Outputs) -> None:
+def require_same_alone(run: Run, feeds: Feeds, outputs: Outputs, task: Task) -> None:
     """Refuse a model that answers the last sample of a batch otherwise when it is alone, as a graph does that was
     exported from a batch of one with a loop or an index for it. Validation would blame the engine."""
     count = len(next(iter(feeds.values())))
     alone = _run_or_explain(run, describe_user_error, {name: array[-1:] for name, array in feeds.items()})
     check_graph(
-        alone,
-        {name: array[-1:] for name, array in outputs.items()},
+        *task.comparable(alone, {name: array[-1:] for name, array in outputs.items()}),
         ALONE_LIMIT,
         f"model.source: the answer for a sample depends on the others of its batch, here of {count}, as of a file that "
         "was exported for batches of one: set min, opt and max of build.profile.batch, and benchmark.batches, to 1",

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 
 from enginery.core.errors import sentence_of
+from enginery.core.params.timeouts import TimeoutParams
+from enginery.core.process import end_after
 
 
 def run_stage(stage: Callable[..., None]) -> None:
@@ -18,6 +20,7 @@ def run_stage(stage: Callable[..., None]) -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", dest=name, type=parameter.annotation, required=True)
     arguments = vars(parser.parse_args())
     try:
+        end_after(TimeoutParams.of_stage(stage.__name__))
         stage(**arguments)
     except KeyboardInterrupt:
         sys.exit(f"{stage.__name__}: interrupted; nothing half-written was kept. Run `dvc repro` again to go on.")

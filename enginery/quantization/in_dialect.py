@@ -1,4 +1,5 @@
-"""Quantize a graph as the compiler at hand wants it: by our own rules for a CPU, by ModelOpt's for NVIDIA's GPUs."""
+"""Quantize a graph as the compiler at hand wants it: by our own rules for a CPU, by ModelOpt's for NVIDIA's GPUs. In
+blocks of numbers, the graph is the same for all."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -6,19 +7,23 @@ from pathlib import Path
 
 import onnx
 
+from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep, Rest
 from enginery.graph.onnx_file import load_graph
 from enginery.graph.passes import apply_passes
 from enginery.graph.passes.pad_before_pooling import PadBeforePooling
 from enginery.graph.passes.spell_out_hard_swish import SpellOutHardSwish
 from enginery.quantization.calibration.provenance import Calibration, require_tensors
+from enginery.quantization.cast import cast
 from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.quantize import nodes_with_tiny_inputs, quantize, tensors_to_quantize
 from enginery.quantization.structure import nodes_beyond_int8
-from enginery.quantization.write_int8 import Range, tensors_in_int8, write_int8
+from enginery.quantization.write_blocks import Written, write_blocks
+from enginery.quantization.write_int8 import Range, Rounded, tensors_in_int8, write_int8
 
 REWRITES = {("tensorrt", "bf16"): SpellOutHardSwish, ("cpu", "int8"): PadBeforePooling}  # by compiler and precision
+NOTHING = Keep(op_types=(), nodes=())
 TINY_SCALE = "it cannot hold the scale of what the node reads"
 
 
@@ -49,11 +54,12 @@ def quantize_in_dialect(
     wanted: Dialect,
     keep: Keep,
     spared: Collection[str] = (),
+    rounded: Rounded | None = None,
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return the graph with Q/DQ nodes where the compiler wants them, and the nodes that eight bits cannot hold.
 
     Beside these, nodes stay in floating point that the user keeps or that a search has `spared`. Ranges must cover all
-    that is quantized.
+    that is quantized. Weights that are not `rounded` already take the nearest byte.
     """
     graph, amax = load_graph(source), calibrated.amax
     rest = rest_of(keep, wanted)
@@ -61,10 +67,31 @@ def quantize_in_dialect(
     if is_written_here(precision, keep, wanted):
         kept = {*high, *kept_nodes(keep, graph), *spared}
         require_tensors(calibrated, tensors_in_int8(graph, kept))
-        made = write_int8(graph, value_ranges(calibrated), kept, wanted.largest_weight)
+        made = write_int8(graph, value_ranges(calibrated), kept, wanted.largest_weight, rounded)
     else:
         more = keep.model_copy(update={"nodes": (*keep.nodes, *map(re.escape, (*high, *spared)))})
         require_tensors(calibrated, tensors_to_quantize(source, precision, more, sizes))
-        made = quantize(source, precision, amax, more, rest, sizes, wanted.largest_weight)
+        made = quantize(source, precision, amax, more, rest, sizes, wanted.largest_weight, rounded)
         high |= dict.fromkeys(nodes_with_tiny_inputs(source, precision, amax, rest), TINY_SCALE)
     return made, high
+
+
+def write_blocks_in_dialect(
+    precision: str, source: Path, calibrated: Calibration | None, sizes: Mapping[str, int], wanted: Dialect, keep: Keep
+) -> Written:
+    """Return the graph with products of matrices in blocks, and everything else in the type of the rest."""
+    graph, ranges = load_graph(source), {}
+    kept = kept_nodes(keep, graph)
+    if calibrated:
+        read = {node.name: node.input[0] for node in graph.graph.node if node.op_type in ("MatMul", "Gemm")}
+        ranges = {node: calibrated.amax[name] for node, name in read.items() if name in calibrated.amax}
+    if rest_of(keep, wanted) == "fp16":
+        graph = cast(source, "fp16", NOTHING, sizes)
+    written = write_blocks(graph, precision, ranges, kept)
+    if not written.in_blocks:
+        why = "; ".join(f"{name}: {reason}" for name, reason in written.stay.items()) or "it has none with weights"
+        raise EngineryError(
+            f"{precision} is for products of matrices, and the graph has none that fits ({why}): delete "
+            f"precisions.{precision}"
+        )
+    return written

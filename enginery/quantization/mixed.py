@@ -14,6 +14,7 @@ from enginery.quantization.calibration.provenance import Calibration
 from enginery.quantization.cast import cast
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import is_written_here, quantize_in_dialect, rest_of
+from enginery.quantization.write_int8 import Rounded
 
 
 def require_mixable(precision: str, keep: Keep, wanted: Dialect) -> None:
@@ -32,6 +33,7 @@ def quantize_beside(
     wanted: Dialect,
     keep: Keep,
     spared: Collection[str] = (),
+    rounded: Rounded | None = None,
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return the int8 graph in which the nodes of the names in `floating` are in another precision.
 
@@ -39,7 +41,7 @@ def quantize_beside(
     stay as they are in the int8 graph.
     """
     if precision == rest_of(keep, wanted) or not floating:
-        return quantize_in_dialect("int8", source, calibrated, sizes, wanted, keep, [*spared, *floating])
+        return quantize_in_dialect("int8", source, calibrated, sizes, wanted, keep, [*spared, *floating], rounded)
     names = [node.name for node in load_graph(source).graph.node]
     others = Keep(op_types=(), nodes=tuple(re.escape(name) for name in names if name not in set(floating)))
     with tempfile.TemporaryDirectory() as scratch:
@@ -54,4 +56,4 @@ def quantize_beside(
                     if node.input[0] in ranges:
                         ranges.setdefault(node.output[0], ranges[node.input[0]])
         known = calibrated.model_copy(update={"amax": amax, "lowest": lowest})
-        return quantize_in_dialect("int8", path, known, sizes, wanted, keep, [*spared, *floating])
+        return quantize_in_dialect("int8", path, known, sizes, wanted, keep, [*spared, *floating], rounded)

@@ -30,7 +30,7 @@ class Placement:
         self.products = [node for node in nodes if _is_product(node)]
         self._passing = {node for node in nodes if _passes_on(node)}
         self._gated = {node for node in nodes if node.op_type == "Mul" and _reads_activations(node)}
-        self.arithmetic = [node for node in nodes if _is_product(node) or _is_sum(node) or _is_average(node)]
+        self.arithmetic = [node for node in nodes if _is_product(node) or _is_sum(node) or is_average(node)]
         self._operands = {
             (node, index)
             for node in self.arithmetic
@@ -120,8 +120,14 @@ def _is_product(node: ir.Node) -> bool:
         return False
     weights = node.inputs[1]
     if weights is None or weights.const_value is None:
-        return node.op_type == "MatMul" and _is_activation(weights)
+        return node.op_type == "MatMul" and _is_activation(weights) and not any(map(_are_shares, node.inputs))
     return weights.dtype in FLOATS and len(weights.const_value.shape) > 1
+
+
+def _are_shares(value: ir.Value | None) -> bool:
+    """Tell whether a Softmax made it: most shares are a few steps of a byte, and what they weigh loses by that."""
+    maker = value.producer() if value is not None else None
+    return maker is not None and maker.op_type == "Softmax"
 
 
 def _is_sum(node: ir.Node) -> bool:
@@ -129,7 +135,7 @@ def _is_sum(node: ir.Node) -> bool:
     return node.op_type == "Add" and _reads_activations(node)
 
 
-def _is_average(node: ir.Node) -> bool:
+def is_average(node: ir.Node) -> bool:
     """Tell whether it averages each channel of an image over its pixels."""
     value = node.inputs[0] if node.op_type in AVERAGES else None
     if value is None or not _is_activation(value) or value.shape is None:

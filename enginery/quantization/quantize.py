@@ -1,7 +1,6 @@
 """Make int8 and fp8 graphs for TensorRT: ModelOpt places Q/DQ nodes, which `fusion` mends, and the scales are ours."""
 
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from onnx import TensorProto, numpy_helper
 from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep, Rest
 from enginery.core.precisions import PRECISIONS
+from enginery.core.scratch import scratch_folder
 from enginery.graph.data_apart import in_memory
 from enginery.graph.files import copy_graph, data_of
 from enginery.graph.onnx_file import load_graph
@@ -19,6 +19,7 @@ from enginery.quantization.calibration.cache import read_cache, write_cache
 from enginery.quantization.fusion import mend_fusions
 from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, quiet_modelopt
 from enginery.quantization.structure import LARGEST_FLOAT16
+from enginery.quantization.write_int8 import Rounded
 
 SMALLEST_FLOAT16_SCALE = 2.0**-20  # below it, float16 has fewer than five bits left
 
@@ -43,13 +44,17 @@ def quantize(
     rest: Rest,
     sizes: Mapping[str, int] | None = None,
     largest_weight: int = PRECISIONS["int8"].largest,
+    rounded: Rounded | None = None,
 ) -> onnx.ModelProto:
     """Return the graph with Q/DQ nodes, which ModelOpt places where TensorRT fuses them, and with our scales.
 
     The scales and all unquantized nodes have the type `rest`. `sizes` are those of `batch_of_zeros`: an image that the
-    graph accepts. `largest_weight` is for int8 alone.
+    graph accepts. `largest_weight` is for int8 alone, as are weights that are `rounded` already.
     """
-    return mend_fusions(_quantize_by_modelopt(source, precision, amax, keep, rest, sizes, largest_weight))
+    made = _quantize_by_modelopt(source, precision, amax, keep, rest, sizes, largest_weight)
+    if rounded:
+        _set_rounded(made.graph, rounded)
+    return mend_fusions(made)
 
 
 def _quantize_by_modelopt(
@@ -63,15 +68,15 @@ def _quantize_by_modelopt(
 ) -> onnx.ModelProto:
     zeros = batch_of_zeros(source, sizes or {})
     tiny = [re.escape(name) for name in nodes_with_tiny_inputs(source, precision, amax, rest)]
-    with quiet_modelopt(), tempfile.TemporaryDirectory() as scratch:
+    with quiet_modelopt(), scratch_folder() as scratch:
         from modelopt.onnx.quantization import quantize as modelopt_quantize
 
-        cache, target = Path(scratch) / "calibration.cache", Path(scratch) / "quantized.onnx"
+        cache, target = scratch / "calibration.cache", scratch / "quantized.onnx"
         write_cache(amax, cache)
         shapes = ",".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in zeros.items())
         with errors_as_sentences(precision):
             modelopt_quantize(
-                str(copy_graph(source, Path(scratch))),  # since ModelOpt changes the file of some graphs
+                str(copy_graph(source, scratch)),  # since ModelOpt changes the file of some graphs
                 quantize_mode=precision,
                 calibration_data=zeros,  # ModelOpt runs it, but takes the ranges from the cache
                 calibration_shapes=shapes,
@@ -132,6 +137,19 @@ def _limit_weights(graph: onnx.GraphProto, constants: Constants, largest: int) -
         scales = numpy_helper.to_array(constants[name])
         wider = scales * scales.dtype.type(PRECISIONS["int8"].largest / largest)
         constants[name].CopyFrom(numpy_helper.from_array(wider, name))
+
+
+def _set_rounded(graph: onnx.GraphProto, rounded: Rounded) -> None:
+    """Write multiples of the scales in place of weights, so that rounding takes these bytes."""
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[0] in rounded and node.input[1] in constants:
+            weights, axis = constants[node.input[0]], next((a.i for a in node.attribute if a.name == "axis"), 1)
+            scales = numpy_helper.to_array(constants[node.input[1]])
+            along = [-1 if place == axis % len(weights.dims) else 1 for place in range(len(weights.dims))]
+            exact = numpy_helper.to_array(weights)
+            written = rounded[node.input[0]] * scales.reshape(along if scales.size > 1 else 1)
+            weights.CopyFrom(numpy_helper.from_array(written.astype(exact.dtype), weights.name))
 
 
 def _require_usable_scales(graph: onnx.GraphProto, constants: Constants) -> None:

@@ -9,8 +9,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from enginery.core.precisions import PRECISIONS
-from enginery.graph.onnx_file import opset_of
-from enginery.graph.passes.find import names_in_use, unused_name
+from enginery.quantization.additions import Additions, at_opset
 from enginery.quantization.placement import Group, Placement
 
 LARGEST = PRECISIONS["int8"].largest
@@ -19,6 +18,9 @@ MOSTLY_POSITIVE = 4  # times as far as it reaches below zero: what HardSwish, Si
 SLOWER_WITH_A_ZERO = {"Add", "MatMul"}  # where the byte 0 does not stand for 0
 TINY = 1e-12
 FIRST_OPSET, FIRST_OF_FLOAT16 = 13, 19  # of Q/DQ nodes with a scale for each channel, and of float16
+
+
+Rounded = Mapping[str, NDArray[np.int8]]  # by the name of the weights
 
 
 class Range(NamedTuple):
@@ -46,12 +48,17 @@ def grid_of(ranges: Iterable[Range], is_added: bool) -> Grid:
 
 
 def write_int8(
-    model: onnx.ModelProto, ranges: Mapping[str, Range], kept: Collection[str] = (), largest_weight: int = LARGEST
+    model: onnx.ModelProto,
+    ranges: Mapping[str, Range],
+    kept: Collection[str] = (),
+    largest_weight: int = LARGEST,
+    rounded: Rounded | None = None,
 ) -> onnx.ModelProto:
-    """Return a copy that calculates in int8, but for the nodes of the names in `kept`."""
+    """Return a copy that calculates in int8, but for the nodes of the names in `kept`. Weights that are not `rounded`
+    already take the nearest byte."""
     writer = Writer(model, kept)
     for node in writer.placement.products:
-        writer.round_weights(node, largest_weight)
+        writer.round_weights(node, largest_weight, rounded)
     for group in writer.groups:
         writer.round_activations(group, grid_for(group, ranges))
     return ir.to_proto(writer.model)
@@ -82,16 +89,16 @@ class Writer:
         self.model = ir.from_proto(_with_opset(onnx.shape_inference.infer_shapes(model)))
         self.placement = Placement(self.model, kept)
         self.groups = self.placement.groups()
-        self._taken = names_in_use(self.model)
+        self._add = Additions(self.model)
 
     def round_activations(self, group: Group, grid: Grid) -> ir.Value:
         """Write a Q/DQ pair behind each tensor of the group, for those that read it as bytes. Return their scale."""
         first = next(iter(group))
-        scale = self._constant(f"{first.name}.scale", np.asarray(grid.scale, dtype_of(first)))
-        zero = self._constant(f"{first.name}.zero", np.asarray(grid.zero))
+        scale = self._add.constant(f"{first.name}.scale", np.asarray(grid.scale, dtype_of(first)))
+        zero = self._add.constant(f"{first.name}.zero", np.asarray(grid.zero))
         for value, readers in group.items():
-            quantize = self._node("QuantizeLinear", [value, scale, zero], f"{value.name}.int8")
-            dequantize = self._node("DequantizeLinear", [quantize.outputs[0], scale, zero], f"{value.name}.rounded")
+            quantize = self._add.node("QuantizeLinear", [value, scale, zero], f"{value.name}.int8")
+            dequantize = self._add.node("DequantizeLinear", [quantize.outputs[0], scale, zero], f"{value.name}.rounded")
             for node, index in readers:
                 node.replace_input_with(index, dequantize.outputs[0])
             if maker := value.producer():
@@ -100,45 +107,42 @@ class Writer:
                 self.model.graph[0].prepend([quantize, dequantize])
         return scale
 
-    def round_weights(self, node: ir.Node, largest: int) -> None:
+    def round_weights(self, node: ir.Node, largest: int, rounded: Rounded | None = None) -> None:
         """Read constant weights from bytes, with a scale for each output channel."""
         weights = node.inputs[1]
         if weights is None or weights.const_value is None:
             return
         array = weights.const_value.numpy()
-        axis = _output_channels(node, array.ndim)
-        others = tuple(each for each in range(array.ndim) if each != axis)
-        scales = np.maximum(np.abs(array.astype(np.float32)).max(axis=others, keepdims=True), TINY) / largest
+        axis = output_channels(node, array.ndim)
+        scales = weight_scales(array, axis, largest)
+        nearest = np.rint(array / scales).astype(np.int8)
         given = [
-            self._constant(f"{weights.name}.int8", np.rint(array / scales).astype(np.int8)),
-            self._constant(f"{weights.name}.scale", scales.reshape(-1).astype(array.dtype)),
-            self._constant(f"{weights.name}.zero", np.zeros(array.shape[axis], np.int8)),
+            self._add.constant(f"{weights.name}.int8", (rounded or {}).get(weights.name or "", nearest)),
+            self._add.constant(f"{weights.name}.scale", scales.reshape(-1).astype(array.dtype)),
+            self._add.constant(f"{weights.name}.zero", np.zeros(array.shape[axis], np.int8)),
         ]
-        dequantize = self._node("DequantizeLinear", given, f"{weights.name}.rounded", axis=axis)
+        dequantize = self._add.node("DequantizeLinear", given, f"{weights.name}.rounded", axis=axis)
         node.prepend(dequantize)
         node.replace_input_with(1, dequantize.outputs[0])
         if not weights.uses():
             self.model.graph.initializers.pop(weights.name or "")
-
-    def _constant(self, name: str, array: NDArray[np.generic]) -> ir.Value:
-        name = unused_name(name, self._taken)
-        value = ir.val(name, const_value=ir.tensor(array, name=name))
-        self.model.graph.initializers.add(value)
-        return value
-
-    def _node(self, op_type: str, inputs: list[ir.Value], output: str, **attributes: int) -> ir.Node:
-        name = unused_name(output, self._taken)
-        return ir.node(op_type, inputs, attributes, outputs=[ir.val(name)], name=name)
 
 
 def _with_opset(model: onnx.ModelProto) -> onnx.ModelProto:
     """Raise the version of ONNX's operators where Q/DQ nodes need it."""
     halves = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer)
     needed = FIRST_OF_FLOAT16 if halves else FIRST_OPSET
-    return onnx.version_converter.convert_version(model, needed) if opset_of(model) < needed else model
+    return at_opset(model, needed)
 
 
-def _output_channels(node: ir.Node, rank: int) -> int:
+def weight_scales(array: NDArray[np.generic], axis: int, largest: int) -> NDArray[np.float32]:
+    """Return the step of each channel along an axis."""
+    others = tuple(each for each in range(array.ndim) if each != axis)
+    widest = np.abs(array.astype(np.float32)).max(axis=others, keepdims=True)
+    return np.asarray(np.maximum(widest, TINY) / largest)
+
+
+def output_channels(node: ir.Node, rank: int) -> int:
     """Return the axis of the weights that the output's channels lie along."""
     match node.op_type:
         case "Conv":

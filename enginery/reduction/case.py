@@ -12,9 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from enginery.data.feeds import Feeds, Outputs
 from enginery.graph.as_written import open_as_written
-from enginery.graph.bf16_twin import float32_twin, uses_bf16
 from enginery.graph.data_apart import bodies_of
 from enginery.graph.onnx_file import graph_inputs
+from enginery.graph.twin import twin_of
 
 BF16, FLOAT = TensorProto.BFLOAT16, TensorProto.FLOAT
 
@@ -112,7 +112,7 @@ class Case:
         known = {output.name for output in self.model.graph.output}
         made = [name for node in self.nodes for name in node.output if name and name not in known]
         every = onnx.ModelProto()
-        every.CopyFrom(float32_twin(self.model) if uses_bf16(self.model) else self.model)
+        every.CopyFrom(twin_of(self.model) or self.model)
         every.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
         return open_as_written(every)
 

@@ -1,7 +1,6 @@
 """Reduce a graph that a compiler gets wrong to a few nodes, and write a folder that its authors can run."""
 
 import itertools
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import onnx
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_folder
 from enginery.core.runtimes import RUNTIMES
+from enginery.core.scratch import scratch_folder
 from enginery.engine.target import Target
 from enginery.graph.onnx_file import count_nodes
 from enginery.reduction.case import Case
@@ -56,10 +56,10 @@ def reduce_fault(
     """Write the smallest case that was found into the folder. Refuse a graph that the runtime gets right."""
     started, title = time.monotonic(), RUNTIMES[way.target.runtime].title
     ends, limit = started + seconds, SLOWEST_TRIAL
-    with tempfile.TemporaryDirectory() as scratch:
+    with scratch_folder() as scratch:
 
         def trial(case: Case, way: Way = way) -> Fault | None:
-            return run_case(case, way.script(), Path(scratch), way.prepare, limit)
+            return run_case(case, way.script(), scratch, way.prepare, limit)
 
         whole = trial(case)
         if whole is None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from dvc.exceptions import NotDvcRepoError
 from dvc.repo import Repo
@@ -18,6 +17,7 @@ from ruamel.yaml.error import YAMLError
 
 from enginery.core.errors import UNREADABLE, EngineryError
 from enginery.core.paths import ENGINES, LOCK
+from enginery.core.scratch import scratch_folder
 from enginery.engine.folder import RECORD
 from enginery.engine.record import EngineRecord
 from enginery.regression.history import GOOD_ENGINES
@@ -28,13 +28,13 @@ from enginery.regression.measurements import read_measurements
 def engines_of(place: str) -> Iterator[Callable[[str], Path]]:
     """Open the engines of a reports folder, a history's good run or a git revision: give their folders by precision."""
     measured = {entry.precision: entry.validation.engine for entry in read_measurements(place).precisions}
-    with TemporaryDirectory(prefix="enginery-") as scratch:
+    with scratch_folder() as scratch:
         path = Path(place)
         if path.is_dir():
             locate = partial(_folder_in_project, path.parent / ENGINES)
         else:
             hashes = _hashes_of_good_run(path) if path.exists() else _hashes_of_revision(place)
-            locate = partial(_folder_from_cache, hashes, place, Path(scratch))
+            locate = partial(_folder_from_cache, hashes, place, scratch)
 
         def find(precision: str) -> Path:
             folder = locate(precision)
@@ -57,12 +57,20 @@ def _hashes_of_revision(revision: str) -> dict[str, str]:
 
 def parse_hashes(lock: bytes, origin: str) -> dict[str, str]:
     """Read DVC's hash of each engine's folder from the text of a dvc.lock, by precision."""
+    made = hashes_of_outs(lock, origin)
+    return {name.removeprefix("build@"): outs[0] for name, outs in made.items() if name.startswith("build@")}
+
+
+def hashes_of_outs(lock: bytes, origin: str) -> dict[str, list[str]]:
+    """Read DVC's hashes of what each stage made, which is at least one thing, but for the gate."""
     try:
         stages = YAML(typ="safe").load(lock)["stages"]
-        built = {name.removeprefix("build@"): stage for name, stage in stages.items() if name.startswith("build@")}
-        return {precision: stage["outs"][0]["md5"] for precision, stage in built.items()}
+        made = {name: [str(out["md5"]) for out in stage["outs"]] for name, stage in stages.items() if "outs" in stage}
     except (YAMLError, LookupError, *UNREADABLE):
-        raise EngineryError(f"{origin} is not a lock file of DVC. Take it back from git") from None
+        made = {"": []}
+    if not all(made.values()):
+        raise EngineryError(f"{origin} is not a lock file of DVC. Take it back from git")
+    return made
 
 
 def _hashes_of_good_run(good: Path) -> dict[str, str]:

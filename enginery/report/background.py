@@ -13,6 +13,7 @@ from enginery.engine.tools import Tools
 from enginery.graph.simplify import Simplification
 from enginery.quantization.calibration.provenance import Calibration
 from enginery.quantization.calibration.sketch import Histograms, Sketch
+from enginery.quantization.rescue.records import RESCUE, Rescue
 from enginery.search.records import SEARCH, Search
 
 BULK = 0.999  # the share of magnitudes that counts as the bulk; outliers lie beyond it
@@ -40,7 +41,8 @@ class Background:
     tools: Tools
     validation_sha256: str  # of the list of validation samples
     makers: Mapping[str, Maker]
-    searches: Mapping[str, Search]  # by precision
+    rescues: Mapping[str, Rescue]  # by precision, as are searches
+    searches: Mapping[str, Search]
 
     @property
     def drawn_tensors(self) -> list[str]:
@@ -69,6 +71,7 @@ def gather_background(
         Tools.read(tools),
         SampleSet.open(samples).list_sha256,
         makers_of(onnx.load(simplified / "model.onnx", load_external_data=False).graph),
+        {name: Rescue.read(found) for name in params.search if (found := converted / name / RESCUE).exists()},
         {name: Search.read(found) for name in params.search if (found := converted / name / SEARCH).exists()},
     )
 

@@ -33,7 +33,7 @@ class Note(NamedTuple):
 def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> list[Note]:
     runtime = RUNTIMES[findings.machine.runtime].title
     notes = _on_the_reference(findings.precisions[0].validation.reference)
-    notes += _on_texts(findings.precisions[0].validation.padding)
+    notes += _on_texts(findings.precisions[0].validation.padding) + _on_boxes(findings.precisions[0])
     for entry in findings.precisions:
         notes += _on_execution(entry, runtime)
         for line in failures.get(entry.precision, ()):
@@ -56,6 +56,13 @@ def _on_texts(padding: Padding | None) -> list[Note]:
         f"it would be {padding.as_they_come:.1%}.{cut}"
     )
     return [Note("Texts", text)]
+
+
+def _on_boxes(entry: Evidence) -> list[Note]:
+    if not entry.engine.boxes.chooses_in_graph:
+        return []
+    text = "the engine's times include the choice among overlapping boxes, and the baselines' times do not."
+    return [Note("Boxes are chosen in the graph", text)]
 
 
 def noise_by_batch(findings: Findings) -> list[Note]:

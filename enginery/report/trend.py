@@ -17,6 +17,7 @@ from enginery.report.figures import COLORS, STYLE
 
 LEAST_ERROR = 1e-7  # the resolution of float32: an error of zero has no place on a logarithmic axis
 MOST_DATES = 5
+NIGHTS_APART = 60  # with more, the marks of usual nights shrink, so that they do not hide the others
 TREND = "trend.png"
 OF_NIGHT = {"date", "revision", "precision", "metric", "accuracy", "relative_error", "kept"}
 
@@ -88,5 +89,6 @@ def _line(axes: Axes, places: pd.Series, values: pd.Series, verdicts: pd.Series,
     color = COLORS[precision]
     axes.plot(places, values, color=color, linewidth=1.2, label=precision)
     slow, red = verdicts == Outcome.NOT_COMPARABLE, verdicts.isin([Outcome.REGRESSION, GATE])
-    for which, mark, face, size in ((~slow & ~red, "o", color, 5), (slow, "o", "white", 5), (red, "X", color, 9)):
+    usual = min(5, 5 * NIGHTS_APART / len(places))
+    for which, mark, face, size in ((~slow & ~red, "o", color, usual), (slow, "o", "white", 5), (red, "X", color, 9)):
         axes.plot(places[which], values[which], mark, color=color, markerfacecolor=face, markersize=size)

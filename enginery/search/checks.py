@@ -1,5 +1,6 @@
 """Check what a graph loses on calibration samples. The validation samples stay unseen."""
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,7 @@ from enginery.accuracy.agreement import compare, errors_of_samples
 from enginery.accuracy.results import metric_of
 from enginery.core.params.precisions import Thresholds
 from enginery.data.feeds import Outputs, Run
-from enginery.data.run_all import run_all
+from enginery.data.run_all import OutputsOf, run_all
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.onnx_file import fixed_batch
@@ -24,14 +25,23 @@ LOST = 1e6  # times what the thresholds allow: no number, or no end
 OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
 BATCH = 8
 TINY = 1e-12
+RunPlaces = Callable[[NDArray[np.int64]], Outputs]
 
 
 class Checks:
     """The exact outputs, which others are compared with."""
 
-    def __init__(self, graph: onnx.ModelProto, samples: SampleSet, task: Task, limits: Thresholds) -> None:
+    def __init__(
+        self,
+        graph: onnx.ModelProto,
+        samples: SampleSet,
+        task: Task,
+        limits: Thresholds,
+        exact_there: OutputsOf | None = None,
+    ) -> None:
+        """`exact_there` runs the graph for many samples where there is a cluster."""
         self.limits, self._samples, self._task, self._truth = limits, samples, task, samples.truth
-        self._exact = partial(run_graph, open_as_written(graph))
+        self._exact, self._exact_there = partial(run_graph, open_as_written(graph)), exact_there
         self._batch = fixed_batch(graph) or BATCH
         chosen = min(CHOOSING, max(1, len(samples) // 2))
         self._feeds = samples.read_at(np.arange(-(-chosen // self._batch) * self._batch) % len(samples))
@@ -41,18 +51,26 @@ class Checks:
         self._expected: dict[int, Outputs] = {}
 
     def check_run(self, run: Run, spared: int, work: float) -> Step:
-        """Say what is lost by what runs so. Few samples tell that where it is clear."""
+        """Say what is lost by what runs so."""
+        return self._check_places(partial(self._run_all, run, None), spared, work)
+
+    def check_there(self, there: OutputsOf | None, spared: int, work: float) -> Step:
+        """Say what is lost by what runs so on a cluster. The exact graph shows the shapes, which are the same."""
+        return self._check_places(partial(self._run_all, self._exact, there), spared, work)
+
+    def _check_places(self, run: RunPlaces, spared: int, work: float) -> Step:
+        """Say what is lost. Few samples tell that where it is clear."""
         few = self._check(run, spared, work, min(FIRST, self.checked))
         # One image of few is a large share of them, so that only the errors can tell that too much is lost.
         clear = few.used <= LITTLE or max(self._used_by_errors(few)) >= MUCH
         return few if clear else self._check(run, spared, work, self.checked)
 
-    def _check(self, run: Run, spared: int, work: float, count: int) -> Step:
+    def _check(self, run: RunPlaces, spared: int, work: float, count: int) -> Step:
         places = (self.chosen + np.arange(count)) % len(self._samples)
         if count not in self._expected:
-            self._expected[count] = self._run_all(self._exact, places)
-        wanted, found = self._expected[count], self._run_all(run, places)
-        errors, same = compare(wanted, found), self._task.agree(wanted, found)
+            self._expected[count] = self._run_all(self._exact, self._exact_there, places)
+        wanted, found = self._expected[count], run(places)
+        errors, same = compare(*self._task.comparable(wanted, found)), self._task.agree(wanted, found)
         exact, got = (metric_of(self._task, outputs, self._truth, places) for outputs in (wanted, found))
         better = 1 if self._task.metrics[0].higher_is_better else -1
         step = Step(
@@ -63,7 +81,7 @@ class Checks:
             agreement=None if same is None else float(same.mean()),
             metric_drop=None if exact is None or got is None else better * (exact - got),
             looked_at=count,
-            changed={} if same is None else self._named(_changed(same, wanted, found), places),
+            changed={} if same is None else self._named(_changed(same, *self._task.comparable(wanted, found)), places),
             used=LOST,
         )
         used = max(*self._used_by_errors(step), *self._used_by_answers(step))
@@ -81,8 +99,8 @@ class Checks:
         others = (1 - agreement) / max(1 - allowed.agreement, TINY)
         return others, max(step.metric_drop or 0.0, 0.0) / max(allowed.metric_drop, TINY)
 
-    def _run_all(self, run: Run, places: NDArray[np.int64]) -> Outputs:
-        return run_all(run, self._samples, self._batch, whole=True, chosen=places)
+    def _run_all(self, run: Run, there: OutputsOf | None, places: NDArray[np.int64]) -> Outputs:
+        return run_all(run, self._samples, self._batch, whole=True, chosen=places, outputs=there)
 
 
 def _changed(same: Statistics, wanted: Outputs, found: Outputs) -> NDArray[np.int64]:

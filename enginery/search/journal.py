@@ -29,15 +29,18 @@ class Journal:
         """Open the journal of these values, all of which the measurements depend on."""
         return cls(user_cache_path("enginery") / "search" / f"{sha256_of(what)}.jsonl")
 
-    def knows(self, question: Any) -> bool:
-        return sha256_of(question) in self._known
+    def known(self, question: Any) -> Any | None:
+        return self._known.get(sha256_of(question))
+
+    def note(self, question: Any, answer: Any) -> None:
+        key = sha256_of(question)
+        self._known[key] = answer
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([key, answer]) + "\n")
 
     def answer(self, question: Any, measure: Callable[[], Any]) -> Any:
         """Return what is known, or measure it and note it down."""
-        key = sha256_of(question)
-        if key not in self._known:
-            self._known[key] = measure()
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([key, self._known[key]]) + "\n")
-        return self._known[key]
+        if self.known(question) is None:
+            self.note(question, measure())
+        return self.known(question)

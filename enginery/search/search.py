@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from functools import partial
+from itertools import takewhile
 from typing import NamedTuple
 
 from enginery.core.errors import EngineryError
@@ -44,12 +44,14 @@ def find_spared(trial: Trial, work: Mapping[str, float], journal: Journal, secon
 
 def measure_layers(trial: Trial, work: Mapping[str, float], journal: Journal, seconds: float) -> dict[str, float]:
     """Return what each layer loses alone, as far as the time allows: first those that are cheapest to spare."""
-    losses: dict[str, float] = {}
+    order = sorted(work, key=lambda each: (work[each], each))
+    unknown = [name for name in order if journal.known(["alone", name]) is None]
     started = time.monotonic()
-    for name in progress(sorted(work, key=lambda each: (work[each], each)), "layers alone", len(work), "layers"):
-        question = ["alone", name]
-        if journal.knows(question) or time.monotonic() - started < seconds:
-            losses[name] = journal.answer(question, partial(trial.loss_alone, name))
+    in_time = takewhile(lambda _: time.monotonic() - started < seconds, unknown)
+    for name, loss in progress(trial.losses_alone(in_time), "layers alone", len(unknown), "layers"):
+        journal.note(["alone", name], loss)
+    known = {name: journal.known(["alone", name]) for name in order}
+    losses = {name: loss for name, loss in known.items() if loss is not None}
     if not losses:
         raise EngineryError(f"search: {seconds:g} seconds do not suffice to measure one layer: allow more")
     return losses

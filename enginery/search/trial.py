@@ -1,17 +1,16 @@
 """Try sets of layers on calibration samples."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from enginery.core.params.precisions import Thresholds
-from enginery.data.feeds import Outputs, Run
+from enginery.data.feeds import Run
 from enginery.data.sample_set import SampleSet
-from enginery.search.checks import TINY, Checks
+from enginery.search.checks import Checks
+from enginery.search.on_cluster import OnCluster
 from enginery.search.records import Step
-from enginery.search.switches import SwitchedGraph
+from enginery.search.switches import SwitchedGraph, loss_alone
 from enginery.tasks.task import Task
 
 
@@ -26,29 +25,21 @@ class Trial(Checks):
         samples: SampleSet,
         task: Task,
         limits: Thresholds,
+        on_cluster: OnCluster | None = None,
     ) -> None:
-        """`run_with` runs the graph as it will be converted with these layers spared, which `switched` resembles."""
-        super().__init__(graph, samples, task, limits)
-        self._switched, self._run_with = switched, run_with
+        """`run_with` runs the graph as it will be converted with these layers spared, which `switched` resembles. A
+        cluster does that in their place, where there is one."""
+        super().__init__(graph, samples, task, limits, on_cluster.exact() if on_cluster else None)
+        self._switched, self._run_with, self._on_cluster = switched, run_with, on_cluster
 
-    def loss_alone(self, layer: str) -> float:
-        """Return the relative error of the outputs if this layer alone is in int8: the root mean square over samples.
-
-        The squares of such errors add up, nearly. What an int8 graph gains from sparing one layer is a small difference
-        of two large errors, and puts the layers in a worse order.
-        """
-        others = [name for name in self._switched.layers if name != layer]
-        return _error(self._switched.run(self._feeds, others), self._wanted)
+    def losses_alone(self, layers: Iterable[str]) -> Iterator[tuple[str, float]]:
+        """Yield each layer with the relative error of the outputs if it alone is in int8."""
+        if self._on_cluster:
+            return self._on_cluster.losses_alone(layers, self._feeds)
+        return ((layer, loss_alone(self._switched, layer, self._feeds, self._wanted)) for layer in layers)
 
     def check(self, spared: Collection[str], work: float) -> Step:
         """Say what is lost with these layers in floating point."""
+        if self._on_cluster:
+            return self.check_there(self._on_cluster.with_spared(spared), len(spared), work)
         return self.check_run(self._run_with(spared), len(spared), work)
-
-
-def _error(found: Outputs, exact: Outputs) -> float:
-    shares = [_norms(found[name] - values) / np.maximum(_norms(values), TINY) for name, values in exact.items()]
-    return float(np.sqrt(np.mean(np.square(shares))))
-
-
-def _norms(values: NDArray[np.generic]) -> NDArray[np.float64]:
-    return np.asarray(np.linalg.norm(values.reshape(len(values), -1).astype(np.float64), axis=1))

@@ -1,7 +1,6 @@
 """Make the baselines of a race, PyTorch in several ways and ONNX Runtime: each is a call that runs one inference."""
 
 import copy
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.params.benchmark import CUDA_GRAPH, ONNXRUNTIME, TORCH_TENSORRT, Baseline
 from enginery.core.params.inference import InferenceParams
+from enginery.core.scratch import scratch_folder
 from enginery.data.feeds import Feeds
 from enginery.engine.runtimes import Session, load_runtime
 from enginery.graph.interface import Blueprint
@@ -63,9 +63,9 @@ def _import_torch_tensorrt() -> None:
 def onnxruntime_session(onnx: Path, blueprint: Blueprint, inference: InferenceParams) -> Iterator[Session]:
     """Open the float32 graph in ONNX Runtime, optimized like an engine and on the GPU if there is one."""
     runtime = load_runtime(ONNXRUNTIME)
-    with tempfile.TemporaryDirectory() as folder:
-        runtime.compile(onnx, blueprint, Path(folder))
-        (session,) = runtime.load(Path(folder), blueprint, inference, requests=1)
+    with scratch_folder() as folder:
+        runtime.compile(onnx, blueprint, folder)
+        (session,) = runtime.load(folder, blueprint, inference, requests=1)
         with closing(session):
             yield session
 

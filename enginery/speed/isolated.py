@@ -4,9 +4,9 @@ also the program of that process."""
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from enginery.engine.engine import open_engine
 from enginery.engine.folder import RECORD
 from enginery.engine.gpu.nvml import process_megabytes
 from enginery.engine.machine import Machine
+from enginery.engine.moments import Moments
 from enginery.engine.record import EngineRecord
 from enginery.speed.records import Isolated, PeakMemory
-from enginery.speed.timing import Contender, take_turn, warm_up
+from enginery.speed.timing import warm_up
 
 CALLS = 3
 
@@ -57,8 +58,8 @@ def _measure_engine(folder: str, machine: str, validation: str, inference: str, 
         memory = _peak_of(engine.bind(_zeros(engine.record, max(params.batches))), here.device)
         samples = SampleSet.open(Path(validation)).tuned(engine.record.profile)
         batches = params.batches if here.device == "cuda" else ()
-        compute = {batch: _milliseconds(engine.bind(samples.cycled(batch)), params.seconds) for batch in batches}
-    return Isolated(memory=memory, compute=compute)
+        calls = {batch: _clocked(engine.clock(samples.cycled(batch)), params.seconds) for batch in batches}
+    return Isolated(memory=memory, calls=calls)
 
 
 def _measure_pytorch(folder: str, engine: str, batch: str, threads: str, device: str) -> PeakMemory:
@@ -78,10 +79,14 @@ def _zeros(record: EngineRecord, batch: int) -> Feeds:
     return {spec.name: np.zeros(spec.at(sizes), spec.dtype) for spec in record.interface.inputs}
 
 
-def _milliseconds(contender: Contender, seconds: float) -> float:
-    """Return the median milliseconds of the compute, by the device's own clock."""
-    warm_up(contender, seconds / 2)
-    return 1000 * median(call.compute for call in take_turn(contender, seconds) if call.compute is not None)
+def _clocked(call: Callable[[], Moments], seconds: float) -> tuple[Moments, ...]:
+    """Call for some seconds, and at least once."""
+    warm_up(call, seconds / 2)
+    deadline = time.perf_counter() + seconds
+    moments = [call()]
+    while time.perf_counter() < deadline:
+        moments.append(call())
+    return tuple(moments)
 
 
 def _peak_of(call: Callable[[], object], device: str) -> PeakMemory:

@@ -1,8 +1,11 @@
 """The records in the JSON documents of the stages benchmark and trace."""
 
+from statistics import median
+
 from enginery.core.params.benchmark import ONNXRUNTIME
 from enginery.core.record import Record
 from enginery.engine.gpu.conditions import GpuConditions
+from enginery.engine.moments import Moments
 from enginery.engine.record import LayerTime
 
 ENGINE = "engine"  # the contender that all baselines are compared with
@@ -82,11 +85,16 @@ class PeakMemory(Record):
 
 
 class Isolated(Record):
-    """The memory and compute times of an engine in a process that holds nothing else. `compute` is in milliseconds by
-    batch size; it is empty without a GPU."""
+    """The memory of an engine in a process that holds nothing else, and all its calls there by batch size: none without
+    a GPU."""
 
     memory: PeakMemory
-    compute: dict[int, float]
+    calls: dict[int, tuple[Moments, ...]]
+
+    @property
+    def compute(self) -> dict[int, float]:
+        """Return the median milliseconds of the compute by batch size."""
+        return {batch: 1000 * median(call.compute for call in calls) for batch, calls in self.calls.items()}
 
 
 class AtSize(Record):

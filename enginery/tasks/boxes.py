@@ -10,14 +10,16 @@ from numpy.typing import NDArray
 
 Rows = NDArray[Any]  # left, top, right, bottom, score and class of each box, the best first
 PAIRS = ("xyxy", "xywh", "cxcywh", "detr", "rtdetr")  # forms of two outputs: boxes, and scores
-DISTINCT = ("detr", "rtdetr", "end_to_end")  # forms whose boxes are not found several times
+CHOSEN = "chosen"  # the form of four outputs: boxes, scores, classes, and how many of the rows are boxes
+DISTINCT = ("detr", "rtdetr", "end_to_end", CHOSEN)  # forms whose boxes are not found several times
 MOST_CANDIDATES = 10_000  # of an image, which only networks that have learned nothing exceed
 AT_ONCE = 256  # candidates that are compared with each other in one go
 
 
 def find_boxes(outputs: Sequence[NDArray[Any]], how: Any, size: tuple[int, int] | None) -> Rows:
     """Return the boxes of one image in pixels of the model's input, whose height and width is `size`. `outputs` are
-    boxes and scores, or the one output that has both. `how` has `form`, `unit`, `score`, `iou` and `most`."""
+    boxes and scores, the one output that has both, or the four of CHOSEN. `how` has `form`, `unit`, `score`, `iou` and
+    `most`."""
     boxes, scores, classes = _decoded(outputs, how)
     if how.unit == "shares" and size is not None:
         boxes = boxes * np.array([size[1], size[0]] * 2, boxes.dtype)
@@ -30,6 +32,10 @@ def find_boxes(outputs: Sequence[NDArray[Any]], how: Any, size: tuple[int, int] 
 def _decoded(outputs: Sequence[NDArray[Any]], how: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return corners, score and class of each box whose score is above the limit."""
     first = np.nan_to_num(outputs[0])
+    if how.form == CHOSEN:
+        scores, classes = outputs[1][: int(outputs[3][0])], outputs[2]
+        (rows,) = np.nonzero(scores > how.score)
+        return first[rows], scores[rows], classes[rows].round()
     if how.form == "end_to_end":
         rows = first[first[:, 4] > how.score]
         return rows[:, :4], rows[:, 4], rows[:, 5].round()

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from enginery.core.params.boxes import BoxesParams
+from enginery.core.params.boxes import CHOSEN_ALREADY, OF_QUERIES, BoxesParams
 from enginery.core.params.model import NO_SCORES
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.data.feeds import Outputs
 from enginery.tasks.average_precision import Matches, match_all, mean_average_precision
-from enginery.tasks.boxes import PAIRS, Rows, find_boxes, overlaps
+from enginery.tasks.boxes import CHOSEN, PAIRS, Rows, find_boxes, overlaps
 from enginery.tasks.classification import name_of
 from enginery.tasks.task import Metric, Places, Shapes, Shown, Statistics, Task, Truth
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 SINGLES = ("yolov8", "yolov5", "end_to_end")  # forms of one output
-AS_SHARES = ("detr", "rtdetr")  # forms whose boxes are shares of the input's sides unless said otherwise
+CHOSEN_OUTPUTS = ("boxes", "scores", "classes", "count")  # of an engine that chooses itself
 SAME_PLACE = 0.5  # the overlap from which on two boxes mean the same object
 STILL_SEEN = 0.5  # of a box's score that the other model's box needs to count as found
 MOST_AT_THE_END = 1000  # boxes of a model that selects them itself
@@ -32,10 +32,11 @@ class Layout(NamedTuple):
     form: str
     boxes: str
     scores: str | None = None  # None: the same output
+    others: tuple[str, ...] = ()
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return (self.boxes,) if self.scores is None else (self.boxes, self.scores)
+        return (self.boxes,) if self.scores is None else (self.boxes, self.scores, *self.others)
 
 
 class Detection(Task):
@@ -54,7 +55,7 @@ class Detection(Task):
         size: tuple[int, int] | None = None,
     ) -> None:
         """`size` is the height and width of the model's input, if it takes images."""
-        self._asked, self._names, self._how, self._size = output, class_names, how or BoxesParams(), size
+        self._asked, self._names, self._how, self.size = output, class_names, how or BoxesParams(), size
 
     def reads(self, shapes: Shapes) -> str | None:
         found = self.layout(shapes)
@@ -67,8 +68,14 @@ class Detection(Task):
 
     def settings(self, form: str) -> BoxesParams:
         """Return how boxes of this form are read, with nothing left to find out."""
-        unit = self._how.unit if self._how.unit != "auto" else "shares" if form in AS_SHARES else "pixels"
+        unit = self._how.unit if self._how.unit != "auto" else "shares" if form in OF_QUERIES else "pixels"
+        if form == CHOSEN and self._how.chooses_in_graph:  # which decodes them, too
+            unit = "pixels"
         return self._how.model_copy(update={"form": form, "unit": unit})
+
+    @property
+    def chooses_in_graph(self) -> bool:
+        return self._how.chooses_in_graph
 
     def _layouts(self, shapes: Shapes) -> list[Layout]:
         tables = {name: shape for name, shape in shapes.items() if len(shape) == 3}
@@ -88,8 +95,25 @@ class Detection(Task):
             for form in self._forms(SINGLES)
             if self._fits(form, shape)
         ]
-        found = pairs or singles
+        found = self._chosen(shapes) or pairs or singles
         return [each for each in found if self._asked is None or self._asked in each.outputs]
+
+    def _chosen(self, shapes: Shapes) -> list[Layout]:
+        """Return how boxes are read that the model has chosen already. The names say which numbers are which."""
+        named = {
+            meaning: [name for name in shapes if any(word in name.lower() for word in words)]
+            for meaning, words in {"classes": ("class", "label"), "count": ("count", "num")}.items()
+        }
+        return [
+            Layout(CHOSEN, boxes, scores, (classes, count))
+            for boxes, shape in shapes.items()
+            for classes in named["classes"]
+            for count in named["count"]
+            for scores in shapes.keys() - {boxes, classes, count}
+            if len(shape) == 3 and shape[2] == 4 and len(shapes[scores]) == len(shapes[classes]) == 2
+            if _same(shape[1], shapes[scores][1]) and _same(shape[1], shapes[classes][1])
+            if tuple(shapes[count][1:]) == (1,)
+        ]
 
     def _forms(self, known: Sequence[str]) -> list[str]:
         return [form for form in known if self._how.form in ("auto", form)]
@@ -164,10 +188,14 @@ class Detection(Task):
         )
 
     def _classes(self, layout: Layout, shapes: Shapes) -> object:
+        return None if layout.form in CHOSEN_ALREADY else self.counts(layout, shapes)[1]
+
+    def counts(self, layout: Layout, shapes: Shapes) -> tuple[Any, Any]:
+        """Return how many boxes and classes the outputs of a form have that is not chosen."""
         _, rows, columns = shapes[layout.scores or layout.boxes]
         taken = {"yolov8": 4, "yolov5": 5, "detr": 1}.get(layout.form, 0)
-        counted = rows if layout.form == "yolov8" else columns
-        return counted - taken if isinstance(counted, int) and layout.form != "end_to_end" else None
+        counted, boxes = (rows, columns) if layout.form == "yolov8" else (columns, rows)
+        return boxes, counted - taken if isinstance(counted, int) else None
 
     def _found(self, outputs: Outputs) -> Iterator[Rows] | None:
         """Return the boxes of each sample, or None if the outputs hold none."""
@@ -175,7 +203,30 @@ class Detection(Task):
         if layout is None:
             return None
         how, arrays = self.settings(layout.form), [outputs[name] for name in layout.outputs]
-        return (find_boxes(of_one, how, self._size) for of_one in zip(*arrays, strict=True))
+        return (find_boxes(of_one, how, self.size) for of_one in zip(*arrays, strict=True))
+
+    def choose(self, outputs: Outputs) -> Outputs:
+        """Return the boxes of each sample as an engine does that chooses them itself: in rows of which the first ones
+        count, and the others are zero."""
+        chosen = np.zeros((len(next(iter(outputs.values()))), self._how.most, 6), np.float32)
+        counts = np.zeros((len(chosen), 1), np.float32)
+        for rows, count, found in zip(chosen, counts, self._found(outputs) or (), strict=True):
+            rows[: len(found)], count[:] = found, len(found)
+        return dict(zip(CHOSEN_OUTPUTS, (chosen[..., :4], chosen[..., 4], chosen[..., 5], counts), strict=True))
+
+    def comparable(self, wanted: Outputs, got: Outputs) -> tuple[Outputs, Outputs]:
+        """Return boxes that the model has chosen, those of both models in one order: two of nearly the same score
+        often swap places. A box that only one of them has counts by its score, for which the other has zero."""
+        layout = self.layout({name: values.shape for name, values in wanted.items()})
+        one, other = self._found(wanted), self._found(got)
+        if layout is None or layout.form not in CHOSEN_ALREADY or one is None or other is None:
+            return wanted, got
+        rows = np.zeros((2, len(wanted[layout.boxes]), 2 * self._how.most, 5))
+        for place, both in enumerate(zip(one, other, strict=True)):
+            for side, found in enumerate(_side_by_side(*both)):
+                rows[side, place, : len(found)] = found
+        first, second = ({"boxes": each[..., :4], "scores": each[..., 4]} for each in rows)
+        return first, second
 
     def measure(self, outputs: Outputs, truth: Truth, places: Places) -> Sequence[Matches]:
         if (found := self._found(outputs)) is None:
@@ -229,6 +280,26 @@ class Detection(Task):
         from enginery.tasks.pictures import draw_boxes
 
         return draw_boxes(image, shown.fields["boxes"])
+
+
+def _side_by_side(one: Rows, other: Rows) -> tuple[Rows, Rows]:
+    """Return corners and scores of the boxes of both, the same box in the same row."""
+    alike = overlaps(one, other) * (one[:, 5:6] == other[:, 5])
+    partners = np.full(len(one), -1)
+    for row in range(len(one) if len(other) else 0):
+        best = int(alike[row].argmax())
+        if alike[row, best] >= SAME_PLACE:
+            partners[row], alike[:, best] = best, 0
+    paired = partners >= 0
+    alone = np.delete(other, partners[paired], axis=0)
+    first = np.concatenate([one[:, :5], _without_score(alone)])
+    second = _without_score(one)
+    second[paired] = other[partners[paired], :5]
+    return first, np.concatenate([second, alone[:, :5]])
+
+
+def _without_score(rows: Rows) -> Rows:
+    return np.column_stack([rows[:, :4], np.zeros(len(rows))])
 
 
 def text_of(boxes: Sequence[dict[str, Any]], top: int) -> str:

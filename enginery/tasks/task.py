@@ -83,6 +83,10 @@ class Task(Protocol):
         """Return for each sample the share of its answer that is the same, or None if that has no meaning."""
         return None
 
+    def comparable(self, wanted: Outputs, got: Outputs) -> tuple[Outputs, Outputs]:
+        """Return both outputs so that errors between them can be measured number by number."""
+        return wanted, got
+
     def leads_kept(self, wanted: Outputs, got: Outputs) -> NDArray[np.float64]:
         """Return for each sample how much of the lead of PyTorch's answer over the next best is left, if it has one."""
         return NONE

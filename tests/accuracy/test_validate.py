@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -64,7 +66,7 @@ def test_an_engine_that_computes_what_pytorch_does_passes_on_every_sample(engine
 
 
 def test_without_labels_only_the_accuracy_is_left_out(engine, tiny_onnx, samples, reference, manifest):
-    without_labels = tuple(sample.model_copy(update={"label": None}) for sample in manifest.samples)
+    without_labels = tuple(replace(sample, label=None) for sample in manifest.samples)
     unlabeled = SampleSet(samples.folder, manifest.model_copy(update={"samples": without_labels}))
     record = validate_engine(engine, tiny_onnx, unlabeled, reference, STRICT, SPOTS)
     assert record.passed

@@ -5,12 +5,14 @@ import subprocess
 
 import numpy as np
 import pytest
+from support.detectors import outputs_of
 
 from enginery.bundle.pages import render
 from enginery.core.params.boxes import BoxesParams
 from enginery.tasks.boxes import DISTINCT, PAIRS, find_boxes
+from enginery.tasks.detection import Detection
 
-ROWS, CLASSES, SIZE = 300, 4, (80, 120)
+SIZE = (80, 120)
 MAIN = """
 #include "boxes.hpp"
 #include <cstdio>
@@ -34,26 +36,14 @@ int main(int count, char** files)
 """
 
 
-def outputs_of(form):
-    rng = np.random.default_rng(0)
-    begin, extent = rng.uniform(0, 60, (ROWS, 2)), rng.uniform(5, 40, (ROWS, 2))
-    boxes = np.column_stack([begin, begin + extent if form in ("xyxy", "end_to_end") else extent])
-    scores, logits = rng.random((ROWS, CLASSES)), rng.normal(0, 2, (ROWS, CLASSES + 1))
-    found = {
-        "detr": [boxes / 100, logits],
-        "rtdetr": [boxes / 100, logits[:, 1:]],
-        "yolov8": [np.column_stack([boxes, scores]).T],
-        "yolov5": [np.column_stack([boxes, rng.random(ROWS), scores])],
-        "end_to_end": [np.column_stack([boxes, rng.random(ROWS), rng.integers(0, CLASSES, ROWS)])],
-    }
-    return [np.ascontiguousarray(each, np.float32) for each in found.get(form, [boxes, scores])]
-
-
-@pytest.mark.parametrize("form", ["detr", "yolov8", "yolov5"])
+@pytest.mark.parametrize("form", ["detr", "yolov8", "yolov5", "chosen"])
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_boxes_in_cpp_are_those_in_python(form, tmp_path):
-    outputs, unit = outputs_of(form), "shares" if form in ("detr", "rtdetr") else "pixels"
-    how = BoxesParams(form=form, unit=unit, score=0.3)
+    how = BoxesParams(form=form, unit="shares" if form in ("detr", "rtdetr") else "pixels", score=0.3)
+    found = outputs_of(form if form != "chosen" else "xyxy", images=1)
+    if form == "chosen":
+        found = Detection(None, (), how.model_copy(update={"form": "xyxy"}), SIZE).choose(found)
+    outputs = [values[0] for values in found.values()]
     facts = {
         "boxes": how.model_dump() | {"outputs": list(range(len(outputs)))},
         "output_sizes": [each.shape for each in outputs],

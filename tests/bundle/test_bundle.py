@@ -12,6 +12,7 @@ import tomllib
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import openvino
 import pytest
 import simulated
@@ -19,8 +20,10 @@ from google.protobuf import text_format
 from PIL import Image
 from ruamel.yaml import YAML
 from support.command import ROOT, enginery
+from support.pass_checks import model_of_text
 from support.plugins import plugin_library
 from support.project import build_project, judge, make_project
+from support.texts import write_tokenizer
 from support.warm_python import warm_python
 
 from enginery.bundle import licences, pages
@@ -28,8 +31,10 @@ from enginery.bundle.pages import REPLACED, preprocessing_for_bundle, standalone
 from enginery.bundle.triton import replayed_sizes
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
-from enginery.core.params.build import Profile, Range
+from enginery.core.params.build import Axis, Profile, Range
 from enginery.core.params.preprocessing import Preprocessing
+from enginery.core.params.text import TextPreprocessing
+from enginery.data.manifest import Manifest, PreparedTexts
 from enginery.data.preprocessing import prepare
 from enginery.engine.engine import open_engine
 from enginery.engine.record import EngineRecord
@@ -44,11 +49,11 @@ from enginery.data.manifest import Manifest
 from enginery.engine.build import build_engine
 from enginery.engine.this_machine import describe_machine
 from enginery.engine.target import target_of
-onnx, build, manifest, folder, described = sys.argv[1:]
+onnx, build, manifest, folder, described, *tokenizer = sys.argv[1:]
 machine, build = describe_machine("tensorrt"), BuildParams.model_validate_json(build)
 Path(described).write_text(machine.model_dump_json())
 build_engine("fp32", Path(onnx), target_of(machine, build.tensorrt), build, Manifest.model_validate_json(manifest),
-             Path(folder))
+             Path(folder), tokenizer=Path(tokenizer[0]) if tokenizer else None)
 """
 
 
@@ -110,10 +115,10 @@ def portable_bundle(tmp_path_factory, plugin_onnx, build, manifest, machine):
     return simulated_bundle(root, plugin_onnx, portable, manifest, machine)
 
 
-def simulated_bundle(root, plugin_onnx, build, manifest, machine):
+def simulated_bundle(root, plugin_onnx, build, manifest, machine, *tokenizer):
     arguments = (plugin_onnx, build.model_dump_json(), manifest.model_dump_json(), root / "engine", root / "machine")
     done = subprocess.run(
-        [warm_python() / "python3", "-c", SIMULATED_ENGINE, *map(str, arguments)],
+        [warm_python() / "python3", "-c", SIMULATED_ENGINE, *map(str, (*arguments, *tokenizer))],
         cwd=ROOT,
         env=simulated.environment("11.4", XDG_CACHE_HOME=str(root), TMPDIR=str(root)),
         capture_output=True,
@@ -326,6 +331,39 @@ def test_the_example_for_tensorrt_runs_on_a_simulated_gpu(request, bundle, photo
     environment = simulated.environment("11.4") | {"PYTHONPATH": str(simulated.SITE)}
     rows, imported = run_example(request.getfixturevalue(bundle), *sorted(photos.rglob("*.png")), **environment)
     require_same_answers(rows, photos, top1)
+    assert "torch" not in imported
+
+
+def test_the_example_for_texts_runs_on_a_simulated_gpu(tmp_path, build, machine):
+    """Texts of several lengths get what the graph computes for their ids."""
+    nodes = "w = Cast <to = 1> (ids) m = Cast <to = 1> (mask) seen = Mul (w, m) x = Unsqueeze (seen, last) "
+    nodes += "rows = MatMul (x, table) vector = ReduceSum <keepdims = 0> (rows, first) states = Identity (rows)"
+    shapes = "(int64[batch,sequence] ids, int64[batch,sequence] mask) => "
+    shapes += "(float[batch,sequence,3] states, float[batch,3] vector)"
+    constants = {"last": np.array([2]), "first": np.array([1]), "table": np.array([[1, 2, -0.5]], np.float32)}
+    onnx_file, tokenizer = tmp_path / "texts.onnx", write_tokenizer(tmp_path / "tokenizer.json")
+    onnx.save(model_of_text(f"g {shapes} {{ {nodes} }}", constants), onnx_file)
+    how = TextPreprocessing(tokenizer="t.json", longest=16, multiple_of=4, inputs=("ids", "mask"))
+    prepared = PreparedTexts(how=how, tokenizer_sha256=sha256(tokenizer), vocabulary=50, cut=0, together=1)
+    known = Manifest(
+        task="embedding",
+        source="x",
+        class_names=(),
+        inputs=("ids", "mask"),
+        preprocessing=None,
+        samples=(),
+        text=prepared,
+    )
+    profile = Profile(batch=Range(min=1, opt=2, max=4), axes={"sequence": Axis(min=4, opt=8, max=16)})
+    bundle = simulated_bundle(
+        tmp_path, onnx_file, build.model_copy(update={"profile": profile}), known, machine, tokenizer
+    )
+    assert not (bundle / "cpp").exists()
+    assert "There is none in C++" in (bundle / "README.md").read_text()
+    environment = simulated.environment("11.4") | {"PYTHONPATH": str(simulated.SITE)}
+    rows, imported = run_example(bundle, "word3 word4", "word1 " * 9, "word7", **environment)
+    sums = [2 + 7 + 8 + 3, 2 + 9 * 5 + 3, 2 + 11 + 3]
+    assert [json.loads(row)["vector"] for (row,) in rows] == [[one, 2 * one, -one / 2] for one in sums]
     assert "torch" not in imported
 
 

@@ -5,9 +5,10 @@ import shutil
 import pytest
 from support.paths import ROOT
 
-from enginery.cli.keep import SEARCHED, freeze_search
+from enginery.cli.keep import RESCUED, SEARCHED, freeze_search
 from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
+from enginery.quantization.rescue.records import RESCUE, Rescue
 from enginery.search.records import Layer, Search, Step
 
 
@@ -33,6 +34,12 @@ def project(tmp_path, monkeypatch):
     )
     SEARCHED.mkdir(parents=True)
     found.write(SEARCHED / "int8.json")
+    write_rescue()
+
+
+def write_rescue(*kept):
+    record = Rescue(precision="int8", samples=(1, 1), error=0.1, tried=(), kept=kept, enough=None)
+    record.write(RESCUED / "int8" / RESCUE)
 
 
 def test_what_was_found_is_kept_and_nothing_is_searched(project, tmp_path):
@@ -45,6 +52,14 @@ def test_what_was_found_is_kept_and_nothing_is_searched(project, tmp_path):
     assert before.count("#") - after.count("#") <= 1, "the comment on search.int8.seconds goes with it"
     with pytest.raises(EngineryError, match=r"params\.yaml searches nothing for 'int8': search has no precision"):
         freeze_search("int8")
+
+
+def test_rescues_need_the_search(project):
+    write_rescue("round")
+    assert "searches only what is left to do after rescues" in freeze_search("int8")
+    params = Params.read()
+    assert params.precisions["int8"].is_searched
+    assert params.precisions["int8"].keep.nodes == ("conv", r"blocks\.1/add")
 
 
 def test_without_a_search_nothing_is_kept(project, tmp_path):

@@ -33,6 +33,9 @@ def test_the_repositorys_own_parameters_load():
     assert params.precisions["int8"].made_from == "searched"
 
 
+IN_GRAPH = {"task": "detection", "model.boxes.nms": "graph", "weights.source": "data/weights/x.pt"}
+
+
 def of_texts(changes):
     return {
         "samples.preprocessing": None,
@@ -123,10 +126,26 @@ def of_texts(changes):
             {"precisions.int8.from": "exported"},
             "precisions.int8.from: input should be 'simplified', 'calibrated', 'searched' or 'mixed'",
         ),
+        (
+            {"precisions.int8.rescue": ["equalise"]},
+            "precisions.int8.rescue: there is no rescue 'equalise': it is auto, none, or a list of some of eq",
+        ),
+        (
+            {"precisions.int8.rescue": "round"},
+            "precisions.int8.rescue: round is no list of different rescues, such as [eq",
+        ),
+        (
+            {"precisions.int8.rescue": ["round"], "precisions.int8.from": "calibrated", "search.int8": REMOVED},
+            "precisions.int8.rescue: a precision is rescued only where its from is searched, not 'calibrated'",
+        ),
+        (
+            {"precisions.int8.rescue": ["equalize"], "calibration.file": "data/calibration/given.cache"},
+            "precisions.int8.rescue: equalize measures ranges anew, which calibration.file gives: remove one",
+        ),
         # Options of the runtimes.
         (
             {"precisions.fp16.keep.rest": "auto"},
-            "precisions.fp16.keep.rest: only int8 and fp8 have a choice; fp16 keeps fp32",
+            "precisions.fp16.keep.rest: only int8, fp8, int4, mxfp8, nvfp4 have a choice; fp16 keeps fp32",
         ),
         (
             {"precisions.int8.keep.rest": "bf16"},
@@ -145,6 +164,10 @@ def of_texts(changes):
         ({"build.tf32": "maybe"}, "build.tf32: input should be a valid boolean"),
         ({"inference.thread": 1}, "inference.thread is not a parameter; did you mean 'threads'?"),
         ({"build.tensorrt": REMOVED}, "build.tensorrt is missing"),
+        # Time-outs.
+        ({"timeouts.biuld": 60}, "timeouts.biuld is not a parameter; did you mean 'build'?"),
+        ({"timeouts.build": 0}, "timeouts.build: input should be greater than 0, got 0"),
+        ({"timeouts.validate": "1 h"}, "timeouts.validate: input should be a valid number"),
         # Batch sizes.
         ({"benchmark.batches": [1, 32, 64]}, "benchmark.batches: 32, 64 lies outside build.profile.batch 1 to 16"),
         ({"build.profile.batch.min": 4}, "benchmark.batches: 1 lies outside build.profile.batch 4 to 16"),
@@ -275,6 +298,21 @@ def of_texts(changes):
         ),
         ({"runtime": "tensort"}, "runtime: input should be 'auto', "),
         ({"model": None}, "model: "),
+        # Boxes that are chosen in the graph.
+        *(
+            ({**IN_GRAPH, **more}, f"model.boxes{place}: {told}")
+            for more, place, told in (
+                (
+                    {"task": "segmentation"},
+                    ".nms",
+                    "graph is for task: detection, and task is segmentation: set outside",
+                ),
+                ({"runtime": "tensorrt_rtx"}, ".nms", "TensorRT for RTX reads NonMaxSuppression and has no kernel"),
+                ({"build.profile.height": {"min": 32, "opt": 64, "max": 64}}, ".nms", "graph needs the same number of"),
+                ({"model.boxes.form": "end_to_end"}, "", "nms: graph chooses boxes, and those of the form end_to_end"),
+                ({"model.boxes.nms": "inside"}, ".nms", "input should be 'outside' or 'graph', got 'inside'"),
+            )
+        ),
         # Missing sections and parameters.
         ({"benchmark": REMOVED}, "benchmark is missing"),
         ({"precisions.int8.thresholds": REMOVED}, "precisions.int8.thresholds is missing"),
@@ -297,8 +335,8 @@ def test_a_wrong_parameter_is_one_readable_line_that_names_it(tmp_path, changes,
         {"build.tensorrt.compute_capabilities": ["9.0"]},
         {"benchmark.baselines": ["fast"]},
         {"benchmark.requests": [0]},
-        {"precisions.int4": {}},
-        {"precisions.int4": {"from": "calibrated"}},
+        {"precisions.int3": {}},
+        {"precisions.int3": {"from": "calibrated"}},
         {"precisions.int8.keep.rest": "bf16"},
         {"samples.preprocessing.crop": 0},
         {"samples.preprocessing.resize": 65501},
@@ -361,13 +399,14 @@ def test_a_precision_without_a_section_is_named(monkeypatch):
         PrecisionParams.read_for("fp8")
 
 
-def test_the_commented_out_precision_is_ready_to_use(tmp_path):
-    """params.yaml says that fp8 only needs to be uncommented."""
+def test_the_precisions_that_are_commented_out_are_ready_to_use(tmp_path):
     text = (ROOT / "params.yaml").read_text()
     start, end = text.index("  # fp8:\n"), text.index("  # best is ready")
     uncommented = re.sub(r"(?m)^  # ", "  ", text[start:end])
     (tmp_path / "params.yaml").write_text(text[:start] + uncommented + text[end:])
-    assert Params.read(tmp_path / "params.yaml").precisions["fp8"].made_from == "calibrated"
+    ready = {"fp8": "calibrated", "int4": "simplified", "mxfp8": "simplified", "nvfp4": "calibrated"}
+    precisions = Params.read(tmp_path / "params.yaml").precisions
+    assert {name: precisions[name].made_from for name in ready} == ready
 
 
 def test_the_commented_out_mix_is_ready_to_use(tmp_path):

@@ -27,6 +27,8 @@ KEPT = "; the results of earlier runs are as they were\n"
 DAMAGED = f", as on a damaged file{KEPT}"
 KILLED = f"work: it was ended from outside (Killed), as the system does when memory runs out{KEPT}"
 
+LATE = f"work: it took longer than `timeouts` in params.yaml allows, and was ended{KEPT}"
+
 
 @pytest.mark.parametrize(
     ("work", "code", "said"),
@@ -37,6 +39,7 @@ KILLED = f"work: it was ended from outside (Killed), as the system does when mem
         ("ctypes.string_at(0)", 1, f"work: a library crashed (Segmentation fault){DAMAGED}"),
         ("os.abort()", 1, f"work: a library crashed (Aborted){DAMAGED}"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 1, KILLED),
+        ("from enginery.core.process import end_after\nend_after(0.1)\ntime.sleep(60)", 1, LATE),
         ("os.kill(os.getpid(), 35)", 1, f"work: it was ended by a signal (Real-time signal 1){KEPT}"),
         ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, ""),
     ],
@@ -64,6 +67,14 @@ def test_the_one_that_works_ends_with_the_one_that_waits():
     assert process.stdout.readline() == "begun\n"
     process.kill()
     process.communicate(timeout=60)  # it ends when the worker has closed the pipe, which it holds, too
+
+
+def test_a_program_whose_parent_died_while_it_started_does_not_go_on():
+    """As a night that is killed: its DVC would stand in the way of the next one."""
+    printed = "from enginery.core.process import program_of\nprint(program_of('this')[2])"
+    orphan = subprocess.run([sys.executable, "-c", printed], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    ended = subprocess.run([sys.executable, "-c", orphan.stdout], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, "")
 
 
 def test_who_loses_the_terminal_ends_the_one_that_works():

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -145,7 +146,7 @@ def test_the_lists_hash_follows_images_and_order_but_not_preprocessing(samples, 
 
 
 def test_labels_are_none_if_the_images_have_none(samples, manifest):
-    bare = tuple(sample.model_copy(update={"label": None}) for sample in manifest.samples)
+    bare = tuple(replace(sample, label=None) for sample in manifest.samples)
     assert SampleSet(samples.folder, manifest.model_copy(update={"samples": bare})).labels is None
     assert samples.labels.tolist() == [sample.label for sample in manifest.samples]
 

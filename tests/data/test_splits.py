@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +84,7 @@ def test_the_same_bytes_in_several_splits_are_reported(manifest):
         return manifest.model_copy(update={"samples": samples})
 
     first, second, third = manifest.samples[:3]
-    copy = first.model_copy(update={"name": "a copy"})
+    copy = replace(first, name="a copy")
     assert (
         shared_images({"validation": having(first, second), "calibration": having(third), "training": having()}) is None
     )

@@ -7,6 +7,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from support.errors import error_of
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
@@ -18,7 +19,7 @@ from enginery.engine.runtimes import load_runtime
 from enginery.engine.runtimes import onnxruntime as onnxruntime_module
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
-from enginery.graph.as_written import open_as_written
+from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.read_interface import read_blueprint
 
 BLOBS = {"openvino": "engine.blob", "onnxruntime": "engine.onnx"}
@@ -247,6 +248,12 @@ def coarse(coarse_onnx, pair_build, machine, manifest, inference, tmp_path_facto
         yield opened
 
 
+@pytest.fixture(scope="module")
+def chosen(chosen_onnx, build, machine, manifest, inference, tmp_path_factory):
+    with built_engine(chosen_onnx, build, machine, manifest, inference, tmp_path_factory) as opened:
+        yield opened
+
+
 def test_several_inputs_and_outputs_and_their_sizes_are_recorded(pair):
     interface = pair.record.interface
     assert [(spec.name, spec.dtype, spec.shape) for spec in interface.inputs] == [
@@ -315,13 +322,27 @@ def test_the_size_of_an_output_may_follow_from_the_images(coarse, coarse_onnx, p
         assert got == pytest.approx(wanted, abs=1e-4)
 
 
-def test_onnx_runtime_on_a_gpu_refuses_an_output_of_unknown_size(coarse_onnx, pair_build, tmp_path, monkeypatch):
-    runtime = load_runtime("onnxruntime")
+@pytest.mark.parametrize(("batch", "count"), [(2, 3), (8, 1), (2, 6)])
+def test_the_size_of_an_output_may_follow_from_values(chosen, chosen_onnx, chosen_feeds, batch, count):
+    feeds = chosen_feeds(batch, count)
+    wanted, got = run_graph(open_as_written(chosen_onnx), feeds), chosen.run(feeds)
+    chosen.bind(feeds)()
+    assert got["largest"].shape == (batch, count)
+    assert all(np.array_equal(got[name], values) for name, values in wanted.items())
+
+
+@pytest.mark.parametrize(
+    ("graph", "sizes", "said"),
+    [
+        ("coarse_onnx", "pair_build", "output map is, and its size '(height + 1)//2' at axis 2"),
+        ("chosen_onnx", "build", "output largest is, and its size 'count' at axis 1"),
+    ],
+)
+def test_onnx_runtime_on_a_gpu_refuses_an_output_of_unknown_size(request, graph, sizes, said, tmp_path, monkeypatch):
+    runtime, path = load_runtime("onnxruntime"), request.getfixturevalue(graph)
     monkeypatch.setattr(onnxruntime_module, "_device", lambda: "cuda")
-    with pytest.raises(EngineryError) as caught:
-        runtime.compile(coarse_onnx, read_blueprint(coarse_onnx, pair_build), tmp_path)
-    assert str(caught.value) == (
-        "ONNX Runtime on a GPU must be told how large output map is, and its size '(height + 1)//2' at axis 2 is known "
-        "from a run alone: let only the batch vary in build.profile, or take TensorRT"
+    assert error_of(runtime.compile, path, read_blueprint(path, request.getfixturevalue(sizes)), tmp_path) == (
+        f"ONNX Runtime on a GPU must be told how large {said} is known from a run alone: let only the batch vary in "
+        "build.profile, or take TensorRT"
     )
     assert list(tmp_path.iterdir()) == []

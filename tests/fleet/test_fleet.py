@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 import tarfile
 from argparse import ArgumentParser
 from datetime import UTC, datetime
@@ -45,7 +46,7 @@ def listing(*targets, head="cluster: a:1\n"):
     [
         (
             listing("{name: a, kind: slurm}"),
-            r"targets.0.kind: a target is reached by no 'slurm'; known here: here, ray",
+            r"targets.0.kind: a target is reached by no 'slurm'; known here: here, ray, runner$",
         ),
         (listing("{name: a, kind: runer, label: b}"), "reached by no 'runer'; did you mean 'runner'"),
         (listing("{name: a}"), "targets.0.kind is missing"),
@@ -56,7 +57,7 @@ def listing(*targets, head="cluster: a:1\n"):
         (listing(H200, head=""), "cluster is missing, HOST:PORT of the Ray cluster that h200 belongs to"),
         (listing("{name: ../a, kind: here}"), "targets.0.name: string should match pattern"),
         (listing("{name: a, kind: here, price_per_hour: 0}"), "price_per_hour: input should be greater than 0, got 0"),
-        ("targets: []\n", "targets: tuple should have at least 1 item"),
+        ("targets: []\n", "targets is empty: list one at least"),
         ("targets: [\n", "is not valid YAML"),
         ("7\n", "the file: input should be a valid dictionary"),
     ],
@@ -111,7 +112,7 @@ def answer(target, *speeds, precision="int8", verdict=PASSED, joules=None):
 )
 def test_the_cheapest_in_time_or_the_quickest_for_a_budget(fleet, latency, budget, taken):
     answers = [
-        answer("desk", (1, 8.0, 9.0), (8, 20.0, None)),
+        answer("desk", (1, 8.0, 9.0), (8, 20.0, 22.0)),
         answer("h200", (1, 0.5, 0.6), (8, 1.0, 1.2)),
         answer("h200", (8, 0.1, 0.1), verdict="failed"),
     ]
@@ -132,9 +133,25 @@ def test_without_prices_images_per_second_decide_and_no_cost_is_told(tmp_path):
 
 def test_what_has_no_price_is_not_said_to_be_too_slow(tmp_path):
     fleet = fleet_of(tmp_path, listing(DESK, H200))
-    offers = offers_of([answer("desk", (1, 8.0, None)), answer("h200", (1, 0.5, 0.6))], fleet)
-    with pytest.raises(EngineryError, match=r"nothing with a price answers within 2 ms; .* 8 ms \(median\)"):
+    offers = offers_of([answer("desk", (1, 8.0, 8.5)), answer("h200", (1, 0.5, 0.6))], fleet)
+    with pytest.raises(EngineryError, match=r"nothing with a price answers within 2 ms; .* 8\.5 ms, "):
         choose(offers, 2.0, None)
+
+
+def test_few_calls_are_compared_by_the_slowest_and_never_by_their_median(fleet):
+    few = Speed(batch=1, requests=1, p50=1.0, p99=None, images_per_second=1000, slowest=7.0)
+    old = few.model_copy(update={"slowest": None})  # of an earlier version
+
+    def offered(*speeds):
+        (one,) = answer("desk", (1, 1, 1)).precisions
+        return offers_of(
+            [answer("desk").model_copy(update={"precisions": (one.model_copy(update={"speeds": speeds}),)})], fleet
+        )
+
+    (offer,) = offered(few, old)
+    assert "7 ms (the slowest of few calls)" in described(offer)
+    with pytest.raises(EngineryError, match=r"nothing answers within 2 ms"):
+        choose([offer], 2.0, None)
 
 
 def test_limits_are_judged_for_each_model_and_json_stays_json(tmp_path, monkeypatch, capsys):
@@ -199,6 +216,27 @@ def test_an_answer_stays_where_its_target_fails_later(tmp_path):
     assert Answers.about(other, tmp_path).folder.name.startswith("swin-t-")
 
 
+def test_changed_content_under_the_same_names_is_another_subject(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    shutil.copyfile(ROOT / "params.yaml", "params.yaml")
+    params = Params.read()
+    factory = params.model_copy(update={"model": params.model.model_copy(update={"source": "my_net:make"})})
+    given = params.model_copy(update={"weights": params.weights.model_copy(update={"source": "data/weights/net.pt"})})
+    (tmp_path / "data/weights").mkdir(parents=True)
+    lock = "stages: {{samples: {{outs: [{{path: artifacts/samples/validation, md5: {}}}]}}}}\n"
+    found = set()
+    for file, texts, subject in (
+        ("dvc.lock", (lock.format("a"), lock.format("b")), params),
+        ("my_net.py", ("make = 1", "make = 2"), factory),
+        ("data/weights/net.pt", ("1", "2"), given),
+    ):
+        for text in texts:
+            (tmp_path / file).write_text(text)
+            found |= {Answers.about(subject).folder.name for _ in range(2)}
+    assert len(found) == 6
+
+
 def test_the_least_batch_is_found_in_any_order(fleet):
     (one,) = answer("desk", (8, 9.0, 9.0)).precisions
     first = Speed(batch=1, requests=1, p50=2.0, p99=None, images_per_second=500)
@@ -251,11 +289,23 @@ def refusing(step, sentence):
     ],
 )
 def test_a_target_that_cannot_be_asked_fails_and_the_others_are_asked(asked, dvc, commit, reasons, monkeypatch):
+    if reasons[1] in ("build: no", "no remote"):  # the cluster is there
+        monkeypatch.setattr(nodes, "refused", lambda *_: {})
     monkeypatch.setattr(here, "Verdict", None) if reasons[0] else monkeypatch.setattr(
         run_module, "answer_here", lambda name, _: answer(name, (1, 8.0, 9.0))
     )
     for found, reason in zip(asked(dvc, commit).values(), reasons, strict=True):
         assert found.failed.startswith(reason or "") if reason else not found.failed
+
+
+def test_a_runner_is_not_asked_and_that_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run_module, "revision", lambda: "abc")
+    monkeypatch.chdir(ROOT)
+    fleet = fleet_of(tmp_path, listing("{name: l4, kind: runner, label: gpu-l4}", head=""))
+    assert run_module.ask_fleet(fleet) == []
+    assert capsys.readouterr().err.startswith(
+        "l4 is not asked: the nightly job on the runner gpu-l4 commits its answer"
+    )
 
 
 def test_files_that_no_commit_has_are_not_left_behind(monkeypatch):

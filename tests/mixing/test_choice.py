@@ -42,6 +42,7 @@ def chosen(raced, used=(0.1, 0, 0.1, 0.1), traces=None):
         blocks=(),
         made_as="int8",
         keep=Keep(op_types=(), nodes=()),
+        is_searched=False,
         spared=(),
         floating=(),
         **found._asdict(),

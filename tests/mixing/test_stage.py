@@ -4,48 +4,54 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.small_project import lay_over, run_stages, small_project
+from onnx import TensorProto
+from support.pass_checks import model_of_text
+from support.small_project import STAGES, lay_over, run_stages, small_project
 
 from enginery.accuracy.records import Validation
 from enginery.core.errors import EngineryError
 from enginery.engine.record import EngineRecord, LayerTime
 from enginery.graph.files import graph_sha256
+from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.mixing.race import Raced, Races
 from enginery.mixing.records import MIX, Mix, Times
 from enginery.mixing.traces import read_traces
+from enginery.quantization.rescue.records import RESCUE, Rescue
 from enginery.speed.records import Trace
 from stages import mix as module
 
-CODE = """
-import torch
-from torch import nn
-
-
-def network():
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32))
-"""
+GRAPH = """g (float[batch,32] input) => (float[batch,32] logits) {
+    [one] a = Gemm (input, w, wb) b = Relu (a) [two] c = Gemm (b, v, vb) d = Relu (c) [three] logits = Gemm (d, u, ub)
+}"""
+SHAPES = {"w": (32, 64), "wb": 64, "v": (64, 64), "vb": 64, "u": (64, 32), "ub": 32}
 RECIPE = """
-samples: {source: data/images/points.npz, preprocessing: null, validation: 48, calibration: 48, training: 0}
-model: {source: "small:network"}
+samples: {source: data/images/points.npz, preprocessing: null, validation: 16, calibration: 64, training: 0}
+model: {source: data/models/small.onnx}
+calibration: {method: max}
 weights: {source: given}
-mix: {best: {floating: fp32, seconds: 0.02, traces: null}}
+mix: {best: {floating: fp32, seconds: 0.001, traces: null}}
 precisions:
   fp32: {from: simplified, keep: {op_types: [], nodes: []}, thresholds: THRESHOLDS}
+  int8: {rescue: [equalize, round]}
   best: {from: mixed, keep: {op_types: [], nodes: []}, thresholds: THRESHOLDS}
 build: {profile: {batch: {min: 1, opt: 2, max: 4}}}
 validation: {spot_samples: 4}
-benchmark: {batches: [1], requests: [1], seconds: 0.02}
+benchmark: {batches: [1], baselines: [onnxruntime]}
 """.replace("THRESHOLDS", "{cosine: 0.9, relative_error: 0.3, agreement: 0, metric_drop: 1}")
 
 
 def test_from_two_engines_to_that_of_their_mix(tmp_path, monkeypatch, capsys):
     small_project(tmp_path, monkeypatch, "int8")
-    Path("small.py").write_text(CODE)
     random = np.random.default_rng(0)
-    np.savez("data/images/points.npz", input=random.normal(size=(96, 32)).astype(np.float32), labels=np.arange(96) % 32)
+    weights = {name: random.normal(0, 0.2, shape).astype(np.float32) for name, shape in SHAPES.items()}
+    scales = np.exp(random.normal(0, 1, 64)).astype(np.float32)  # which a rescue undoes
+    weights |= {"w": weights["w"] * scales, "wb": weights["wb"] * scales, "v": weights["v"] / scales[:, None]}
+    save_graph(model_of_text(GRAPH, weights), Path("data/models/small.onnx"))
+    inputs = random.normal(size=(80, 8)) @ random.normal(size=(8, 32))
+    np.savez("data/images/points.npz", input=inputs.astype(np.float32), labels=np.arange(80) % 32)
     lay_over(RECIPE)
-    run_stages(monkeypatch, "machine", "samples", "weights", "export", "simplify", "reference", "calibrate", "search")
+    run_stages(monkeypatch, *STAGES, "rescue", "search")
+    assert Rescue.read(Path("artifacts/rescued/int8") / RESCUE).kept == ("equalize", "round")
     for precision in ("fp32", "int8"):
         run_stages(monkeypatch, "convert", "build", only=precision)
 
@@ -67,10 +73,23 @@ def test_from_two_engines_to_that_of_their_mix(tmp_path, monkeypatch, capsys):
     run_stages(monkeypatch, "mix", "convert", "build", "validate", only="best")
     mix = Mix.read(Path("artifacts/converted/best") / MIX)
     assert mix.delivers
+    own, its = (in_bytes(Path(f"artifacts/converted/{name}/model.onnx")) for name in ("int8", "best"))
+    assert len(its) == 2
+    assert its.items() <= own.items()  # what is in int8 is rounded as in int8
     executed = EngineRecord.read(Path("artifacts/engines/best/engine.json")).executed
     assert executed == {"int8": 2, "fp32": 1}
     assert Validation.read(Path("reports/validation/best.json")).passed
     assert "best is int8 with 1 of 3 parts in fp32" in capsys.readouterr().out
+
+
+def in_bytes(path):
+    """Return all weights in int8 of a graph by name."""
+    tensors = load_graph(path).graph.initializer
+    return {
+        tensor.name: tensor.raw_data
+        for tensor in tensors
+        if tensor.data_type == TensorProto.INT8 and len(tensor.dims) > 1
+    }
 
 
 @pytest.fixture

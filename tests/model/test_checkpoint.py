@@ -12,7 +12,14 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
 from enginery.core.params.model import ModelParams
 from enginery.data.sample_set import SampleSet
-from enginery.model.checkpoint import apply_weights, load_model, not_finite, read_checkpoint, require_finite
+from enginery.model.checkpoint import (
+    apply_weights,
+    load_model,
+    not_finite,
+    read_checkpoint,
+    require_finite,
+    save_weights,
+)
 from enginery.model.factory import make_model
 from enginery.model.records import Weights
 from enginery.model.weights import obtain_model
@@ -227,3 +234,8 @@ def test_a_mask_of_minus_infinity_is_accepted_and_a_weight_of_nan_is_refused():
     with pytest.raises(EngineryError, match=r"given.pt has NaN or infinite values in bias: its training went wrong"):
         apply_weights(model, state, Path("given.pt"))
     require_finite(model.state_dict(), Path("given.pt"), not_finite(model.state_dict()))
+
+
+def test_weights_for_which_a_disk_has_no_space_are_told_so():
+    with pytest.raises(OSError, match="No space left on device"):
+        save_weights(nn.Linear(100, 1000), Path("/dev/full"))

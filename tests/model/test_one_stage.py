@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.ssd import SSD
-from torchvision.ops import FrozenBatchNorm2d
+from torchvision.ops import FrozenBatchNorm2d, batched_nms
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.boxes import BoxesParams
@@ -81,6 +82,18 @@ def test_detectors_that_propose_regions_are_refused_in_a_sentence():
         EngineryError, match=r"torchvision's FasterRCNN proposes regions first, .* ssd300_vgg16, ssdlite"
     ):
         make_model(params, 3)
+
+
+def test_pytorch_still_cannot_export_what_they_do_with_their_regions():
+    """This is the reduced case of docs/zoo.md. Once it exports, two-stage detectors are worth another try."""
+
+    class Chosen(torch.nn.Module):
+        def forward(self, boxes, scores):
+            likely = torch.where(scores > 0.5)[0]
+            return batched_nms(boxes[likely], scores[likely], likely, 0.5)
+
+    with pytest.raises(GuardOnDataDependentSymNode, match="Could not guard on data-dependent expression"):
+        torch.export.export(Chosen(), (torch.rand(50, 4), torch.rand(50)), strict=False)
 
 
 def test_published_weights_mean_the_same_with_the_usual_epsilon():

@@ -14,6 +14,7 @@ from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.model.records import Weights
 from enginery.model.source_model import open_source_model, require_runs, require_same_alone, require_steady, run_model
+from enginery.tasks.choose import task_of
 
 FEEDS = {"input": np.random.default_rng(0).normal(0, 1, (2, 6)).astype(np.float32)}
 
@@ -232,7 +233,19 @@ def test_a_model_that_answers_at_random_is_refused():
 def test_a_model_whose_answers_depend_on_the_batch_is_refused(answer, told):
     run = run_of(answer)
     with pytest.raises(EngineryError, match=told) if told else nullcontext():
-        require_same_alone(run, FEEDS, run(FEEDS))
+        require_same_alone(run, FEEDS, run(FEEDS), task_of("classification"))
+
+
+def test_a_detector_whose_boxes_swap_places_answers_the_same():
+    """Two boxes of nearly the same score may come in another order when the image is alone."""
+    rows = np.array([[0, 0, 8, 8, 0.9, 0], [20, 0, 28, 8, 0.5, 1], [40, 0, 48, 8, 0.49999, 1]], np.float32)
+    detection = task_of("detection", None, ("one", "two"))
+    together = {"found": np.stack([rows, rows])}
+    for alone, told in ((rows[[0, 2, 1]], None), (rows[:0], "depends on the others of its")):
+        found = np.zeros((1, 3, 6), np.float32)
+        found[0, : len(alone)] = alone
+        with pytest.raises(EngineryError, match=told) if told else nullcontext():
+            require_same_alone(lambda feeds, found=found: {"found": found}, FEEDS, together, detection)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -17,9 +17,12 @@ def each(*stages):
 
 ENDS = {"report", "gate"}
 AFTER_SEARCH = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "trace@int8"} | ENDS
-AFTER_CALIBRATION = {"search@int8"} | AFTER_SEARCH
+AFTER_RESCUE = {"search@int8"} | AFTER_SEARCH
+AFTER_CALIBRATION = {"rescue@int8"} | AFTER_RESCUE
 AFTER_EXPORT = (
-    {"simplify", "calibrate", "search@int8"} | each("convert", "build", "validate", "benchmark", "trace") | ENDS
+    {"simplify", "calibrate", "rescue@int8", "search@int8"}
+    | each("convert", "build", "validate", "benchmark", "trace")
+    | ENDS
 )
 AFTER_WEIGHTS = {"reference", "export"} | AFTER_EXPORT
 RACES = each("validate", "benchmark", "trace")
@@ -34,8 +37,9 @@ DEPENDENTS = {
     "export.opset": {"export"} | AFTER_EXPORT,
     "calibration.bins": {"calibrate"} | AFTER_CALIBRATION,
     "precisions.int8.keep.nodes": AFTER_CALIBRATION,
-    "precisions.int8.thresholds.cosine": AFTER_CALIBRATION,
-    "search.int8.seconds": AFTER_CALIBRATION,
+    "precisions.int8.rescue": AFTER_CALIBRATION,
+    "precisions.int8.thresholds.cosine": AFTER_RESCUE,
+    "search.int8.seconds": AFTER_RESCUE,
     "precisions.bf16.thresholds.cosine": {"validate@bf16"} | ENDS,
     "build.profile.batch.opt": each("build") | RACES | ENDS,
     "build.profiles": each("build") | RACES | ENDS,
@@ -47,10 +51,11 @@ DEPENDENTS = {
     "validation.spot_samples": each("validate") | ENDS,
     "benchmark.seconds": each("benchmark") | ENDS,
     "cluster.address": ENDS,
+    "timeouts.build": ENDS,
     # What `machine` writes.
     "artifacts/machine.json": RACES | ENDS,
     "artifacts/target.json": each("build") | RACES | ENDS,
-    "artifacts/dialect.json": {"search@int8"} | each("convert", "build") | RACES | ENDS,
+    "artifacts/dialect.json": {"rescue@int8", "search@int8"} | each("convert", "build") | RACES | ENDS,
     "artifacts/task.json": {"samples", "weights"} | AFTER_WEIGHTS,
     "artifacts/tools.json": {"samples", "weights"} | AFTER_WEIGHTS,
     "artifacts/code/weights.json": {"weights"} | AFTER_WEIGHTS,

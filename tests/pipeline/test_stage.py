@@ -72,6 +72,10 @@ def test_a_missing_argument_is_named(arguments, capsys):
     assert "required: --data" in capsys.readouterr().err
 
 
+SAMPLES = ["--data", "data", "--texts", "texts", "--task", "task.json"]
+SAMPLES += ["--training", "t", "--calibration", "c", "--validation", "v"]
+
+
 def run_module(folder, *arguments):
     command = [sys.executable, "-m", "stages", *arguments]
     child = subprocess.run(command, cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
@@ -86,8 +90,13 @@ def test_what_is_no_stage_is_told_which_there_are(tmp_path, named):
 
 def test_a_stage_on_bad_parameters_prints_one_line_and_exits_with_1(tmp_path):
     (tmp_path / "params.yaml").write_text("samples: [\n")
-    outs = ["--data", "data", "--texts", "texts", "--task", "task.json"]
-    outs += ["--training", "t", "--calibration", "c", "--validation", "v"]
-    said = run_module(tmp_path, "samples", *outs)
+    said = run_module(tmp_path, "samples", *SAMPLES)
     assert said.startswith("samples: params.yaml is not valid YAML: line 2: ")
     assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
+
+
+def test_a_stage_that_takes_too_long_is_ended_with_one_line(tmp_path):
+    (tmp_path / "params.yaml").write_text("timeouts: {samples: 0.000001}\n")
+    assert run_module(tmp_path, "samples", *SAMPLES).startswith(
+        "samples: it took longer than `timeouts` in params.yaml"
+    )

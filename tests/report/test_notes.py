@@ -16,6 +16,7 @@ from support.findings import (
     summary_of,
 )
 
+from enginery.core.params.boxes import BoxesParams
 from enginery.report import tables
 from enginery.report.evidence import Findings
 from enginery.report.verdict import sentence
@@ -50,6 +51,13 @@ def test_a_note_says_where_int8_does_not_pay_and_which_layers_lost(findings, evi
     assert ("does not pay" in page) == (layers is not None)
     if layers:
         assert f"- **int8 does not pay here:** bf16 is 2.00 times as fast at batch 8. {layers}" in page
+
+
+@pytest.mark.parametrize(("nms", "told"), [("graph", True), ("outside", False)])
+def test_a_note_says_that_an_engine_does_more_than_its_baselines(findings, evidence, nms, told):
+    made = evidence("int8")
+    engine = made.engine.model_copy(update={"boxes": BoxesParams(nms=nms)})
+    assert ("**Boxes are chosen in the graph:**" in summary_of(findings(replace(made, engine=engine)))) == told
 
 
 @pytest.mark.parametrize(("runtime", "told"), [("tensorrt_rtx", True), ("tensorrt", False)])

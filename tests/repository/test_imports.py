@@ -23,7 +23,8 @@ ROOMS = (
     "reduction", "speed", "regression", "mixing", "report", "fleet", "bundle", "cli", "api",
 )  # fmt: skip
 LIGHT_STAGES = (
-    "machine", "samples", "calibrate", "search", "mix", "convert", "build", "validate", "trace", "report", "gate",
+    "machine", "samples", "calibrate", "rescue", "search", "mix", "convert", "build", "validate", "trace", "report",
+    "gate",
 )  # fmt: skip
 
 

@@ -127,7 +127,9 @@ def test_a_yolov8_file_to_the_answers_of_its_engine(tmp_path, monkeypatch, capsy
     known = yolo.write_images(Path("data/images/yolo"))
     yolo.write_detector(Path("data/models/yolo.onnx"), "yolov8")
     lay_over("yolo", TINY.replace("training: 0", "training: 0, preprocessing: {resize: 32, crop: 32}"))
-    run_stages(monkeypatch, "machine", *STAGES, "simplify", "calibrate", "search", "convert", "build", "validate")
+    run_stages(
+        monkeypatch, "machine", *STAGES, "simplify", "calibrate", "rescue", "search", "convert", "build", "validate"
+    )
     validation = Validation.read(Path("reports/validation/int8.json"))
     assert (validation.metric, validation.main.reference, validation.main.engine) == ("mAP", 1, 1)
     last = Path("data/images/yolo/images/39.png")

@@ -59,7 +59,9 @@ def test_less_is_lost_the_more_is_spared(try_layers):
     assert none.relative_error > some.relative_error > 1e-4 > every.relative_error
     assert (every.agreement, every.metric_drop) == (1, 0)
     assert none.used >= none.relative_error / LIMITS.relative_error
-    assert 0 < trial.loss_alone("conv2") < none.relative_error * 2
+    ((name, alone),) = trial.losses_alone(["conv2"])
+    assert name == "conv2"
+    assert 0 < alone < none.relative_error * 2
 
 
 def test_the_strictest_threshold_counts(try_layers):

@@ -53,6 +53,19 @@ class Reader(trt.IStreamReaderV2):
         return True
 
 
+class Allocator(trt.IOutputAllocator):
+    def __init__(self, allocate):
+        trt.IOutputAllocator.__init__(self)
+        self.allocate, self.asked, self.shapes = allocate, [], []
+
+    def reallocate_output_async(self, tensor_name, memory, size, alignment, stream):
+        self.asked.append((tensor_name, memory, size, alignment, stream))
+        return self.allocate(size)
+
+    def notify_shape(self, tensor_name, shape):
+        self.shapes.append((tensor_name, tuple(shape)))
+
+
 class Profiler(trt.IProfiler):
     def __init__(self):
         trt.IProfiler.__init__(self)
@@ -418,6 +431,41 @@ def test_it_computes_what_the_graph_means_and_not_before_the_stream_is_waited_fo
     meant = run_graph(session, {"input": images(5)})["logits"]
     assert not np.allclose(before, meant)
     assert np.array_equal(after, meant)
+
+
+@pytest.mark.parametrize("count", [3, 0])
+def test_an_output_whose_size_follows_from_values_is_allocated_by_the_user(
+    count, chosen_onnx, chosen_feeds, log, device
+):
+    stream, allocate = device
+    context = trt.Runtime(log).deserialize_cuda_engine(build(chosen_onnx, log)).create_execution_context()
+    numbers = chosen_feeds(4, count)["numbers"]
+    given = allocate(numbers.nbytes)
+    at(given, numbers.shape)[...] = numbers
+    assert context.set_input_shape("numbers", numbers.shape)
+    assert [tuple(context.get_tensor_shape(name)) for name in ("others", "largest")] == [(4, 6), (4, -1)]
+    assert context.set_tensor_address("numbers", given)
+    assert context.set_tensor_address("others", allocate(4 * 6 * 4))
+    assert not context.execute_async_v3(int(stream))
+    assert "Address is not set for largest" in log.errors()
+    blocks = []
+    allocator = Allocator(lambda size: blocks.append(allocate(size)) or blocks[-1])
+    assert not context.set_output_allocator("numbers", allocator)
+    assert context.set_output_allocator("largest", allocator)
+    assert context.execute_async_v3(int(stream))
+    # The shape is known when the call returns, the values once the stream was waited for. No size is 0.
+    assert allocator.asked == [("largest", 0, max(1, 4 * count * 4), 256, int(stream))]
+    assert allocator.shapes == [("largest", (4, count))]
+    cudart.cudaStreamSynchronize(stream)
+    assert np.array_equal(at(blocks[0], (4, count)), -np.sort(-numbers, axis=1)[:, :count])
+    cudart.cudaStreamBeginCapture(stream, cudart.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal)
+    assert not context.execute_async_v3(int(stream))
+    cudart.cudaStreamEndCapture(stream)
+    cudart.cudaGetLastError()
+    for failure in (lambda size: None, lambda size: 1 / 0):  # the bindings catch what is raised, and return null
+        allocator.allocate = failure
+        assert not context.execute_async_v3(int(stream))
+    assert "OutOfMemory" in log.errors()
 
 
 def test_a_shape_outside_the_profile_is_refused(plan, log):

@@ -9,9 +9,14 @@ from collections.abc import Iterable
 import onnx
 from onnx import TensorProto
 
+from enginery.graph.nvidia import FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
+
 KINDS = {"Conv": ("CaskConvolution", "correlation"), "Gemm": ("CaskGemmMatrixMultiply", "gemm")}
 KINDS["MatMul"] = KINDS["Gemm"]
-INVISIBLE = ("QuantizeLinear", "DequantizeLinear", "Constant", "Identity", "Cast")  # become part of other layers
+ROUNDED = {FP4_QUANTIZE: "FP4", MXFP8_QUANTIZE: "FP8"}  # what the type is called is not documented
+INVISIBLE = (  # become part of other layers
+    "QuantizeLinear", "DequantizeLinear", "Constant", "Identity", "Cast", *ROUNDED, MXFP8_DEQUANTIZE,
+)  # fmt: skip
 TYPES = {
     TensorProto.FLOAT: "Float",
     TensorProto.FLOAT16: "Half",
@@ -123,8 +128,10 @@ class _Graph:
     def _type(self, name: str) -> str:
         """Return the type that a tensor is read in: its quantized type, or float where typing is not strong."""
         maker = self._makers.get(name)
-        if maker and maker.op_type == "DequantizeLinear":
+        if maker and maker.op_type in ("DequantizeLinear", MXFP8_DEQUANTIZE):
             return self._type(maker.input[0])
+        if maker and maker.op_type in ROUNDED:
+            return ROUNDED[maker.op_type]
         if not self._settings["strongly_typed"]:
             return "Float"
         element = self._values[name].elem_type if name in self._values else TensorProto.FLOAT

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import tensorrt as trt
 import torch
+from support.errors import error_of
 from support.plugins import plugin_library, run_once
 
 from enginery.core.errors import EngineryError
@@ -30,12 +31,15 @@ from enginery.core.params.precisions import Keep
 from enginery.engine.build import build_engine
 from enginery.engine.description import describe_engine
 from enginery.engine.engine import open_engine
+from enginery.engine.gpu import cuda
 from enginery.engine.gpu.nvml import GpuSampler, process_megabytes
+from enginery.engine.gpu.session import DeviceSession
 from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import load_runtime
 from enginery.engine.target import lacking, target_of
 from enginery.engine.this_machine import describe_machine
 from enginery.graph.as_written import open_as_written, run_graph
+from enginery.graph.interface import Blueprint, Interface, TensorSpec
 from enginery.graph.onnx_file import count_nodes, load_graph, save_graph
 from enginery.quantization.cast import cast
 from enginery.quantization.quantize import quantize
@@ -212,6 +216,39 @@ def test_an_engine_that_cannot_be_captured_runs_without_a_cuda_graph(make, gpu, 
         assert np.array_equal(engine.run({"input": images[:5]})["logits"], wanted[:5])
         assert not engine.replays
     assert capsys.readouterr().err.count("the engine runs without a CUDA graph (inference.cuda_graph): ") == 1
+
+
+def test_an_output_that_the_gpu_has_no_room_for_is_a_sentence(
+    chosen_onnx, chosen_feeds, gpu, build, manifest, tmp_path, fail
+):
+    build_engine("fp32", chosen_onnx, target_of(gpu, build.tensorrt), build, manifest, tmp_path / "chosen")
+    with open_engine(tmp_path / "chosen", gpu, PLAIN) as engine:
+        for count in (1, 5):  # at first, and where the room of the call before does not suffice
+            fail("cudaMalloc")
+            assert error_of(engine.run, chosen_feeds(4, count)) == "CUDA failed in cudaMalloc: cudaErrorUnknown"
+            fail("")
+            assert engine.run(chosen_feeds(4, count))["largest"].shape == (4, count)
+
+
+def test_a_batch_that_follows_from_values_is_refused(build):
+    class Selects:
+        replays = False
+
+        def announce(self, shapes):
+            return {"boxes": (-1, 4)}
+
+        def close(self):
+            pass
+
+    interface = Interface(
+        inputs=(TensorSpec(name="input", dtype="float32", shape=("batch", 3)),),
+        outputs=(TensorSpec(name="boxes", dtype="float32", shape=("batch", 4)),),
+    )
+    said = error_of(DeviceSession, cuda.Stream(), Selects(), Blueprint(interface, build), replay=False)
+    assert said == (
+        "output boxes has the shape (-1, 4): the values of the inputs may decide any size but the first, which is the "
+        "batch"
+    )
 
 
 @pytest.mark.parametrize(("failure", "raced"), [("", {ENGINE, LAUNCHED}), ("not_capturable", {ENGINE})])

@@ -18,7 +18,8 @@ import onnx
 from onnx import TensorProto
 
 from enginery.graph.as_written import open_as_written
-from enginery.graph.bf16_twin import float32_twin, uses_bf16
+from enginery.graph.nvidia import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
+from enginery.graph.twin import twin_of
 from simulated import cudart, failing
 from simulated.bindings import load_bindings
 from simulated.inspector import describe_io, describe_layers, without_shapes
@@ -42,12 +43,16 @@ DTYPES = {
 }
 # The operators that TensorRT's parser imports as plugins, and what it calls them where they are not registered.
 PLUGINS = {"RoiAlign": "ROIAlign", "ScatterElements": "ScatterReduction", "DeformConv": "ModulatedDeformConv2d"}
+# The operators that its parser has beside ONNX's, as ModelOpt exports them.
+OWN_OPERATORS = {(DOMAIN, name) for name in (FP4_QUANTIZE, MXFP8_QUANTIZE, MXFP8_DEQUANTIZE)}
 _registry = {"plugins": False, "of libraries": set()}
 # The first compute capability that has a type, and what the builder says for older GPUs: for fp8 in the words that
-# users report (issue 70 of Model-Optimizer), for bf16 in words made like them.
+# users report (issue 70 of Model-Optimizer), for the others in words made like them.
 HARDWARE = {
     TensorProto.BFLOAT16: ((8, 0), "Networks with BF16 precision require hardware with BF16 support."),
     TensorProto.FLOAT8E4M3FN: ((8, 9), "Networks with FP8 Q/DQ layers require hardware with FP8 support."),
+    TensorProto.INT4: ((8, 0), "Networks with INT4 DQ layers require hardware with INT4 support."),
+    TensorProto.FLOAT4E2M1: ((10, 0), "Networks with FP4 Q/DQ layers require hardware with FP4 support."),
 }
 ERROR, WARNING = trt.ILogger.ERROR, trt.ILogger.WARNING
 OUT_OF_MEMORY = (
@@ -236,7 +241,7 @@ class OnnxParser(Simulated, real=trt.OnnxParser):
             return self._refuse("Failed to parse the ONNX model.", "MODEL_DESERIALIZE_FAILED")
         own = _registered_by_libraries()
         for node in graph.node:
-            known = onnx.defs.has(node.op_type, node.domain)
+            known = onnx.defs.has(node.op_type, node.domain) or (node.domain, node.op_type) in OWN_OPERATORS
             if node.op_type in own and (not known or "ENABLE_PLUGIN_OVERRIDE" in vars(self).get("_flags", ())):
                 self._network._plugins.add(node.op_type)
                 continue
@@ -618,7 +623,7 @@ class ICudaEngine(Simulated, real=trt.ICudaEngine):
 
     @functools.cached_property
     def _session(self):
-        return open_as_written(float32_twin(self._model) if uses_bf16(self._model) else self._model)
+        return open_as_written(twin_of(self._model) or self._model)
 
 
 class EngineInspector(Simulated, real=trt.EngineInspector):
@@ -699,13 +704,21 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
             axis.dim_param: size
             for given, shape in self._shapes.items()
             for axis, size in zip(_axes(tensors[given]), shape, strict=True)
+            if axis.dim_param
         }
         sizes = [axis.dim_value or known.get(axis.dim_param, -1) for axis in _axes(tensors[name])]
         if -1 in sizes and self.all_binding_shapes_specified:
-            sizes = _inferred(self._engine._model, self._shapes, name)
+            inferred = _inferred(self._engine._model, self._shapes, name)
+            sizes = [more if size == -1 else size for size, more in zip(sizes, inferred, strict=True)]
         if failing("wrong_shape") and self._engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT:
             sizes[0] += 1
         return trt.Dims(sizes)
+
+    def set_output_allocator(self, name, output_allocator):
+        if name not in self._engine._tensors() or self._engine.get_tensor_mode(name) != trt.TensorIOMode.OUTPUT:
+            return self._refuse(f"Given invalid tensor name: {name}. Get valid tensor names with getIOTensorName()")
+        vars(self).setdefault("_allocators", {})[name] = output_allocator
+        return True
 
     def set_tensor_address(self, name, memory):
         if name not in self._engine._tensors():
@@ -715,8 +728,9 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
 
     def execute_async_v3(self, stream_handle):
         call = "IExecutionContext::enqueueV3: Error Code"
+        allocators = vars(self).get("_allocators", {})
         for name in self._engine._tensors():
-            if not self._addresses.get(name):
+            if not self._addresses.get(name) and name not in allocators:
                 return self._refuse(
                     f"{call} 3: API Usage Error (Parameter check failed, condition: "
                     f"mContext.profileObliviousBindings.at(profileObliviousIndex). Address is not set for {name}.)"
@@ -727,13 +741,24 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
             return self._refuse(f"{call} 1: Cuda Runtime (an illegal memory access was encountered)")
         if error := cudart.unseen_error():  # of whatever call: CUDA does not tell whose it was
             return self._refuse(f"{call} 1: Cuda Runtime ({error})")
-        if cudart.is_capturing(stream_handle) and (self._unprepared or failing("not_capturable")):
+        growing = [name for name in self._engine._tensors() if -1 in self.get_tensor_shape(name)]
+        if cudart.is_capturing(stream_handle) and (self._unprepared or growing or failing("not_capturable")):
             cudart.break_capture(stream_handle)
             return self._refuse(f"{call} 1: Cuda Runtime (operation not permitted when stream is capturing)")
         if vars(self).get("_switched_on", int(stream_handle)) != int(stream_handle):
             raise RuntimeError("the profile was set on another stream, which nobody waited for: undefined behavior")
         self._unprepared = False
-        work = functools.partial(_compute, self._engine, dict(self._shapes), dict(self._addresses))
+        addresses = dict(self._addresses)
+        if growing:
+            cudart.cudaStreamSynchronize(stream_handle)  # the sizes are known once the work so far is done
+            found = _shapes_of_outputs(self._engine, dict(self._shapes), addresses)
+            for name in allocators:
+                size = max(1, int(np.prod(found[name])) * self._engine.get_tensor_dtype(name).itemsize)
+                addresses[name] = _allocate_by(allocators[name], name, addresses.get(name, 0), size, stream_handle)
+                if not addresses[name]:
+                    return self._refuse(f"{call} 2: OutOfMemory (Requested size was {size} bytes for output {name}.)")
+                _notify(allocators[name], name, found[name])
+        work = functools.partial(_compute, self._engine, dict(self._shapes), addresses)
         if self.profiler and self.enqueue_emits_profile:
             return self._run_and_report(int(stream_handle), work)
         cudart.enqueue(int(stream_handle), work)
@@ -793,6 +818,34 @@ def _compute(engine, shapes, addresses) -> None:
         target = _at(addresses[name], computed.shape, engine.get_tensor_dtype(name)).reshape(-1)
         written = computed.size - failing("unwritten_output")
         target[:written] = computed.reshape(-1)[:written]
+
+
+def _shapes_of_outputs(engine, shapes, addresses) -> dict:
+    feeds = {name: _at(addresses[name], shape, engine.get_tensor_dtype(name)) for name, shape in shapes.items()}
+    names = [output.name for output in engine._session.get_outputs()]
+    return dict(zip(names, (array.shape for array in engine._session.run(names, feeds)), strict=True))
+
+
+def _allocate_by(allocator, name, current, size, stream) -> int:
+    """Ask for memory through C++'s interface, in the order of NvInferRuntime.h: reallocateOutput, which is older, then
+    reallocateOutputAsync, then notifyShape."""
+    itself, methods = _virtual(allocator)
+    pointer, number = ctypes.c_void_p, ctypes.c_uint64
+    kind = ctypes.PYFUNCTYPE(pointer, pointer, ctypes.c_char_p, pointer, number, number, pointer)
+    return kind(methods[5])(itself, name.encode(), current, size, 256, int(stream)) or 0
+
+
+def _notify(allocator, name, shape) -> None:
+    itself, methods = _virtual(allocator)
+    dims = _Dims(len(shape), (ctypes.c_int64 * 8)(*shape))
+    kind = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(_Dims))
+    kind(methods[6])(itself, name.encode(), ctypes.byref(dims))
+
+
+class _Dims(ctypes.Structure):
+    """C++'s Dims, of 64 bits since TensorRT 10."""
+
+    _fields_ = (("nbDims", ctypes.c_int32), ("d", ctypes.c_int64 * 8))
 
 
 def _at(address, shape, dtype) -> np.ndarray:

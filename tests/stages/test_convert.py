@@ -13,11 +13,12 @@ from support.quantized import KEEP_NOTHING, quantized_inputs
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.calibration import CalibrationParams
+from enginery.graph.choose_boxes import BoxesInGraph
 from enginery.graph.onnx_file import count_nodes, load_graph
 from enginery.quantization.calibration.cache import write_cache
 from enginery.quantization.calibration.provenance import provided_provenance
 from enginery.quantization.dialect import dialect_of
-from enginery.quantization.in_dialect import quantize_in_dialect
+from enginery.quantization.in_dialect import quantize_in_dialect, write_blocks_in_dialect
 from enginery.quantization.modelopt import named_sizes
 from stages.convert import convert
 
@@ -49,7 +50,9 @@ def test_only_tensorrt_has_its_hard_swish_spelled_out(samples, tmp_path, monkeyp
     shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
     monkeypatch.chdir(tmp_path)
     simplified, calibrated = Path("simplified"), Path("calibrated")
-    convert("bf16", simplified, simplified, calibrated, samples.folder, Path("dialect.json"), Path("bf16"))
+    BoxesInGraph().write(Path("boxes.json"))
+    others = Path("dialect.json"), Path("boxes.json"), Path("bf16")
+    convert("bf16", simplified, simplified, calibrated, Path("none"), samples.folder, *others)
     assert ("HardSigmoid" in count_nodes(load_graph(Path("bf16/model.onnx")))) == rewritten
 
 
@@ -76,3 +79,27 @@ def test_a_graph_that_accepts_only_some_sizes_is_quantized_at_that_of_the_sample
     sizes = named_sizes(load_graph(path), samples.cycled(1))
     graph, _ = quantize_in_dialect("int8", path, calibration(ranges, tmp_path), sizes, TENSORRT, KEEP_NOTHING)
     assert "conv" in quantized_inputs(graph)
+
+
+def test_products_are_written_in_blocks_and_the_rest_in_the_compilers_type(tmp_path):
+    nodes = "[up] u = MatMul (x, w) h = Gelu (u) [down] d = MatMul (h, v) [head] y = MatMul (d, z)"
+    weights = {"w": (64, 64), "v": (64, 64), "z": (64, 4)}
+    random = np.random.default_rng(0)
+    constants = {name: random.normal(0, 0.1, shape).astype(np.float32) for name, shape in weights.items()}
+    model = model_of_text(f"g (float[batch,64] x) => (float[batch,4] y) {{ {nodes} }}", constants)
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    ranges = calibration(dict.fromkeys("xuhd", 4.0), tmp_path)
+    few = {"head": "it makes fewer than 16 columns"}
+    for dialect, halves in ((CPU, False), (TENSORRT, True)):
+        for precision in ("int4", "mxfp8", "nvfp4"):
+            keep = KEEP_NOTHING.model_copy(update={"rest": "auto"})
+            written = write_blocks_in_dialect(precision, path, ranges, {}, dialect, keep)
+            assert (written.in_blocks, written.stay) == (["up", "down"], few)
+            types = {tensor.data_type for tensor in written.model.graph.initializer}
+            assert (TensorProto.FLOAT16 in types) == halves
+
+
+def test_a_graph_without_a_product_that_fits_says_why(tiny_onnx):
+    with pytest.raises(EngineryError, match=r"fits \(classifier: it sums 32 numbers, .* delete precisions.int4"):
+        write_blocks_in_dialect("int4", tiny_onnx, None, {}, CPU, KEEP_NOTHING)

@@ -43,6 +43,9 @@ def build_for(tmp_path, manifest, machine, monkeypatch):
         ("fp8", ["8.6"], "8.6"),
         ("fp8", ["8.0+"], "8.0+"),
         ("fp8", ["8.0", "8.6", "8.9"], "8.0, 8.6"),  # an engine for RTX is for all that are listed
+        ("int4", ["7.5", "8.0"], "7.5"),
+        ("nvfp4", ["8.9", "12.0"], "8.9"),
+        ("mxfp8", ["9.0"], "9.0"),
     ],
 )
 def test_a_precision_that_a_gpu_lacks_is_recorded_and_passed_on(build_for, tmp_path, precision, capabilities, without):

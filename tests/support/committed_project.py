@@ -6,9 +6,12 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
+from enginery.speed.machine_lock import NAME as LOCK
 from support.checkout import Project, checkout
 from support.paths import ROOT
 from support.project import let_make_run
+
+CACHE = "torchinductor_"
 
 # Outputs of these stages tell times: an engine says how long its build took, and validation names the engine by that.
 TIMED = ("build", "validate", "benchmark", "trace", "report", "gate")
@@ -41,3 +44,8 @@ def results(root: Path) -> dict[str, str]:
 
 def differing(one: dict[str, str], other: dict[str, str]) -> list[str]:
     return sorted(path for path in one | other if one.get(path) != other.get(path))
+
+
+def left_in_tmpdir(folder: Path) -> list[Path]:
+    """Return what should have been removed: the lock of races and PyTorch's cache stay on purpose."""
+    return [path for path in folder.iterdir() if path.name != LOCK and not path.name.startswith(CACHE)]

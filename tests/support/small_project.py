@@ -18,7 +18,7 @@ from support.warm_python import warm_python
 
 PRECISION = "int8"  # its chain is the longest: other precisions have the same chain without calibration
 STAGES = ("machine", "samples", "weights", "export", "simplify", "reference", "calibrate")
-PER_PRECISION = ("search", "convert", "build", "validate", "benchmark", "trace")
+PER_PRECISION = ("rescue", "search", "convert", "build", "validate", "benchmark", "trace")
 TINY = """
 samples: {validation: 24, calibration: 8, training: 0}
 build: {profile: {batch: {min: 1, opt: 2, max: 4}}}
@@ -60,7 +60,7 @@ def run_stages(monkeypatch, *stages, only=PRECISION):
     precision = params["precisions"][only]
     monkeypatch.setattr(process, "outlive_crashes", lambda what: None)  # pytest would go on twice, if it has one thread
     for stage in stages:
-        if stage == "search" and only not in params["search"]:
+        if stage in ("rescue", "search") and only not in params["search"]:
             continue
         command = written[stage].get("do", written[stage])["cmd"]
         command = command.replace("${key}", only).replace("${item.from}", precision["from"])

@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import runpy
+import shlex
 import shutil
 import signal
 import socket
@@ -29,7 +30,8 @@ IMPORTED = (
     "onnxsim", "onnxscript", "onnxruntime", "openvino.tools.ovc", "sympy", "lief", "pandas", "matplotlib.pyplot",
     "sklearn.datasets", "polygraphy.tools", "polygraphy.backend.onnxrt", "networkx", "pygit2", "dulwich.client",
     "dvc.cli.parser", "dvc.repo.reproduce", "dvc.repo.graph", "dvc.repo.experiments", "dvc.repo.plots", "dvc.rwlock",
-    "dvc.scm", "dvc.lock", "dvc.utils.strictyaml",
+    "dvc.scm", "dvc.lock", "dvc.utils.strictyaml", "pydantic.main", "ruamel.yaml", "_ruamel_yaml",
+    "jinja2", "matplotlib.backends.backend_agg",
 )  # fmt: skip
 PROGRAMS = {"python3": (), "python": (), "dvc": ("-m", "dvc"), "enginery": ("-m", "enginery.cli")}
 PROGRAMS |= {"polygraphy": ("-c", "from polygraphy.tools import main; raise SystemExit(main())")}
@@ -46,6 +48,7 @@ with socket.socket(socket.AF_UNIX) as server:
     server.shutdown(socket.SHUT_WR)
     sys.exit(int(server.recv(8) or 70))
 """
+TEMPORARY = tempfile.gettempdir()  # a test may put another in its place
 
 
 @cache
@@ -54,7 +57,7 @@ def warm_python() -> Path:
     run, owner = os.environ.get("PYTEST_XDIST_TESTRUNUID"), os.getppid()
     if run is None:
         run, owner = str(os.getpid()), os.getpid()
-    folder = Path(tempfile.gettempdir(), f"warm-python-{run}")
+    folder = Path(TEMPORARY, f"warm-python-{run}")
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
             _start(folder, owner)
@@ -71,8 +74,11 @@ def _start(folder: Path, owner: int) -> None:
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     started = subprocess.Popen(command, **pipes, start_new_session=True)
     with started.stdout as said:
-        assert said.readline() == b"ready\n"
+        is_ready = b"ready\n" in said  # after what a library says once on a new machine: that it looks for fonts
     started.returncode = 0  # nobody waits for it
+    if not is_ready:
+        shutil.rmtree(folder)
+        raise RuntimeError(f"{shlex.join(command)} ended before it was ready: run it to see why")
 
 
 def serve(folder: Path, owner: int) -> None:

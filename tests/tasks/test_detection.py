@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from enginery.accuracy.agreement import broken_thresholds, compare
+from enginery.accuracy.agreement import broken_thresholds, compare, origin_of_loss
 from enginery.accuracy.results import agreement_of, measure
 from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.precisions import Thresholds
@@ -82,6 +82,39 @@ def test_a_fault_that_is_put_in_breaks_thresholds(fault, scenes):
     assert re.match("box agreement .* is below 97.00%", why[0])
     assert re.match("mAP drop .* is above 1.00%", why[1])
     assert result.interval.low > 0.01 < 1 - agreement.share
+
+
+@pytest.mark.parametrize("nms", ["outside", "graph"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_blamed_on_the_side_that_has_it(fault, nms, scenes):
+    files, _ = scenes
+    task = task_of("detection", None, NAMES, BoxesParams(nms=nms), HOW)
+    right = outputs_of(files)
+    wrong = FAULTS[fault](right, files)
+    if nms == "graph":
+        right, wrong = task.choose(right), task.choose(wrong)
+    for graph, engine, blamed in ((wrong, wrong, "precision"), (right, wrong, "compiler")):
+        pairs = (right, engine), (right, graph), (graph, engine)
+        errors = [compare(*task.comparable(*pair)) for pair in pairs]
+        limits = LIMITS.model_copy(update={"relative_error": 0.15})  # that of int8
+        if fault != "boxes of another form" or nms == "graph":  # whose scores are right
+            assert "relative error" in broken_thresholds(errors[0], None, None, limits)[0]
+        assert origin_of_loss(*errors[1:]) == blamed
+
+
+def test_boxes_that_a_model_chose_are_compared_whatever_their_order():
+    """Boxes of nearly the same score swap places; one that only the engine has counts by its score."""
+    task = task_of("detection", None, NAMES, BoxesParams(most=4))
+    first = np.array([[[0, 0, 8, 8, 0.9, 0], [20, 0, 28, 8, 0.5, 1], [40, 0, 48, 8, 0.4999, 1]]], np.float32)
+    swapped = first[:, [0, 2, 1]] + np.array([0, 0, 0, 0, 0.0002, 0], np.float32)
+    other = swapped.copy()
+    other[0, 2] = [60, 0, 68, 8, 0.06, 2]
+    for got, error in ((swapped, 3e-4), (other, np.hypot(0.5, 0.06) / np.hypot(np.hypot(0.9, 0.5), 0.4999))):
+        one, two = task.comparable({"found": first}, {"found": got})
+        assert compare({"s": one["scores"]}, {"s": two["scores"]}).relative == pytest.approx(error, rel=0.1)
+        assert compare({"b": one["boxes"]}, {"b": two["boxes"]}).relative == 0
+    raw = {"boxes": first[..., :4], "scores": first[..., 3:]}
+    assert task.comparable(raw, raw)[0] is raw
 
 
 def test_agreement_forgives_a_score_at_the_limit_and_nothing_else():

@@ -153,7 +153,8 @@ samples: {source: data/images/scenes, class_names: [red, green, blue], ignore: 7
     assert {area["class"] for area in areas} <= {"red", "green", "blue"}
 
 
-def test_a_detector_of_annotated_images(project, monkeypatch, capsys):
+@pytest.mark.parametrize("nms", ["outside", "graph"])
+def test_a_detector_of_annotated_images(project, monkeypatch, capsys, nms):
     rng, entries, annotations = np.random.default_rng(0), [], []
     Path("data/images/cells").mkdir(parents=True)
     for number in range(40):
@@ -170,13 +171,19 @@ def test_a_detector_of_annotated_images(project, monkeypatch, capsys):
     Path("data/images/cells/annotations.json").write_text(json.dumps(document))
     recipe = """
 task: detection
-model: {source: "networks:Detector"}
+model: {source: "networks:Detector", boxes: {nms: NMS, most: 20}}
 weights: {source: given}
 samples: {source: data/images/cells}
 """
     stretched = "{resize: 32, resize_mode: stretch, crop: 32, mean: [0, 0, 0], std: [1, 1, 1]}"
-    lay_over(recipe, f"samples: {{preprocessing: {stretched}}}", TINY)
+    lay_over(recipe.replace("NMS", nms), f"samples: {{preprocessing: {stretched}}}", TINY)
     record, found = run_pipeline(monkeypatch)
+    returned = {spec.name: spec.shape[1:] for spec in record.interface.outputs}
+    raw, chosen = (
+        {"boxes": (16, 4), "scores": (16, 2)},
+        {"boxes": (20, 4), "scores": (20,), "classes": (20,), "count": (1,)},
+    )
+    assert returned == (chosen if nms == "graph" else raw)
     assert (record.task, found.metric, found.agreement.name) == ("detection", "mAP", "box agreement")
     assert [result.name for result in found.results] == ["mAP", "mAP50"]
     assert found.main.reference == 1

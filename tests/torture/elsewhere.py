@@ -19,6 +19,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.committed_project import differing, results, tortured_project
 
 MOUNTED = "mount --bind {0} {0} && mount -o remount,bind,ro {0} && exec make repro"
+ONLY_READS = "-all,+dac_read_search"  # the environment may lie in the home folder of another user
+NOBODY = 65534
+AS_NOBODY = (
+    "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
+    f"--inh-caps={ONLY_READS}", f"--ambient-caps={ONLY_READS}", f"--bounding-set={ONLY_READS}",
+)  # fmt: skip
 JUMP_AFTER = 25  # seconds, in the middle of a run
 Change = Callable[[Path], dict[str, str]]  # what is made anew in a folder, as variables of the environment
 
@@ -38,6 +44,8 @@ def _home(folder: Path) -> dict[str, str]:
 CIRCUMSTANCES: dict[str, Change] = {
     "in a folder with spaces and letters of other scripts": lambda folder: {},
     "as another user, who has nothing yet": _home,
+    "as a user without rights": _home,
+    "on one core": lambda folder: {},
     "in Kathmandu's time": lambda folder: {"TZ": "Asia/Kathmandu"},
     "without UTF-8": lambda folder: {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
     "with data that cannot be written": lambda folder: {},
@@ -53,13 +61,21 @@ def run(folder: Path, name: str) -> Path:
     """Make a new copy of the project and all its results."""
     root = tortured_project(folder / ("ein Ordner, папка" if "spaces" in name else "project"))
     environment = os.environ | {"PYTHONPATH": str(root)} | CIRCUMSTANCES.get(name, lambda folder: {})(folder)
-    command = ["make", "repro"]
-    if "data that cannot" in name:  # also root cannot write there
-        command = ["unshare", "--map-root-user", "--mount", "sh", "-c", MOUNTED.format(root / "data")]
+    if "without rights" in name:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+    command = command_of(name, root)
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, errors="replace")
     if done.returncode:
         sys.exit(f"fails {name}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return root
+
+
+def command_of(name: str, root: Path) -> list[str]:
+    if "data that cannot" in name:  # also root cannot write there
+        return ["unshare", "--map-root-user", "--mount", "sh", "-c", MOUNTED.format(root / "data")]
+    before = {"as a user without rights": AS_NOBODY, "on one core": ("taskset", "-c", "0")}.get(name, ())
+    return [*before, "make", "repro"]
 
 
 def main() -> None:

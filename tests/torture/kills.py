@@ -20,7 +20,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.committed_project import differing, results, tortured_project
+from support.committed_project import differing, left_in_tmpdir, results, tortured_project
 
 WRITTEN_IN_PLACE = ("dvc.lock", "machine/dvc.lock", ".dvc/tmp/rwlock")
 COMMANDS = {
@@ -29,18 +29,21 @@ COMMANDS = {
     "bundle": (sys.executable, "-m", "enginery.cli", "bundle", "int8", "--out", "bundle"),
     "compare": (sys.executable, "-m", "enginery.cli", "compare", "reports", "reports", "--race"),
 }
+LONGEST = {"repro": 20.0, "nightly": 20.0, "bundle": 4.0, "compare": 6.0}  # seconds before a kill
 NOT_COMPARABLE = 4  # what `enginery compare` ends with on a machine that is too noisy
 SHELLS = ("sh", "dash", "bash")
 
 
 class Torture:
-    def __init__(self, root: Path, seed: int, longest: float) -> None:
-        self.root, self.random, self.longest = root, random.Random(seed), longest
+    def __init__(self, root: Path, seed: int) -> None:
+        self.root, self.random = root, random.Random(seed)
         self.victims: Counter[str] = Counter()
         self.ended = 0  # runs that were done before they were killed
+        self.temporary = root.parent / "tmp"
+        self.temporary.mkdir()
 
     def start(self, command: str) -> subprocess.Popen[bytes]:
-        environment = os.environ | {"PYTHONPATH": str(self.root)}
+        environment = os.environ | {"PYTHONPATH": str(self.root), "TMPDIR": str(self.temporary)}
         with (self.root / "make.log").open("ab") as log:
             return subprocess.Popen(
                 COMMANDS[command], cwd=self.root, env=environment, stdout=log, stderr=log, start_new_session=True
@@ -50,9 +53,9 @@ class Torture:
         """Start the pipeline, and kill one of its processes, or all, after a while or while DVC writes a file."""
         started = self.start(command)
         process, how = psutil.Process(started.pid), self.random.choice(["all", "one", "writing"])
-        time.sleep(self.random.uniform(0, self.longest))
+        time.sleep(self.random.uniform(0, LONGEST[command]))
         if how == "writing":
-            self._wait_for_a_write(started)
+            self._wait_for_a_write(started, LONGEST[command])
         if started.poll() is not None:
             self.ended += 1
             if command in ("repro", "nightly"):
@@ -68,9 +71,9 @@ class Torture:
         started.wait()
         _wait_until_gone(family)
 
-    def _wait_for_a_write(self, started: subprocess.Popen[bytes]) -> None:
+    def _wait_for_a_write(self, started: subprocess.Popen[bytes], longest: float) -> None:
         """Wait until a file that DVC writes in place is empty, which lasts for less than a millisecond."""
-        files, end = [self.root / name for name in WRITTEN_IN_PLACE], time.monotonic() + self.longest
+        files, end = [self.root / name for name in WRITTEN_IN_PLACE], time.monotonic() + longest
         while started.poll() is None and time.monotonic() < end:
             for file in files:
                 with suppress(FileNotFoundError):
@@ -93,7 +96,7 @@ class Torture:
     def leftovers(self) -> list[str]:
         folders = [self.root / name for name in ("artifacts", "reports", "history", "bundle")]
         left = [*self.root.glob(".*.tmp"), *(path for folder in folders for path in folder.rglob(".*.tmp"))]
-        return [str(path.relative_to(self.root)) for path in left]
+        return [str(path.relative_to(self.root.parent)) for path in (*left, *left_in_tmpdir(self.temporary))]
 
 
 def _name(process: psutil.Process) -> str:
@@ -116,35 +119,40 @@ def _wait_until_gone(family: list[psutil.Process]) -> None:
         sys.exit(f"still running a minute after the kill: {[process.cmdline() for process in alive]}")
 
 
+def torture(project: Torture, command: str, kills: int) -> list[str]:
+    """Kill a command again and again, and return what is wrong after a last, undisturbed run."""
+    project.victims.clear()
+    project.ended = 0
+    wanted = results(project.root)
+    if command in ("repro", "nightly"):
+        project.start_over()
+    for number in range(1, kills + 1):
+        project.kill_once(command)
+        if number % 10 == 0:
+            print(f"{number} kills, {project.ended} runs were done before", flush=True)
+    project.finish("repro")
+    if command != "nightly":  # a night ends red if the machine has become slower
+        project.finish(command)
+    others, left = differing(wanted, results(project.root)), project.leftovers()
+    print(f"\nkilled, of {kills} ({command}):")
+    for name, count in project.victims.most_common():
+        print(f"  {count:4} {name}")
+    print(f"  {project.ended:4} runs were done before")
+    print(f"{len(wanted)} outputs are the same to the byte" if not others else f"other bytes: {others}", flush=True)
+    return [f"{command}: other bytes: {others}"] * bool(others) + [f"{command}: left behind: {left}"] * bool(left)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--kills", type=int, default=300, help="of each command")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--longest", type=float, default=20, help="seconds before a kill, at most")
-    parser.add_argument("--command", choices=COMMANDS, default="repro")
+    parser.add_argument("--command", choices=COMMANDS, nargs="+", default=["repro"])
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="torture-") as folder:
-        torture = Torture(tortured_project(Path(folder) / "project"), chosen.seed, chosen.longest)
-        torture.finish("repro")
-        wanted = results(torture.root)
-        if chosen.command in ("repro", "nightly"):
-            torture.start_over()
-        for number in range(1, chosen.kills + 1):
-            torture.kill_once(chosen.command)
-            if number % 10 == 0:
-                print(f"{number} kills, {torture.ended} runs were done before", flush=True)
-        torture.finish("repro")
-        if chosen.command != "nightly":  # a night ends red if the machine has become slower
-            torture.finish(chosen.command)
-        got, left = results(torture.root), torture.leftovers()
-    others = differing(wanted, got)
-    print(f"\nkilled, of {chosen.kills} (seed {chosen.seed}, {chosen.command}):")
-    for name, count in torture.victims.most_common():
-        print(f"  {count:4} {name}")
-    print(f"  {torture.ended:4} runs were done before")
-    print(f"{len(wanted)} outputs are the same to the byte" if not others else f"other bytes: {others}")
-    if others or left:
-        sys.exit(f"left behind: {left}" if left else 1)
+        project = Torture(tortured_project(Path(folder) / "project", "LICENSE"), chosen.seed)
+        project.finish("repro")
+        wrong = [each for command in chosen.command for each in torture(project, command, chosen.kills)]
+    sys.exit("\n".join(wrong) or 0)
 
 
 if __name__ == "__main__":

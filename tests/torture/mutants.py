@@ -8,7 +8,6 @@ survivors.txt, which says why no test can tell it from the code.
 import argparse
 import ast
 import contextlib
-import copy
 import hashlib
 import multiprocessing
 import os
@@ -57,7 +56,15 @@ class Mutant:
     column: int
     before: str
     after: str
-    code: str
+    node: int  # the number of the node in the tree, and of what stands in its place
+    turn: int
+
+    @property
+    def code(self) -> str:
+        tree = ast.parse((ROOT / self.file).read_text())
+        there = next(each for at, each in enumerate(ast.walk(tree)) if at == self.node)
+        _replace(tree, there, _turned(there)[self.turn])
+        return ast.unparse(ast.fix_missing_locations(tree))
 
     def __str__(self) -> str:
         return f"{self.file}: {self.before} -> {self.after}"
@@ -68,16 +75,10 @@ def mutants_of(file: Path) -> Iterator[Mutant]:
     tree = ast.parse(file.read_text())
     skipped = {id(node) for each in ast.walk(tree) for node in _not_behaviour(each)}
     for position, node in enumerate(ast.walk(tree)):
-        for turn in range(len(_turned(node))) if id(node) not in skipped else ():
-            changed = copy.deepcopy(tree)
-            there = next(each for at, each in enumerate(ast.walk(changed)) if at == position)
-            before, after = ast.unparse(node), _turned(there)[turn]
-            _replace(changed, there, after)
-            code = ast.unparse(ast.fix_missing_locations(changed))
+        for turn, other in enumerate(_turned(node) if id(node) not in skipped else []):
+            before, after = (ast.unparse(each).split("\n")[0] for each in (node, ast.fix_missing_locations(other)))
             name = file.relative_to(ROOT).as_posix()
-            yield Mutant(
-                name, node.lineno, node.col_offset, before.split("\n")[0], ast.unparse(after).split("\n")[0], code
-            )
+            yield Mutant(name, node.lineno, node.col_offset, before, after, position, turn)
 
 
 def _not_behaviour(node: ast.AST) -> Iterator[ast.AST]:

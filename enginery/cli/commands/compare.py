@@ -9,6 +9,7 @@ from enginery.cli.completion import RUN, add_path
 from enginery.core.text import confidence
 
 if TYPE_CHECKING:
+    from enginery.regression.changes import Outcome
     from enginery.regression.speed_change import SpeedChanges
 
 REGRESSION, NOT_COMPARABLE, UNSURE = 3, 4, 6
@@ -18,6 +19,7 @@ examples:
   enginery compare HEAD~1 reports
   enginery compare main reports --json | jq '.[] | [.figure, .outcome]'
   enginery compare HEAD~1 reports --race
+  enginery compare trtexec.json reports/benchmark/int8/times_batch_8.json
 
 A share above 0 is better. A change that chance can explain is no change.
 Ratios to PyTorch show a change of a tenth; on a shared machine they may not
@@ -26,12 +28,17 @@ now, half a minute for each precision, which shows a change of 3 %. The engines
 of an earlier commit come from DVC's cache.
 Exits 3 on a regression; 6 if the later run has too few samples to be sure of a
 threshold, where validation.must_be_sure asks for it; 4 if something is not
-comparable; 1 on an error."""
+comparable; 1 on an error.
+
+Either side may be timings of a GPU that trtexec wrote with --exportTimes, of
+another machine, too; the other is then another such file, or one of ours,
+reports/benchmark/PRECISION/times_batch_N.json. Only times are compared then."""
 
 
 def add_arguments(command: ArgumentParser) -> None:
+    runs = "a reports folder, a measurements.json, a git revision, or times of trtexec"
     for name in ("before", "after"):
-        add_path(command, name, RUN, type=str, help="a reports folder, a measurements.json, or a git revision")
+        add_path(command, name, RUN, type=str, help=runs)
     sure = "confidence of the verdict, 0.99 if not given"
     command.add_argument("--confidence", type=confidence, default=0.99, metavar="C", help=sure)
     race = "compare speed by racing the engines of both runs here and now"
@@ -40,6 +47,32 @@ def add_arguments(command: ArgumentParser) -> None:
 
 
 def run(chosen: Namespace) -> int:
+    from enginery.regression.compare_times import holds_exported_times
+
+    if holds_exported_times(chosen.before) or holds_exported_times(chosen.after):
+        return _compare_times(chosen)
+    return _compare_runs(chosen)
+
+
+def _compare_times(chosen: Namespace) -> int:
+    from enginery.core.errors import EngineryError
+    from enginery.regression.changes import conclusion, describe
+    from enginery.regression.compare_times import LIMITS, compare_times, find_exported_times
+
+    if chosen.race:
+        raise EngineryError("--race needs the engines of two runs, and times of trtexec have none")
+    before, after = find_exported_times(chosen.before), find_exported_times(chosen.after)
+    changes = compare_times(before, after, chosen.confidence)
+    rows = [change.model_dump() for change in changes]
+    print(json.dumps(rows, indent=2) if chosen.json else f"{describe(changes, chosen.confidence)}\n\n{LIMITS}")
+    return _status(conclusion(changes))
+
+
+def _status(found: "Outcome") -> int:
+    return {"regression": REGRESSION, "not comparable": NOT_COMPARABLE}.get(found, 0)
+
+
+def _compare_runs(chosen: Namespace) -> int:
     from enginery.regression.changes import TOGETHER, Outcome, conclusion, describe
     from enginery.regression.comparison import common_precisions, compare_runs
     from enginery.regression.measurements import read_measurements
@@ -57,7 +90,7 @@ def run(chosen: Namespace) -> int:
     found = conclusion(changes)
     if found != Outcome.REGRESSION and any(entry.validation.not_enough_samples for entry in after.precisions):
         return UNSURE
-    return {Outcome.REGRESSION: REGRESSION, Outcome.NOT_COMPARABLE: NOT_COMPARABLE}.get(found, 0)
+    return _status(found)
 
 
 def _race(before: str, after: str, precisions: Collection[str]) -> "Mapping[str, SpeedChanges]":

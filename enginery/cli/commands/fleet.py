@@ -61,11 +61,12 @@ def run(chosen: Namespace) -> int:
     from enginery.core.errors import EngineryError
     from enginery.core.files import new_file
     from enginery.fleet.file import Fleet
-    from enginery.fleet.page import as_text, render_fleet
-    from enginery.fleet.run import answer_as, ask_fleet, known_answers
 
     fleet = Fleet.read(chosen.file)
     asked = fleet.only(tuple(chosen.target))
+    from enginery.fleet.page import as_text, render_fleet  # these take a second, and a mistake is told at once
+    from enginery.fleet.run import answer_as, ask_fleet, known_answers
+
     if chosen.label:
         target = fleet.on_runner(chosen.label)
         if target is None:

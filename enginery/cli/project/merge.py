@@ -4,9 +4,9 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from enginery.core.errors import EngineryError
+from enginery.core.scratch import scratch_folder
 from enginery.core.text import first_few
 
 CONFLICT = re.compile(r"^<{7} mine\n(.*?)^\|{7} base\n(.*?)^={7}\n(.*?)^>{7} new\n", re.MULTILINE | re.DOTALL)
@@ -15,10 +15,10 @@ Settled = Callable[[str, str, str], str]  # by what the owner made of some lines
 
 def merge(mine: str, base: str, new: str, path: Path, settled: Settled | None = None) -> str:
     """Return the text with both changes. Where both changed the same lines, only their owner can tell, or `settled`."""
-    with TemporaryDirectory() as folder:
+    with scratch_folder() as folder:
         files = dict(zip(("mine", "base", "new"), (mine, base, new), strict=True))
         for name, text in files.items():
-            (Path(folder) / name).write_text(text, encoding="utf-8")
+            (folder / name).write_text(text, encoding="utf-8")
         labels = [part for name in files for part in ("-L", name)]
         command = ["git", "merge-file", "-p", "--diff3", *labels, *files]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)

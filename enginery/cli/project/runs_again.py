@@ -6,13 +6,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ruamel.yaml import YAML
 
 from enginery.core.params.section import PARAMS_FILE
 from enginery.core.paths import ARTIFACTS, LOCK
+from enginery.core.scratch import scratch_folder
 from enginery.core.user_modules import folders_above
 
 MACHINE_FILES = ("machine", "target", "dialect", "tools", "task")
@@ -53,8 +53,8 @@ def has_run(folder: Path) -> bool:
 @contextmanager
 def _copy_of(folder: Path, files: Mapping[str, str]) -> Iterator[Path]:
     """Yield a folder with links to all that the project has, and these files."""
-    with TemporaryDirectory() as name:
-        copy, own = Path(name), {PurePosixPath(file).parts[0] for file in files}
+    with scratch_folder() as copy:
+        own = {PurePosixPath(file).parts[0] for file in files}
         for entry in folder.iterdir():
             if entry.name not in own and entry.name not in (".git", ".dvc"):
                 (copy / entry.name).symlink_to(entry)

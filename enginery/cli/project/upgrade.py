@@ -4,7 +4,6 @@ import difflib
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from packaging.version import Version
@@ -31,6 +30,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.files import new_file
 from enginery.core.params.all import Params
 from enginery.core.params.reading import read_yaml
+from enginery.core.scratch import scratch_folder
 from enginery.core.version import require_new_enough, version_of_project
 
 NEEDED = (PLAN, MACHINE_PLAN, PARAMS)
@@ -101,8 +101,8 @@ def _base(folder: Path, name: str) -> str | None:
 
 
 def _require_valid(text: str, path: Path) -> None:
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / path.name
+    with scratch_folder() as folder:
+        file = folder / path.name
         file.write_text(text, encoding="utf-8")
         try:
             Params.read(file)

@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from enginery.core.params.benchmark import ONNXRUNTIME, BenchmarkParams
+from enginery.core.params.boxes import OF_QUERIES
 from enginery.core.params.build import BuildParams
 from enginery.core.params.calibration import CalibrationParams
 from enginery.core.params.cluster import ClusterParams
@@ -16,11 +17,12 @@ from enginery.core.params.precisions import Keep, PrecisionParams
 from enginery.core.params.samples import SamplesParams
 from enginery.core.params.search import SearchParams
 from enginery.core.params.section import Section
+from enginery.core.params.timeouts import TimeoutParams
 from enginery.core.params.validation import ValidationParams
 from enginery.core.params.weights import WeightsParams
 from enginery.core.precisions import PRECISIONS, QUANTIZED, PrecisionName
 from enginery.core.runtimes import RuntimeName
-from enginery.core.tasks import CLASSIFICATION, OWN_TASK, TASKS
+from enginery.core.tasks import CLASSIFICATION, DETECTION, OWN_TASK, TASKS
 from enginery.core.text import suggestion
 
 
@@ -40,6 +42,7 @@ class Params(Section):
     validation: ValidationParams
     benchmark: BenchmarkParams
     cluster: ClusterParams = ClusterParams()
+    timeouts: TimeoutParams = TimeoutParams()
 
     @field_validator("task")
     @classmethod
@@ -62,8 +65,17 @@ class Params(Section):
                 raise ValueError("precisions.fp32.keep: fp32 is in high precision throughout, there is nothing to keep")
             if PRECISIONS[name].is_mixed and precision.keep != Keep(op_types=(), nodes=()):
                 raise ValueError(f"precisions.{name}.keep: {name} keeps what the precisions that it is mixed of keep")
+            if precision.rescue not in ("auto", "none") and not precision.is_searched:
+                raise ValueError(
+                    f"precisions.{name}.rescue: a precision is rescued only where its from is searched, "
+                    f"not '{precision.made_from}'"
+                )
+            if precision.rescue != "auto" and "equalize" in precision.rescue and self.calibration.file:
+                raise ValueError(
+                    f"precisions.{name}.rescue: equalize measures ranges anew, which calibration.file gives: remove one"
+                )
             if not PRECISIONS[name].is_quantized and precision.keep.rest != "fp32":
-                with_choice = " and ".join(each for each in QUANTIZED if not PRECISIONS[each].is_mixed)
+                with_choice = ", ".join(each for each in QUANTIZED if not PRECISIONS[each].is_mixed)
                 raise ValueError(f"precisions.{name}.keep.rest: only {with_choice} have a choice; {name} keeps fp32")
         return self
 
@@ -110,6 +122,25 @@ class Params(Section):
                 "build.tensorrt: TensorRT for RTX has neither version_compatible nor hardware_compatibility; "
                 "its engines are portable over compute_capabilities"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _boxes_can_be_chosen_in_the_graph(self) -> Self:
+        if not self.model.boxes.chooses_in_graph:
+            return self
+        if self.task != DETECTION:
+            raise ValueError(f"model.boxes.nms: graph is for task: detection, and task is {self.task}: set outside")
+        if self.runtime == "tensorrt_rtx" and self.model.boxes.form not in OF_QUERIES:
+            raise ValueError(
+                "model.boxes.nms: TensorRT for RTX reads NonMaxSuppression and has no kernel for it: set outside, or "
+                "take another runtime"
+            )
+        for axis, sizes in self.build.profile.ranges.items():
+            if axis != "batch" and not sizes.fixed:
+                raise ValueError(
+                    f"model.boxes.nms: graph needs the same number of boxes for each image, and build.profile has "
+                    f"{axis} {sizes}: set outside, or one size"
+                )
         return self
 
     @model_validator(mode="after")

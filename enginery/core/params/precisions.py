@@ -1,7 +1,7 @@
 import re
-from typing import Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.reading import read_yaml, section_at
@@ -9,6 +9,29 @@ from enginery.core.params.section import PARAMS_FILE, Section, Share
 from enginery.core.precisions import PrecisionName
 
 Rest = Literal["fp32", "fp16"]
+RescueName = Literal["equalize", "round"]
+RESCUES: tuple[RescueName, ...] = get_args(RescueName)  # in the order in which they are tried
+Rescues = Literal["auto", "none"] | tuple[RescueName, ...]
+
+
+def rescues_of(asked: Rescues) -> tuple[RescueName, ...]:
+    """Return the rescues to try."""
+    if asked == "none":
+        return ()
+    return tuple(name for name in RESCUES if asked == "auto" or name in asked)
+
+
+def _rescues_exist(given: object) -> object:
+    """Refuse a rescue that there is not, in one sentence that lists those that there are."""
+    if given in ("auto", "none"):
+        return given
+    names, known = given if isinstance(given, list | tuple) else [given], ", ".join(RESCUES)
+    for name in names:
+        if name not in RESCUES:
+            raise ValueError(f"there is no rescue '{name}': it is auto, none, or a list of some of {known}")
+    if names is not given or not names or len(set(names)) < len(names):
+        raise ValueError(f"{given} is no list of different rescues, such as [{known}], and neither auto nor none")
+    return given
 
 
 class Keep(Section):
@@ -50,10 +73,11 @@ class PrecisionParams(Section):
     keep: Keep
     thresholds: Thresholds
     must_pay: MustPay | None = None
+    rescue: Annotated[Rescues, BeforeValidator(_rescues_exist)] = "none"
 
     @property
     def is_searched(self) -> bool:
-        """Tell whether a search says what is not quantized."""
+        """Tell whether a search says what is not quantized, after rescues."""
         return self.made_from == "searched"
 
     @classmethod

@@ -14,6 +14,7 @@ from PIL import Image
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.preprocessing import Preprocessing
+from enginery.core.scratch import scratch_folder
 from enginery.core.text import in_one_line
 from enginery.data.manifest import Sample
 from enginery.data.preprocessing import Pixels, pixels_of
@@ -90,14 +91,14 @@ def _map(archive: zipfile.ZipFile, name: str) -> NDArray[np.generic]:
 
     NumPy refuses pickled objects: they could run code.
     """
-    with archive.open(f"{name}.npy") as packed, tempfile.NamedTemporaryFile(suffix=".npy") as file:
+    with archive.open(f"{name}.npy") as packed, scratch_folder() as scratch:
         try:
-            shutil.copyfileobj(packed, file)
-            file.flush()
+            with (scratch / "array.npy").open("wb") as file:
+                shutil.copyfileobj(packed, file)
         except OSError as error:
             raise EngineryError(
                 f"samples.source: {name} of {archive.filename} does not fit into {tempfile.gettempdir()}: "
                 f"{error.strerror}; the variable TMPDIR names another folder"
             ) from None
-        array: NDArray[np.generic] = np.load(file.name, mmap_mode="r", allow_pickle=False)
+        array: NDArray[np.generic] = np.load(scratch / "array.npy", mmap_mode="r", allow_pickle=False)
         return array

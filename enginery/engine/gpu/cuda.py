@@ -19,7 +19,7 @@ class Stream:
 
     def __init__(self) -> None:
         self._stream = _call("cudaStreamCreateWithFlags", _cudart().cudaStreamNonBlocking)
-        self._before, self._after = _call("cudaEventCreate"), _call("cudaEventCreate")
+        self._before, self._after = Event(), Event()
 
     @property
     def handle(self) -> int:
@@ -37,14 +37,18 @@ class Stream:
         _call("cudaMemsetAsync", target.address, POISON, size, self._stream)
 
     def start_clock(self) -> None:
-        _call("cudaEventRecord", self._before, self._stream)
+        self.mark(self._before)
 
     def stop_clock(self) -> None:
-        _call("cudaEventRecord", self._after, self._stream)
+        self.mark(self._after)
 
     def clocked_seconds(self) -> float:
         """Return the seconds between start and stop by the device's clock. Call it after `synchronize`."""
-        return float(_call("cudaEventElapsedTime", self._before, self._after)) / 1000
+        return self._after.seconds_after(self._before)
+
+    def mark(self, event: "Event") -> None:
+        """Let the event happen when the work so far is done."""
+        _call("cudaEventRecord", event.handle, self._stream)
 
     def synchronize(self) -> None:
         _call("cudaStreamSynchronize", self._stream)
@@ -65,9 +69,23 @@ class Stream:
         _call("cudaGraphLaunch", graph.executable, self._stream)
 
     def close(self) -> None:
-        _release("cudaEventDestroy", self._before)
-        _release("cudaEventDestroy", self._after)
+        self._before.close()
+        self._after.close()
         _release("cudaStreamDestroy", self._stream)
+
+
+class Event:
+    """A moment in the work of a stream, by the device's clock."""
+
+    def __init__(self) -> None:
+        self.handle = _call("cudaEventCreate")
+
+    def seconds_after(self, earlier: "Event") -> float:
+        """Return the seconds between two events that have happened."""
+        return float(_call("cudaEventElapsedTime", earlier.handle, self.handle)) / 1000
+
+    def close(self) -> None:
+        _release("cudaEventDestroy", self.handle)
 
 
 class Graph:

@@ -10,7 +10,7 @@ from enginery.engine.record import UNKNOWN, Layer
 
 # Patterns of the names of types, such as "Int8", "Half" or "Row major linear FP32". The first that fits counts.
 TYPES = {
-    "bf16": r"BFloat16|BF16", "fp16": r"Half|FP16|Float16", "fp8": r"FP8|E4M3", "int8": r"Int8", "fp4": r"FP4|E2M1",
+    "bf16": r"BFloat16|BF16", "fp16": r"Half|FP16|Float16", "fp8": r"FP8|E4M3", "int8": r"Int8", "nvfp4": r"FP4|E2M1",
     "int4": r"Int4", "fp32": r"FP32|Float32|Float", "int32": r"Int32", "int64": r"Int64", "bool": r"Bool",
 }  # fmt: skip
 # Patterns of kernels' names, where the inspector does not say what they multiply: sm80_xmma_gemm_f32f32_tf32f32_f32_…

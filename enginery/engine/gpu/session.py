@@ -3,20 +3,24 @@ the executor differs between runtimes: it reads and writes addresses on a stream
 
 import math
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from itertools import accumulate, pairwise
 from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
-from enginery.engine.gpu.cuda import Buffer, Graph, Pinned, Stream
+from enginery.engine.gpu.cuda import Buffer, Event, Graph, Pinned, Stream
+from enginery.engine.moments import Moments
 from enginery.engine.runtimes import Arrays
 from enginery.graph.interface import Blueprint, TensorSpec
 
 Shape = tuple[int, ...]
-Memory = TypeVar("Memory", Buffer, Pinned)
+Kept = TypeVar("Kept", "Growing", Buffer, Event, Pinned)
+NOT_KNOWN = -1  # a size of an output that follows from the values of the inputs
 
 
 class Executor(Protocol):
@@ -25,13 +29,40 @@ class Executor(Protocol):
     replays: bool  # whether it replays CUDA graphs by itself
 
     def announce(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        """Accept the shapes of the inputs, and return the shapes of the outputs."""
+        """Accept the shapes of the inputs, and return those of the outputs, with -1 for what only a run can tell."""
 
     def place(self, addresses: Mapping[str, int]) -> None: ...
+
+    def let_grow(self, outputs: Mapping[str, "Growing"]) -> None:
+        """Place these outputs where there is room for them, once a run knows how large they are."""
 
     def enqueue(self, stream: int) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Growing:
+    """The memory of an output that is as large as the values of the inputs make it."""
+
+    def __init__(self) -> None:
+        self.shape: Shape = ()
+        self.size = 0
+        self._held = ExitStack()
+
+    def reserve(self, size: int) -> int:
+        """Return the address of as many bytes, or more, on the device. What was there may be lost."""
+        if size > self.size:
+            self.close()
+            self.device = Buffer(size)
+            self._held.callback(self.device.close)
+            self.host = Pinned(size)
+            self._held.callback(self.host.close)
+            self.size = size
+        return self.device.address
+
+    def close(self) -> None:
+        self._held.close()
+        self.size = 0
 
 
 class DeviceSession:
@@ -49,6 +80,15 @@ class DeviceSession:
             self._resources.callback(executor.close)
             widest = {spec.name: spec.at(largest) for spec in self._interface.inputs}
             shapes, specs = widest | self._announced(widest), (*self._interface.inputs, *self._interface.outputs)
+            self._growing = {name: self._keep(Growing()) for name, shape in shapes.items() if NOT_KNOWN in shape}
+            if self._growing and self.replays:
+                print(
+                    "the engine runs without a CUDA graph (inference.cuda_graph): the values of its inputs decide how "
+                    f"large {', '.join(self._growing)} will be",
+                    file=sys.stderr,
+                )
+                self._replay = self.replays = False
+            specs = tuple(spec for spec in specs if spec.name not in self._growing)
             self._room = {spec.name: _bytes(spec, shapes[spec.name]) for spec in specs}
             self._buffers = {name: self._keep(Buffer(size)) for name, size in self._room.items()}
             self._hosts = {name: self._keep(Pinned(size)) for name, size in self._room.items()}
@@ -61,9 +101,11 @@ class DeviceSession:
         outputs = self._prepare(self._hosts, feeds)
         for name, array in outputs.items():
             self._stream.poison(self._buffers[name], array.nbytes)
+        for grown in self._growing.values():
+            if grown.size:
+                self._stream.poison(grown.device, grown.size)
         self._launch()
-        self._fetch(outputs)
-        return {name: array.copy() for name, array in outputs.items()}
+        return {name: array.copy() for name, array in self._fetch(outputs).items()}
 
     def bind(self, feeds: Arrays) -> Callable[[], float]:
         """Return a call that runs one inference with its copies, and returns the seconds between them on the device."""
@@ -79,12 +121,38 @@ class DeviceSession:
 
         return call
 
+    def clock(self, feeds: Arrays) -> Callable[[], Moments]:
+        """Return a call like that of `bind`, with an event between its parts. It costs the host more time, so that no
+        race uses it."""
+        hosts = {name: self._keep(Pinned.holding(array)) for name, array in feeds.items()}
+        events = start, copying_in, computing, copying_out, done = [self._keep(Event()) for _ in range(5)]
+        self._stream.mark(start)
+        self._stream.synchronize()
+        started = time.perf_counter()
+
+        def call() -> Moments:
+            self._stream.mark(copying_in)
+            outputs = self._prepare(hosts, feeds)
+            self._stream.mark(computing)
+            enqueuing = time.perf_counter() - started
+            self._launch()
+            enqueued = time.perf_counter() - started
+            self._stream.mark(copying_out)
+            self._copy_out(outputs)
+            self._stream.mark(done)
+            self._stream.synchronize()
+            # CUDA counts in milliseconds of float32, which is exact for the parts, and not for all since the start.
+            parts = (later.seconds_after(earlier) for earlier, later in pairwise(events))
+            return Moments(enqueuing, enqueued, *accumulate(parts))
+
+        return call
+
     def close(self) -> None:
         self._resources.close()
 
-    def _keep(self, memory: Memory) -> Memory:
-        self._resources.callback(memory.close)
-        return memory
+    def _keep(self, resource: Kept) -> Kept:
+        self._resources.callback(resource.close)
+        return resource
 
     def _prepare(self, hosts: Mapping[str, Pinned], feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         """Copy the inputs, prepare for their shapes, and return the arrays that the outputs will arrive in. The copies
@@ -98,8 +166,9 @@ class DeviceSession:
             announced = self._announced(shapes)
             self._require_room(announced)
             self._executor.place({name: buffer.address for name, buffer in self._buffers.items()})
-            types = {spec.name: np.dtype(spec.dtype) for spec in self._interface.outputs}
-            self._arrivals = {name: self._hosts[name].view(dtype, announced[name]) for name, dtype in types.items()}
+            self._executor.let_grow(self._growing)
+            fixed = [spec for spec in self._interface.outputs if spec.name not in self._growing]
+            self._arrivals = {s.name: self._hosts[s.name].view(np.dtype(s.dtype), announced[s.name]) for s in fixed}
             if self.replays:
                 self._executor.enqueue(self._stream.handle)  # work that is done once per shape must not be captured
                 self._stream.synchronize()
@@ -122,28 +191,53 @@ class DeviceSession:
         else:
             self._executor.enqueue(self._stream.handle)
 
-    def _fetch(self, outputs: Arrays) -> None:
+    def _fetch(self, outputs: Arrays) -> Arrays:
+        arriving = self._copy_out(outputs)
+        self._stream.synchronize()
+        return arriving
+
+    def _copy_out(self, outputs: Arrays) -> Arrays:
+        """Return the arrays that all outputs arrive in, in the order of the interface."""
         for name, array in outputs.items():
             self._stream.copy_out(self._buffers[name], self._hosts[name], array.nbytes)
-        self._stream.synchronize()
+        if not self._growing:
+            return outputs
+        specs = self._interface.outputs
+        return {s.name: self._copy_grown(s) if s.name in self._growing else outputs[s.name] for s in specs}
+
+    def _copy_grown(self, spec: TensorSpec) -> NDArray[np.generic]:
+        grown = self._growing[spec.name]
+        self._require_fitting(spec, grown.shape, self._interface.sizes(self._shapes))
+        self._stream.copy_out(grown.device, grown.host, _bytes(spec, grown.shape))
+        return grown.host.view(np.dtype(spec.dtype), grown.shape)
 
     def _announced(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         """Return the shapes of the outputs that the executor announces, and refuse any that the interface forbids."""
         announced, sizes = dict(self._executor.announce(shapes)), self._interface.sizes(shapes)
         for spec in self._interface.outputs:
-            if (found := announced.get(spec.name)) is None or not spec.fits(found, sizes):
-                where = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
-                expected = tuple(sizes.get(str(size), size) for size in spec.shape)
-                raise EngineryError(
-                    f"output {spec.name} would have shape {found} at {where}, and {expected} was "
-                    "recorded when the engine was built: run `dvc repro` to build it again"
-                )
+            self._require_fitting(spec, announced.get(spec.name), sizes)
         return announced
+
+    def _require_fitting(self, spec: TensorSpec, found: Shape | None, sizes: Mapping[str, int]) -> None:
+        """Refuse a shape that the interface forbids, or whose batch only a run can tell."""
+        if found is not None and spec.fits(tuple(max(size, 0) for size in found), sizes):
+            return
+        if found and found[0] == NOT_KNOWN:
+            raise EngineryError(
+                f"output {spec.name} has the shape {found}: the values of the inputs may decide any size but the "
+                "first, which is the batch"
+            )
+        where = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
+        expected = tuple(sizes.get(str(size), size) for size in spec.shape)
+        raise EngineryError(
+            f"output {spec.name} would have shape {found} at {where}, and {expected} was "
+            "recorded when the engine was built: run `dvc repro` to build it again"
+        )
 
     def _require_room(self, announced: Mapping[str, Shape]) -> None:
         """Refuse an output that is larger than its buffer: it would be written over the memory behind it."""
         for spec in self._interface.outputs:
-            if _bytes(spec, announced[spec.name]) > self._room[spec.name]:
+            if spec.name in self._room and _bytes(spec, announced[spec.name]) > self._room[spec.name]:
                 raise EngineryError(
                     f"output {spec.name} would have shape {announced[spec.name]}, which is more than at the largest "
                     "sizes of build.profile, that memory was taken for: set min, opt and max alike there"

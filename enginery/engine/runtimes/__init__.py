@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.params.inference import InferenceParams
 from enginery.core.runtimes import RuntimeName
+from enginery.engine.moments import Moments
 from enginery.engine.record import Layer, LayerTime
 from enginery.graph.interface import Blueprint
 
@@ -28,6 +29,14 @@ class Session(Protocol):
         includes the copies to it and back, and the call returns the seconds without them."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class ClockedSession(Session, Protocol):
+    """A session on a GPU."""
+
+    def clock(self, feeds: Arrays) -> Callable[[], Moments]:
+        """Return a call like that of `bind`, which tells when each part of it began and ended."""
 
 
 class Runtime(Protocol):

@@ -4,7 +4,6 @@ optimizer, which fuses for the provider and the processor at hand."""
 import ctypes
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,16 +17,17 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.build import BuildParams
 from enginery.core.params.inference import InferenceParams
 from enginery.core.runtimes import RUNTIMES, not_installed
+from enginery.core.scratch import scratch_folder
 from enginery.engine.gpu.cuda import Stream
-from enginery.engine.gpu.session import DeviceSession, Shape
+from enginery.engine.gpu.session import DeviceSession, Growing, Shape
 from enginery.engine.record import Layer, LayerTime
 from enginery.engine.runtimes import Arrays, Session
 from enginery.engine.runtimes.layer_times import WARM_UP, median_times
 from enginery.engine.tools import installed_version
-from enginery.graph.bf16_twin import float32_twin, uses_bf16
 from enginery.graph.files import data_of
 from enginery.graph.interface import Blueprint, Interface
 from enginery.graph.onnx_file import load_graph, save_graph
+from enginery.graph.twin import twin_of
 
 GRAPH = "engine.onnx"
 RAN = "_kernel_time"  # in the profile, the end of the name of each node that was run
@@ -35,6 +35,7 @@ PRECISION_OF_TYPE = {
     "float": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8",
     "float8e4m3fn": "fp8", "float8e5m2": "fp8",
 }  # fmt: skip
+PRECISION_OF_KIND = {"MatMulNBits": "int4"}  # which reads floats and weights of four bits
 COMPUTE_WORDS = ("Conv", "Gemm", "MatMul", "Attention")
 CHANNELS_LAST = {"prefer_nhwc": "1"}  # the layout of NVIDIA's kernels, which are up to twice as fast in it
 FUSED_BIASES = {"fuse_conv_bias": "1"}  # by default separate kernels add the biases, in up to a third of all the time
@@ -63,15 +64,14 @@ class ONNXRuntime:
             try:
                 _optimize(onnx, folder, blueprint.build)
             except Exception:
-                model = load_graph(onnx)
-                if not uses_bf16(model):
+                if (twin := twin_of(load_graph(onnx))) is None:
                     raise
-                # Both providers lack bfloat16 kernels: the CPU's for Conv, CUDA's for MaxPool. A graph of the same
-                # meaning in float32 is built instead, and its layers will say fp32.
-                with tempfile.TemporaryDirectory() as scratch:
-                    twin = Path(scratch) / "twin.onnx"
-                    save_graph(float32_twin(model), twin)
-                    _optimize(twin, folder, blueprint.build)
+                # Both providers lack bfloat16 kernels, the CPU's for Conv, CUDA's for MaxPool, and NVIDIA's blocks. A
+                # graph of the same meaning in float32 is built instead, and its layers will say fp32.
+                with scratch_folder() as scratch:
+                    path = scratch / "twin.onnx"
+                    save_graph(twin, path)
+                    _optimize(path, folder, blueprint.build)
             build, smallest = blueprint.build, blueprint.build.profile.at("min")
             with _profiled(folder, build, threads=0) as session:  # the layers are those that an inference runs
                 feeds = {spec.name: np.zeros(spec.at(smallest), spec.dtype) for spec in blueprint.interface.inputs}
@@ -185,6 +185,9 @@ class Executor:
         for bind, spec in places + [(self._binding.bind_output, spec) for spec in self._interface.outputs]:
             bind(spec.name, "cuda", 0, np.dtype(spec.dtype), self._shapes[spec.name], addresses[spec.name])
 
+    def let_grow(self, outputs: Mapping[str, Growing]) -> None:
+        """Do nothing: `_require_known_sizes` refuses such outputs."""
+
     def enqueue(self, stream: int) -> None:
         try:
             self._session.run_with_iobinding(self._binding, self._options)
@@ -248,8 +251,8 @@ def _profiled(folder: Path, build: BuildParams, threads: int) -> Iterator[Any]:
     """Open a session that profiles what it runs."""
     options = _options(threads)
     options.enable_profiling = True
-    with tempfile.TemporaryDirectory() as scratch:
-        options.profile_file_prefix = str(Path(scratch) / "profile")
+    with scratch_folder() as scratch:
+        options.profile_file_prefix = str(scratch / "profile")
         yield _session(folder / GRAPH, options, build)
 
 
@@ -269,7 +272,8 @@ def _layer(node: dict[str, Any], tf32: bool) -> Layer:
     ran = node["args"]
     kind = ran["op_name"]
     element = next(iter((ran.get("input_type_shape") or [{}])[0]), "none")  # of the first input
-    precision, computes = PRECISION_OF_TYPE.get(element, element), any(word in kind for word in COMPUTE_WORDS)
+    precision = PRECISION_OF_KIND.get(kind) or PRECISION_OF_TYPE.get(element, element)
+    computes = any(word in kind for word in COMPUTE_WORDS)
     if precision == "fp32" and computes and tf32 and ran.get("provider") == "CUDAExecutionProvider":
         precision = "tf32"
     return Layer(name=node["name"], kind=kind, precision=precision, computes=computes)

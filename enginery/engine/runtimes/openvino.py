@@ -3,6 +3,7 @@
 import importlib.metadata
 import io
 import math
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from enginery.graph.interface import Blueprint
 BLOB = "engine.blob"
 PRECISION_OF_TYPE = {
     "f32": "fp32", "f16": "fp16", "bf16": "bf16", "i8": "int8", "u8": "int8", "f8e4m3": "fp8", "f8e5m2": "fp8",
+    "i4": "int4", "u4": "int4",
 }  # fmt: skip
 COMPUTE_LAYERS = {"Convolution", "Deconvolution", "FullyConnected", "MatMul", "ScaledDotProductAttention", "RNNSeq"}
 PRODUCTS = {"Convolution", "GroupConvolution", "MatMul"}
@@ -89,11 +91,27 @@ def write_ir(onnx: Path, folder: Path) -> None:
 def _read(onnx: Path) -> Any:
     """Read a graph through convert_model, and work around bugs. Compiled straight from the path, some int8 graphs
     (Concat before Q/DQ and Conv) silently give wrong results."""
-    model = _openvino().convert_model(onnx)
+    model = _converted(onnx)
     _keep_negative_factors_out_of_quantization(model)
     _keep_quantized_pixels_out_of_sums(model)
     _give_products_one_reader(model)
     return model
+
+
+def _converted(onnx: Path) -> Any:
+    """Convert a graph, or its twin in float32 where OpenVINO lacks the operators that round in blocks."""
+    try:
+        return _openvino().convert_model(onnx)
+    except Exception:  # OpenVINO's own exceptions share no base class
+        from enginery.graph.blocks_twin import has_blocks, spelled_out  # here: engines are opened without onnx
+        from enginery.graph.onnx_file import load_graph, save_graph
+
+        if not has_blocks(graph := load_graph(onnx)):
+            raise
+        with tempfile.TemporaryDirectory() as scratch:
+            twin = Path(scratch) / "twin.onnx"
+            save_graph(spelled_out(graph), twin)
+            return _openvino().convert_model(twin)
 
 
 def _keep_negative_factors_out_of_quantization(model: Any) -> None:

@@ -21,7 +21,7 @@ from enginery.core.runtimes import RUNTIMES, not_installed
 from enginery.engine.gpu import cuda
 from enginery.engine.gpu.device import find_gpu
 from enginery.engine.gpu.inspector import layers_of
-from enginery.engine.gpu.session import DeviceSession, Shape
+from enginery.engine.gpu.session import DeviceSession, Growing, Shape
 from enginery.engine.gpu.timing_cache import locked, read_timing_cache, set_aside, timing_cache_path, write_timing_cache
 from enginery.engine.record import Layer, LayerTime
 from enginery.engine.runtimes import Arrays
@@ -35,6 +35,9 @@ ADVICE = {  # by patterns of TensorRT's messages
     r"out of memory|insufficient memory": f"The GPU's memory does not suffice: {MORE_MEMORY}",
     r"insufficient workspace|Could not find any implementation": (
         f"TensorRT also says so when memory does not suffice: raise build.tensorrt.workspace_mb, {MORE_MEMORY}"
+    ),
+    r"has no runners that implement it": (
+        "The library reads this operator and has no kernel for it: end the model before it, or take another runtime"
     ),
     r"optimization profile|profile \d+ violate": "The limits are build.profile's",
 }
@@ -125,7 +128,8 @@ class TensorRT:
         self, engine: Any, context: Any, blueprint: Blueprint, captures_itself: bool = False, replay: bool = False
     ) -> DeviceSession:
         stream = cuda.Stream()
-        executor = _Executor(self._title, engine, context, self._log, captures_itself, stream.handle)
+        allocator = _new_allocator(self._trt())
+        executor = _Executor(self._title, engine, context, allocator, self._log, captures_itself, stream.handle)
         return DeviceSession(stream, executor, blueprint, replay)
 
     def _build(self, builder: Any, network: Any, config: Any) -> Any:
@@ -390,13 +394,38 @@ def _new_profiler(trt: Any) -> Any:
     return Profiler()
 
 
+def _new_allocator(trt: Any) -> Any:
+    class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
+        """Hands out memory while TensorRT runs. The bindings would print an exception, and TensorRT would only say that
+        there is no memory."""
+
+        def __init__(self) -> None:
+            trt.IOutputAllocator.__init__(self)  # pybind11 asks for this form instead of super()
+            self.outputs: Mapping[str, Growing] = {}
+            self.error: EngineryError | None = None
+
+        def reallocate_output_async(self, tensor_name: str, memory: int, size: int, alignment: int, stream: int) -> int:
+            try:
+                return self.outputs[tensor_name].reserve(size)  # CUDA aligns all memory as TensorRT needs it
+            except EngineryError as error:
+                self.error = error
+                return 0
+
+        def notify_shape(self, tensor_name: str, shape: Any) -> None:
+            self.outputs[tensor_name].shape = tuple(shape)
+
+    return Allocator()
+
+
 class _Executor:
     """Runs a plan on the addresses and the stream of a DeviceSession."""
 
-    def __init__(self, title: str, engine: Any, context: Any, log: Any, replays: bool, stream: int) -> None:
+    def __init__(
+        self, title: str, engine: Any, context: Any, allocator: Any, log: Any, replays: bool, stream: int
+    ) -> None:
         self.replays = replays
         self._title, self._engine, self._context, self._log = title, engine, context, log
-        self._stream = stream
+        self._allocator, self._stream = allocator, stream
 
     def announce(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         self._log.lines.clear()
@@ -414,9 +443,16 @@ class _Executor:
             if not self._context.set_tensor_address(name, address):
                 raise EngineryError(f"{self._title} refuses a buffer for {name}: {self._log.reason()}")
 
+    def let_grow(self, outputs: Mapping[str, Growing]) -> None:
+        self._allocator.outputs = outputs
+        for name in outputs:
+            if not self._context.set_output_allocator(name, self._allocator):
+                raise EngineryError(f"{self._title} refuses a buffer for {name}: {self._log.reason()}")
+
     def enqueue(self, stream: int) -> None:
+        self._allocator.error = None
         if not self._context.execute_async_v3(stream):
-            raise EngineryError(f"{self._title} cannot run the engine: {self._log.reason()}")
+            raise self._allocator.error or EngineryError(f"{self._title} cannot run the engine: {self._log.reason()}")
 
     def close(self) -> None:
         self._context = self._engine = None  # the context must be freed before its engine

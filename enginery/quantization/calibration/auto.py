@@ -124,7 +124,7 @@ class Trial:
 
         def cost(amax: Ranges) -> float:
             outputs = self._rounded.run(None, dict(feeds) | dict(self._steps(amax)))
-            return float(np.mean([_error(found, wanted) for found, wanted in zip(outputs, exact, strict=True)]))
+            return float(np.mean([error_of(found, wanted) for found, wanted in zip(outputs, exact, strict=True)]))
 
         return cost
 
@@ -134,6 +134,7 @@ class Trial:
             yield scale.name or "", np.asarray(grid_of(ranges, is_added=True).scale, dtype_of(scale))
 
 
-def _error(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
+def error_of(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
+    """Return the mean over samples of the error of an output, relative to the size of the exact one."""
     sizes = [np.linalg.norm(array.reshape(len(array), -1), axis=1) for array in (found - exact, exact)]
     return float(np.mean(sizes[0] / np.maximum(sizes[1], TINY)))

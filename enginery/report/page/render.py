@@ -25,6 +25,7 @@ from enginery.report.page.examples import Drawn
 from enginery.report.page.listing import facts, latencies, of_frame, overview, throughputs
 from enginery.report.page.mixes import blocks_table, candidates_table
 from enginery.report.page.nights import draw_trends
+from enginery.report.page.rescues import rescue_table
 from enginery.report.page.searches import describe_search, search_pictures
 from enginery.report.verdict import MEASURE_AGAIN, doubts, is_certain, recommend, why
 from enginery.report.wording import device
@@ -172,6 +173,7 @@ def _explained(findings: Findings, background: Background) -> dict[str, Any]:
         "histograms": histograms,
         "method_costs": ", ".join(f"{cost:.2%} by {method}" for method, cost in background.calibration.costs.items()),
         "methods_chosen": ", ".join(f"{method} for {count}" for method, count in chosen.most_common()),
+        "rescues": [rescue_table(each) for each in background.rescues.values()],
         "searches": [(describe_search(each), search_pictures(each)) for each in background.searches.values()],
         "mixes": [(candidates_table(entry.mix), blocks_table(entry.mix)) for entry in findings.precisions if entry.mix],
         "reshaped": len(background.histograms.tensors) - len(background.drawn_tensors),

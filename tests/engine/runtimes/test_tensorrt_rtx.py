@@ -6,19 +6,23 @@ import os
 import platform
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
+from support.detectors import small_detector
 from support.interrupts import interrupt_at_first_step
+from support.pass_checks import model_of_text
 from support.patterns import PATTERNS, pattern
 from support.plugins import plugin_library
 from torchvision.models.resnet import Bottleneck, ResNet
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
+from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.build import Axis, Profile, Range
 from enginery.core.params.precisions import Keep
 from enginery.engine import this_machine as machine_module
@@ -29,12 +33,15 @@ from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import load_runtime, tensorrt
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
+from enginery.graph import read_interface
+from enginery.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.graph.read_interface import read_blueprint
 from enginery.graph.simplify import fold_constants, simplify_graph
 from enginery.model.export import export_model
 from enginery.quantization.cast import cast
 from enginery.quantization.quantize import quantize
+from enginery.quantization.write_blocks import write_blocks
 
 if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
     pytest.skip("there is no wheel of TensorRT for RTX but for Linux on x86_64", allow_module_level=True)
@@ -288,6 +295,29 @@ def test_tiling_and_streams_are_options_of_the_real_builder(tiny_onnx, make, ada
     assert "--maxAuxStreams=2" in script
 
 
+@pytest.mark.parametrize(("rest", "tokens"), [("fp32", "9"), ("fp16", "9"), ("fp16", "3,5")])
+@pytest.mark.parametrize(
+    ("precision", "lacking", "words"),
+    [
+        ("int4", "7.5", "Cannot compile for target(s) sm75, because the model contains HW-specific datatypes: int4"),
+        ("nvfp4", "8.9", "Cannot compile for target(s) sm89, because the model contains HW-specific datatypes: fp4"),
+        ("mxfp8", "8.6", "Cannot compile for target(s) sm86, because the model contains HW-specific datatypes: fp8"),
+    ],
+)
+def test_blocks_are_built_for_the_gpus_that_have_them(make, build, tmp_path, precision, lacking, words, rest, tokens):
+    nodes = "[up] u = MatMul (x, w) ub = Add (u, b) h = Gelu (ub) [down] d = MatMul (h, v) y = Add (d, x)"
+    weights = {name: np.eye(64, dtype=np.float32) for name in "wv"} | {"b": np.ones(64, np.float32)}
+    graph = model_of_text(f"g (float[batch,{tokens},64] x) => (float[batch,{tokens},64] y) {{ {nodes} }}", weights)
+    if rest == "fp16":
+        save_graph(graph, tmp_path / "float32.onnx")
+        graph = cast(tmp_path / "float32.onnx", "fp16", EVERYTHING)
+    written = write_blocks(graph, precision, {"up": 4.0, "down": 4.0})
+    assert written.in_blocks == ["up", "down"]
+    save_graph(written.model, tmp_path / "model.onnx")
+    make(tmp_path / "model.onnx", for_gpus(build, "12.0"), tmp_path / "engine", precision)
+    assert words in refusal(make, tmp_path / "model.onnx", for_gpus(build, lacking), tmp_path / "none", precision)
+
+
 def test_an_error_does_not_name_nvidias_source_files(typed, make, build, tmp_path):
     assert ".cpp" not in refusal(make, typed["fp8"], for_gpus(build, "8.6"), tmp_path / "fp8", "fp8")
 
@@ -322,6 +352,40 @@ def test_a_resnet_builds_in_every_precision_and_shrinks_with_it(resnet, make, ad
     assert sizes["fp32"] > 56e6  # 14.5 million weights of four bytes
     for name, share in {"fp16": 0.5, "bf16": 0.5, "int8": 0.25, "fp8": 0.25}.items():
         assert sizes[name] < 1.2 * share * sizes["fp32"], name
+
+
+@pytest.mark.parametrize("form", ["yolov8", "rtdetr"])
+def test_boxes_are_chosen_in_the_graph_of_each_precision(form, ada, tmp_path):
+    """NVIDIA's parser takes the graph, with NonMaxSuppression in float32 and outputs of fixed size. The builder for RTX
+    has no kernel for that operator, as NVIDIA says of others whose output depends on the data; the rest it builds."""
+    import tensorrt_rtx as trt
+
+    source = small_detector(form)
+    outputs = tuple(output.name for output in source.graph.output)
+    how = BoxesParams(form=form, unit="shares", most=20, nms="graph")
+    wanted = BoxesInGraph(outputs=outputs, how=how, classes=4, size=(32, 32))
+    save_graph(source, tmp_path / "plain.onnx")
+    for name, path in written_in(tmp_path, tmp_path / "plain.onnx", {name: TYPED[name] for name in PRECISIONS}).items():
+        save_graph(choose_in_graph(load_graph(path), wanted), path)
+        network = trt.Builder(log := trt.Logger(trt.Logger.ERROR)).create_network(1)
+        parser = trt.OnnxParser(network, log)
+        assert parser.parse_from_file(str(path)), (name, parser.get_error(0).desc())
+        outputs = [network.get_output(number) for number in range(network.num_outputs)]
+        assert [(each.name, each.dtype, tuple(each.shape)[1:]) for each in outputs] == [
+            ("boxes", trt.float32, (20, 4)), ("scores", trt.float32, (20,)), ("classes", trt.float32, (20,)),
+            ("count", trt.float32, (1,)),
+        ], name  # fmt: skip
+        layers = [network.get_layer(number) for number in range(network.num_layers)]
+        suppressing = [layer for layer in layers if layer.type == trt.LayerType.NMS]
+        assert [[each.get_input(at).dtype for at in (0, 1)] for each in suppressing] == (
+            [] if form == "rtdetr" else [[trt.float32, trt.float32]]
+        ), name
+        (tmp_path / name).mkdir()
+        compile_it = partial(load_runtime("tensorrt_rtx").compile, path, read_blueprint(path, ada), tmp_path / name)
+        if suppressing:
+            assert "has no kernel for it: end the model before it" in refusal(compile_it)
+        else:
+            compile_it()
 
 
 def test_polygraphys_own_loaders_accept_every_precision_and_find_it_inside(typed):
@@ -459,13 +523,28 @@ def test_a_profile_that_tensorrt_refuses_is_named_with_its_limits(tiny_onnx, mak
             ("node mixed (Add): ", "must have same input types. But they are of types Float and Half"),
         ),
         (
+            [
+                (("NonZero", ["input"], ["places"], "found"), {}),
+                (("Transpose", ["places"], ["rows"], "rows"), {}),
+                (("Cast", ["rows"], ["logits"], "cast"), {"to": TensorProto.FLOAT}),
+            ],
+            (TensorProto.FLOAT, ["batch", 3]),
+            [],
+            ("node found (NonZero): this operator is not supported", "NonZero plugin creator version 1 was not found"),
+        ),
+        (
             [(("Relu", ["input"], ["x"], "first"), {}), (("Det", ["x"], ["logits"], "second"), {})],
             (TensorProto.FLOAT, ["batch"]),
             [],
             ("node second (Det): ", "not supported"),
         ),
     ],
-    ids=["operator of another domain", "two types in one operator", "operator that TensorRT lacks"],
+    ids=[
+        "operator of another domain",
+        "two types in one operator",
+        "operator that RTX lacks",
+        "operator that TensorRT lacks",
+    ],
 )
 def test_a_graph_that_cannot_be_read_is_named_with_its_node(make, build, tmp_path, nodes, output, constants, wanted):
     onnx_file = operator_graph(tmp_path / "in" / "model.onnx", nodes, [("input", *IMAGE)], output, constants)
@@ -505,6 +584,28 @@ def test_a_graph_that_cannot_be_fed_samples_is_refused_by_its_tensor(make, build
     assert sentence.startswith(str(onnx_file))
     assert wanted in sentence
     assert not (tmp_path / "out").exists()
+
+
+def test_an_output_whose_size_follows_from_values_is_built(make, ada, chosen_onnx, tmp_path):
+    record = make(chosen_onnx, ada, tmp_path / "fp32")
+    assert [spec.shape for spec in record.interface.outputs] == [("batch", 6), ("batch", "count")]
+    assert record.bytes > 1000
+
+
+def test_an_input_whose_values_decide_shapes_is_refused_before_the_builder_does(make, build, tmp_path, monkeypatch):
+    """With a batch of four, its four sizes look like a sample in each row."""
+    onnx_file = operator_graph(
+        tmp_path / "in" / "model.onnx",
+        [(("Resize", ["input", "", "", "sizes"], ["logits"], "wider"), {"mode": "nearest"})],
+        [("input", TensorProto.FLOAT, [4, 3, 8, 8]), ("sizes", TensorProto.INT64, [4])],
+        (TensorProto.FLOAT, [4, 3, None, None]),
+    )
+    four = build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=4, max=4))})
+    sentence = refusal(make, onnx_file, four, tmp_path / "out" / "fp32")
+    assert "the values of input sizes decide a shape, in node wider (Resize)" in sentence
+    monkeypatch.setattr(read_interface, "require_no_shape_inputs", lambda graph, what: None)
+    sentence = refusal(make, onnx_file, four, tmp_path / "out" / "fp32")
+    assert "Optimization profile 0 is missing values for shape input tensor sizes" in sentence
 
 
 def test_a_static_batch_is_built_where_the_profile_asks_for_just_it(make, build, tmp_path):

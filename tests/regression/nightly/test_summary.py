@@ -1,9 +1,13 @@
 """The history and the summary of made-up nights."""
 
+import time
+from datetime import timedelta
+
 import pytest
 
 from enginery.regression.changes import Outcome
 from enginery.regression.history import last_kept, read_history
+from enginery.report.page.nights import draw_trends
 from enginery.report.trend import draw_trend, trend_rows, trend_section
 
 
@@ -56,6 +60,19 @@ def test_the_trend_has_the_nights_of_every_machine(nights, both, tmp_path, setti
     draw_trend(read_history(tmp_path), tmp_path / "trend.png")
     assert (tmp_path / "trend.png").stat().st_size > 10_000
     assert "figures/trend.png" in trend_section(read_history(tmp_path))
+
+
+def test_three_years_of_nights_are_read_and_drawn_in_seconds(nights, both, tmp_path):
+    nights.night(both())
+    (history,) = read_history(tmp_path)
+    _, int8 = history.nights()
+    history.append(int8.model_copy(update={"date": int8.date + timedelta(days=day)}) for day in range(1, 1100))
+    started = time.process_time()
+    histories = read_history(tmp_path)
+    draw_trend(histories, tmp_path / "trend.png")
+    (drawn,) = draw_trends(trend_rows(histories))
+    assert time.process_time() - started < 15
+    assert sum(len(figure.picture) for figure in drawn.figures) < 100_000, "the page shows the last nights alone"
 
 
 def test_without_nights_there_is_no_trend(tmp_path):

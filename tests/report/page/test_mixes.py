@@ -39,6 +39,7 @@ def mixed(delivered, floating=(), traces=None):
         delivered=None if delivered is None else times(delivered),
         made_as="int8",
         keep=Keep(op_types=(), nodes=()),
+        is_searched=False,
         spared=(),
         floating=floating,
     )

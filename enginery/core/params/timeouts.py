@@ -1,0 +1,35 @@
+from typing import Annotated
+
+from pydantic import Field
+
+from enginery.core.params.reading import read_yaml
+from enginery.core.params.section import PARAMS_FILE, Section
+
+Seconds = Annotated[float, Field(gt=0)] | None
+
+
+class TimeoutParams(Section, place="timeouts"):
+    """How long stages may take. No stage lists it in dvc.yaml: it changes no result."""
+
+    samples: Seconds = None
+    weights: Seconds = None
+    export: Seconds = None
+    simplify: Seconds = None
+    reference: Seconds = None
+    calibrate: Seconds = None
+    rescue: Seconds = None
+    search: Seconds = None
+    mix: Seconds = None
+    convert: Seconds = None
+    build: Seconds = None
+    validate_: Seconds = Field(default=None, alias="validate")  # pydantic's models have a method of that name
+    benchmark: Seconds = None
+    trace: Seconds = None
+    report: Seconds = None
+
+    @classmethod
+    def of_stage(cls, stage: str) -> float | None:
+        """Return the seconds of a stage, or None without a limit. Older projects lack the section."""
+        known = cls.read() if cls.place in (read_yaml(PARAMS_FILE) or {}) else cls()
+        seconds: float | None = known.model_dump(by_alias=True).get(stage)
+        return seconds

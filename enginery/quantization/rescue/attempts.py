@@ -1,0 +1,76 @@
+"""Make int8 of what was rescued, and make each rescue from what the earlier ones have left."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from enginery.cluster.spread import Cluster
+from enginery.core.params.calibration import CalibrationParams
+from enginery.core.params.precisions import Keep
+from enginery.data.feeds import Feeds
+from enginery.data.sample_set import SampleSet
+from enginery.graph.as_written import open_as_written
+from enginery.graph.onnx_file import load_graph, save_graph
+from enginery.quantization.calibration.auto import error_of
+from enginery.quantization.calibration.calibrate import calibrate_graph
+from enginery.quantization.conversion import kept_nodes
+from enginery.quantization.dialect import Dialect
+from enginery.quantization.in_dialect import quantize_in_dialect, rewritten
+from enginery.quantization.modelopt import named_sizes
+from enginery.quantization.rescue.equalize import equalize
+from enginery.quantization.rescue.records import Rescued
+from enginery.quantization.rescue.round import round_weights
+from enginery.quantization.structure import nodes_beyond_int8
+
+SAME = 1e-4  # the largest relative error of a graph that computes the same in other steps
+
+
+@dataclass(frozen=True)
+class Attempts:
+    precision: str
+    keep: Keep
+    calibration: CalibrationParams
+    wanted: Dialect
+    samples: SampleSet
+    cluster: Cluster | None
+    folder: Path  # where the files of a new graph go
+
+    def write(self, rescued: Rescued) -> onnx.ModelProto:
+        """Return the graph in int8 as the stage convert makes it."""
+        plain = load_graph(rescued.graph)
+        sizes = named_sizes(plain, self.samples.cycled(1))
+        with tempfile.TemporaryDirectory() as scratch:
+            source = rescued.graph
+            if (graph := rewritten(plain, self.wanted, self.precision)) is not None:
+                source = Path(scratch) / "model.onnx"
+                save_graph(graph, source)
+            made, _ = quantize_in_dialect(
+                self.precision, source, rescued.ranges, sizes, self.wanted, self.keep, rounded=rescued.rounded
+            )
+        return made
+
+    def equalize(self, given: Rescued, fitting: Sequence[Feeds]) -> Rescued | None:
+        """Scale channels, and calibrate anew. Ranges from elsewhere are those of the graph as it was."""
+        graph = load_graph(given.graph)
+        scaled = None if self.calibration.file else equalize(graph, fitting, given.ranges.amax)
+        if scaled is None or not _computes_the_same(graph, scaled, fitting[0]):
+            return None
+        save_graph(scaled, self.folder / "model.onnx")
+        ranges = calibrate_graph(self.folder, self.samples, self.calibration, self.cluster, self.folder)
+        return Rescued(self.folder / "model.onnx", ranges, {})
+
+    def round(self, given: Rescued, fitting: Sequence[Feeds]) -> Rescued | None:
+        graph = load_graph(given.graph)
+        kept = {*nodes_beyond_int8(graph, given.ranges.amax), *kept_nodes(self.keep, graph)}
+        rounded = round_weights(graph, kept, fitting, self.wanted.largest_weight)
+        return given._replace(rounded=rounded) if rounded else None
+
+
+def _computes_the_same(graph: onnx.ModelProto, scaled: onnx.ModelProto, feeds: Feeds) -> bool:
+    """Tell whether only the last bits differ. In float16, those of scaled weights are too many."""
+    exact, found = (open_as_written(each).run(None, dict(feeds)) for each in (graph, scaled))
+    return bool(np.all([error_of(*pair) <= SAME for pair in zip(found, exact, strict=True)]))

@@ -1,0 +1,263 @@
+"""Equalize channels: move a scale for each from the weights that write a tensor to those that read it.
+
+It keeps what the graph computes in float, and costs nothing at run time. A tensor has one scale for all channels, so
+that those with small numbers get few of the 256 steps; weights have a scale for each output channel. Between
+convolutions this is called cross-layer equalization, behind a normalization SmoothQuant.
+
+onnxsim's own knows neither depthwise convolutions nor inputs of three axes, and NNCF's leaves Mul nodes in the graph.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from enginery.data.feeds import Feeds
+from enginery.quantization.placement import AVERAGES, PRODUCTS, is_average
+from enginery.quantization.rescue.tensors import tensors_of
+from enginery.quantization.write_int8 import LARGEST, LEVELS, TINY
+
+ELEMENTWISE = {"Identity", "LeakyRelu", "Relu"}
+LINEAR = AVERAGES | ELEMENTWISE | {"MaxPool"}  # keep a positive factor of a channel
+STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+SMALLEST = 0.01  # of the largest channel: one that was hardly seen may be larger on other samples
+
+Floats = NDArray[np.float64]
+
+
+class Constant(NamedTuple):
+    """Numbers of the graph, and the axis that the channels lie along."""
+
+    value: ir.Value
+    axis: int
+
+
+class Reader(NamedTuple):
+    node: ir.Node
+    tensor: ir.Value
+    axis: int  # of the tensor
+
+
+class Seam(NamedTuple):
+    """A tensor whose channels may be scaled, and what lies on both sides of it."""
+
+    written: list[Constant]
+    readers: list[Reader]
+
+
+class Channels(NamedTuple):
+    """The largest magnitude of each channel of a tensor, and the mean square."""
+
+    largest: Floats
+    power: Floats
+
+
+def equalize(model: onnx.ModelProto, batches: Iterable[Feeds], amax: Mapping[str, float]) -> onnx.ModelProto | None:
+    """Return the graph with scaled channels, or None where that is not possible or promises nothing."""
+    changed = ir.from_proto(onnx.shape_inference.infer_shapes(model))
+    seams = list(find_seams(changed))
+    if not seams:
+        return None
+    channels = _channels(model, seams, batches, amax)
+    is_scaled = False
+    for seam in seams:
+        scale = _best_scale(seam, [channels[reader.tensor.name or ""] for reader in seam.readers])
+        if np.ptp(scale) > 0:
+            is_scaled = True
+            for constant in seam.written:
+                _multiply(constant.value, _along(1 / scale, constant.axis, constant.value))
+            for reader in seam.readers:
+                weights = reader.node.inputs[1]
+                assert weights is not None
+                _multiply(weights, _of_inputs(reader.node, scale))
+    return ir.to_proto(changed) if is_scaled else None
+
+
+def find_seams(model: ir.Model) -> Iterator[Seam]:
+    for node in model.graph:
+        if (seam := _seam_behind(node)) and seam.readers:
+            yield seam
+
+
+def _seam_behind(writer: ir.Node) -> Seam | None:
+    """Return the seam if all that reads the channels can take their scales."""
+    found = _written_by(writer)
+    if found is None:
+        return None
+    written, axis = found
+    seam, waiting = Seam(written, []), [(writer.outputs[0], axis)]
+    while waiting:
+        value, axis = waiting.pop()
+        if value.is_graph_output():
+            return None
+        for node, index in value.uses():
+            if _takes_scales(node, index, axis, value):
+                seam.readers.append(Reader(node, value, axis))
+            elif node.op_type in LINEAR and index == 0 and _keeps_channels(node, axis):
+                waiting.append((node.outputs[0], axis))
+            elif node.op_type in ("Flatten", "Reshape") and index == 0 and _only_drops_pixels(node, axis):
+                waiting.append((node.outputs[0], 1))
+            elif node.op_type == "Add" and (bias := _own(node.inputs[1 - index])) and _lies_along(bias, axis, value):
+                seam.written.append(Constant(bias, axis - len(value.shape or ())))
+                waiting.append((node.outputs[0], axis))
+            else:
+                return None
+    return seam
+
+
+def _written_by(node: ir.Node) -> tuple[list[Constant], int] | None:
+    """Return the constants by which a node writes its channels, and the axis of these in its output."""
+    shape = node.outputs[0].shape
+    if node.domain or shape is None:
+        return None
+    last = len(shape) - 1
+    match node.op_type:
+        case "Conv":
+            axes, axis = (0, 0), 1
+        case "Gemm":
+            axes, axis = (0 if _flag(node, "transB") else 1, -1), last
+        case "MatMul":
+            axes, axis = (-1, -1), last
+        case "LayerNormalization" if _flag(node, "axis", -1) in (-1, last):
+            axes, axis = (0, 0), last
+        case _:
+            return None
+    given = [value for value in node.inputs[1:] if value is not None]
+    owned = [_own(value) for value in given]
+    if not given or not all(owned):
+        return None
+    constants = [Constant(value, where) for value, where in zip(given, axes, strict=False)]
+    rank = _array(constants[0].value).ndim
+    return (constants, axis) if node.op_type in ("Conv", "LayerNormalization") or rank == 2 else None
+
+
+def _takes_scales(node: ir.Node, index: int, axis: int, value: ir.Value) -> bool:
+    """Tell whether its weights can hold the scales of its input's channels."""
+    if node.op_type not in PRODUCTS - {"ConvTranspose"} or node.domain or index or not _own(node.inputs[1]):
+        return False
+    rank = _array(node.inputs[1]).ndim
+    match node.op_type:
+        case "Conv":
+            return axis == 1
+        case "Gemm":
+            return axis == 1 and not _flag(node, "transA")
+        case _:
+            return rank == 2 and axis == len(value.shape or ()) - 1
+
+
+def _keeps_channels(node: ir.Node, axis: int) -> bool:
+    return (axis == 1 and (node.op_type == "MaxPool" or is_average(node))) or node.op_type in ELEMENTWISE
+
+
+def _only_drops_pixels(node: ir.Node, axis: int) -> bool:
+    """Tell whether it makes rows of channels of images of one pixel."""
+    given, after = node.inputs[0], node.outputs[0].shape
+    if axis != 1 or given is None or given.shape is None or after is None or len(after) != 2:
+        return False
+    _, channels, *pixels = given.shape
+    return after[1] == channels and all(size == 1 for size in pixels)
+
+
+def _lies_along(bias: ir.Value, axis: int, value: ir.Value) -> bool:
+    """Tell whether an added constant has a number for each channel and else none."""
+    given, array = value.shape, _array(bias)
+    place = axis - len(given or ()) + array.ndim
+    return given is not None and place >= 0 and array.shape[place] == given[axis] == array.size
+
+
+def _own(value: ir.Value | None) -> ir.Value | None:
+    """Return a constant that nothing else reads."""
+    return value if value is not None and value.const_value is not None and len(value.uses()) == 1 else None
+
+
+def _flag(node: ir.Node, name: str, default: int = 0) -> int:
+    return node.attributes[name].as_int() if name in node.attributes else default
+
+
+def _channels(
+    model: onnx.ModelProto, seams: list[Seam], batches: Iterable[Feeds], amax: Mapping[str, float]
+) -> dict[str, Channels]:
+    """Measure the channels of what is read in seams, as far as they lie within its range."""
+    axes = {reader.tensor.name or "": reader.axis for seam in seams for reader in seam.readers}
+    found: dict[str, list[Channels]] = {name: [] for name in axes}
+    for arrays in tensors_of(model, list(axes), batches):
+        for name, array in arrays.items():
+            rows = np.moveaxis(array, axes[name], 0).reshape(array.shape[axes[name]], -1).astype(np.float64)
+            largest = np.minimum(np.abs(rows).max(axis=1), amax.get(name, np.inf))
+            found[name].append(Channels(largest, np.square(rows).mean(axis=1)))
+    return {
+        name: Channels(
+            np.max([each.largest for each in parts], axis=0), np.mean([each.power for each in parts], axis=0)
+        )
+        for name, parts in found.items()
+    }
+
+
+def _best_scale(seam: Seam, channels: list[Channels]) -> Floats:
+    """Return the scales by which rounding costs the readers least, of some strengths on both sides: the squared error
+    of a product is the step of its input by its weights, and the steps of its weights by its input."""
+    largest = np.maximum.reduce([each.largest for each in channels])
+    power = np.maximum.reduce([each.power for each in channels])
+    if largest.max() < TINY:
+        return np.ones_like(largest)
+    largest = np.maximum(largest, SMALLEST * largest.max())
+    weights = [_by_channel(reader.node) for reader in seam.readers]
+    widest = np.maximum.reduce([np.abs(each).max(axis=(1, 3)).reshape(-1) for each in weights])
+    widest = np.maximum(widest, SMALLEST * widest.max())
+    tried: list[tuple[float, Floats]] = []
+    for of_input, of_weights in product(STRENGTHS, STRENGTHS):
+        scale = largest**of_input / widest**of_weights
+        scale *= (largest / scale).max() / largest.max()  # which leaves the range of the tensor as it is
+        tried.append((sum(_cost(each, scale, largest, power) for each in weights), scale))
+    _, best = min(tried, key=lambda pair: pair[0])
+    return best
+
+
+def _cost(weights: Floats, scale: Floats, largest: Floats, power: Floats) -> float:
+    """Return the squared error of a product's outputs. The weights are by group, output, input and place."""
+    groups, _, inputs, places = weights.shape
+    scaled = weights * scale.reshape(groups, 1, inputs, 1)
+    of_input = ((largest / scale).max() / LEVELS) ** 2 * np.square(scaled).sum()
+    steps = np.abs(scaled).max(axis=(2, 3)) / LARGEST
+    of_weights = (np.square(steps) * (power / scale**2).reshape(groups, 1, inputs).sum(axis=2)).sum() * places
+    return float(of_input + of_weights)
+
+
+def _by_channel(node: ir.Node) -> Floats:
+    """Return weights by group, output, input, and place in the kernel."""
+    array = _array(node.inputs[1]).astype(np.float64)
+    if node.op_type == "Conv":
+        groups = _flag(node, "group", 1)
+        return np.asarray(array.reshape(groups, array.shape[0] // groups, array.shape[1], -1))
+    rows = array if node.op_type == "Gemm" and _flag(node, "transB") else array.T
+    return np.asarray(rows[None, :, :, None])
+
+
+def _of_inputs(node: ir.Node, scale: Floats) -> Floats:
+    """Return the scales in the form of the weights of a product that reads the channels."""
+    if node.op_type == "Conv":
+        shape, groups = _array(node.inputs[1]).shape, _flag(node, "group", 1)
+        rows = np.repeat(scale.reshape(groups, -1), shape[0] // groups, axis=0)
+        return rows.reshape(*rows.shape, *[1] * (len(shape) - 2))
+    return scale if node.op_type == "Gemm" and _flag(node, "transB") else scale[:, None]
+
+
+def _along(scale: Floats, axis: int, value: ir.Value) -> Floats:
+    shape = [1] * _array(value).ndim
+    shape[axis] = -1
+    return scale.reshape(shape)
+
+
+def _multiply(value: ir.Value, factors: Floats) -> None:
+    array = _array(value)
+    value.const_value = ir.tensor((array * factors).astype(array.dtype), name=value.name)
+
+
+def _array(value: ir.Value | None) -> NDArray[np.float32]:
+    assert value is not None
+    assert value.const_value is not None
+    return value.const_value.numpy()

@@ -1,0 +1,87 @@
+"""The JSON document of the stage rescue: what was tried before the search, and what each brought."""
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from enginery.core.params.precisions import RescueName
+from enginery.core.record import Record
+from enginery.data.sample_set import SampleSet
+from enginery.quantization.calibration.provenance import Calibration, require_match
+from enginery.quantization.write_int8 import Rounded
+
+RESCUE = "rescue.json"  # also beside a graph that is made of what was rescued
+
+
+class Tried(Record):
+    names: tuple[RescueName, ...]  # one after the other
+    error: float | None  # the relative error of the outputs; None if there is nothing in the graph to change
+
+    def in_words(self) -> str:
+        return f"{' and '.join(self.names)} {'nothing changes' if self.error is None else f'{self.error:.2%}'}"
+
+
+class Rescue(Record):
+    precision: str
+    samples: tuple[int, int]  # those that rescues were fitted to, and those that confirm them
+    error: float  # of the outputs as calibrated, relative to their size: the mean over samples
+    tried: tuple[Tried, ...]
+    kept: tuple[RescueName, ...]
+    enough: float | None  # the error below which nothing was tried, or None if that does not count
+
+    @property
+    def is_close(self) -> bool:
+        """Tell whether nothing needs a rescue."""
+        return self.enough is not None and self.error < self.enough
+
+    def in_words(self) -> str:
+        """Return what was tried, in one sentence without its stop."""
+        if not self.tried:
+            why = "nothing to rescue" if self.is_close else "no rescue is asked for"
+            return f"as calibrated, the outputs have an error of {self.error:.2%}: {why}"
+        tried = ", ".join(f"with {each.in_words()}" for each in self.tried)
+        kept = " and ".join(self.kept) or "nothing"
+        return f"as calibrated, the outputs have an error of {self.error:.2%}, {tried}; {kept} is kept"
+
+
+class Rescued(NamedTuple):
+    """What a precision is made from: a graph, its ranges, and weights that are rounded already."""
+
+    graph: Path
+    ranges: Calibration
+    rounded: Rounded
+
+
+def open_rescued(simplified: Path, calibrated: Path, rescued: Path | None, samples: SampleSet) -> Rescued:
+    """Return what was rescued, and what was calibrated where nothing was, or where there was no rescue (None)."""
+    if rescued is None:
+        return open_calibrated(simplified, calibrated, samples)
+    if not (rescued / "model.onnx").exists():
+        return open_calibrated(simplified, calibrated, samples)._replace(rounded=read_rounded(rescued))
+    return open_calibrated(rescued, rescued, samples)._replace(rounded=read_rounded(rescued))
+
+
+def open_calibrated(folder: Path, calibrated: Path, samples: SampleSet) -> Rescued:
+    graph, ranges = folder / "model.onnx", Calibration.read(calibrated / "calibration.json")
+    require_match(ranges, calibrated / "calibration.cache", graph, samples)
+    return Rescued(graph, ranges, {})
+
+
+def write_rounded(rounded: Rounded, folder: Path) -> None:
+    """Write the bytes of weights. Names are numbered, as a tensor may be called what the function calls a parameter."""
+    arrays: dict[str, Any] = {f"weights-{number}": array for number, array in enumerate(rounded.values())}
+    np.savez(folder / "rounded.npz", names=np.array(list(rounded)), **arrays)
+
+
+def read_rounded(folder: Path) -> Rounded:
+    path = folder / "rounded.npz"
+    if not path.exists():
+        return {}
+    with np.load(path) as held:
+        return {str(name): held[f"weights-{number}"] for number, name in enumerate(held["names"])}
+
+
+def digests_of(rounded: Rounded) -> dict[str, str]:
+    return {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in rounded.items()}

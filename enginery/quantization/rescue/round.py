@@ -1,0 +1,146 @@
+"""Round weights to what the outputs need: an error that one weight makes is made good by those not yet rounded.
+
+This is GPTQ, which needs one pass over some samples and no learning: the products of a layer's inputs with each other
+say how much each weight can make good. onnxsim's GPTQ and AdaRound round products of matrices to four bits alone.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from enginery.data.feeds import Feeds
+from enginery.quantization.placement import Placement
+from enginery.quantization.rescue.tensors import tensors_of
+from enginery.quantization.write_int8 import Rounded, output_channels, weight_scales
+
+ROWS = 4096  # of a layer's inputs that are looked at, as far as the samples have them
+MOST_INPUTS = 2304  # of a sum: time grows by the cube, and twice as many take half a minute for each layer
+DAMPING = 0.01  # of the mean square of an input, since few samples do not say all
+BLOCK = 64  # weights after which the error reaches those far away, which is a product of matrices
+
+Floats = NDArray[np.float64]
+
+
+class Layer(NamedTuple):
+    node: ir.Node
+    weights: ir.Value
+    tensor: str  # what it reads
+
+    @property
+    def array(self) -> NDArray[np.float32]:
+        assert self.weights.const_value is not None
+        return self.weights.const_value.numpy()
+
+    @property
+    def groups(self) -> int:
+        return self._integers("group", [1])[0]
+
+    def by_sum(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Return weights by group, output, and place in the sum."""
+        if self.node.op_type == "Conv":
+            return array.reshape(self.groups, len(array) // self.groups, -1)
+        return (array if self._has_rows else array.T)[None]
+
+    def as_given(self, array: NDArray[np.int8]) -> NDArray[np.int8]:
+        """Undo that."""
+        if self.node.op_type == "Conv":
+            return array.reshape(self.array.shape)
+        return np.ascontiguousarray(array[0] if self._has_rows else array[0].T)
+
+    def rows(self, given: NDArray[np.float32], most: int) -> NDArray[np.float32]:
+        """Return what is multiplied with weights, by group and in the order of the sum: some rows of all."""
+        if self.node.op_type != "Conv":
+            rows = given.reshape(-1, given.shape[-1])
+            return rows[:: max(1, len(rows) // most)][None]
+        kernel = self.array.shape[2:]
+        rank = len(kernel)
+        strides, dilations = (self._integers(name, [1] * rank) for name in ("strides", "dilations"))
+        pads = self._integers("pads", [0] * 2 * rank)
+        padded = np.pad(given, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
+        spans = [(size - 1) * step + 1 for size, step in zip(kernel, dilations, strict=True)]
+        windows = np.lib.stride_tricks.sliding_window_view(padded, spans, tuple(range(2, 2 + rank)))
+        steps = [slice(None, None, step) for step in (*strides, *dilations)]
+        windows = np.moveaxis(windows[(slice(None), slice(None), *steps)], 1, 1 + rank)  # channels behind pixels
+        count = int(np.prod(windows.shape[: 1 + rank]))
+        chosen = np.unravel_index(np.arange(0, count, max(1, count // most)), windows.shape[: 1 + rank])
+        return np.moveaxis(windows[chosen].reshape(len(chosen[0]), self.groups, -1), 1, 0)
+
+    @property
+    def _has_rows(self) -> bool:
+        """Tell whether each output has a row of the weights, not a column."""
+        return self.node.op_type == "Gemm" and output_channels(self.node, 2) == 0
+
+    def _integers(self, name: str, default: list[int]) -> list[int]:
+        if name not in self.node.attributes:
+            return default
+        value = self.node.attributes[name]
+        return [value.as_int()] if value.type == ir.AttributeType.INT else list(value.as_ints())
+
+
+def round_weights(model: onnx.ModelProto, kept: Collection[str], batches: Iterable[Feeds], largest: int) -> Rounded:
+    """Return the bytes of the weights that are in int8 if the nodes of the names in `kept` are not."""
+    layers = find_layers(ir.from_proto(onnx.shape_inference.infer_shapes(model)), kept)
+    if not layers:
+        return {}
+    given, names = list(batches), list(dict.fromkeys(layer.tensor for layer in layers))
+    sums: dict[str, Floats] = {}
+    for arrays in tensors_of(model, names, given):
+        for layer in layers:
+            rows = layer.rows(arrays[layer.tensor].astype(np.float32), ROWS // len(given))
+            products = (np.swapaxes(rows, 1, 2) @ rows).astype(np.float64) / rows.shape[1]
+            sums[layer.weights.name or ""] = sums.get(layer.weights.name or "", 0) + products
+    rounded = {}
+    for layer in layers:
+        name, axis = layer.weights.name or "", output_channels(layer.node, layer.array.ndim)
+        steps = weight_scales(layer.array, axis, largest)
+        units = np.asarray(layer.by_sum(layer.array / steps), np.float64)
+        rounded[name] = layer.as_given(round_by_sum(units, sums.pop(name), largest))
+    return rounded
+
+
+def find_layers(model: ir.Model, kept: Collection[str]) -> list[Layer]:
+    """Return the products whose weights nothing else reads, and whose sums are not too long."""
+    found = []
+    for node in Placement(model, kept).products:
+        given, weights = node.inputs[:2]
+        if given is None or weights is None or weights.const_value is None or len(weights.uses()) > 1:
+            continue
+        layer, rank = Layer(node, weights, given.name or ""), len(weights.const_value.shape)
+        attributes = {name: each.value for name, each in node.attributes.items()}
+        is_plain = node.op_type == "Conv" and attributes.get("auto_pad", "NOTSET") == "NOTSET"
+        is_plain |= node.op_type in ("Gemm", "MatMul") and rank == 2 and not attributes.get("transA")
+        if is_plain and layer.by_sum(layer.array).shape[2] <= MOST_INPUTS:
+            found.append(layer)
+    return found
+
+
+def round_by_sum(units: Floats, products: Floats, largest: int) -> NDArray[np.int8]:
+    """Round weights in units of their steps, by group, output and place, those first whose input is largest.
+
+    The largest weight of each output keeps the largest number, since its step is derived from that.
+    """
+    size = units.shape[2]
+    power = np.einsum("gii->gi", products)
+    order = np.argsort(-power.mean(axis=0), kind="stable")
+    damped = products + (DAMPING * power.mean(axis=1) + np.finfo(np.float32).tiny)[:, None, None] * np.eye(size)
+    damped = damped[:, order][:, :, order]
+    # The upper factor of the inverse: its row i says how much the later ones can make good of what i does wrong.
+    upper = np.linalg.inv(np.linalg.cholesky(damped[:, ::-1, ::-1]))[:, ::-1, ::-1]
+    left, found = units[:, :, order], np.zeros(units.shape, np.int8)
+    peaks = np.abs(left) >= np.abs(left).max(axis=2, keepdims=True) * (1 - 1e-6)
+    for start in range(0, size, BLOCK):
+        end = min(start + BLOCK, size)
+        wrong = np.zeros((*left.shape[:2], end - start))
+        for place in range(start, end):
+            exact = left[:, :, place]
+            nearest = np.clip(np.rint(exact), -largest, largest)
+            nearest = np.where(peaks[:, :, place], np.sign(units[:, :, order[place]]) * largest, nearest)
+            found[:, :, order[place]] = nearest
+            wrong[:, :, place - start] = (exact - nearest) / upper[:, None, place, place]
+            left[:, :, place:end] -= wrong[:, :, place - start, None] * upper[:, None, place, place:end]
+        left[:, :, end:] -= wrong @ upper[:, start:end, end:]
+    return found

@@ -1,0 +1,28 @@
+"""The table of what was tried before a search, and of what each brought."""
+
+from enginery.quantization.rescue.records import Rescue, Tried
+from enginery.report.page.listing import Table, table
+
+
+def rescue_table(found: Rescue) -> Table:
+    fitted, confirmed = found.samples
+    caption = (
+        f"Rescues of {found.precision}, fitted to {fitted} calibration samples: the relative error of the outputs of "
+        f"{confirmed} others"
+    )
+    rows = [["as calibrated", f"{found.error:.2%}", _why_none(found)]]
+    rows += [[" and ".join(each.names), *_brought(each, found)] for each in found.tried]
+    return table(caption, ["rescue", "error", "brought"], rows)
+
+
+def _why_none(found: Rescue) -> str:
+    if found.tried:
+        return "-"
+    return "nothing to rescue" if found.is_close else "no rescue is asked for"
+
+
+def _brought(tried: Tried, found: Rescue) -> tuple[str, str]:
+    if tried.error is None:
+        return "-", "does not apply to this graph"
+    change = tried.error / found.error - 1 if found.error else 0.0
+    return f"{tried.error:.2%}", f"{change:+.0%}, {'kept' if tried.names == found.kept else 'not kept'}"

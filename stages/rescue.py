@@ -1,0 +1,39 @@
+"""Make int8 closer to the exact graph, before a search: by scaled channels, and by weights rounded to what follows."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from enginery.cluster.ray_cluster import open_cluster
+from enginery.core.errors import EngineryError
+from enginery.core.files import new_folder
+from enginery.core.params.calibration import CalibrationParams
+from enginery.core.params.precisions import PrecisionParams, rescues_of
+from enginery.data.sample_set import SampleSet
+from enginery.graph.onnx_file import load_graph
+from enginery.quantization.conversion import require_kept_exist
+from enginery.quantization.dialect import Dialect
+from enginery.quantization.rescue.attempts import Attempts
+from enginery.quantization.rescue.records import RESCUE, open_calibrated, write_rounded
+from enginery.quantization.rescue.rescue import Trial, find_rescues
+
+
+def rescue(precision: str, simplified: Path, calibrated: Path, calibration: Path, dialect: Path, rescued: Path) -> None:
+    """Write what was tried; and, if it was kept, the graph with its ranges, and the weights that are rounded."""
+    asked, keep = PrecisionParams.read_for(precision).rescue, PrecisionParams.read_for(precision).keep
+    params, samples = CalibrationParams.read(), SampleSet.open(calibration)
+    given = open_calibrated(simplified, calibrated, samples)
+    if not len(samples):
+        raise EngineryError(f"precisions.{precision}.rescue needs calibration samples, and samples.calibration is 0")
+    exact = load_graph(given.graph)
+    require_kept_exist(keep, exact)
+    with new_folder(rescued) as unfinished, tempfile.TemporaryDirectory() as scratch, open_cluster() as cluster:
+        attempts = Attempts(precision, keep, params, Dialect.read(dialect), samples, cluster, Path(scratch))
+        by_name = {name: getattr(attempts, name) for name in rescues_of(asked)}
+        found = find_rescues(precision, given, by_name, asked != "auto", Trial(exact, samples), attempts.write)
+        found.record.write(unfinished / RESCUE)
+        if found.rescued.graph.parent == attempts.folder:
+            shutil.copytree(attempts.folder, unfinished, dirs_exist_ok=True)
+        if found.rescued.rounded:
+            write_rounded(found.rescued.rounded, unfinished)
+    print(f"{precision}: {found.record.in_words()}")

@@ -1,0 +1,98 @@
+"""Scales that move between the weights before and behind a tensor."""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from support.pass_checks import model_of_text, session_of
+
+from enginery.quantization.rescue.equalize import equalize, find_seams
+
+RNG = np.random.default_rng(0)
+UNEQUAL = np.geomspace(0.01, 1, 8).astype(np.float32)  # what the channels of the first product reach
+IMAGE, MATRIX = "float[batch,8,6,6]", "float[batch,5,8]"
+
+
+def weights(*shape):
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+CONSTANTS = {
+    "u": weights(8, 8, 1, 1) * UNEQUAL[:, None, None, None],
+    "b": weights(8) * UNEQUAL,
+    "w": weights(4, 8, 3, 3),
+    "d": weights(8, 1, 3, 3),
+    "g": weights(6, 4, 1, 1),
+    "m": weights(8, 8) * UNEQUAL,
+    "n": weights(8, 4),
+    "s": UNEQUAL,
+    "f": weights(3, 8),
+    "flat": np.array([0, 8]),
+}
+CASES = {  # nodes after which the channels of `c` may be scaled, and the shape of the input
+    "through an activation": ("c = Conv (input, u, b) r = Relu (c) y = Conv (r, w)", IMAGE),
+    "by a depthwise convolution": ("c = Conv (input, u) r = Relu (c) y = Conv <group = 8> (r, d)", IMAGE),
+    "by groups": ("c = Conv (input, u, b) y = Conv <group = 2> (c, g)", IMAGE),
+    "for two readers": ("c = Conv (input, u) p = Conv (c, w) q = Conv (c, w2) y = Add (p, q)", IMAGE),
+    "through pooling": (
+        "c = Conv (input, u) r = LeakyRelu (c) m = MaxPool <kernel_shape = [2, 2]> (r) a = GlobalAveragePool (m) "
+        "e = Reshape (a, flat) y = Gemm <transB = 1> (e, f)",
+        IMAGE,
+    ),
+    "behind a normalization": ("c = LayerNormalization (input, s, b) y = MatMul (c, n)", MATRIX),
+    "through a bias": ("p = MatMul (input, m) c = Add (b, p) y = MatMul (c, n)", MATRIX),
+}
+NOT = {
+    "through a curve": ("c = Conv (input, u) r = HardSwish (c) y = Conv (r, w)", IMAGE),
+    "what is returned": ("y = Conv (input, u)", IMAGE),
+    "of a sum": ("c = Conv (input, u) e = Add (c, input) y = Conv (e, w)", IMAGE),
+    "read by something else": ("c = Conv (input, u) p = Conv (c, u2) q = Sigmoid (c) y = Mul (p, q)", IMAGE),
+    "with shared weights": ("c = Conv (input, u) y = Conv (c, u)", IMAGE),
+    "along another axis": ("c = MatMul (input, m) t = Transpose <perm = [0, 2, 1]> (c) y = MatMul (m2, t)", MATRIX),
+}
+
+
+def model(nodes, shape):
+    known = CONSTANTS | {"w2": CONSTANTS["w"] * 2, "u2": CONSTANTS["u"] + 1, "m2": weights(4, 8)}
+    used = {name: known[name] for name in known if f" {name})" in nodes or f" {name}," in nodes or f"({name}," in nodes}
+    return model_of_text(f"g ({shape} input) => (float[] y) {{ {nodes} }}", used)
+
+
+def batches(shape):
+    size = [6] * 2 if shape == IMAGE else []
+    return [{"input": RNG.normal(size=(4, 8, *size) if size else (4, 5, 8)).astype(np.float32)} for _ in range(2)]
+
+
+def spread(graph, name, feeds, axis):
+    """Return how many times as far the widest channel of a tensor reaches as the narrowest."""
+    shown = ir.from_proto(graph)
+    value = next(v for node in shown.graph for v in node.outputs if v.name == name)
+    shown.graph.outputs.append(value)
+    array = np.abs(np.moveaxis(session_of(ir.to_proto(shown)).run([name], feeds)[0], axis, 0))
+    widest = array.reshape(len(array), -1).max(axis=1)
+    return widest.max() / widest.min()
+
+
+@pytest.mark.parametrize(("nodes", "shape"), CASES.values(), ids=CASES)
+def test_channels_become_alike_and_the_graph_computes_the_same(nodes, shape):
+    before, given = model(nodes, shape), batches(shape)
+    after = equalize(before, given, {})
+    exact, found = (session_of(graph).run(None, given[0])[0] for graph in (before, after))
+    assert np.linalg.norm(found - exact) < 1e-6 * np.linalg.norm(exact)
+    axis = 1 if shape == IMAGE else 2
+    assert spread(after, "c", given[0], axis) < 0.5 * spread(before, "c", given[0], axis)
+
+
+@pytest.mark.parametrize(("nodes", "shape"), NOT.values(), ids=NOT)
+def test_channels_are_not_scaled(nodes, shape):
+    graph = model(nodes, shape)
+    assert list(find_seams(ir.from_proto(graph))) == []
+    assert equalize(graph, batches(shape), {}) is None
+
+
+def test_equal_channels_stay_as_they_are():
+    nodes, shape = CASES["by a depthwise convolution"]
+    graph, ones = model(nodes, shape), np.ones((1, 8, 6, 6), np.float32)
+    for tensor in graph.graph.initializer:
+        shape = tensor.dims
+        tensor.CopyFrom(ir.to_proto(ir.tensor(np.ones(shape, np.float32), name=tensor.name)))
+    assert equalize(graph, [{"input": ones}], {}) is None

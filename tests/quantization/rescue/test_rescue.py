@@ -1,0 +1,142 @@
+"""Rescues are tried alone and together, and kept where they help on other samples."""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from support.quantized import KEEP_NOTHING
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.calibration import CalibrationParams
+from enginery.graph.onnx_file import load_graph
+from enginery.quantization.calibration.calibrate import calibrate_graph
+from enginery.quantization.dialect import dialect_of
+from enginery.quantization.quantize import quantize
+from enginery.quantization.rescue.attempts import Attempts
+from enginery.quantization.rescue.records import open_calibrated, open_rescued, write_rounded
+from enginery.quantization.rescue.rescue import Trial, find_rescues
+
+PARAMS = CalibrationParams(method="max", percentile=99.9, bins=2048, batch=8, file=None)
+CPU = dialect_of("openvino", "cpu", "avx512_vnni")
+EQUALIZE, ROUND = ("equalize",), ("round",)
+BOTH = EQUALIZE + ROUND
+
+
+class Known:
+    """A trial of graphs whose errors are known."""
+
+    fitting, fitted, confirmed = (), 8, 16
+
+    def __init__(self, errors):
+        self.errors = errors
+
+    def error(self, graph):
+        return self.errors[graph]
+
+
+def judged(errors, named=False):
+    """What is rescued is here the names of what was done to it, and an error of None means that nothing changes."""
+
+    def attempt(name):
+        def change(given, _):
+            return None if errors.get((*given, name), 0) is None else (*given, name)
+
+        return change
+
+    attempts = {name: attempt(name) for name in BOTH}
+    return find_rescues("int8", (), attempts, named, Known(errors), write=lambda names: names)
+
+
+@pytest.mark.parametrize(
+    ("errors", "kept"),
+    [
+        ({(): 0.1, EQUALIZE: 0.09, ROUND: 0.08, BOTH: 0.07}, BOTH),
+        ({(): 0.1, EQUALIZE: 0.11, ROUND: 0.101, BOTH: 0.08}, BOTH),
+        ({(): 0.1, EQUALIZE: 0.09, ROUND: 0.08, BOTH: 0.079}, ROUND),
+        ({(): 0.1, EQUALIZE: 0.098, ROUND: 0.099, BOTH: 0.0975}, ()),
+        ({(): 0.1, EQUALIZE: None, ROUND: 0.08}, ROUND),
+        ({(): 0.1, EQUALIZE: 0.09, ROUND: None, BOTH: None}, EQUALIZE),
+        ({(): 0.009}, ()),
+        ({(): 0.1, EQUALIZE: float("nan"), ROUND: 0.2, BOTH: 0.2}, ()),
+    ],
+    ids=["each helps", "both help", "one is enough", "within chance", "none to scale", "none to round", "close", "nan"],
+)
+def test_the_fewest_that_help_are_kept(errors, kept):
+    record, rescued = judged(errors)
+    assert record.kept == rescued == kept
+    assert {each.names: each.error for each in record.tried} == pytest.approx(
+        {names: error for names, error in errors.items() if names and (error or len(names) == 1)}, nan_ok=True
+    )
+
+
+def test_what_is_asked_for_by_name_is_tried_and_must_be_possible():
+    close = {(): 0.009, EQUALIZE: 0.005, ROUND: 0.004, BOTH: 0.003}
+    assert judged(close, named=True).record.kept == BOTH
+    with pytest.raises(EngineryError, match=r"precisions\.int8\.rescue: equalize does not apply to this graph, in"):
+        judged({(): 0.1, EQUALIZE: None}, named=True)
+
+
+@pytest.fixture
+def project(tiny_graph, samples, tmp_path):
+    """A calibrated graph of which one channel is far larger than the others, and what can be attempted."""
+    graph = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    large = np.ones(32, np.float32)
+    large[0] = 50
+    for tensor in graph.graph.initializer:
+        factors = {"w1": large[:, None, None, None], "b1": large, "w2": 1 / large[:, None, None]}.get(tensor.name)
+        if factors is not None:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) * factors, tensor.name))
+    for name in ("simplified", "calibrated", "scratch", "rescued"):
+        (tmp_path / name).mkdir()
+    onnx.save(graph, tmp_path / "simplified/model.onnx")
+    calibrate_graph(tmp_path / "simplified", samples, PARAMS, None, tmp_path / "calibrated")
+    attempts = Attempts("int8", KEEP_NOTHING, PARAMS, CPU, samples, None, tmp_path / "scratch")
+    return attempts, open_calibrated(tmp_path / "simplified", tmp_path / "calibrated", samples)
+
+
+def test_both_lower_the_error_and_are_read_as_they_were_written(project, tmp_path):
+    attempts, given = project
+    trial = Trial(load_graph(given.graph), attempts.samples)
+    assert (trial.fitted, trial.confirmed) == (10, 11)
+    record, rescued = find_rescues(
+        "int8", given, {name: getattr(attempts, name) for name in BOTH}, True, trial, attempts.write
+    )
+    errors = {tuple(each.names): each.error for each in record.tried}
+    assert errors[EQUALIZE] < 0.8 * record.error
+    assert errors[BOTH] == min(errors.values())
+    assert record.kept == BOTH
+    write_rounded(rescued.rounded, attempts.folder)
+    nowhere = tmp_path / "nowhere"
+    read = open_rescued(nowhere, nowhere, attempts.folder, attempts.samples)
+    assert attempts.write(read) == attempts.write(rescued)
+
+
+def test_rounded_weights_alone_leave_graph_and_ranges(project, tmp_path):
+    attempts, given = project
+    rounded = attempts.round(given, [attempts.samples.cycled(8)])
+    write_rounded(rounded.rounded, tmp_path / "rescued")
+    read = open_rescued(tmp_path / "simplified", tmp_path / "calibrated", tmp_path / "rescued", attempts.samples)
+    assert read.graph == given.graph
+    assert read.ranges == given.ranges
+    assert all(np.array_equal(read.rounded[name], array) for name, array in rounded.rounded.items())
+    assert read.rounded.keys() == rounded.rounded.keys() == {"w1", "w2", "w3"}
+
+
+def test_tensorrt_gets_the_same_bytes(project):
+    attempts, given = project
+    rescued = attempts.round(given, [attempts.samples.cycled(8)])
+    graph = quantize(given.graph, "int8", given.ranges.amax, KEEP_NOTHING, "fp16", rounded=rescued.rounded).graph
+    constants = {tensor.name: numpy_helper.to_array(tensor).astype(np.float32) for tensor in graph.initializer}
+    read = [node.input for node in graph.node if node.input[0] in rescued.rounded]
+    assert {weights for weights, *_ in read} == {"w1", "w2", "w3"}
+    for weights, scales, _ in read:
+        array = constants[weights]
+        steps = constants[scales].reshape(-1, *[1] * (array.ndim - 1))
+        assert np.array_equal(np.rint(array / steps), rescued.rounded[weights])
+
+
+def test_ranges_from_elsewhere_are_those_of_the_graph_as_it_is(project):
+    attempts = replace(project[0], calibration=PARAMS.model_copy(update={"file": "data/calibration/given.cache"}))
+    assert attempts.equalize(project[1], [attempts.samples.cycled(8)]) is None
