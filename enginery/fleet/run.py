@@ -17,7 +17,11 @@ def ask_fleet(fleet: Fleet) -> list[str]:
     params, commit = Params.read(), revision()
     for target in fleet.targets:
         if isinstance(target, OnRunner):
-            print(f"{target.name} is not asked: {_its_job(target)}", file=sys.stderr, flush=True)
+            print(
+                f"{target.name} is not asked from here: {_its_job(target)}, and ask again for the page",
+                file=sys.stderr,
+                flush=True,
+            )
     failed = []
     for target, answer in _asked(fleet, commit):
         kept = Answers.about(params)

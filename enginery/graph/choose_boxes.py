@@ -6,7 +6,6 @@ from typing import Self
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 from numpy.typing import ArrayLike
 from onnx import TensorProto, helper, numpy_helper
 
@@ -14,7 +13,6 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.boxes import CHOSEN_ALREADY, BoxesParams
 from enginery.core.record import Record
 from enginery.graph.onnx_file import opset_of
-from enginery.graph.passes.find import all_values, names_in_use, unused_name
 from enginery.tasks.boxes import DISTINCT
 from enginery.tasks.detection import CHOSEN_OUTPUTS, Detection
 from enginery.tasks.task import Shapes, Task
@@ -154,6 +152,10 @@ def choose_in_graph(model: onnx.ModelProto, wanted: BoxesInGraph) -> onnx.ModelP
 
 def _with_free_names(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return the graph with other names for what is called like one of our outputs, and the new names of its own."""
+    import onnx_ir as ir  # here, since it takes a second, and a stage reads the record above
+
+    from enginery.graph.passes.find import all_values, names_in_use, unused_name
+
     graph = ir.from_proto(model)
     outputs, taken = [output.name or "" for output in graph.graph.outputs], names_in_use(graph)
     for value in all_values(graph):

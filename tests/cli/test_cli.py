@@ -47,6 +47,7 @@ def test_without_arguments_it_prints_the_help():
 )
 def test_what_is_not_installed_is_named_with_what_brings_it(tmp_path, missing, given, extra):
     (tmp_path / f"{missing}.py").write_text("raise ModuleNotFoundError(name=__name__)")
+    shutil.copy(ROOT / "fleet.yaml", tmp_path)
     done = enginery(*given, cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
     said = f"enginery: {given[0]} needs the package {missing}: pip install 'enginery[{extra}]'\n"
     assert (done.returncode, done.stderr) == (1, said)

@@ -178,7 +178,9 @@ def test_outputs_are_the_same_bytes(folder, many, built, machine, inference, clu
 def test_a_search_finds_the_same_with_any_number_of_parts(folder, tiny_graph, many, cluster, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     measured_here = measure_samples(folder, many, 4, False, 2048, None)
-    rounding = Rounding({name: Range(each.lowest, each.amax) for name, each in measured_here.items()}, frozenset(), 64)
+    rounding = Rounding(
+        {name: Range(each.lowest, each.amax) for name, each in measured_here.items()}, frozenset(), 64, {}
+    )
     switched = SwitchedGraph(tiny_graph, *rounding)
     task = task_of("classification", None, many.manifest.class_names)
     strict = Thresholds(cosine=0.9, relative_error=0.004, agreement=0.5, metric_drop=0.5)

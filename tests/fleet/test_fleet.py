@@ -304,7 +304,7 @@ def test_a_runner_is_not_asked_and_that_is_said(tmp_path, monkeypatch, capsys):
     fleet = fleet_of(tmp_path, listing("{name: l4, kind: runner, label: gpu-l4}", head=""))
     assert run_module.ask_fleet(fleet) == []
     assert capsys.readouterr().err.startswith(
-        "l4 is not asked: the nightly job on the runner gpu-l4 commits its answer"
+        "l4 is not asked from here: the nightly job on the runner gpu-l4 commits its answer"
     )
 
 

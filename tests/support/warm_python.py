@@ -44,7 +44,7 @@ if not arguments or arguments[0][0] == "-" and arguments[0] not in ("-m", "-c"):
 with socket.socket(socket.AF_UNIX) as server:
     server.connect("{address}")
     socket.send_fds(server, [b"+"], [0, 1, 2])
-    server.sendall(json.dumps([arguments, os.getcwd(), dict(os.environ)]).encode())
+    server.sendall(json.dumps([arguments, os.getcwd(), dict(os.environ), os.getppid()]).encode())
     server.shutdown(socket.SHUT_WR)
     sys.exit(int(server.recv(8) or 70))
 """
@@ -131,7 +131,8 @@ def _run_program(connection: socket.socket, client: Path) -> None:
         os.dup2(given, target)
         os.close(given)
     with connection.makefile() as request:
-        (what, *arguments), folder, environment = json.load(request)
+        (what, *arguments), folder, environment, parent = json.load(request)
+    _seem_started_by(parent)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -157,6 +158,12 @@ def _run_program(connection: socket.socket, client: Path) -> None:
     else:
         sys.argv, sys.path[0] = [what, *arguments], os.path.dirname(os.path.abspath(what))
         runpy.run_path(what, run_name="__main__")
+
+
+def _seem_started_by(parent: int) -> None:
+    """Let this process, but none that it forks, take its client's parent for its own."""
+    here, ask = os.getpid(), os.getppid
+    os.getppid = lambda: parent if os.getpid() == here else ask()
 
 
 def _forget_modules_that_stand_in(folders: list[str]) -> None:

@@ -45,7 +45,6 @@ CIRCUMSTANCES: dict[str, Change] = {
     "in a folder with spaces and letters of other scripts": lambda folder: {},
     "as another user, who has nothing yet": _home,
     "as a user without rights": _home,
-    "on one core": lambda folder: {},
     "in Kathmandu's time": lambda folder: {"TZ": "Asia/Kathmandu"},
     "without UTF-8": lambda folder: {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
     "with data that cannot be written": lambda folder: {},
@@ -74,8 +73,7 @@ def run(folder: Path, name: str) -> Path:
 def command_of(name: str, root: Path) -> list[str]:
     if "data that cannot" in name:  # also root cannot write there
         return ["unshare", "--map-root-user", "--mount", "sh", "-c", MOUNTED.format(root / "data")]
-    before = {"as a user without rights": AS_NOBODY, "on one core": ("taskset", "-c", "0")}.get(name, ())
-    return [*before, "make", "repro"]
+    return [*(AS_NOBODY if "without rights" in name else ()), "make", "repro"]
 
 
 def main() -> None:

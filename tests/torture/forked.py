@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from enginery.core.errors import sentence_of
-from enginery.core.process import outlive_crashes
+from enginery.core.process import how_it_ended, outlive_crashes
 
 WORKED, SENTENCE, TOLD = "works", "sentence", "crash told"  # TOLD: a library crashed, and a sentence says so
 TRACEBACK, HANG, CRASH, OUTSIDE = "traceback", "hang", "crash", "outside"
-LIMITS = [f"({signal.strsignal(number)})" for number in (signal.SIGXCPU, signal.SIGALRM)]  # as the sentence says it
+LIMITS = [how_it_ended(number) for number in (signal.SIGXCPU, signal.SIGALRM)]
 LONGEST = 1500  # of a sentence, in characters
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CHANGES = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod")

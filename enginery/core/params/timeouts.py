@@ -30,6 +30,8 @@ class TimeoutParams(Section, place="timeouts"):
     @classmethod
     def of_stage(cls, stage: str) -> float | None:
         """Return the seconds of a stage, or None without a limit. Older projects lack the section."""
+        if stage not in {field.alias or name for name, field in cls.model_fields.items()}:
+            return None
         known = cls.read() if cls.place in (read_yaml(PARAMS_FILE) or {}) else cls()
-        seconds: float | None = known.model_dump(by_alias=True).get(stage)
+        seconds: float | None = known.model_dump(by_alias=True)[stage]
         return seconds
