@@ -35,7 +35,7 @@ from enginery.engine.engine import Engine
 from enginery.engine.machine import Machine
 from enginery.regression.changes import Outcome, conclusion
 from enginery.regression.comparison import judge_race
-from enginery.regression.engine_race import AFTER, BEFORE, Bind, race_sides
+from enginery.regression.laps import AFTER, BEFORE, Bind, race_sides
 from enginery.regression.speed_change import SpeedChange, SpeedChanges, combine, deviations_allowed
 from enginery.speed.contention import ContentionWatch
 from enginery.speed.timing import Contender

@@ -44,7 +44,7 @@ def report(
     """Write report.html, summary.md, verdict.json, measurements.json, metrics.json, the plots' data and the figures."""
     params = Params.read()
     precisions = params.precisions
-    findings = gather_findings(tuple(precisions), engines, validation, benchmark, trace, machine)
+    findings = gather_findings(tuple(precisions), engines, validation, benchmark, trace, machine, converted)
     background = gather_background(params, simplified, calibrated, converted, tools, samples)
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
     nights, shown = read_history(history), gather_examples(findings, examples)

@@ -68,6 +68,8 @@ def _require_possible(model: Any, precision: str, calibration: Any, folder: str 
         raise EngineryError(f"model is {type(model).__name__}, not a torch.nn.Module: make it first")
     if precision not in PRECISIONS:
         raise EngineryError(f"precision: there is no {precision}{suggestion(precision, PRECISIONS)}")
+    if PRECISIONS[precision].is_mixed:
+        raise EngineryError(f"precision: {precision} is mixed of engines that a run has raced; take it from a project")
     if PRECISIONS[precision].is_calibrated and calibration is None:
         raise EngineryError(f"{precision} needs calibration: some hundred samples like those that the model will get")
     if folder is None:

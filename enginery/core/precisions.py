@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-PrecisionName = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4", "mxfp8", "nvfp4"]
+PrecisionName = Literal["fp32", "fp16", "bf16", "int8", "fp8", "int4", "mxfp8", "nvfp4", "best"]
 
 
 @dataclass(frozen=True)
@@ -13,6 +13,7 @@ class Precision:
     largest: int = 0  # where ranges are calibrated: the number that stands for the end of a range
     block: int = 0  # where only products of matrices are quantized: how many numbers in a row share a scale
     runs_as: tuple[str, ...] = ()  # what layers that do as asked may be called, too
+    is_mixed: bool = False  # of int8 and another precision, part by part
 
     @property
     def is_quantized(self) -> bool:
@@ -25,6 +26,8 @@ class Precision:
     @property
     def made_from(self) -> tuple[str, ...]:
         """Return what params.yaml may say that it is made from."""
+        if self.is_mixed:
+            return ("mixed",)
         if not self.is_calibrated:
             return ("simplified",)
         return ("searched", "calibrated") if self.onnx_type == "INT8" else ("calibrated",)
@@ -40,6 +43,7 @@ PRECISIONS: dict[str, Precision] = {
     "int4": Precision("INT4", since=(8, 0), block=64, runs_as=("fp16",)),
     "mxfp8": Precision("FLOAT8E4M3FN", since=(10, 0), block=32, runs_as=("fp8",)),  # the same numbers
     "nvfp4": Precision("FLOAT4E2M1", since=(10, 0), block=16, largest=6 * 448),
+    "best": Precision("INT8", since=(7, 5), largest=127, is_mixed=True),
 }
 QUANTIZED = tuple(name for name, precision in PRECISIONS.items() if precision.is_quantized)
 
@@ -47,6 +51,8 @@ QUANTIZED = tuple(name for name, precision in PRECISIONS.items() if precision.is
 def accepted_as(precision: str, tf32: bool) -> tuple[str, ...]:
     """Return the precisions that a layer of an engine of this precision may run in.
 
-    TF32 is how a GPU multiplies float32, where `tf32` allows it.
+    TF32 is how a GPU multiplies float32, where `tf32` allows it. A mix may run in any: it was raced as it runs.
     """
+    if PRECISIONS[precision].is_mixed:
+        return (*PRECISIONS, "tf32")
     return ("fp32", "tf32") if precision == "fp32" and tf32 else (precision, *PRECISIONS[precision].runs_as)

@@ -6,7 +6,8 @@ from enginery.engine.record import Layer
 
 MOST_CHARACTERS = 48
 BETWEEN_NAMES = re.compile(r"\s*(?:,|\+|\|\|)\s*")  # the name of a fused layer lists its nodes
-ADDED_ENDING = re.compile(r"/WithoutBiases$|_token_\d+$")  # by OpenVINO, and by ONNX Runtime where channels are last
+# By OpenVINO, which may name a product in bytes after its scales alone, and by ONNX Runtime where channels are last.
+ADDED_ENDING = re.compile(r"/WithoutBiases$|(?:/WithoutBiases)?/Dequantization\w+$|_token_\d+$")
 
 
 def node_names(layer: Layer) -> list[str]:

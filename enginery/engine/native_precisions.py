@@ -18,6 +18,7 @@ from enginery.graph.read_interface import read_blueprint
 CHANNELS, SIZE = 16, 8  # of the convolution
 COLUMNS = 64  # of both matrices
 NOT_AT_ALL, UNKNOWN = "not at all", "not known without a GPU"
+PURE = [name for name, facts in PRECISIONS.items() if not facts.is_mixed]
 ONE = Profile(batch=Range(min=1, opt=1, max=1))
 OPSET = 22  # the first that allows convolutions in bf16
 
@@ -26,11 +27,11 @@ def executed_as(machine: Machine, build: BuildParams) -> dict[str, str]:
     """Return, by precision, the one that the machine executes in its place: the same one where it is native."""
     if not RUNTIMES[machine.runtime].is_tensorrt:
         build = build.model_copy(update={"profile": ONE})
-        return {precision: _compiled_as(machine.runtime, precision, build) for precision in PRECISIONS}
+        return {precision: _compiled_as(machine.runtime, precision, build) for precision in PURE}
     if not machine.capability:
-        return dict.fromkeys(PRECISIONS, UNKNOWN)
+        return dict.fromkeys(PURE, UNKNOWN)
     here = tuple(int(part) for part in machine.capability.split("."))
-    return {name: name if here >= facts.since else NOT_AT_ALL for name, facts in PRECISIONS.items()}
+    return {name: name if here >= PRECISIONS[name].since else NOT_AT_ALL for name in PURE}
 
 
 def _compiled_as(runtime: str, precision: str, build: BuildParams) -> str:

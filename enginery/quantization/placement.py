@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
+import onnx
 import onnx_ir as ir
 
 PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
@@ -97,6 +98,12 @@ class Placement:
                 yield node
                 for output in node.outputs:
                     yield from self._passing_on(output)
+
+
+def arithmetic_nodes(model: onnx.ModelProto, kept: Collection[str]) -> list[str]:
+    """Return the names of the nodes that could calculate with bytes."""
+    placement = Placement(ir.from_proto(onnx.shape_inference.infer_shapes(model)), kept)
+    return [node.name or "" for node in placement.arithmetic]
 
 
 def _is_activation(value: ir.Value | None) -> bool:

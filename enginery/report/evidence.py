@@ -10,6 +10,7 @@ from enginery.core.precisions import QUANTIZED
 from enginery.engine.folder import read_refusal
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
+from enginery.mixing.records import MIX, Mix
 from enginery.regression.measurements import Measured
 from enginery.speed.records import ENGINE, Benchmark, Latency, Ratio, Throughput, Trace
 
@@ -24,10 +25,16 @@ class Evidence:
     validation: Validation
     benchmark: Benchmark
     trace: Trace
+    mix: Mix | None = None  # of the precision best
 
     @property
     def precision(self) -> str:
         return self.engine.precision
+
+    @property
+    def delivers(self) -> bool:
+        """Tell whether it is faster than what it is mixed of, as far as a race can tell; what is no mix always is."""
+        return self.mix is None or self.mix.delivers
 
     @property
     def measured(self) -> Measured:
@@ -107,7 +114,13 @@ def curve_over_sizes(entry: Evidence, contender: str) -> list[tuple[float, float
 
 
 def gather_findings(
-    precisions: Sequence[str], engines: Path, validation: Path, benchmark: Path, trace: Path, machine: Path
+    precisions: Sequence[str],
+    engines: Path,
+    validation: Path,
+    benchmark: Path,
+    trace: Path,
+    machine: Path,
+    converted: Path | None = None,
 ) -> Findings:
     """Read the listed precisions, not whatever the folders hold: a precision that was dropped leaves its files."""
     refused = {name: refusal.why for name in precisions if (refusal := read_refusal(engines / name))}
@@ -119,6 +132,7 @@ def gather_findings(
             Validation.read(validation / f"{name}.json"),
             Benchmark.read(benchmark / name / "summary.json"),
             Trace.read(trace / f"{name}.json"),
+            Mix.read(found) if converted and (found := converted / name / MIX).exists() else None,
         )
         for name in precisions
         if name not in refused

@@ -20,7 +20,7 @@ from enginery.speed.records import ENGINE, baseline_title
 
 COLORS = {
     "fp32": "#64748b", "fp16": "#2563eb", "bf16": "#0d9488", "int8": "#d97706", "fp8": "#9333ea", "int4": "#65a30d",
-    "mxfp8": "#db2777", "nvfp4": "#0891b2",
+    "mxfp8": "#db2777", "nvfp4": "#0891b2", "best": "#be123c",
 }  # fmt: skip
 STYLE = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}
 LIGHTEST, DARKEST = 0.85, 0.55  # greys of the baselines

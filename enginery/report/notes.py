@@ -9,6 +9,7 @@ from enginery.core.runtimes import RUNTIMES
 from enginery.core.text import first_few
 from enginery.data.padding import Padding
 from enginery.engine.layer_names import short_name
+from enginery.mixing.in_words import in_words
 from enginery.model.records import PYTORCH
 from enginery.report.evidence import Evidence, Findings
 from enginery.report.layer_pairs import compare, losses
@@ -19,6 +20,8 @@ from enginery.speed.records import baseline_title
 
 # TensorRT for RTX executes only this in a quantized precision, says NVIDIA's support matrix.
 EXECUTED_BY_RTX = {"int8": "the weights of matrix products alone", "fp8": "matrix products alone"}
+
+NOT_RECOMMENDED = " So it is not recommended, however it was timed here."
 
 
 class Note(NamedTuple):
@@ -39,7 +42,7 @@ def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> lis
     for name, why in findings.refused.items():
         notes.append(Note(f"{name} was not built", f"{why.rstrip('.')}."))
         notes += [Note(f"{name} failed", f"{line}.", "failed") for line in failures.get(name, ())]
-    notes += _on_certainty(findings) + _on_quantized_rtx(findings) + _on_slow_quantized(findings)
+    notes += _on_mixes(findings) + _on_certainty(findings) + _on_quantized_rtx(findings) + _on_slow_quantized(findings)
     return notes + _on_faster_baselines(findings) + _on_isolated_speed(findings) + _on_noise(findings)
 
 
@@ -136,7 +139,17 @@ def _on_slow_quantized(findings: Findings) -> list[Note]:
         if fastest
         and entry.precision in QUANTIZED
         and entry.engine.runs_its_precision
+        and entry.mix is None
         and findings.quoted(fastest).median > AS_FAST * findings.quoted(entry).median
+    ]
+
+
+def _on_mixes(findings: Findings) -> list[Note]:
+    """Say what a mix is, and put what was promised beside what was delivered."""
+    return [
+        Note(f"What {entry.precision} is", f"{in_words(entry.mix)}.{'' if entry.delivers else NOT_RECOMMENDED}")
+        for entry in findings.precisions
+        if entry.mix
     ]
 
 

@@ -26,7 +26,11 @@ def recommend(findings: Findings) -> Evidence | None:
 
 
 def shippable(findings: Findings) -> list[Evidence]:
-    return [entry for entry in findings.precisions if entry.validation.passed and entry.engine.runs_its_precision]
+    return [
+        entry
+        for entry in findings.precisions
+        if entry.validation.passed and entry.engine.runs_its_precision and entry.delivers
+    ]
 
 
 def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
@@ -34,6 +38,8 @@ def verdict_on(entry: Evidence, failures: Mapping[str, tuple[str, ...]]) -> str:
         return "failed"
     if entry.validation.not_enough_samples:
         return "not sure"
+    if entry.mix and not entry.delivers:
+        return f"is {entry.mix.made_as}" if entry.mix.is_one else "not raced"
     return "passed" if entry.engine.runs_its_precision else f"{RAN_AS} {entry.engine.ran_as}"
 
 

@@ -7,6 +7,7 @@ from enginery.core.record import Record
 from enginery.quantization.calibration.provenance import Calibration
 
 SEARCH = "search.json"  # beside a graph that a search has shaped
+AIM = 0.75  # of what the thresholds allow, as the validation samples are others
 
 
 class Layer(Record):

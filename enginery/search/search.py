@@ -8,10 +8,8 @@ from typing import NamedTuple
 from enginery.core.errors import EngineryError
 from enginery.core.progress import progress
 from enginery.search.journal import Journal
-from enginery.search.records import Step
+from enginery.search.records import AIM, Step
 from enginery.search.trial import Trial
-
-AIM = 0.75  # of what the thresholds allow, as the validation samples are others
 
 
 class Answer(NamedTuple):

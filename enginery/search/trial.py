@@ -1,37 +1,21 @@
-"""Try sets of layers on calibration samples. The validation samples stay unseen."""
+"""Try sets of layers on calibration samples."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import partial
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
 
-from enginery.accuracy.agreement import compare, errors_of_samples
-from enginery.accuracy.results import metric_of
 from enginery.core.params.precisions import Thresholds
-from enginery.data.feeds import Outputs, Run
-from enginery.data.run_all import OutputsOf, run_all
+from enginery.data.feeds import Run
 from enginery.data.sample_set import SampleSet
-from enginery.graph.as_written import open_as_written, run_graph
-from enginery.graph.onnx_file import fixed_batch
+from enginery.search.checks import Checks
 from enginery.search.on_cluster import OnCluster
 from enginery.search.records import Step
 from enginery.search.switches import SwitchedGraph, loss_alone
-from enginery.tasks.task import Statistics, Task
-
-CHOOSING = 8  # samples to measure layers by
-FIRST = 32  # of the samples to check by, which are enough where little or very much is lost
-LITTLE, MUCH = 0.25, 2.0  # of what the thresholds allow
-LOST = 1e6  # times what the thresholds allow: no number, or no end
-OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
-BATCH = 8
-TINY = 1e-12
-RunPlaces = Callable[[NDArray[np.int64]], Outputs]
+from enginery.tasks.task import Task
 
 
-class Trial:
-    """The exact outputs, and what sets of layers make of them."""
+class Trial(Checks):
+    """What sets of layers make of the outputs."""
 
     def __init__(
         self,
@@ -45,17 +29,8 @@ class Trial:
     ) -> None:
         """`run_with` runs the graph as it will be converted with these layers spared, which `switched` resembles. A
         cluster does that in their place, where there is one."""
-        self.limits, self._on_cluster = limits, on_cluster
-        self._switched, self._run_with, self._samples = switched, run_with, samples
-        self._task, self._truth = task, samples.truth
-        self._exact = partial(run_graph, open_as_written(graph))
-        self._batch = fixed_batch(graph) or BATCH
-        chosen = min(CHOOSING, max(1, len(samples) // 2))
-        self._feeds = samples.read_at(np.arange(-(-chosen // self._batch) * self._batch) % len(samples))
-        self._wanted = self._exact(self._feeds)
-        size = sum(values[0].nbytes for values in self._wanted.values())
-        self.chosen, self.checked = chosen, max(1, min(len(samples) - chosen, OUTPUT_BYTES // max(size, 1)))
-        self._expected: dict[int, Outputs] = {}
+        super().__init__(graph, samples, task, limits, on_cluster.exact() if on_cluster else None)
+        self._switched, self._run_with, self._on_cluster = switched, run_with, on_cluster
 
     def losses_alone(self, layers: Iterable[str]) -> Iterator[tuple[str, float]]:
         """Yield each layer with the relative error of the outputs if it alone is in int8."""
@@ -64,58 +39,7 @@ class Trial:
         return ((layer, loss_alone(self._switched, layer, self._feeds, self._wanted)) for layer in layers)
 
     def check(self, spared: Collection[str], work: float) -> Step:
-        """Say what is lost with these layers in floating point. Few samples tell that where it is clear."""
-        run = self._runs_with(spared)
-        few = self._check(run, spared, work, min(FIRST, self.checked))
-        # One image of few is a large share of them, so that only the errors can tell that too much is lost.
-        clear = few.used <= LITTLE or max(self._used_by_errors(few)) >= MUCH
-        return few if clear else self._check(run, spared, work, self.checked)
-
-    def _check(self, run: RunPlaces, spared: Collection[str], work: float, count: int) -> Step:
-        places = (self.chosen + np.arange(count)) % len(self._samples)
-        if count not in self._expected:
-            exact_there = self._on_cluster.exact() if self._on_cluster else None
-            self._expected[count] = self._run_all(self._exact, exact_there, places)
-        wanted, found = self._expected[count], run(places)
-        errors, same = compare(*self._task.comparable(wanted, found)), self._task.agree(wanted, found)
-        exact, got = (metric_of(self._task, outputs, self._truth, places) for outputs in (wanted, found))
-        better = 1 if self._task.metrics[0].higher_is_better else -1
-        step = Step(
-            spared=len(spared),
-            work=work,
-            cosine=errors.cosine,
-            relative_error=errors.relative,
-            agreement=None if same is None else float(same.mean()),
-            metric_drop=None if exact is None or got is None else better * (exact - got),
-            looked_at=count,
-            changed={} if same is None else self._named(_changed(same, *self._task.comparable(wanted, found)), places),
-            used=LOST,
-        )
-        used = max(*self._used_by_errors(step), *self._used_by_answers(step))
-        return step if errors.nonfinite else step.model_copy(update={"used": min(LOST, used)})
-
-    def _named(self, chosen: NDArray[np.int64], places: NDArray[np.int64]) -> dict[str, int]:
-        return {self._samples.manifest.samples[places[each]].name: int(each) for each in chosen}
-
-    def _used_by_errors(self, step: Step) -> tuple[float, float]:
-        allowed = self.limits
-        return (1 - step.cosine) / max(1 - allowed.cosine, TINY), step.relative_error / allowed.relative_error
-
-    def _used_by_answers(self, step: Step) -> tuple[float, float]:
-        allowed, agreement = self.limits, 1.0 if step.agreement is None else step.agreement
-        others = (1 - agreement) / max(1 - allowed.agreement, TINY)
-        return others, max(step.metric_drop or 0.0, 0.0) / max(allowed.metric_drop, TINY)
-
-    def _runs_with(self, spared: Collection[str]) -> RunPlaces:
-        if self._on_cluster:  # the exact graph shows the shapes, which are the same
-            return partial(self._run_all, self._exact, self._on_cluster.with_spared(spared))
-        return partial(self._run_all, self._run_with(spared), None)
-
-    def _run_all(self, run: Run, there: OutputsOf | None, places: NDArray[np.int64]) -> Outputs:
-        return run_all(run, self._samples, self._batch, whole=True, chosen=places, outputs=there)
-
-
-def _changed(same: Statistics, wanted: Outputs, found: Outputs) -> NDArray[np.int64]:
-    """Return the places of the samples whose answer is not the same, the worst first."""
-    order = np.lexsort((-errors_of_samples(wanted, found), same))
-    return order[same[order] < 1]
+        """Say what is lost with these layers in floating point."""
+        if self._on_cluster:
+            return self.check_there(self._on_cluster.with_spared(spared), len(spared), work)
+        return self.check_run(self._run_with(spared), len(spared), work)

@@ -95,6 +95,7 @@ def test_a_project_follows_a_newer_version_and_its_owners_changes_stay(project):
     }
     edit(project / "params.yaml", mine)
     edit(project / "dvc.yaml", {"  gate:\n": "  upload:\n    cmd: make upload\n\n  gate:\n"})
+    shutil.rmtree(project / "data/traces")  # which an earlier version did not have
     before = files_of(project)
     tried = enginery("upgrade", "--dry-run", cwd=project)
     assert files_of(project) == before
@@ -118,6 +119,7 @@ def test_a_project_follows_a_newer_version_and_its_owners_changes_stay(project):
     plan = (project / "dvc.yaml").read_text()
     assert plan == PLAN.replace("  gate:\n", "  upload:\n    cmd: make upload\n\n  gate:\n")
     assert (project / ".enginery/params.yaml").read_text() == PARAMS
+    assert (project / "data/traces/.gitkeep").exists()
     again = enginery("upgrade", cwd=project)
     assert again.stdout == f"{project} is of enginery {__version__} already\n"
 

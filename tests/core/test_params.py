@@ -13,6 +13,13 @@ from enginery.core.params.model import ModelParams
 from enginery.core.params.precisions import PrecisionParams
 from enginery.model.records import Weights
 
+MIXED = {"floating": "bf16", "seconds": 1, "traces": None}
+BEST = {
+    "from": "mixed",
+    "keep": {"op_types": [], "nodes": []},
+    "thresholds": {"cosine": 0.99, "relative_error": 0.1, "agreement": 0.9, "metric_drop": 0.1},
+}
+
 
 def error_of(path):
     with pytest.raises(EngineryError) as caught:
@@ -96,6 +103,16 @@ def of_texts(changes):
         ({"precisions.int8.from": "simplified"}, "precisions.int8.from: int8 is made from 'searched' or 'calibrated'"),
         ({"precisions.int8.from": "calibrated"}, "search.int8: set precisions.int8.from to searched, or remove it"),
         ({"search.int8": REMOVED}, "search.int8 is missing, and precisions.int8.from is searched"),
+        ({"mix.best": MIXED}, "mix.best: add precisions.best with from: mixed, or remove it from mix"),
+        ({"precisions.best": BEST}, "mix.best is missing, and precisions.best.from is mixed"),
+        (
+            {"precisions.best": BEST, "mix.best": MIXED, "precisions.bf16": REMOVED},
+            "mix.best: it is mixed of int8 and bf16: add precisions.bf16",
+        ),
+        (
+            {"precisions.best": BEST | {"keep": {"op_types": ["Conv"], "nodes": []}}, "mix.best": MIXED},
+            "precisions.best.keep: best keeps what the precisions that it is mixed of keep",
+        ),
         ({"precisions.fp16.from": "calibrated"}, "precisions.fp16.from: fp16 is made from 'simplified'"),
         (
             {"precisions.int8.must_pay": {"over": "fp8", "times": 1.1}},
@@ -107,7 +124,7 @@ def of_texts(changes):
         ),
         (
             {"precisions.int8.from": "exported"},
-            "precisions.int8.from: input should be 'simplified', 'calibrated' or 'searched'",
+            "precisions.int8.from: input should be 'simplified', 'calibrated', 'searched' or 'mixed'",
         ),
         (
             {"precisions.int8.rescue": ["equalise"]},
@@ -385,12 +402,22 @@ def test_a_precision_without_a_section_is_named(monkeypatch):
 
 def test_the_precisions_that_are_commented_out_are_ready_to_use(tmp_path):
     text = (ROOT / "params.yaml").read_text()
-    start, end = text.index("  # fp8:\n"), text.index("\nbuild:")
+    start, end = text.index("  # fp8:\n"), text.index("  # best is ready")
     uncommented = re.sub(r"(?m)^  # ", "  ", text[start:end])
     (tmp_path / "params.yaml").write_text(text[:start] + uncommented + text[end:])
     ready = {"fp8": "calibrated", "int4": "simplified", "mxfp8": "simplified", "nvfp4": "calibrated"}
     precisions = Params.read(tmp_path / "params.yaml").precisions
     assert {name: precisions[name].made_from for name in ready} == ready
+
+
+def test_the_commented_out_mix_is_ready_to_use(tmp_path):
+    text = (ROOT / "params.yaml").read_text().replace("mix: {} ", "mix: #")
+    for start, end in (("  # best:\n  #   floating", "\nprecisions:"), ("  # best:\n  #   from", "\nbuild:")):
+        part = text[text.index(start) : text.index(end)]
+        text = text.replace(part, re.sub(r"(?m)^  # ", "  ", part))
+    (tmp_path / "params.yaml").write_text(text)
+    params = Params.read(tmp_path / "params.yaml")
+    assert (params.precisions["best"].made_from, params.mix["best"].floating) == ("mixed", "fp32")
 
 
 @pytest.mark.parametrize(

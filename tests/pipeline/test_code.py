@@ -56,7 +56,7 @@ def replace_first(one, other):
 
 CODE = add("print('changed')")
 ALL = {path.stem for path in (ROOT / "stages").glob("*.py") if not path.stem.startswith("__")}
-OPEN_ENGINES = {"build", "validate", "benchmark", "trace", "machine"}
+OPEN_ENGINES = {"build", "validate", "benchmark", "trace", "mix", "machine"}
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ OPEN_ENGINES = {"build", "validate", "benchmark", "trace", "machine"}
         ("enginery/report/page/page.html", add("<p>more</p>"), {"report"}),
         ("enginery/quantization/calibration/thresholds.py", CODE, {"calibrate", "rescue"}),
         ("enginery/quantization/calibration/sketch.py", CODE, {"calibrate", "rescue", "report"}),
-        ("enginery/quantization/quantize.py", CODE, {"rescue", "search", "convert"}),
+        ("enginery/quantization/quantize.py", CODE, {"rescue", "search", "mix", "convert"}),
         ("enginery/core/params/weights.py", CODE, {"weights", "machine", "report"}),
-        ("enginery/core/params/benchmark.py", CODE, {"benchmark", "trace", "machine", "report"}),
+        ("enginery/core/params/benchmark.py", CODE, {"benchmark", "trace", "mix", "machine", "report"}),
         ("enginery/engine/runtimes/openvino.py", CODE, OPEN_ENGINES),
         ("enginery/engine/runtimes/tensorrt.py", CODE, set()),
         ("stages/gate.py", CODE, {"gate"}),
@@ -109,7 +109,7 @@ def test_the_users_model_counts_where_it_is_run(copy):
 def test_the_users_task_counts_where_answers_are_judged(copy):
     before, after = (code_of_stages(OPENVINO, {}, task, copy) for task in ({}, {"signs.py": "a hash"}))
     changed = {stage for stage in ALL if before[stage] != after[stage]}
-    assert changed == {"weights", "export", "reference", "search", "validate"}
+    assert changed == {"weights", "export", "reference", "search", "mix", "validate"}
 
 
 @pytest.mark.parametrize("damaged", ["no json", '{"format": 1, "files": 3}'])

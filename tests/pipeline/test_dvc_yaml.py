@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import reduce
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -16,7 +17,8 @@ from enginery.core.params.timeouts import TimeoutParams
 LONGEST = 200  # lines
 VERSIONS = "artifacts/tools.json"  # of the libraries that shape graphs: watched, but no stage needs to read it
 UNWATCHED = {  # dvc.yaml says why
-    ("convert", f"artifacts/{place}") for place in ("samples/calibration", "calibrated", "rescued")
+    *(("convert", f"artifacts/{place}") for place in ("samples/calibration", "calibrated", "rescued")),
+    ("mix", "artifacts/rescued/int8"),
 }
 # A stage that reads a section may use a part of it.
 BATCH_ENDS = {"build.profile.batch.min", "build.profile.batch.max"}  # not the size that engines are tuned for
@@ -64,7 +66,8 @@ def expand():
         for key, made_from in items:
 
             def fill(text, key=key, made_from=made_from):
-                return text.replace("${key}", str(key)).replace("${item.from}", str(made_from))
+                values = {"${key}": key, "${item.from}": made_from, "${item.floating}": "fp16"}
+                return reduce(lambda whole, pair: whole.replace(pair[0], str(pair[1])), values.items(), text)
 
             stages[name if key is None else f"{name}@{key}"] = Stage(
                 cmd=fill(body["cmd"]),
@@ -164,6 +167,7 @@ def sections(base=Section):
 
 
 SECTIONS = sections()
+NAMED = {"SearchParams": "search", "MixParams": "mix"}  # sections with one for each precision that has it
 
 
 def section_read(node):
@@ -172,7 +176,7 @@ def section_read(node):
         case ast.Call(ast.Attribute(ast.Name(name), "read")) if name in SECTIONS:
             return SECTIONS[name], SECTIONS[name].place or ALL
         case ast.Call(ast.Attribute(ast.Name(name), "read_for")) if name in SECTIONS:
-            return SECTIONS[name], "search.${key}" if name == "SearchParams" else "precisions.${key}"
+            return SECTIONS[name], f"{NAMED.get(name, 'precisions')}.${{key}}"
         case ast.Call(ast.Attribute(ast.Name(name), "read_at"), [ast.Constant(place)]) if name in SECTIONS:
             return SECTIONS[name], place
     return None
@@ -194,7 +198,9 @@ PARAMS = read_yaml("params.yaml")
 
 def single(place):
     """Return the single parameters that stand at a place of params.yaml, as int8 has them."""
-    place = place.replace("${key}", "int8")
+    if place == "mix.${key}":
+        return {place}  # there is none by default
+    place = place.replace("${key}", "int8").replace("${item.floating}", "int8")
     if place == ALL:
         return {each for section in PARAMS for each in single(section)}
     content = PARAMS

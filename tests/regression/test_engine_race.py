@@ -10,10 +10,12 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
 from enginery.engine.build import build_engine
 from enginery.engine.target import target_of
-from enginery.regression import engine_race as module
+from enginery.regression import engine_race
+from enginery.regression import laps as race_in_laps
 from enginery.regression.changes import TOGETHER, Outcome, conclusion
 from enginery.regression.comparison import compare_runs, judge_race
-from enginery.regression.engine_race import FEWEST_LAPS, LAP_NOISE, MOST_LAPS, race_engines, race_sides
+from enginery.regression.engine_race import race_engines
+from enginery.regression.laps import FEWEST_LAPS, LAP_NOISE, MOST_LAPS, race_sides
 from enginery.regression.speed_change import SpeedChange, combine, deviations_allowed
 from enginery.speed.timing import Call, Round, Timings
 
@@ -54,7 +56,7 @@ def races(monkeypatch):
                 pace=0.0,
             )
 
-        monkeypatch.setattr(module, "race", race)
+        monkeypatch.setattr(race_in_laps, "race", race)
         return laps
 
     return make
@@ -173,6 +175,6 @@ def test_engines_with_different_tensors_are_not_raced(
 
 def test_an_engine_of_another_version_is_not_opened(built, machine, monkeypatch, samples, all_params):
     newer = machine.model_copy(update={"runtime_version": "9999.1"})
-    monkeypatch.setattr(module, "describe_machine", lambda runtime: newer)
+    monkeypatch.setattr(engine_race, "describe_machine", lambda runtime: newer)
     with pytest.raises(EngineryError, match="was built for another machine: runtime_version"):
         race_engines(built, built, samples, all_params)

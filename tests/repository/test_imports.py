@@ -20,21 +20,12 @@ MODULES = sorted(
 # Each room imports only rooms that stand before it. None but `stages` imports `pipeline`, which imports `core` alone.
 ROOMS = (
     "core", "pipeline", "cluster", "data", "tasks", "graph", "model", "quantization", "engine", "accuracy", "search",
-    "reduction", "speed", "regression", "report", "fleet", "bundle", "cli", "api",
+    "reduction", "speed", "regression", "mixing", "report", "fleet", "bundle", "cli", "api",
 )  # fmt: skip
 LIGHT_STAGES = (
-    "machine",
-    "samples",
-    "calibrate",
-    "rescue",
-    "search",
-    "convert",
-    "build",
-    "validate",
-    "trace",
-    "report",
+    "machine", "samples", "calibrate", "rescue", "search", "mix", "convert", "build", "validate", "trace", "report",
     "gate",
-)
+)  # fmt: skip
 
 
 def imported(modules, blocked=(), python=sys.executable):

@@ -10,8 +10,8 @@ from enginery.core.params.precisions import Thresholds
 from enginery.search import journal as journal_module
 from enginery.search.in_words import in_words
 from enginery.search.journal import Journal
-from enginery.search.records import Layer, Search, Step, spared_layers
-from enginery.search.search import AIM, find_spared, in_order_of_worth
+from enginery.search.records import AIM, Layer, Search, Step, spared_layers
+from enginery.search.search import find_spared, in_order_of_worth
 
 LOSSES = {"a": 0.02, "b": 0.2, "c": 0.03, "d": 0.1, "e": 0.01}
 WORK = {"a": 0.1, "b": 0.1, "c": 0.5, "d": 0.1, "e": 0.2}

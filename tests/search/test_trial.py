@@ -9,8 +9,9 @@ from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.onnx_file import load_graph
 from enginery.quantization.calibration.measure import measure
 from enginery.quantization.write_int8 import Range
+from enginery.search.checks import FIRST, LOST
 from enginery.search.switches import SwitchedGraph
-from enginery.search.trial import FIRST, LOST, Trial
+from enginery.search.trial import Trial
 from enginery.tasks.choose import task_of
 
 LIMITS = Thresholds(cosine=0.9, relative_error=0.1, agreement=0.5, metric_drop=0.5)

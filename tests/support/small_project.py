@@ -64,10 +64,12 @@ def run_stages(monkeypatch, *stages, only=PRECISION):
             continue
         command = written[stage].get("do", written[stage])["cmd"]
         command = command.replace("${key}", only).replace("${item.from}", precision["from"])
+        command = command.replace("${item.floating}", params["mix"].get(only, {}).get("floating", ""))
         program, option, package, *arguments = shlex.split(command)
         assert (program, option, package) == ("python3", "-m", "stages")
         monkeypatch.setattr("sys.argv", [package, *arguments])
-        monkeypatch.setattr("sys.executable", str(warm_python() / "python3"))  # of processes that stages start
+        if stage == "benchmark":  # the only one that starts processes
+            monkeypatch.setattr("sys.executable", str(warm_python() / "python3"))
         runpy.run_module("stages", run_name="__main__")
 
 

@@ -16,7 +16,7 @@ PARAMS, PLAN, MACHINE_PLAN, NIGHTLY = "params.yaml", "pipeline.yaml", "machine.y
 FLEET = "fleet.yaml"
 TARGETS = ("all", "fleet", "nightly", "repro")  # of the Makefile, where a model's name is one, too
 TAKEN_NAMES = ("artifacts", "bundles", "data", "history", "machine", "reports", "stages", *TARGETS)
-DATA = ("calibration", "images", "models", "plugins", "texts", "weights")
+DATA = ("calibration", "images", "models", "plugins", "texts", "traces", "weights")
 HISTORY = "Nights of `make nightly`, one folder for each machine and model. Commit them.\n"
 
 
@@ -84,9 +84,14 @@ def files_of(place: Place) -> dict[Path, str]:
         **as_laid_out(place, ours),
         place.folder / "history/README.md": HISTORY,
         place.folder / FLEET: text_of(FLEET),  # the owner's alone from then on
-        **{(place.beside or place.folder) / "data" / name / ".gitkeep": "" for name in DATA},
+        **dict.fromkeys(kept_empty(place), ""),
         **({place.beside / "Makefile": text_of("Makefile")} if place.beside else {}),
     }
+
+
+def kept_empty(place: Place) -> list[Path]:
+    """Return the files that let git keep the folders of data."""
+    return [(place.beside or place.folder) / "data" / name / ".gitkeep" for name in DATA]
 
 
 def lines_of(place: Place) -> dict[Path, str]:

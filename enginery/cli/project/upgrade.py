@@ -18,6 +18,7 @@ from enginery.cli.project.layout import (
     Place,
     as_laid_out,
     how_to_run,
+    kept_empty,
     lines_of,
     renewed_files,
 )
@@ -117,6 +118,10 @@ def _write(upgrade: Upgrade) -> None:
     for path, text in {**{path: upgrade.after[path] for path in upgrade.changed}, **kept}.items():
         with new_file(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
+    for path in kept_empty(place):
+        if not path.parent.exists():  # DVC watches it, and misses what is not there
+            path.parent.mkdir(parents=True)
+            path.touch()
     for path, lines in lines_of(place).items():
         add_lines(path, lines)
     for name in NAMES_IN_0_1.values():

@@ -11,8 +11,9 @@ from enginery.core.params.calibration import CalibrationParams
 from enginery.core.params.cluster import ClusterParams
 from enginery.core.params.export import ExportParams
 from enginery.core.params.inference import InferenceParams
+from enginery.core.params.mix import MixParams
 from enginery.core.params.model import ModelParams
-from enginery.core.params.precisions import PrecisionParams
+from enginery.core.params.precisions import Keep, PrecisionParams
 from enginery.core.params.samples import SamplesParams
 from enginery.core.params.search import SearchParams
 from enginery.core.params.section import Section
@@ -34,6 +35,7 @@ class Params(Section):
     export: ExportParams
     calibration: CalibrationParams
     search: dict[PrecisionName, SearchParams]
+    mix: dict[PrecisionName, MixParams] = Field(default_factory=dict)
     precisions: dict[PrecisionName, PrecisionParams] = Field(min_length=1)
     build: BuildParams
     inference: InferenceParams
@@ -61,6 +63,8 @@ class Params(Section):
                 raise ValueError(f"precisions.{name}.must_pay.over: {over} is not another precision that is made")
             if name == "fp32" and (precision.keep.op_types or precision.keep.nodes):
                 raise ValueError("precisions.fp32.keep: fp32 is in high precision throughout, there is nothing to keep")
+            if PRECISIONS[name].is_mixed and precision.keep != Keep(op_types=(), nodes=()):
+                raise ValueError(f"precisions.{name}.keep: {name} keeps what the precisions that it is mixed of keep")
             if precision.rescue not in ("auto", "none") and not precision.is_searched:
                 raise ValueError(
                     f"precisions.{name}.rescue: a precision is rescued only where its from is searched, "
@@ -71,9 +75,8 @@ class Params(Section):
                     f"precisions.{name}.rescue: equalize measures ranges anew, which calibration.file gives: remove one"
                 )
             if not PRECISIONS[name].is_quantized and precision.keep.rest != "fp32":
-                raise ValueError(
-                    f"precisions.{name}.keep.rest: only {', '.join(QUANTIZED)} have a choice; {name} keeps fp32"
-                )
+                with_choice = ", ".join(each for each in QUANTIZED if not PRECISIONS[each].is_mixed)
+                raise ValueError(f"precisions.{name}.keep.rest: only {with_choice} have a choice; {name} keeps fp32")
         return self
 
     @model_validator(mode="after")
@@ -83,6 +86,19 @@ class Params(Section):
             if name in searched:
                 raise ValueError(f"search.{name} is missing, and precisions.{name}.from is searched")
             raise ValueError(f"search.{name}: set precisions.{name}.from to searched, or remove it from search")
+        return self
+
+    @model_validator(mode="after")
+    def _mixes_are_used(self) -> Self:
+        mixed = {name for name in self.precisions if PRECISIONS[name].is_mixed}
+        for name in sorted(mixed ^ self.mix.keys()):
+            if name in mixed:
+                raise ValueError(f"mix.{name} is missing, and precisions.{name}.from is mixed")
+            raise ValueError(f"mix.{name}: add precisions.{name} with from: mixed, or remove it from mix")
+        for name, section in self.mix.items():
+            for part in ("int8", section.floating):
+                if part not in self.precisions:
+                    raise ValueError(f"mix.{name}: it is mixed of int8 and {section.floating}: add precisions.{part}")
         return self
 
     @model_validator(mode="after")

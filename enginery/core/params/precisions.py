@@ -69,7 +69,7 @@ class MustPay(Section):
 
 
 class PrecisionParams(Section):
-    made_from: Literal["simplified", "calibrated", "searched"] = Field(alias="from")
+    made_from: Literal["simplified", "calibrated", "searched", "mixed"] = Field(alias="from")
     keep: Keep
     thresholds: Thresholds
     must_pay: MustPay | None = None

@@ -20,6 +20,7 @@ class TimeoutParams(Section, place="timeouts"):
     calibrate: Seconds = None
     rescue: Seconds = None
     search: Seconds = None
+    mix: Seconds = None
     convert: Seconds = None
     build: Seconds = None
     validate_: Seconds = Field(default=None, alias="validate")  # pydantic's models have a method of that name

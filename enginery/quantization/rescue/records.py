@@ -55,8 +55,10 @@ class Rescued(NamedTuple):
     rounded: Rounded
 
 
-def open_rescued(simplified: Path, calibrated: Path, rescued: Path, samples: SampleSet) -> Rescued:
-    """Return what was rescued, and what was calibrated where nothing was."""
+def open_rescued(simplified: Path, calibrated: Path, rescued: Path | None, samples: SampleSet) -> Rescued:
+    """Return what was rescued, and what was calibrated where nothing was, or where there was no rescue (None)."""
+    if rescued is None:
+        return open_calibrated(simplified, calibrated, samples)
     if not (rescued / "model.onnx").exists():
         return open_calibrated(simplified, calibrated, samples)._replace(rounded=read_rounded(rescued))
     return open_calibrated(rescued, rescued, samples)._replace(rounded=read_rounded(rescued))

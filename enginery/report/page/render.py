@@ -23,6 +23,7 @@ from enginery.report.notes import noise_by_batch, noisy_as_quoted, notes_on
 from enginery.report.page import causes, pictures
 from enginery.report.page.examples import Drawn
 from enginery.report.page.listing import facts, latencies, of_frame, overview, throughputs
+from enginery.report.page.mixes import blocks_table, candidates_table
 from enginery.report.page.nights import draw_trends
 from enginery.report.page.rescues import rescue_table
 from enginery.report.page.searches import describe_search, search_pictures
@@ -175,6 +176,7 @@ def _explained(findings: Findings, background: Background) -> dict[str, Any]:
         "scaled": [name for name, each in background.rescues.items() if "equalize" in each.kept],
         "rescues": [rescue_table(each) for each in background.rescues.values()],
         "searches": [(describe_search(each), search_pictures(each)) for each in background.searches.values()],
+        "mixes": [(candidates_table(entry.mix), blocks_table(entry.mix)) for entry in findings.precisions if entry.mix],
         "reshaped": len(background.histograms.tensors) - len(background.drawn_tensors),
         "first_histograms": FIRST_HISTOGRAMS,
         "operators": causes.operator_picture(background),

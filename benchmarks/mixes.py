@@ -1,0 +1,70 @@
+"""Mix int8 and fp32 for some models: what layer times promise, and what a race delivers.
+
+    python benchmarks/mixes.py                      # the models of MODELS
+    python benchmarks/mixes.py resnet50             # another one that torchvision knows
+
+Each model has a process and a project of its own. Weights are random but for the last layer, since only speed is asked
+for, and thresholds are so wide that nothing breaks them.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import peers
+import zoo
+from ruamel.yaml import YAML
+
+MODELS = ("mobilenet_v3_small", "vit", "squeezenet1_1", "resnet18")
+WIDE = {"cosine": -1, "relative_error": 10, "agreement": 0, "metric_drop": 1}
+SETTINGS = {
+    "samples": {"training": 200, "validation": 64, "calibration": 96},
+    "weights": {"training": {"epochs": 0}},
+    "calibration": {"method": "max"},
+    "validation": {"spot_samples": 4},
+    "mix": {"best": {"floating": "fp32", "seconds": 1.5, "traces": None}},
+    "precisions": {
+        "int8": {"thresholds": WIDE},
+        "best": {"from": "mixed", "keep": {"op_types": [], "nodes": []}, "thresholds": WIDE},
+    },
+}
+
+
+def run_model(name: str) -> None:
+    """Make both engines and their mix in the current folder."""
+    from enginery.cli.recipes import apply_recipe
+    from stages.mix import mix
+
+    peers.write_params(name, 0)
+    recipe = Path("recipe.yaml")
+    with recipe.open("w") as file:
+        YAML().dump(SETTINGS, file)
+    apply_recipe(recipe)
+    zoo.prepare(lambda _, call: call())
+    for precision in ("fp32", "int8"):
+        zoo.take(precision, lambda _, call: call())
+    both = [zoo.made_at(f"{kind}/{name}") for kind in ("converted", "engines") for name in ("int8", "fp32")]
+    places = ("samples/calibration", "dialect.json", "exported/boxes.json", "target.json", "machine.json")
+    given = [zoo.made_at(place) for place in places]
+    for folder in ("data/traces", "artifacts/mixed"):
+        Path(folder).mkdir()
+    given += [Path("data/plugins"), Path("data/traces"), zoo.made_at("mixed/best.json")]
+    made_of = [zoo.made_at(place) for place in ("simplified", "calibrated", "rescued/int8")]
+    mix("best", *made_of, *both, *given)
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case ["--one", name]:
+            run_model(name)
+        case names:
+            for name in names or MODELS:
+                with tempfile.TemporaryDirectory() as folder:
+                    command = [sys.executable, str(Path(__file__).resolve()), "--one", name]
+                    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
+                print(f"{name}: {done.stdout.splitlines()[-1]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

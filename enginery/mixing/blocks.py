@@ -1,0 +1,78 @@
+"""Cut a graph into blocks: parts that a single tensor enters and a single tensor leaves.
+
+Between two blocks only one tensor changes its type if one of them is in int8 and the other is not. Inside a block, as
+between a convolution and the residual sum that reads it, several would.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import onnx
+import onnx_ir as ir
+
+from enginery.engine.layer_names import node_names
+from enginery.engine.record import LayerTime
+from enginery.quantization.placement import FLOATS, PRODUCTS
+
+Block = tuple[str, ...]  # the names of its nodes
+
+
+def blocks_of(model: onnx.ModelProto, arithmetic: Collection[str]) -> list[Block]:
+    """Return the blocks in their order. Each has at least one node that could be in int8."""
+    graph = ir.from_proto(onnx.shape_inference.infer_shapes(model)).graph
+    nodes = list(graph)
+    last_reader = _last_readers(nodes, graph.outputs)
+    crossing: set[ir.Value] = set()  # what products have made, and what is still to be read
+    derived: set[ir.Value] = set()
+    starts, latest, computes = [0], None, False
+    for number, node in enumerate(nodes):
+        if node.name in arithmetic:
+            if latest is not None and computes:
+                starts.append(latest)
+            latest, computes = None, True
+        # A mask, a table of constants or a shape may be read by all blocks, and changes no type.
+        if node.op_type in PRODUCTS or derived.intersection(node.inputs):
+            made = {value for value in node.outputs if value.dtype in FLOATS}
+            derived |= made
+            crossing |= made
+        crossing = {value for value in crossing if last_reader.get(value, -1) > number}
+        if len(crossing) <= 1:
+            latest = number + 1
+    ends = [*starts[1:], len(nodes)]
+    return [tuple(node.name or "" for node in nodes[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def _last_readers(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> dict[ir.Value | None, int]:
+    found = {value: number for number, node in enumerate(nodes) for value in node.inputs}
+    return found | dict.fromkeys(outputs, len(nodes))
+
+
+def places_of(model: onnx.ModelProto, blocks: Sequence[Block]) -> dict[str, int]:
+    """Return the number of the block of each name: of a node, or of an output, after which compilers name layers."""
+    places = {name: number for number, nodes in enumerate(blocks) for name in nodes}
+    outputs = {tensor.name for tensor in model.graph.output}
+    made = {name: places[node.name] for node in model.graph.node for name in node.output if name in outputs}
+    return made | places
+
+
+def times_of_blocks(layers: Sequence[LayerTime], places: Mapping[str, int]) -> list[float]:
+    """Return the milliseconds of each block. What a compiler adds, such as a cast, belongs to the next block."""
+    times, waiting, place = [0.0] * (max(places.values()) + 1), 0.0, 0
+    for layer in layers:
+        named = _place(layer, places)
+        if named is None:
+            waiting += layer.milliseconds
+        else:
+            place = named
+            times[place] += waiting + layer.milliseconds
+            waiting = 0.0
+    times[place] += waiting
+    return times
+
+
+def share_named(layers: Sequence[LayerTime], places: Mapping[str, int]) -> float:
+    """Return the share of the blocks that have a layer by name. It is small for layers of another graph."""
+    return len({_place(layer, places) for layer in layers} - {None}) / (max(places.values()) + 1)
+
+
+def _place(layer: LayerTime, places: Mapping[str, int]) -> int | None:
+    return next((places[name] for name in node_names(layer) if name in places), None)

@@ -1,0 +1,79 @@
+"""Choose among int8, the precision beside it and mixes of them."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+from enginery.core.errors import EngineryError
+from enginery.mixing.race import Raced, Races
+from enginery.mixing.records import Candidate, Times
+from enginery.mixing.traces import BlocksTimes
+from enginery.mixing.ways import Way, time_of
+from enginery.search.records import AIM
+
+INT8, FLOATING = 0, 1  # the numbers of the two candidates that mix nothing
+
+
+class Choice(NamedTuple):
+    candidates: tuple[Candidate, ...]
+    mixed: int | None  # the best mix, if there is any
+    rival: str  # the faster of the other two
+    promised: Times | None  # the mix over it
+    delivered: Times | None
+
+
+def choose(
+    precision: str,
+    beside: str,
+    ways: Sequence[Way],
+    used: Sequence[float],
+    times: Sequence[BlocksTimes],
+    races: Races | None,
+    seconds: float,
+) -> Choice:
+    """Race all that keep the thresholds, then the fastest mix against the faster of the two others.
+
+    Without races, layer times decide.
+    """
+    kept = [number for number, each in enumerate(used) if each <= AIM]
+    rivals, mixes = [one for one in kept if one <= FLOATING], [one for one in kept if one > FLOATING]
+    if not rivals:
+        raise EngineryError(
+            f"mix.{precision}: neither int8 nor {beside} keeps precisions.{precision}.thresholds on calibration "
+            f"samples; the closer takes {min(used[: FLOATING + 1]):.0%} of what they allow, and {AIM:.0%} may be taken"
+        )
+    promised = [promise(INT8, number, ways, times) for number in range(len(ways))]
+    raced = races.race_all([INT8, FLOATING, *mixes], seconds) if races else None
+
+    def speed(number: int) -> float:
+        return (raced.times_over(INT8, number) if raced else promised[number]).middle
+
+    rival, mixed = max(rivals, key=speed), max(mixes, key=speed, default=None)
+    timed = (INT8, FLOATING, *mixes) if raced else ()
+    return Choice(
+        candidates=tuple(
+            Candidate(
+                floating=way,
+                used=used[number],
+                promised=promised[number],
+                raced=speed(number) if number in timed else None,
+            )
+            for number, way in enumerate(ways)
+        ),
+        mixed=mixed,
+        rival="int8" if rival == INT8 else beside,
+        promised=None if mixed is None else promise(rival, mixed, ways, times),
+        delivered=_delivered(races, raced, rival, mixed, seconds) if races and raced and mixed is not None else None,
+    )
+
+
+def _delivered(races: Races, raced: Raced, rival: int, mixed: int, seconds: float) -> Times:
+    """Race the mix anew, unless it has lost already: the choice of the fastest mix flatters it."""
+    first = raced.times_over(rival, mixed)
+    return first if first.high < 1 else races.laps_of(rival, mixed, seconds)
+
+
+def promise(over: int, number: int, ways: Sequence[Way], times: Sequence[BlocksTimes]) -> Times:
+    """Return how many times as fast one candidate is as another, if layers take as long as the traces say."""
+    found = [time_of(ways[over], *each) / time_of(ways[number], *each) for each in times]
+    return Times(middle=median(found), low=min(found), high=max(found))

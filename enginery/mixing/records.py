@@ -1,0 +1,73 @@
+"""The JSON document of the stage mix: which parts of the graph are in int8, which are not, and what that gains."""
+
+from typing import Literal
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.precisions import Keep
+from enginery.core.record import Record
+from enginery.quantization.calibration.provenance import Calibration
+
+MIX = "mix.json"  # beside a graph that is mixed
+
+
+class Times(Record):
+    """How many times as fast one engine is as another: the middle and the range."""
+
+    middle: float
+    low: float
+    high: float
+
+
+class BlockTimes(Record):
+    """A part of the graph, and the milliseconds of its layers in both engines: the medians over the traces."""
+
+    first: str  # the names of its first and last node
+    last: str
+    in_int8: float
+    in_floating: float
+
+
+class Candidate(Record):
+    """A way to mix the two: the blocks by number that are in floating point. All int8 and none of it are candidates."""
+
+    floating: tuple[int, ...]
+    used: float  # the largest part of what a threshold allows, on calibration samples
+    promised: Times  # over all int8, by the sums of layer times: the range over the traces
+    raced: float | None  # over all int8, in one race of all; None if it breaks a threshold, or nothing was raced
+
+
+class Mix(Record):
+    precision: str
+    beside: str  # the precision beside int8
+    machine: str  # that it was raced on
+    traces: str | None  # the folder that layer times are from, or None: this machine
+    batch: int
+    calibration: str  # the sha256 of the ranges it is for
+    model: str | None  # and of the graph these were measured on, if known
+    blocks: tuple[BlockTimes, ...]
+    candidates: tuple[Candidate, ...]
+    mixed: int | None  # the number of the best candidate that mixes both; None if there is none to try
+    rival: str  # int8 or the precision beside it, whichever is faster
+    promised: Times | None  # the mix over its rival, by the layer times
+    delivered: Times | None  # the same in a race, with its interval; None if nothing was raced
+    made_as: Literal["int8", "fp32", "fp16", "bf16"]  # how the answer is made: int8 also if only a part of it is
+    keep: Keep  # of that precision
+    is_searched: bool  # int8 follows a search, and so a rescue
+    spared: tuple[str, ...]  # the nodes that a search has left in floating point
+    floating: tuple[str, ...]  # the nodes that are in the other precision; none if all are in one
+
+    @property
+    def delivers(self) -> bool:
+        """Tell whether the mix is faster than both, beyond its interval."""
+        return self.delivered is not None and self.delivered.low > 1
+
+    @property
+    def is_one(self) -> bool:
+        """Tell whether it is the graph of another precision."""
+        return not self.floating
+
+    def spared_for(self, calibrated: Calibration) -> tuple[str, ...]:
+        """Return what a search has spared. Refuse what was found with other ranges or another graph."""
+        if (self.calibration, self.model) != (calibrated.cache_sha256, calibrated.model_sha256):
+            raise EngineryError(f"{self.precision} was mixed with another calibration or model: run `dvc repro` again")
+        return self.spared

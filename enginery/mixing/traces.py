@@ -1,0 +1,73 @@
+"""Find how long each block takes in both engines, on this machine or by traces from another."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.inference import InferenceParams
+from enginery.core.user_files import user_file
+from enginery.data.sample_set import SampleSet
+from enginery.engine.machine import Machine
+from enginery.engine.record import EngineRecord
+from enginery.mixing.blocks import share_named, times_of_blocks
+from enginery.speed.layer_times import trace_engine
+from enginery.speed.records import Trace
+
+TRACES = 3  # of each engine, in turns: two of one engine may name 21 and 9 layers that int8 slows down
+MOSTLY = 0.5  # of the blocks must have a layer in a trace
+
+
+class BlocksTimes(NamedTuple):
+    """The milliseconds of each block, by one trace of each engine."""
+
+    in_int8: list[float]
+    in_floating: list[float]
+
+
+def require_executed(engine: EngineRecord, precision: str) -> None:
+    """Refuse to mix a precision that this machine does not execute."""
+    if not engine.runs_its_precision:
+        raise EngineryError(
+            f"mix.{precision}: {engine.precision} ran as {engine.ran_as} here, and only what the machine executes can "
+            "be mixed: set floating to another precision"
+        )
+
+
+def median_times(times: Sequence[BlocksTimes]) -> BlocksTimes:
+    return BlocksTimes(*([median(each) for each in zip(*side, strict=True)] for side in zip(*times, strict=True)))
+
+
+def trace_in_turns(
+    int8: Path, floating: Path, places: Mapping[str, int], here: Machine, inference: InferenceParams, samples: SampleSet
+) -> list[BlocksTimes]:
+    def times(engine: Path) -> list[float]:
+        return _times(trace_engine(engine, here, inference, samples), places, str(engine))
+
+    return [BlocksTimes(times(int8), times(floating)) for _ in range(TRACES)]
+
+
+def read_traces(
+    folder: str, floating: str, precision: str, places: Mapping[str, int], data: Path, batch: int
+) -> list[BlocksTimes]:
+    """Read the traces of another machine: its reports/trace."""
+    found = user_file(folder, data, f"mix.{precision}.traces", "null")
+    traces = {name: Trace.read(found / f"{name}.json") for name in ("int8", floating)}
+    for name, trace in traces.items():
+        if (trace.precision, trace.batch) != (name, batch):
+            raise EngineryError(
+                f"{found / name}.json is a trace of {trace.precision} at batch {trace.batch}, and not of {name} at "
+                f"batch {batch}: take it there with the same build.profile"
+            )
+    return [BlocksTimes(*(_times(trace, places, f"{found / name}.json") for name, trace in traces.items()))]
+
+
+def _times(trace: Trace, places: Mapping[str, int], where: str) -> list[float]:
+    if not trace.layers:
+        raise EngineryError(f"{where}: the runtime gives no times of layers, by which parts are chosen")
+    if (share := share_named(trace.layers, places)) < MOSTLY:
+        raise EngineryError(
+            f"{where} is a trace of another graph: {share:.0%} of this one's parts have a layer in it. Trace this model"
+        )
+    return times_of_blocks(trace.layers, places)

@@ -1,0 +1,41 @@
+"""Tables of a mix: its candidates with what they promised and delivered, and the parts of the graph."""
+
+import pandas as pd
+
+from enginery.mixing.records import Candidate, Mix
+from enginery.report.page.listing import Table, of_frame
+
+
+def candidates_table(mix: Mix) -> Table:
+    names = ["int8", mix.beside, *(f"mix {number}" for number in range(1, len(mix.candidates) - 1))]
+    rows = [_row(mix, number, candidate) for number, candidate in enumerate(mix.candidates)]
+    frame = pd.DataFrame(rows, index=pd.Index(names, name="candidate"))
+    return of_frame(f"Candidates for {mix.precision}: times as fast as int8 at batch {mix.batch}", frame)
+
+
+def _row(mix: Mix, number: int, candidate: Candidate) -> dict[str, str]:
+    promised, delivered = candidate.promised, mix.delivered if number == mix.mixed else None
+    return {
+        f"parts in {mix.beside}": f"{len(candidate.floating)} of {len(mix.blocks)}",
+        "promised by layer times": f"{promised.middle:.3f} ({promised.low:.3f} to {promised.high:.3f})",
+        "race of all": "-" if candidate.raced is None else f"{candidate.raced:.3f}",
+        f"delivered, over {mix.rival}": f"{delivered.middle:.3f} ({delivered.low:.3f} to {delivered.high:.3f})"
+        if delivered
+        else "-",
+        "of what thresholds allow": f"{candidate.used:.0%}",
+    }
+
+
+def blocks_table(mix: Mix) -> Table:
+    mixed = () if mix.mixed is None else mix.candidates[mix.mixed].floating
+    rows = [
+        {
+            "last node": block.last,
+            "ms in int8": f"{block.in_int8:.3f}",
+            f"ms in {mix.beside}": f"{block.in_floating:.3f}",
+            "in the best mix": mix.beside if number in mixed else "int8",
+        }
+        for number, block in enumerate(mix.blocks)
+    ]
+    frame = pd.DataFrame(rows, index=pd.Index([block.first for block in mix.blocks], name="first node"))
+    return of_frame("The parts of the graph, and the times of their layers", frame)

@@ -1,0 +1,90 @@
+"""A graph of which a part is in int8 and a part in another precision computes what the exact graph does."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+from support.quantized import KEEP_NOTHING
+
+from enginery.core.errors import EngineryError
+from enginery.core.params.calibration import CalibrationParams
+from enginery.graph.as_written import run_as_written
+from enginery.graph.onnx_file import load_graph, save_graph
+from enginery.quantization.calibration.cache import write_cache
+from enginery.quantization.calibration.measure import measure
+from enginery.quantization.calibration.provenance import provided_provenance
+from enginery.quantization.dialect import dialect_of
+from enginery.quantization.in_dialect import quantize_in_dialect
+from enginery.quantization.mixed import quantize_beside, require_mixable
+from enginery.quantization.modelopt import named_sizes
+
+PARAMS = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
+CPU = dialect_of("openvino", "cpu", "avx512_vnni")
+TENSORRT = dialect_of("tensorrt", "cuda", "9.0")
+TYPES = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
+
+
+@pytest.fixture
+def calibrated(tiny_onnx, samples, tmp_path):
+    found = measure(load_graph(tiny_onnx), samples.batches(4), bins=2048)
+    amax = {name: each.amax for name, each in found.items()}
+    write_cache(amax, tmp_path / "calibration.cache")
+    return provided_provenance(PARAMS, tmp_path / "calibration.cache", amax)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "precision"), [(CPU, "fp32"), (CPU, "fp16"), (CPU, "bf16"), (TENSORRT, "fp16")], ids=str
+)
+def test_the_nodes_of_a_part_are_in_its_type_and_the_others_in_bytes(
+    dialect, precision, tiny_onnx, samples, calibrated, tmp_path
+):
+    sizes = named_sizes(load_graph(tiny_onnx), samples.cycled(1))
+    part = ["conv2", "relu2"]
+    keep = KEEP_NOTHING.model_copy(update={"rest": "auto"})
+    given = calibrated, sizes, dialect, keep, (), rounded_otherwise(tiny_onnx)
+    made, _ = quantize_beside(precision, part, tiny_onnx, *given)
+    own, _ = quantize_in_dialect("int8", tiny_onnx, *given)
+    nearest, _ = quantize_in_dialect("int8", tiny_onnx, *given[:-1])
+    assert weights_of("conv1", made) == weights_of("conv1", own) != weights_of("conv1", nearest)
+    rounded = {node.output[0] for node in made.graph.node if node.op_type == "DequantizeLinear"}
+    in_bytes = {node.name for node in made.graph.node if rounded.intersection(node.input)}
+    assert "conv2" not in in_bytes
+    assert in_bytes >= {"conv1", "classifier"}
+    typed = onnx.shape_inference.infer_shapes(made)
+    types = {value.name: value.type.tensor_type.elem_type for value in typed.graph.value_info}
+    (output,) = (node.output[0] for node in made.graph.node if node.name == "conv2")
+    assert types[output] == TYPES[precision]
+    save_graph(made, tmp_path / "mixed.onnx")
+    feeds = samples.cycled(4)
+    exact, found = (run_as_written(path)(feeds)["logits"] for path in (tiny_onnx, tmp_path / "mixed.onnx"))
+    assert 1e-5 < np.linalg.norm(found - exact) / np.linalg.norm(exact) < 0.05
+
+
+def rounded_otherwise(path):
+    """Return bytes for the weights of a convolution that no rounding to the nearest gives."""
+    graph = load_graph(path).graph
+    (name,) = (node.input[1] for node in graph.node if node.name == "conv1")
+    (weights,) = (numpy_helper.to_array(tensor) for tensor in graph.initializer if tensor.name == name)
+    axes = tuple(range(1, weights.ndim))
+    nearest = np.rint(weights / np.abs(weights).max(axes, keepdims=True) * 127)
+    return {name: (nearest - np.sign(nearest)).astype(np.int8)}
+
+
+def weights_of(name, model):
+    """Return the bytes that a node's weights are made of."""
+    makers = {output: node for node in model.graph.node for output in node.output}
+    constants = {tensor.name: tensor.raw_data for tensor in model.graph.initializer}
+    (tensor,) = (node.input[1] for node in model.graph.node if node.name == name)
+    while tensor not in constants:
+        tensor = makers[tensor].input[0]
+    return constants[tensor]
+
+
+def test_a_precision_that_the_compilers_int8_cannot_have_beside_it_is_refused():
+    require_mixable("bf16", KEEP_NOTHING, CPU)
+    keep = KEEP_NOTHING.model_copy(update={"rest": "auto"})
+    require_mixable("fp16", keep, TENSORRT)
+    with pytest.raises(
+        EngineryError, match=r"^mix\.best\.floating: here int8 can be mixed with fp16 alone, not with b"
+    ):
+        require_mixable("bf16", keep, TENSORRT)

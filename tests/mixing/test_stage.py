@@ -1,0 +1,129 @@
+"""The stages from the engines of int8 and fp32 to that of a mix, on a network of three layers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+from support.pass_checks import model_of_text
+from support.small_project import lay_over, run_stages, small_project
+
+from enginery.core.errors import EngineryError
+from enginery.engine.record import EngineRecord, LayerTime
+from enginery.graph.choose_boxes import BoxesInGraph
+from enginery.graph.files import graph_sha256
+from enginery.graph.onnx_file import load_graph, save_graph
+from enginery.mixing.race import Raced, Races
+from enginery.mixing.records import MIX, Mix, Times
+from enginery.mixing.traces import read_traces
+from enginery.quantization.rescue.records import RESCUE, Rescue
+from enginery.speed.records import Trace
+from stages import mix as module
+
+GRAPH = """g (float[batch,32] input) => (float[batch,32] logits) {
+    [one] a = Gemm (input, w, wb) b = Relu (a) [two] c = Gemm (b, v, vb) d = Relu (c) [three] logits = Gemm (d, u, ub)
+}"""
+SHAPES = {"w": (32, 64), "wb": 64, "v": (64, 64), "vb": 64, "u": (64, 32), "ub": 32}
+RECIPE = """
+samples: {source: data/images/points.npz, preprocessing: null, validation: 16, calibration: 64, training: 0}
+weights: {source: pretrained}  # no stage here asks for them
+calibration: {method: max}
+mix: {best: {floating: fp32, seconds: 0.001, traces: null}}
+precisions:
+  fp32: {from: simplified, keep: {op_types: [], nodes: []}, thresholds: THRESHOLDS}
+  int8: {rescue: [equalize, round]}
+  best: {from: mixed, keep: {op_types: [], nodes: []}, thresholds: THRESHOLDS}
+build: {profile: {batch: {min: 1, opt: 2, max: 4}}}
+benchmark: {batches: [1]}
+""".replace("THRESHOLDS", "{cosine: 0.9, relative_error: 0.3, agreement: 0, metric_drop: 1}")
+
+
+def test_from_two_engines_to_that_of_their_mix(tmp_path, monkeypatch, capsys):
+    small_project(tmp_path, monkeypatch, "int8")
+    random = np.random.default_rng(0)
+    weights = {name: random.normal(0, 0.2, shape).astype(np.float32) for name, shape in SHAPES.items()}
+    scales = np.exp(random.normal(0, 1, 64)).astype(np.float32)  # which a rescue undoes
+    weights |= {"w": weights["w"] * scales, "wb": weights["wb"] * scales, "v": weights["v"] / scales[:, None]}
+    for folder in ("exported", "simplified"):
+        Path("artifacts", folder).mkdir(parents=True)
+    save_graph(model_of_text(GRAPH, weights), Path("artifacts/simplified/model.onnx"))
+    BoxesInGraph().write(Path("artifacts/exported/boxes.json"))
+    inputs = random.normal(size=(80, 8)) @ random.normal(size=(8, 32))
+    np.savez("data/images/points.npz", input=inputs.astype(np.float32), labels=np.arange(80) % 32)
+    lay_over(RECIPE)
+    run_stages(monkeypatch, "machine", "samples", "calibrate", "rescue", "search")
+    assert Rescue.read(Path("artifacts/rescued/int8") / RESCUE).kept == ("equalize", "round")
+    for precision in ("fp32", "int8"):
+        run_stages(monkeypatch, "convert", "build", only=precision)
+
+    # As it is: whatever wins here, the answer is one of the two, or a mix that won.
+    run_stages(monkeypatch, "mix", "convert", only="best")
+    mix = Mix.read(Path("artifacts/mixed/best.json"))
+    assert (len(mix.blocks), mix.beside, mix.batch) == (3, "fp32", 2)
+    assert mix.delivers != mix.is_one
+    if mix.is_one:
+        made, other = (graph_sha256(Path(f"artifacts/converted/{name}/model.onnx")) for name in ("best", mix.made_as))
+        assert made == other
+
+    # A mix that wins.
+    monkeypatch.setattr(module, "ways_worth_trying", lambda *times: [(1,)])
+    monkeypatch.setattr(
+        Raced, "times_over", lambda self, rival, number: Times(middle=1 + number, low=1 + number, high=1 + number)
+    )
+    monkeypatch.setattr(Races, "laps_of", lambda *given: Times(middle=1.2, low=1.1, high=1.3))
+    run_stages(monkeypatch, "mix", "convert", "build", only="best")
+    mix = Mix.read(Path("artifacts/converted/best") / MIX)
+    assert mix.delivers
+    own, its = (in_bytes(Path(f"artifacts/converted/{name}/model.onnx")) for name in ("int8", "best"))
+    assert len(its) == 2
+    assert its.items() <= own.items()  # what is in int8 is rounded as in int8
+    executed = EngineRecord.read(Path("artifacts/engines/best/engine.json")).executed
+    assert executed == {"int8": 2, "fp32": 1}
+    assert "best is int8 with 1 of 3 parts in fp32" in capsys.readouterr().out
+
+
+def in_bytes(path):
+    """Return all weights in int8 of a graph by name."""
+    tensors = load_graph(path).graph.initializer
+    return {
+        tensor.name: tensor.raw_data
+        for tensor in tensors
+        if tensor.data_type == TensorProto.INT8 and len(tensor.dims) > 1
+    }
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """Return a function that writes the traces of another machine."""
+
+    def made(precision="int8", batch=8, names=("a", "c"), milliseconds=1.0):
+        folder = tmp_path / "data/traces/board"
+        folder.mkdir(parents=True, exist_ok=True)
+        layers = tuple(
+            LayerTime(name=name, kind="", precision="int8", computes=True, milliseconds=milliseconds) for name in names
+        )
+        for name in ("int8", "bf16"):
+            own = precision if name == "int8" else name
+            Trace(precision=own, batch=batch, calls=1, layers=layers).write(folder / f"{name}.json")
+        return read_traces(str(folder), "bf16", "best", {"a": 0, "b": 0, "c": 1}, tmp_path / "data/traces", 8)
+
+    return made
+
+
+def test_the_traces_of_another_machine_are_read(trace):
+    ((int8, floating),) = trace()
+    assert (int8, floating) == ([1, 1], [1, 1])
+
+
+WRONG = {
+    "of another precision": ({"precision": "fp32"}, "is a trace of fp32 at batch 8, and not of int8 at batch 8"),
+    "at another batch size": ({"batch": 1}, "is a trace of int8 at batch 1, and not of int8 at batch 8"),
+    "of another graph": ({"names": ("x", "y")}, "is a trace of another graph: 0% of this one's parts"),
+    "without times": ({"names": ()}, "the runtime gives no times of layers"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG.values(), ids=list(WRONG))
+def test_a_trace_that_does_not_fit_is_refused(trace, changes, message):
+    with pytest.raises(EngineryError, match=message):
+        trace(**changes)

@@ -1,0 +1,77 @@
+"""A mix in the report: promised beside delivered, and nothing recommended that does not deliver."""
+
+from dataclasses import replace
+
+import pytest
+from support.findings import summary_of
+
+from enginery.core.params.precisions import Keep
+from enginery.mixing.records import BlockTimes, Candidate, Mix, Times
+from enginery.report.page.mixes import blocks_table, candidates_table
+from enginery.report.verdict import recommend, verdict_on
+
+
+def times(middle):
+    return Times(middle=middle, low=middle - 0.1, high=middle + 0.1)
+
+
+def mixed(delivered, floating=(), traces=None):
+    blocks = [
+        BlockTimes(first=f"conv{one}", last=f"relu{one}", in_int8=1 + one, in_floating=2 - one) for one in range(2)
+    ]
+    candidates = [
+        Candidate(floating=way, used=0.125, promised=times(1.4), raced=None if traces else 1.3)
+        for way in ((), (0, 1), (1,))
+    ]
+    return Mix(
+        precision="best",
+        beside="fp32",
+        machine="",
+        traces=traces,
+        batch=8,
+        calibration="",
+        model="",
+        blocks=tuple(blocks),
+        candidates=tuple(candidates),
+        mixed=2,
+        rival="int8",
+        promised=times(1.4),
+        delivered=None if delivered is None else times(delivered),
+        made_as="int8",
+        keep=Keep(op_types=(), nodes=()),
+        is_searched=False,
+        spared=(),
+        floating=floating,
+    )
+
+
+CASES = {
+    "a mix that won": (mixed(1.2, ("conv1",)), "best", "passed", "parts in fp32: layer times promised 1.400 times"),
+    "a mix of one": (mixed(1.05), "int8", "is int8", "a race delivered 1.050 times (0.950 to 1.150). So it is not"),
+    "a mix by traces": (
+        mixed(None, ("conv1",), "data/traces/x"),
+        "int8",
+        "not raced",
+        "those of data/traces/x. So it",
+    ),
+}
+
+
+@pytest.mark.parametrize(("mix", "shipped", "verdict", "note"), CASES.values(), ids=list(CASES))
+def test_only_a_mix_that_delivers_is_recommended(findings, evidence, mix, shipped, verdict, note):
+    best = replace(evidence("best", (4.0, 3.9, 4.1), executed="int8"), mix=mix)
+    found = findings(evidence("int8", (3.0, 2.9, 3.1)), best)
+    assert recommend(found).precision == shipped
+    assert verdict_on(best, {}) == verdict
+    (line,) = (line for line in summary_of(found).splitlines() if line.startswith("- **What best is:**"))
+    assert note in line
+
+
+def test_the_page_has_all_candidates_and_all_parts():
+    rows = [[cell.text for cell in row] for row in candidates_table(mixed(1.2, ("conv1",))).rows]
+    assert rows[1:] == [
+        ["fp32", "2 of 2", "1.400 (1.300 to 1.500)", "1.300", "-", "12%"],
+        ["mix 1", "1 of 2", "1.400 (1.300 to 1.500)", "1.300", "1.200 (1.100 to 1.300)", "12%"],
+    ]
+    parts = [[cell.text for cell in row] for row in blocks_table(mixed(1.2)).rows]
+    assert parts[1] == ["conv1", "relu1", "2.000", "1.000", "fp32"]
