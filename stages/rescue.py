@@ -1,7 +1,6 @@
 """Make int8 closer to the exact graph, before a search: by scaled channels, and by weights rounded to what follows."""
 
 import shutil
-import tempfile
 from pathlib import Path
 
 from enginery.cluster.ray_cluster import open_cluster
@@ -9,6 +8,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.files import new_folder
 from enginery.core.params.calibration import CalibrationParams
 from enginery.core.params.precisions import PrecisionParams, rescues_of
+from enginery.core.scratch import scratch_folder
 from enginery.data.sample_set import SampleSet
 from enginery.graph.onnx_file import load_graph
 from enginery.quantization.conversion import require_kept_exist
@@ -27,8 +27,8 @@ def rescue(precision: str, simplified: Path, calibrated: Path, calibration: Path
         raise EngineryError(f"precisions.{precision}.rescue needs calibration samples, and samples.calibration is 0")
     exact = load_graph(given.graph)
     require_kept_exist(keep, exact)
-    with new_folder(rescued) as unfinished, tempfile.TemporaryDirectory() as scratch, open_cluster() as cluster:
-        attempts = Attempts(precision, keep, params, Dialect.read(dialect), samples, cluster, Path(scratch))
+    with new_folder(rescued) as unfinished, scratch_folder() as scratch, open_cluster() as cluster:
+        attempts = Attempts(precision, keep, params, Dialect.read(dialect), samples, cluster, scratch)
         by_name = {name: getattr(attempts, name) for name in rescues_of(asked)}
         found = find_rescues(precision, given, by_name, asked != "auto", Trial(exact, samples), attempts.write)
         found.record.write(unfinished / RESCUE)

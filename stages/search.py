@@ -1,6 +1,5 @@
 """Find the layers that must stay in floating point, so that a precision keeps its thresholds."""
 
-import tempfile
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.model import ModelParams
 from enginery.core.params.precisions import PrecisionParams
 from enginery.core.params.search import SearchParams
+from enginery.core.scratch import scratch_folder
 from enginery.data.feeds import Run
 from enginery.data.sample_set import MANIFEST, SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
@@ -24,7 +24,7 @@ from enginery.quantization.conversion import kept_nodes, require_kept_exist
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import is_written_here, quantize_in_dialect, rewritten, value_ranges
 from enginery.quantization.modelopt import named_sizes
-from enginery.quantization.rescue.records import digests_of, open_rescued
+from enginery.quantization.rescue.records import RESCUE, digests_of, open_rescued
 from enginery.quantization.structure import nodes_beyond_int8
 from enginery.quantization.write_int8 import tensors_in_int8
 from enginery.search.in_words import in_words
@@ -78,9 +78,9 @@ def search(
     about = *files, digests_of(rounded), *choices
     work = shares_of_work(graph, switched.layers, sizes)
     is_alike = is_written_here(precision, keep, wanted)
-    with open_cluster() as cluster, tempfile.TemporaryDirectory() as scratch:
+    with open_cluster() as cluster, scratch_folder() as scratch:
         run, convert = (switched.run_with, None) if is_alike else (run_converted, converted)
-        there = OnCluster(cluster, graph, rounding, convert, Path(scratch)) if cluster else None
+        there = OnCluster(cluster, graph, rounding, convert, scratch) if cluster else None
         trial = Trial(graph, switched, run, samples, task, limits, there)
         # With another number of threads, sums may differ in their last bits.
         journal = Journal.about(*about, cluster and cluster.threads)
@@ -90,6 +90,7 @@ def search(
         precision=precision,
         calibration=ranges.cache_sha256,
         model=ranges.model_sha256,
+        rescue=sha256(rescued / RESCUE),
         layers=tuple(
             Layer(name=name, op_type=operators[name], work=work[name], loss=answer.losses.get(name))
             for name in switched.layers

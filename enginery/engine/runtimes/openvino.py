@@ -3,7 +3,6 @@
 import importlib.metadata
 import io
 import math
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from enginery.core.errors import EngineryError
 from enginery.core.params.inference import InferenceParams
 from enginery.core.runtimes import not_installed
+from enginery.core.scratch import scratch_folder
 from enginery.core.text import in_one_line
 from enginery.engine.record import Layer, LayerTime
 from enginery.engine.runtimes import Arrays
@@ -108,8 +108,8 @@ def _converted(onnx: Path) -> Any:
 
         if not has_blocks(graph := load_graph(onnx)):
             raise
-        with tempfile.TemporaryDirectory() as scratch:
-            twin = Path(scratch) / "twin.onnx"
+        with scratch_folder() as scratch:
+            twin = scratch / "twin.onnx"
             save_graph(spelled_out(graph), twin)
             return _openvino().convert_model(twin)
 

@@ -1,6 +1,5 @@
 """Make int8 of what was rescued, and make each rescue from what the earlier ones have left."""
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import onnx
 from enginery.cluster.spread import Cluster
 from enginery.core.params.calibration import CalibrationParams
 from enginery.core.params.precisions import Keep
+from enginery.core.scratch import scratch_folder
 from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written
@@ -43,10 +43,10 @@ class Attempts:
         """Return the graph in int8 as the stage convert makes it."""
         plain = load_graph(rescued.graph)
         sizes = named_sizes(plain, self.samples.cycled(1))
-        with tempfile.TemporaryDirectory() as scratch:
+        with scratch_folder() as scratch:
             source = rescued.graph
             if (graph := rewritten(plain, self.wanted, self.precision)) is not None:
-                source = Path(scratch) / "model.onnx"
+                source = scratch / "model.onnx"
                 save_graph(graph, source)
             made, _ = quantize_in_dialect(
                 self.precision, source, rescued.ranges, sizes, self.wanted, self.keep, rounded=rescued.rounded
