@@ -36,7 +36,7 @@ class Search(Record):
     precision: str
     calibration: str  # the sha256 of the ranges it is for
     model: str | None  # and of the graph these were measured on, if known
-    rescue: str = ""  # and of what was tried before, which convert depends on by this alone
+    rescue: str  # and of what was tried before: convert reads that, and depends on this file alone
     layers: tuple[Layer, ...]  # in the order of the graph
     samples: tuple[int, int]  # those to measure layers by, and those to check sets of layers by
     path: tuple[Step, ...]  # in the order in which they were tried

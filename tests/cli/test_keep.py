@@ -30,7 +30,14 @@ def project(tmp_path, monkeypatch):
     names = ("conv", "blocks.1/add", "head")
     layers = tuple(Layer(name=name, op_type="Conv", work=0.1, loss=0.1) for name in names)
     found = Search(
-        precision="int8", calibration="", model="", layers=layers, samples=(8, 16), path=(step,), spared=names[:2]
+        precision="int8",
+        calibration="",
+        model="",
+        rescue="",
+        layers=layers,
+        samples=(8, 16),
+        path=(step,),
+        spared=names[:2],
     )
     SEARCHED.mkdir(parents=True)
     found.write(SEARCHED / "int8.json")

@@ -135,6 +135,13 @@ def test_the_answer_is_a_sentence(path, spared, said):
     )
     layers = tuple(Layer(name=name, op_type="Conv", work=0.2, loss=0.1) for name in LOSSES)
     found = Search(
-        precision="int8", calibration="", model=None, layers=layers, samples=(8, 16), path=steps, spared=tuple(spared)
+        precision="int8",
+        calibration="",
+        model=None,
+        rescue="",
+        layers=layers,
+        samples=(8, 16),
+        path=steps,
+        spared=tuple(spared),
     )
     assert said in in_words(found)

@@ -25,7 +25,9 @@ def found(*path, spared=()):
         Layer(name=name, op_type="Conv", work=0.25, loss=loss)
         for name, loss in zip("abcd", (0.3, 0.01, 0.2, None), strict=True)
     )
-    return Search(precision="int8", calibration="", model="", layers=layers, samples=(8, 16), path=steps, spared=spared)
+    return Search(
+        precision="int8", calibration="", model="", rescue="", layers=layers, samples=(8, 16), path=steps, spared=spared
+    )
 
 
 def test_what_was_tried_and_what_each_layer_loses_is_drawn():
