@@ -33,6 +33,7 @@ STAGES = (
 )  # fmt: skip
 NEEDED = ("torch", "torchvision", "onnx", "onnxruntime")
 MOST = 16  # samples in a batch, if the caller does not say
+NO_LIMITS = {"cosine": -1, "relative_error": sys.float_info.max, "agreement": 0, "metric_drop": 1}
 
 
 def build_engine(
@@ -116,7 +117,7 @@ def _write_project(
             "calibration": len(next(iter(together.values()))) - count,
         }
         chosen = params["precisions"].get(precision) or params["precisions"]["int8"]
-        chosen["from"] = PRECISIONS[precision].made_from[-1]
+        chosen |= {"from": PRECISIONS[precision].made_from[-1], "thresholds": NO_LIMITS}
         params["search"], params["precisions"] = {}, {precision: chosen}
         params["build"]["profile"]["batch"] = {"min": smallest, "opt": usual, "max": largest}
         params["benchmark"]["batches"] = [usual]

@@ -177,7 +177,7 @@ class Writer:
 
 def _multiplies_weights(node: ir.Node) -> bool:
     """Tell whether it multiplies an activation by a constant matrix."""
-    if node.op_type not in ("MatMul", "Gemm") or node.domain or "transA" in node.attributes:
+    if node.op_type not in ("MatMul", "Gemm") or node.domain or _is_set(node, "transA"):
         return False
     read, weights = node.inputs[:2]
     if read is None or read.const_value is not None or weights is None or weights.const_value is None:
@@ -203,7 +203,12 @@ def _dtype(value: ir.Value) -> np.dtype[np.generic]:
 
 def _has_rows(node: ir.Node) -> bool:
     """Tell whether the weights lie as rows that are summed over, as PyTorch has them."""
-    return node.op_type == "Gemm" and "transB" in node.attributes and bool(node.attributes["transB"].as_int())
+    return node.op_type == "Gemm" and _is_set(node, "transB")
+
+
+def _is_set(node: ir.Node, name: str) -> bool:
+    """Tell whether a switch is on: PyTorch writes those that are off, too."""
+    return name in node.attributes and bool(node.attributes[name].as_int())
 
 
 def _rows_of(node: ir.Node) -> Rows:

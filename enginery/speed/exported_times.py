@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from enginery.core.errors import EngineryError
 from enginery.engine.moments import Moments
 
-Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Milliseconds = Annotated[float, Field(ge=0, lt=1e12, allow_inf_nan=False)]  # the end is beyond 30 years
 WRITTEN_BY = "trtexec --exportTimes"
 FILE = "times_batch_{}.json"  # in the folder of a benchmark, for each batch size
 

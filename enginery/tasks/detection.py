@@ -208,9 +208,11 @@ class Detection(Task):
     def choose(self, outputs: Outputs) -> Outputs:
         """Return the boxes of each sample as an engine does that chooses them itself: in rows of which the first ones
         count, and the others are zero."""
+        if (found_in_each := self._found(outputs)) is None:
+            return outputs  # of which the stage export says what they lack
         chosen = np.zeros((len(next(iter(outputs.values()))), self._how.most, 6), np.float32)
         counts = np.zeros((len(chosen), 1), np.float32)
-        for rows, count, found in zip(chosen, counts, self._found(outputs) or (), strict=True):
+        for rows, count, found in zip(chosen, counts, found_in_each, strict=True):
             rows[: len(found)], count[:] = found, len(found)
         return dict(zip(CHOSEN_OUTPUTS, (chosen[..., :4], chosen[..., 4], chosen[..., 5], counts), strict=True))
 

@@ -57,6 +57,14 @@ def test_a_model_becomes_an_engine_without_a_project(samples, tmp_path, capsys):
         )
 
 
+def test_an_engine_that_loses_much_breaks_no_threshold(samples, tmp_path, capsys):
+    """There are none without params.yaml."""
+    with enginery.build(nn.Linear(32, 64), samples[:4], "nvfp4", 0 * samples + 1e-3, folder=tmp_path / "engine"):
+        said = capsys.readouterr().out
+    assert "nvfp4: accuracy not measured" in said
+    assert "THRESHOLD" not in said
+
+
 def test_no_sample_is_invented(samples):
     with enginery.build(Unit(), samples[:8], "fp32") as engine:
         got = engine.run({"points": samples[:8].numpy()})

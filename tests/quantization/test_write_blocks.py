@@ -25,7 +25,7 @@ PRODUCTS = {  # of x, with weights in columns and in rows
     "matrices": ("float[batch,64] x", "[p] y = MatMul (x, w)"),
     "stacks of matrices": ("float[batch,9,64] x", "[p] y = MatMul (x, w)"),
     "images, channels last": ("float[batch,3,5,64] x", "[p] y = MatMul (x, w)"),
-    "rows": ("float[batch,64] x", "[p] y = Gemm <transB = 1> (x, w, b)"),
+    "rows": ("float[batch,64] x", "[p] y = Gemm <transA = 0, transB = 1> (x, w, b)"),
     "columns": ("float[batch,64] x", "[p] y = Gemm (x, w, b)"),
 }
 

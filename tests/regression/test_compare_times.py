@@ -103,6 +103,7 @@ VALID = {"h2dMs": 0, "computeMs": 1, "d2hMs": 0, "latencyMs": 1}
             json.dumps([VALID | {"computeMs": -1}]),
             "(inference 0, computeMs: Input should be greater than or equal to 0)",
         ),
+        (json.dumps([VALID | {"computeMs": 1e308}]), "(inference 0, computeMs: Input should be less than 10000"),
         (json.dumps([VALID | {"computeMs": "1"}]), "(inference 0, computeMs: Input should be a valid number)"),
         (
             json.dumps([VALID | {"latencyMs": float("nan")}]),

@@ -230,6 +230,14 @@ def test_an_output_that_the_gpu_has_no_room_for_is_a_sentence(
             assert engine.run(chosen_feeds(4, count))["largest"].shape == (4, count)
 
 
+def test_an_output_may_be_empty_at_first(chosen_onnx, chosen_feeds, gpu, build, manifest, tmp_path):
+    """TensorRT asks for no bytes then, and takes no null pointer."""
+    build_engine("fp32", chosen_onnx, target_of(gpu, build.tensorrt), build, manifest, tmp_path / "chosen")
+    with open_engine(tmp_path / "chosen", gpu, PLAIN) as engine:
+        for count in (0, 2):
+            assert engine.run(chosen_feeds(4, count))["largest"].shape == (4, count)
+
+
 def test_a_batch_that_follows_from_values_is_refused(build):
     class Selects:
         replays = False

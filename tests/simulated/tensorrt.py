@@ -753,7 +753,7 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
             cudart.cudaStreamSynchronize(stream_handle)  # the sizes are known once the work so far is done
             found = _shapes_of_outputs(self._engine, dict(self._shapes), addresses)
             for name in allocators:
-                size = max(1, int(np.prod(found[name])) * self._engine.get_tensor_dtype(name).itemsize)
+                size = int(np.prod(found[name])) * self._engine.get_tensor_dtype(name).itemsize
                 addresses[name] = _allocate_by(allocators[name], name, addresses.get(name, 0), size, stream_handle)
                 if not addresses[name]:
                     return self._refuse(f"{call} 2: OutOfMemory (Requested size was {size} bytes for output {name}.)")

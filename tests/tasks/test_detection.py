@@ -102,6 +102,12 @@ def test_a_fault_is_blamed_on_the_side_that_has_it(fault, nms, scenes):
         assert origin_of_loss(*errors[1:]) == blamed
 
 
+def test_outputs_without_boxes_stay_as_they_are():
+    """The stage reference may come before export, which says what they lack."""
+    outputs = {"scores": np.zeros((2, 3), np.float32)}
+    assert task_of("detection", None, (), BoxesParams(nms="graph")).choose(outputs) is outputs
+
+
 def test_boxes_that_a_model_chose_are_compared_whatever_their_order():
     """Boxes of nearly the same score swap places; one that only the engine has counts by its score."""
     task = task_of("detection", None, NAMES, BoxesParams(most=4))

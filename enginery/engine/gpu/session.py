@@ -51,6 +51,7 @@ class Growing:
 
     def reserve(self, size: int) -> int:
         """Return the address of as many bytes, or more, on the device. What was there may be lost."""
+        size = max(size, 1)  # TensorRT takes no null pointer for an empty output either
         if size > self.size:
             self.close()
             self.device = Buffer(size)

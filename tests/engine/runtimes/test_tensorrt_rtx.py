@@ -318,6 +318,19 @@ def test_blocks_are_built_for_the_gpus_that_have_them(make, build, tmp_path, pre
     assert words in refusal(make, tmp_path / "model.onnx", for_gpus(build, lacking), tmp_path / "none", precision)
 
 
+@pytest.mark.parametrize("precision", ["int4", "nvfp4", "mxfp8"])
+@pytest.mark.parametrize("rest", ["fp32", "fp16"])
+def test_blocks_of_linear_layers_are_built(make, build, tmp_path, precision, rest):
+    """PyTorch makes Gemm of those that read vectors."""
+    text = "g (float[batch,64] x) => (float[batch,64] y) { [up] y = Gemm <transA = 0, transB = 1> (x, w, b) }"
+    graph = model_of_text(text, {"w": np.eye(64, dtype=np.float32), "b": np.ones(64, np.float32)})
+    if rest == "fp16":
+        save_graph(graph, tmp_path / "float32.onnx")
+        graph = cast(tmp_path / "float32.onnx", "fp16", EVERYTHING)
+    save_graph(write_blocks(graph, precision, {"up": 4.0}).model, tmp_path / "model.onnx")
+    make(tmp_path / "model.onnx", for_gpus(build, "12.0"), tmp_path / "engine", precision)
+
+
 def test_an_error_does_not_name_nvidias_source_files(typed, make, build, tmp_path):
     assert ".cpp" not in refusal(make, typed["fp8"], for_gpus(build, "8.6"), tmp_path / "fp8", "fp8")
 
