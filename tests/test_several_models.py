@@ -57,6 +57,7 @@ def project(tmp_path_factory):
     project.set(**{f"precisions.{name}": None for name in ("fp32", "fp16", "bf16")})
     project.set(**{f"precisions.int8.thresholds.{limit}": 0 for limit in ("cosine", "agreement")})
     project.set(**{"precisions.int8.thresholds.relative_error": 10})
+    project.set(**{"precisions.int8.from": "calibrated", "search": {}})  # which rescues and searches nothing
     for command in (
         ("git", "init", "--quiet"),
         ("git", "add", "."),
