@@ -1,6 +1,5 @@
 """Mix int8 and a float precision, part by part, by the times of their layers; race what looks fast."""
 
-import tempfile
 from pathlib import Path
 
 import onnx
@@ -13,6 +12,7 @@ from enginery.core.params.inference import InferenceParams
 from enginery.core.params.mix import MixParams
 from enginery.core.params.model import ModelParams
 from enginery.core.params.precisions import PrecisionParams
+from enginery.core.scratch import scratch_folder
 from enginery.core.user_files import user_plugins
 from enginery.data.sample_set import TOKENIZER, SampleSet
 from enginery.engine.build import build_engine
@@ -98,8 +98,7 @@ def mix(
     def names_in(way: Way) -> list[str]:
         return [name for number in way for name in blocks[number]]
 
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
+    with scratch_folder() as folder:
         save_graph(graph, folder / "model.onnx")
         engines = {INT8: quantized_engine, FLOATING: floating_engine}
 

@@ -82,7 +82,7 @@ def search(
         run, convert = (switched.run_with, None) if is_alike else (run_converted, converted)
         there = OnCluster(cluster, graph, rounding, convert, scratch) if cluster else None
         trial = Trial(graph, switched, run, samples, task, limits, there)
-        # With another number of threads, sums may differ in their last bits.
+        # Sums may differ in their last bits with another number of threads.
         journal = Journal.about(*about, cluster and cluster.threads)
         answer = find_spared(trial, work, journal, seconds)
     operators = {node.name: node.op_type for node in graph.graph.node}

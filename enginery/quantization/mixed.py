@@ -1,7 +1,6 @@
 """Write a graph that is in int8 but for some nodes, which are in fp32, fp16 or bf16."""
 
 import re
-import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import onnx
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep
+from enginery.core.scratch import scratch_folder
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.quantization.calibration.provenance import Calibration
 from enginery.quantization.cast import cast
@@ -44,11 +44,11 @@ def quantize_beside(
         return quantize_in_dialect("int8", source, calibrated, sizes, wanted, keep, [*spared, *floating], rounded)
     names = [node.name for node in load_graph(source).graph.node]
     others = Keep(op_types=(), nodes=tuple(re.escape(name) for name in names if name not in set(floating)))
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "model.onnx"
+    with scratch_folder() as scratch:
+        path = scratch / "model.onnx"
         half = cast(source, precision, others, sizes)
         save_graph(half, path)
-        # What is rounded may be what a Cast returns: its range is that of what the Cast reads.
+        # A Cast's result may be rounded, too: it has the range of what the Cast reads.
         amax, lowest = dict(calibrated.amax), dict(calibrated.lowest)
         for node in half.graph.node:
             if node.op_type == "Cast":

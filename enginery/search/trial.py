@@ -15,7 +15,7 @@ from enginery.tasks.task import Task
 
 
 class Trial(Checks):
-    """What sets of layers make of the outputs."""
+    """Say what the outputs lose with sets of layers in floating point."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ def test_the_one_that_works_ends_with_the_one_that_waits():
 
 
 def test_a_program_whose_parent_died_while_it_started_does_not_go_on():
-    """As a night that is killed: its DVC would stand in the way of the next one."""
+    """A killed night is such a parent: its DVC would stand in the way of the next one."""
     printed = "from enginery.core.process import program_of\nprint(program_of('this')[2])"
     orphan = subprocess.run([sys.executable, "-c", printed], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     ended = subprocess.run([sys.executable, "-c", orphan.stdout], cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""What is chosen, by made-up layer times and races."""
+"""Mixes are chosen by made-up layer times and races."""
 
 from types import SimpleNamespace
 

@@ -56,7 +56,7 @@ def test_from_two_engines_to_that_of_their_mix(tmp_path, monkeypatch, capsys):
     for precision in ("fp32", "int8"):
         run_stages(monkeypatch, "convert", "build", only=precision)
 
-    # As it is: whatever wins here, the answer is one of the two, or a mix that won.
+    # Any may win here: the answer is one of the two, or a mix that won.
     run_stages(monkeypatch, "mix", "convert", only="best")
     mix = Mix.read(Path("artifacts/mixed/best.json"))
     assert (len(mix.blocks), mix.beside, mix.batch) == (3, "fp32", 2)

@@ -6,7 +6,7 @@ from enginery.core.params.section import Section
 
 
 class MixParams(Section):
-    """What a precision is mixed of beside int8, and how its candidates are raced."""
+    """Say which precision is mixed with int8, and how candidates are raced."""
 
     floating: Literal["fp32", "fp16", "bf16"]
     seconds: float = Field(gt=0)  # for each candidate

@@ -606,7 +606,7 @@ def test_an_output_whose_size_follows_from_values_is_built(make, ada, chosen_onn
 
 
 def test_an_input_whose_values_decide_shapes_is_refused_before_the_builder_does(make, build, tmp_path, monkeypatch):
-    """With a batch of four, its four sizes look like a sample in each row."""
+    """The four sizes look like a sample in each row of a batch of four."""
     onnx_file = operator_graph(
         tmp_path / "in" / "model.onnx",
         [(("Resize", ["input", "", "", "sizes"], ["logits"], "wider"), {"mode": "nearest"})],

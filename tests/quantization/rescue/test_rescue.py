@@ -44,7 +44,7 @@ class Known:
 
 
 def judged(errors, named=False):
-    """What is rescued is here the names of what was done to it, and an error of None means that nothing changes."""
+    """Names of what was done stand in for a rescued graph, and an error of None means that nothing changes."""
 
     def attempt(name):
         def change(given, _):
