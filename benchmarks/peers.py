@@ -35,8 +35,8 @@ MODELS = (
     "shufflenet_v2_x1_0", "densenet121", "googlenet", "efficientnet_b0", "regnet_y_400mf", "convnext_tiny", "vit",
     "encoder",
 )  # fmt: skip
-TRANSFORMERS = ("vit", "encoder", "swin", "maxvit")  # what NNCF is told of; names begin so
-OWN = {  # beside torchvision's: parameters of the two models of small_transformers.py
+TRANSFORMERS = ("vit", "encoder", "swin", "deit", "cait", "beit")  # what NNCF is told of; names contain it
+OWN: dict[str, dict[str, Any]] = {  # beside torchvision's: parameters of the two models of small_transformers.py
     "vit": {
         "model": {"source": "small_transformers:vit"},
         "weights": {"training": {"epochs": 8, "learning_rate": 0.0005}},
@@ -54,9 +54,9 @@ Row = dict[str, Any]
 Call = Callable[[], object]
 
 
-def run_model(name: str, row_file: Path, epochs: int | None) -> None:
+def run_model(name: str, row_file: Path, epochs: int | None, device: str) -> None:
     """Make and race the engines of one model in the current folder, and write its row."""
-    write_params(name, epochs)
+    write_params(name, epochs, device)
     zoo.prepare(lambda _, call: call())
 
     from enginery.core.cores import usable_cores
@@ -94,16 +94,18 @@ def run_model(name: str, row_file: Path, epochs: int | None) -> None:
     row_file.write_text(json.dumps(row))
 
 
-def write_params(name: str, epochs: int | None) -> None:
-    """Write params.yaml as it comes, but for the model, what it reads, and how long it is trained."""
+def write_params(name: str, epochs: int | None, device: str) -> None:
+    """Write params.yaml as it comes, but for the model, what it reads, and how and where it is trained."""
     if name in OWN:
         shutil.copyfile(HERE / "small_transformers.py", "small_transformers.py")
     if name == "encoder":
         for folder in ("images", "weights"):
             Path("data", folder).mkdir(parents=True)
-        command = [sys.executable, "small_transformers.py", "data/images/text.npz", "data/weights/encoder.pt"]
+        command = [sys.executable, "small_transformers.py", "data/images/text.npz", "data/weights/encoder.pt", device]
         subprocess.run(command, check=True)
-    zoo.lay_over_params(OWN.get(name) or zoo.needs_of(name, epochs))
+    needed = OWN.get(name) or zoo.needs_of(name, epochs)
+    needed["weights"].setdefault("training", {})["device"] = device
+    zoo.lay_over_params(needed | {"runtime": "openvino"})  # as NNCF's graph; a GPU may be there
 
 
 def nncf_engine(name: str, exported: Path, calibration: "SampleSet") -> Callable[["Feeds"], Call]:
@@ -111,7 +113,7 @@ def nncf_engine(name: str, exported: Path, calibration: "SampleSet") -> Callable
     import nncf
     import openvino
 
-    told = {"model_type": nncf.ModelType.TRANSFORMER} if name.startswith(TRANSFORMERS) else {}
+    told = {"model_type": nncf.ModelType.TRANSFORMER} if any(each in name for each in TRANSFORMERS) else {}
     core = openvino.Core()
     batches = list(calibration.batches(8))
     model = nncf.quantize(core.read_model(exported), nncf.Dataset(batches), subset_size=len(batches), **told)
@@ -244,16 +246,17 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=list(MODELS))
     parser.add_argument("--rows", type=Path, default=ROWS)
     parser.add_argument("--epochs", type=int, help="of torchvision's models; 0 to see only that all of it runs")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--one", type=Path)
     options = parser.parse_args()
     if options.table:
         print(table(zoo.read(options.rows)))
     elif options.one:
-        run_model(options.models[0], options.one, options.epochs)
+        run_model(options.models[0], options.one, options.epochs, options.device)
     else:
         for name in options.models:
-            row = zoo.row_of([__file__, name], name, MINUTES, options.epochs)
+            row = zoo.row_of([__file__, name, "--device", options.device], name, MINUTES, options.epochs)
             with options.rows.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(table([row]) if "answers" in row else json.dumps(row), flush=True)

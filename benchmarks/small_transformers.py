@@ -18,7 +18,6 @@ import tarfile
 import typing
 import unittest.case
 import zlib
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -132,9 +131,9 @@ def texts() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.tensor(tokens[order]), torch.tensor(mask[order]), torch.tensor(labels[order])
 
 
-def main(data: Path, weights: Path) -> None:
-    tokens, mask, labels = texts()
-    model = encoder()
+def main(data: str, weights: str, device: str = "cpu") -> None:
+    tokens, mask, labels = (each.to(device) for each in texts())
+    model = encoder().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE)
     for epoch in range(EPOCHS):
         order = KEPT + torch.randperm(len(tokens) - KEPT, generator=torch.Generator().manual_seed(epoch))
@@ -143,9 +142,10 @@ def main(data: Path, weights: Path) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    np.savez(data, tokens=tokens[:KEPT].numpy(), mask=mask[:KEPT].numpy(), labels=labels[:KEPT].numpy())
-    torch.save(model.state_dict(), weights)
+    kept, its_mask, its_labels = (each[:KEPT].cpu().numpy() for each in (tokens, mask, labels))
+    np.savez(data, tokens=kept, mask=its_mask, labels=its_labels)
+    torch.save(model.cpu().state_dict(), weights)
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(*sys.argv[1:])
