@@ -195,6 +195,8 @@ def _of_scenes(name: str, epochs: int | None, device: str) -> Row:
         },
         "weights": {"source": "data/weights/scenes.pt"},
     }
+    if size > SIZES[-1]:
+        changes["samples"] |= {"calibration": 32, "validation": 128}
     if name in SEGMENTERS:
         changes["samples"]["class_names"] = ["ground", *scenes.NAMES]
     return {"size": size, "weights": f"{few} epochs", "changes": changes}
