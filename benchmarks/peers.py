@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zoo
+from zoo_models import needs_of
 
 if TYPE_CHECKING:
     from enginery.data.feeds import Feeds, Run
@@ -103,7 +104,7 @@ def write_params(name: str, epochs: int | None, device: str) -> None:
             Path("data", folder).mkdir(parents=True)
         command = [sys.executable, "small_transformers.py", "data/images/text.npz", "data/weights/encoder.pt", device]
         subprocess.run(command, check=True)
-    needed = OWN.get(name) or zoo.needs_of(name, epochs)
+    needed = OWN.get(name) or needs_of(name, epochs, device)["changes"]
     needed["weights"].setdefault("training", {})["device"] = device
     zoo.lay_over_params(needed | {"runtime": "openvino"})  # as NNCF's graph; a GPU may be there
 
@@ -255,8 +256,9 @@ def main() -> None:
     elif options.one:
         run_model(options.models[0], options.one, options.epochs, options.device)
     else:
+        epochs = [] if options.epochs is None else ["--epochs", str(options.epochs)]
         for name in options.models:
-            row = zoo.row_of([__file__, name, "--device", options.device], name, MINUTES, options.epochs)
+            row = zoo.row_of([__file__, name, "--device", options.device, *epochs], name, MINUTES)
             with options.rows.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(table([row]) if "answers" in row else json.dumps(row), flush=True)

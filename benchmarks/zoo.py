@@ -1,13 +1,15 @@
-"""Run many torchvision classifiers through the pipeline's own stages: what works, what is lost, and what caused it.
+"""Run many models through the pipeline's own stages: what works, what is lost, and what caused it.
 
-    python benchmarks/zoo.py                      # the 36 of MODELS
-    python benchmarks/zoo.py resnet50 swin_t      # two of them
-    python benchmarks/zoo.py --cluster HEAD:6379  # side by side, a core each, over a Ray cluster: no races then
+    python benchmarks/zoo.py                      # all of zoo_models.py
+    python benchmarks/zoo.py timm segmentation    # two of its groups
+    python benchmarks/zoo.py resnet50 timm:dla34 transformers:bert
+    python benchmarks/zoo.py --jobs 8             # eight side by side, each on its share of the cores: no races then
+    python benchmarks/zoo.py --cluster HEAD:6379  # side by side, a core each, over a Ray cluster: no races either
 
-Each model has its own process and project folder, with the project's params.yaml except SETTINGS, and the smallest of
-SIZES that it accepts. NVIDIA's parser and builder (TensorRT for RTX) get every graph too, as convert writes it for
-TensorRT. Rows are appended to `--rows`, a JSON line each. A sweep that was stopped continues with the next model;
-`--again` repeats models with a row of an older commit. `--table` prints the last row of each model.
+Each model has its own process and project folder, with the project's params.yaml except SETTINGS and what the model
+needs. NVIDIA's parser and builder (TensorRT for RTX) get every graph too, as convert writes it for TensorRT. Rows are
+appended to `--rows`, a JSON line each. A sweep that was stopped continues with the next model; `--again` repeats models
+with a row of an older commit. `--table` prints the last row of each model.
 """
 
 import argparse
@@ -20,28 +22,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
+from zoo_models import GROUPS, Row, needs_of
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from enginery.core.precisions import PrecisionName
 
 ROOT = Path(__file__).parents[1]
-MODELS = (
-    "alexnet", "vgg11", "vgg16_bn", "resnet18", "resnet50", "resnext50_32x4d", "wide_resnet50_2", "squeezenet1_0",
-    "squeezenet1_1", "densenet121", "densenet169", "googlenet", "inception_v3", "mobilenet_v2", "mobilenet_v3_small",
-    "mobilenet_v3_large", "mnasnet0_5", "mnasnet1_0", "shufflenet_v2_x0_5", "shufflenet_v2_x1_0", "efficientnet_b0",
-    "efficientnet_b3", "efficientnet_v2_s", "regnet_x_400mf", "regnet_x_1_6gf", "regnet_y_400mf", "regnet_y_1_6gf",
-    "convnext_tiny", "convnext_small", "vit_b_16", "vit_b_32", "swin_t", "swin_s", "swin_v2_t", "swin_v2_s", "maxvit_t",
-)  # fmt: skip
-SIZES = (64, 96, 224)
 SETTINGS: dict[str, Any] = {
+    "runtime": "openvino",  # the CPU's, where there is a GPU, too
     "samples": {"calibration": 64, "validation": 256},
     # Entropy clips the thin strokes of enlarged digits: see recipes/resnet50.yaml.
     "calibration": {"method": "max", "batch": 4},
@@ -52,7 +48,6 @@ SETTINGS: dict[str, Any] = {
 NVIDIA = "tensorrt_rtx"
 THREADS = 1  # of the race: with more, PyTorch loses many times over where other programs run beside it
 GIGABYTES = 12
-Row = dict[str, Any]
 
 
 def run_model(name: str, row_file: Path, epochs: int | None, device: str, timed: bool) -> None:
@@ -82,9 +77,10 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str, timed:
             return False
         return True
 
-    row["size"], row["epochs"] = write_params(name, epochs, device)
-    if not attempt("prepare", partial(prepare, step), row, "accuracy"):
-        row["failed"] = row["accuracy"]["failed"]
+    if not attempt("make", partial(write_params, name, epochs, device), row, "needs"):
+        row["failed"] = row["needs"]["failed"]
+    elif not attempt("prepare", partial(prepare, step), row, "metrics"):
+        row["failed"] = row["metrics"]["failed"]
     else:
         precisions = list(Params.read().precisions)
         made = [name for name in precisions if attempt(f"{name}", partial(take, name, step), row["precisions"], name)]
@@ -96,27 +92,14 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str, timed:
     row_file.write_text(json.dumps(row))
 
 
-def write_params(name: str, epochs: int | None, device: str) -> tuple[int, int]:
-    """Write params.yaml with SETTINGS for the smallest image that the model accepts. Return its size and the epochs."""
-    needed = needs_of(name, epochs)
-    trained, pixels = needed["weights"]["training"], needed["samples"]["preprocessing"]
-    trained["device"] = device
-    lay_over_params(SETTINGS | needed | {"samples": SETTINGS["samples"] | needed["samples"]})
-    return pixels["resize"], trained["epochs"]
-
-
-def needs_of(name: str, epochs: int | None) -> Row:
-    """Return the parameters that a torchvision classifier of digits needs."""
-    from enginery.core.params.model import ModelParams
-    from enginery.model.factory import make_model
-
-    model = make_model(ModelParams(source=name, arguments={}), 10)
-    size = smallest_size(model)
-    return {
-        "model": {"source": name},
-        "samples": {"preprocessing": {"resize": size, "crop": size}},
-        "weights": {"training": training(model, size, epochs)},
-    }
+def write_params(name: str, epochs: int | None, device: str) -> Row:
+    """Write params.yaml with SETTINGS and what the model needs, and return what the row says of the model."""
+    needed = needs_of(name, epochs, device)
+    changes = needed.pop("changes")
+    profile = SETTINGS["build"]["profile"] | changes.get("build", {}).get("profile", {})
+    merged = {"samples": SETTINGS["samples"] | changes["samples"], "build": {"profile": profile}}
+    lay_over_params(SETTINGS | changes | merged)
+    return needed
 
 
 def lay_over_params(changes: Row) -> None:
@@ -130,30 +113,8 @@ def lay_over_params(changes: Row) -> None:
     apply_recipe(recipe)
 
 
-def smallest_size(model: "nn.Module") -> int:
-    """Return the first of SIZES whose images the model accepts."""
-    import torch
-
-    for size in SIZES[:-1]:
-        try:
-            model(torch.zeros(2, 3, size, size))
-        except Exception:  # networks raise different errors for images that are too small
-            continue
-        return size
-    return SIZES[-1]
-
-
-def training(model: "nn.Module", size: int, epochs: int | None) -> Row:
-    """Return the training parameters, by one rule for all: networks without BatchNorm need a lower learning rate."""
-    from torch import nn
-
-    normalizes = any(isinstance(module, nn.BatchNorm2d) for module in model.modules())
-    few = 4 if size < 224 else 1
-    return {"size": size, "epochs": few if epochs is None else epochs, "learning_rate": 0.003 if normalizes else 0.0005}
-
-
-def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
-    """Run all stages before those of a precision, and return PyTorch's accuracy."""
+def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, float]:
+    """Run all stages before those of a precision, and return PyTorch's metrics, of which the first is judged."""
     from enginery.core.params.all import Params
     from enginery.model.records import Reference
     from stages.calibrate import calibrate
@@ -200,7 +161,7 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> float:
         given = sets["calibration"], records["dialect"]
         step(f"rescue {name}", partial(rescue, name, *ranges, *given, rescued))
         step(f"search {name}", partial(search, name, *ranges, rescued, *given, code, found))
-    return Reference.read(made / "reference" / "reference.json").metrics.get("accuracy", 0.0)
+    return Reference.read(made / "reference" / "reference.json").metrics
 
 
 def made_at(place: str) -> Path:
@@ -247,7 +208,7 @@ def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]],
         "graph": found.graph_against_pytorch.relative,
         "compiler": found.engine_against_graph.relative,
         "agreement": found.same_answers,
-        "accuracy": found.main.engine if found.main else None,
+        "metric": found.main.engine if found.main else None,
         "broken": list(found.broken),
         "fault": found.loss_comes_from,
         "executed": EngineRecord.read(engine / "engine.json").executed,
@@ -318,10 +279,23 @@ def sweep(models: Sequence[str], rows: Path, again: bool, run: Callable[[list[st
         print(json.dumps(row), flush=True)
 
 
-def one_by_one(models: Sequence[str], minutes: int, epochs: int | None, device: str, timed: bool) -> Iterator[Row]:
-    for model in models:
-        script = [__file__, model, "--device", device, *([] if timed else ["--untimed"])]
-        yield row_of(script, model, minutes, epochs)
+def on_this_machine(models: Sequence[str], jobs: int, minutes: int, options: Sequence[str]) -> Iterator[Row]:
+    """Run so many models at a time, each on cores of its own."""
+    cores = sorted(os.sched_getaffinity(0))
+    each = max(1, len(cores) // jobs)
+    free: SimpleQueue[list[int]] = SimpleQueue()
+    for number in range(jobs):
+        free.put(cores[each * number :][:each] or cores)
+
+    def run(model: str) -> Row:
+        mine = free.get()
+        row = row_of([__file__, model, *options], model, minutes, mine)
+        free.put(mine)
+        return row
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for done in as_completed([pool.submit(run, model) for model in models]):
+            yield done.result()
 
 
 def side_by_side(models: Sequence[str], address: str, arguments: Sequence[str]) -> Iterator[Row]:
@@ -363,34 +337,38 @@ def row_on_node(model: str, arguments: Sequence[str]) -> Row:
         return row
 
 
-def row_of(script: list[str], model: str, minutes: int, epochs: int | None) -> Row:
+def row_of(script: list[str], model: str, minutes: int, cores: Sequence[int] = ()) -> Row:
     """Run a script in a new folder, within bounds of time and memory, and return the row that it wrote so far."""
-    with tempfile.TemporaryDirectory(prefix=f"{model}.") as scratch:
+    with tempfile.TemporaryDirectory(prefix=f"{model.replace(':', '-')}.") as scratch:
         row_file, log = Path(scratch) / "row.json", Path(scratch) / "log"
         command = [sys.executable, *script, "--one", str(row_file)]
-        command += [] if epochs is None else ["--epochs", str(epochs)]
+        folders = [str(ROOT), scratch, *filter(None, [os.environ.get("PYTHONPATH")])]
         started = time.perf_counter()
         try:
             with log.open("w") as output:
                 code = subprocess.run(
                     command,
                     cwd=scratch,
-                    env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{scratch}", "NNCF_CI": "1"},  # reports no usage
+                    env=os.environ | {"PYTHONPATH": os.pathsep.join(folders), "NNCF_CI": "1"},  # reports no usage
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     timeout=60 * minutes,
-                    preexec_fn=bound_memory,
+                    preexec_fn=partial(bound, cores),
                 ).returncode
         except subprocess.TimeoutExpired:
             code = None
         row: Row = json.loads(row_file.read_text()) if row_file.exists() else {"model": model}
         if code != 0:
+            row.setdefault("precisions", {})
+            row.setdefault("nvidia", {})
             last = (log.read_text().strip().splitlines() or [""])[-1][:300]
             row["failed"] = f"{row.get('doing')}: " + (f"over {minutes} minutes" if code is None else f"{code}, {last}")
         return row | {"minutes": round((time.perf_counter() - started) / 60, 1)}
 
 
-def bound_memory() -> None:
+def bound(cores: Sequence[int]) -> None:
+    if cores:
+        os.sched_setaffinity(0, cores)
     resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTES << 30, GIGABYTES << 30))
 
 
@@ -403,13 +381,13 @@ def table(rows: list[Row]) -> str:
     latest = {row["model"]: row for row in rows}
     precisions = list(dict.fromkeys(name for row in rows for name in row["precisions"]))
     lines = [
-        f"| model | pixels | epochs | PyTorch | {' | '.join(precisions)} | NVIDIA's parser and builder |",
+        f"| model | size | trained for | PyTorch | {' | '.join(precisions)} | NVIDIA's parser and builder |",
         "|---" * (len(precisions) + 5) + "|",
     ]
     for row in latest.values():
         cells = [cell(row, precision) for precision in precisions]
-        accuracy = f"{row['accuracy']:.1%}" if isinstance(row.get("accuracy"), float) else "-"
-        begin = f"| {row['model']} | {row.get('size', '-')} | {row.get('epochs', '-')} | {accuracy}"
+        needs = row.get("needs", {})
+        begin = f"| {row['model']} | {needs.get('size', '-')} | {needs.get('weights', '-')} | {measured(row)}"
         lines.append(f"{begin} | {' | '.join(cells)} | {nvidia(row)} |")
     broken = [
         f"- {row['model']}, {precision}: {'; '.join(found['broken'])}. The larger part of the error is the "
@@ -421,6 +399,15 @@ def table(rows: list[Row]) -> str:
     ]
     failed = [f"- {row['model']}: {row['failed']}" for row in latest.values() if "failed" in row]
     return "\n".join([*lines, "", *made_by(list(latest.values())), "", *broken, *failed])
+
+
+def measured(row: Row) -> str:
+    """Return PyTorch's metric, the one of its task that is judged. An embedding without scored pairs has none."""
+    metrics = row.get("metrics") or {}
+    for name, value in metrics.items():
+        if name != "failed":
+            return f"{name} {value:.1%}"
+    return "-"
 
 
 def made_by(rows: list[Row]) -> list[str]:
@@ -443,7 +430,8 @@ def cell(row: Row, precision: str) -> str:
     speed = f", {ratio:.1f} times" if isinstance(ratio, float) else ""
     run_as = "" if executed == precision else f", run as {executed}"
     verdict = "**broken**" if found["broken"] else "ok"
-    return f"{verdict} {found['cosine']:.5f}, {found['agreement']:.1%}{speed}{run_as}"
+    same = "" if found["agreement"] is None else f", {found['agreement']:.1%}"
+    return f"{verdict} {found['cosine']:.5f}{same}{speed}{run_as}"
 
 
 def nvidia(row: Row) -> str:
@@ -454,29 +442,34 @@ def nvidia(row: Row) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("models", nargs="*", default=list(GROUPS), help=f"names, or groups: {', '.join(GROUPS)}")
     parser.add_argument("--rows", type=Path, default=Path("zoo.jsonl"))
     parser.add_argument("--minutes", type=int, default=15, help="how long one model may take")
     parser.add_argument("--again", action="store_true")
-    parser.add_argument("--epochs", type=int, help="of training; 0 fits only the last layer, on random weights")
+    parser.add_argument(
+        "--epochs", type=int, help="of training; 0 fits only a classifier's last layer, on random weights"
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--untimed", action="store_true", help="leave out the race, which other work would disturb")
+    parser.add_argument("--jobs", type=int, default=1, help="how many models run at a time, untimed if several")
     parser.add_argument("--cluster", metavar="HOST:PORT", help="the head of a Ray cluster to run models on, untimed")
     parser.add_argument("--one", type=Path)
     options = parser.parse_args()
+    models = [name for given in options.models for name in GROUPS.get(given, [given])]
+    passed = ["--device", options.device, *([] if options.epochs is None else ["--epochs", str(options.epochs)])]
     if options.table:
-        print(table(read(options.rows)))
+        print(table([row for row in read(options.rows) if options.models == list(GROUPS) or row["model"] in models]))
     elif options.one:
-        run_model(options.models[0], options.one, options.epochs, options.device, not options.untimed)
+        run_model(models[0], options.one, options.epochs, options.device, not options.untimed)
     elif options.cluster:
-        arguments = ["--minutes", str(options.minutes), "--device", options.device]
-        arguments += [] if options.epochs is None else ["--epochs", str(options.epochs)]
+        arguments = ["--minutes", str(options.minutes), *passed]
         run = partial(side_by_side, address=options.cluster, arguments=arguments)
-        sweep(options.models, options.rows, options.again, run)
+        sweep(models, options.rows, options.again, run)
     else:
-        how = {"minutes": options.minutes, "epochs": options.epochs, "device": options.device}
-        sweep(options.models, options.rows, options.again, partial(one_by_one, **how, timed=not options.untimed))
+        passed += ["--untimed"] if options.untimed or options.jobs > 1 else []
+        run = partial(on_this_machine, jobs=options.jobs, minutes=options.minutes, options=passed)
+        sweep(models, options.rows, options.again, run)
 
 
 if __name__ == "__main__":

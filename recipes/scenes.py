@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits
 from torch import nn
-from torchvision.models.detection.image_list import ImageList
-from torchvision.ops import box_iou
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
 CLASSES = 11  # background, and the digits 0 to 9
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -40,10 +39,11 @@ class Kind(NamedTuple):
     apart: bool  # whether digits may not cover each other
     scenes: int  # to learn from
     epochs: int
+    has_boxes: bool = False
 
 
 SEGMENTER = Kind("lraspp_mobilenet_v3_large", size=64, most=3, apart=False, scenes=1600, epochs=12)
-DETECTOR = Kind("ssdlite320_mobilenet_v3_large", size=128, most=4, apart=True, scenes=1600, epochs=12)
+DETECTOR = Kind("ssdlite320_mobilenet_v3_large", size=128, most=4, apart=True, scenes=1600, epochs=12, has_boxes=True)
 
 
 class Scenes(NamedTuple):
@@ -82,39 +82,59 @@ def make_scenes(digits: Digits, count: int, kind: Kind, seed: int) -> Scenes:
     return Scenes(images, masks, boxes)
 
 
+def make_both(kind: Kind) -> tuple[Scenes, Scenes]:
+    """Return scenes for the pipeline, and others to learn from, of other digits."""
+    known = load_digits()
+    seen = np.arange(len(known.images)) % 4 > 0
+    made = make_scenes((known.images[~seen], known.target[~seen]), FOR_PIPELINE, kind, seed=0)
+    return made, make_scenes((known.images[seen], known.target[seen]), kind.scenes, kind, seed=1)
+
+
+def write(scenes: Scenes, kind: Kind, place: Path) -> None:
+    """Write scenes as a folder with boxes, or as a file with masks."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if kind.has_boxes:
+        write_boxes(scenes, place)
+    else:
+        np.savez_compressed(place, images=scenes.images, masks=scenes.masks)
+
+
 def loss_of_masks(model: nn.Module, pixels: torch.Tensor, scenes: Scenes, few: list[int]) -> torch.Tensor:
-    return nn.functional.cross_entropy(model(pixels)["out"], torch.from_numpy(scenes.masks[few]).long())
+    return nn.functional.cross_entropy(
+        model(pixels)["out"], torch.from_numpy(scenes.masks[few]).to(pixels.device).long()
+    )
 
 
 def loss_of_boxes(model: nn.Module, pixels: torch.Tensor, scenes: Scenes, few: list[int]) -> torch.Tensor:
-    """Return what SSD's forward returns while it trains, at the scenes' size and not at 320 pixels."""
+    """Return the sum of what a detector's forward returns while it trains."""
     targets = []
     for index in few:
-        rows = torch.from_numpy(scenes.boxes[index])
+        rows = torch.from_numpy(scenes.boxes[index]).to(pixels.device)
         targets.append({"boxes": rows[:, 1:].float(), "labels": rows[:, 0] + 1})  # 0 is the background
-    features = list(model.backbone(pixels).values())
-    anchors = model.anchor_generator(ImageList(pixels, [pixels.shape[-2:]] * len(few)), features)
-    matched = [
-        model.proposal_matcher(box_iou(target["boxes"], each)) for target, each in zip(targets, anchors, strict=True)
-    ]
-    losses: torch.Tensor = sum(model.compute_loss(targets, model.head(features), anchors, matched).values())
+    losses: torch.Tensor = sum(model(list(pixels), targets).values())
     return losses
 
 
-def train(scenes: Scenes, kind: Kind, epochs: int, batch: int = 16) -> nn.Module:
+def train(scenes: Scenes, kind: Kind, epochs: int, batch: int = 16, device: str = "cpu") -> nn.Module:
     torch.manual_seed(0)
     model: nn.Module = torchvision.models.get_model(
         kind.model, weights=None, weights_backbone=None, num_classes=CLASSES
     ).train()
-    loss_of = loss_of_masks if kind is SEGMENTER else loss_of_boxes
+    loss_of = loss_of_boxes if kind.has_boxes else loss_of_masks
+    if kind.has_boxes:  # at the scenes' size, and with pixels as they come
+        same = (kind.size, kind.size)
+        model.transform = GeneralizedRCNNTransform(*same, [0.0] * 3, [1.0] * 3, size_divisible=1, fixed_size=same)
+    model.to(device)
     images = torch.from_numpy(scenes.images)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.003, weight_decay=1e-4)
     steps = epochs * (len(images) // batch)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.003, total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.003, total_steps=max(1, steps))
     for epoch in range(epochs):
         losses = []
         for few in torch.randperm(len(images)).split(batch)[: len(images) // batch]:
-            pixels = images[few].permute(0, 3, 1, 2).float() / 127.5 - 1  # as the recipe's preprocessing has it
+            pixels = (
+                images[few].permute(0, 3, 1, 2).to(device).float() / 127.5 - 1
+            )  # as the recipe's preprocessing has it
             loss = loss_of(model, pixels, scenes, few.tolist())
             optimizer.zero_grad()
             loss.backward()
@@ -122,13 +142,14 @@ def train(scenes: Scenes, kind: Kind, epochs: int, batch: int = 16) -> nn.Module
             schedule.step()
             losses.append(loss.item())
         print(f"epoch {epoch + 1} of {epochs}: loss {np.mean(losses):.3f}", flush=True)
-    return model.eval()
+    return model.cpu().eval()
 
 
 def write_boxes(scenes: Scenes, folder: Path) -> None:
     """Write the images, and annotations as COCO has them."""
     folder.mkdir(parents=True, exist_ok=True)
-    images, annotations = [], []
+    images: list[dict[str, object]] = []
+    annotations: list[dict[str, object]] = []
     for number, (pixels, rows) in enumerate(zip(scenes.images, scenes.boxes, strict=True)):
         name = f"{number:04d}.jpg"
         Image.fromarray(pixels).save(folder / name, quality=95)
@@ -149,19 +170,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int)
     options = parser.parse_args()
     kind = SEGMENTER if options.recipe == "segmenter" else DETECTOR
-    known = load_digits()
-    seen = np.arange(len(known.images)) % 4 > 0
-    made = make_scenes((known.images[~seen], known.target[~seen]), FOR_PIPELINE, kind, seed=0)
-    lessons = make_scenes((known.images[seen], known.target[seen]), options.scenes or kind.scenes, kind, seed=1)
+    made, lessons = make_both(kind._replace(scenes=options.scenes or kind.scenes))
     trained = train(lessons, kind, options.epochs or kind.epochs)
-    images, weights = Path("data/images"), Path("data/weights")
+    name, weights = "digit-boxes" if kind.has_boxes else "scenes", Path("data/weights")
     weights.mkdir(parents=True, exist_ok=True)
-    images.mkdir(parents=True, exist_ok=True)
-    if kind is SEGMENTER:
-        np.savez_compressed(images / "scenes.npz", images=made.images, masks=made.masks)
-    else:
-        write_boxes(made, images / "digit-boxes")
-    torch.save(trained.state_dict(), weights / ("scenes.pt" if kind is SEGMENTER else "digit-boxes.pt"))
+    write(made, kind, Path("data/images") / (name if kind.has_boxes else f"{name}.npz"))
+    torch.save(trained.state_dict(), weights / f"{name}.pt")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 
 from enginery.cluster.spread import Work
+from enginery.core.cores import usable_cores
 from enginery.core.scratch import scratch_folder
 from enginery.data.feeds import Feeds, Outputs, Run
 from enginery.data.parts import Part
@@ -34,7 +35,7 @@ def open_session(
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = level
     options.log_severity_level = 3
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = threads or usable_cores()  # ONNX Runtime counts cores that it may not use
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 

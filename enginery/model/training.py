@@ -67,7 +67,7 @@ def usable_device(name: str) -> torch.device:
 def fit_statistics_and_last_layer(model: nn.Module, samples: SampleSet) -> None:
     """Fit BatchNorm's statistics, then the last layer, in one forward pass each over images of their own size."""
     head = last_layer(model)
-    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)]
     model.eval()  # without dropout and auxiliary outputs
     for norm in norms:
         norm.reset_running_stats()

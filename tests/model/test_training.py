@@ -54,6 +54,13 @@ STATISTICS = {"body.1.running_mean", "body.1.running_var", "body.1.num_batches_t
 LAST = {"head.weight", "head.bias"}
 
 
+def test_statistics_of_rows_are_fitted_as_those_of_maps(samples):
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(192), nn.Linear(192, 16))
+    before = state(model)
+    train(model, samples, params(epochs=0))
+    assert {"1.running_mean", "1.running_var"} <= changed(before, state(model))
+
+
 def test_without_epochs_only_the_statistics_and_the_last_layer_are_fitted(model, samples):
     before = state(model)
     train(model, samples, params(epochs=0))
