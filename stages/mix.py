@@ -31,7 +31,7 @@ from enginery.mixing.traces import median_times, read_traces, require_executed, 
 from enginery.mixing.ways import Way, ways_worth_trying
 from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.dialect import Dialect
-from enginery.quantization.in_dialect import rewritten
+from enginery.quantization.in_dialect import Ingredients, rewritten
 from enginery.quantization.mixed import quantize_beside, require_mixable
 from enginery.quantization.modelopt import named_sizes
 from enginery.quantization.placement import arithmetic_nodes
@@ -100,6 +100,7 @@ def mix(
 
     with scratch_folder() as folder:
         save_graph(graph, folder / "model.onnx")
+        given = Ingredients(folder / "model.onnx", ranges, sizes, wanted, keep, spared, rounded)
         engines = {INT8: quantized_engine, FLOATING: floating_engine}
 
         def used_by(model: Path) -> float:
@@ -109,9 +110,7 @@ def mix(
             """Write a mix, and build it. Return what it takes of what the thresholds allow."""
             place = folder / str(number)
             place.mkdir()
-            model, _ = quantize_beside(
-                params.floating, names_in(way), folder / "model.onnx", ranges, sizes, wanted, keep, spared, rounded
-            )
+            model, _ = quantize_beside(params.floating, names_in(way), given)
             save_graph(whole(model), place / "model.onnx")
             tokenizer = calibration / TOKENIZER if known.text else None
             what = place / "model.onnx", Target.read(target), build, known, place / "engine", scores, how, tokenizer

@@ -22,7 +22,7 @@ from enginery.graph.onnx_file import load_graph
 from enginery.quantization.calibration.provenance import require_tensors
 from enginery.quantization.conversion import kept_nodes, require_kept_exist
 from enginery.quantization.dialect import Dialect
-from enginery.quantization.in_dialect import is_written_here, quantize_in_dialect, rewritten, value_ranges
+from enginery.quantization.in_dialect import Ingredients, is_written_here, quantize_in_dialect, rewritten, value_ranges
 from enginery.quantization.modelopt import named_sizes
 from enginery.quantization.rescue.records import digest_of, digests_of, open_rescued
 from enginery.quantization.structure import nodes_beyond_int8
@@ -63,9 +63,10 @@ def search(
     require_tensors(ranges, tensors_in_int8(graph, kept))
     rounding = Rounding(value_ranges(ranges), frozenset(kept), wanted.largest_weight, rounded)
     switched = SwitchedGraph(graph, *rounding)
+    given = Ingredients(source, ranges, sizes, wanted, keep, rounded=rounded)
 
     def converted(spared: Collection[str]) -> onnx.ModelProto:
-        made, _ = quantize_in_dialect(precision, source, ranges, sizes, wanted, keep, spared, rounded)
+        made, _ = quantize_in_dialect(precision, given._replace(spared=spared))
         return made
 
     def run_converted(spared: Collection[str]) -> Run:
