@@ -80,8 +80,9 @@ def mix(
     beyond = {*nodes_beyond_int8(graph, ranges.amax), *kept_nodes(keep, graph), *spared}
     blocks = blocks_of(graph, arithmetic_nodes(graph, beyond))
     places, batch, timed = places_of(graph, blocks), build.profile.batch.opt, samples.tuned(build.profile)
+    timed_on = here
     if params.traces:
-        times = read_traces(params.traces, params.floating, precision, places, traces, batch)
+        timed_on, times = read_traces(params.traces, params.floating, precision, places, traces, batch, here.runtime)
     else:
         with whole_node(f"mix, {precision}"), whole_machine(f"mix, {precision}"):
             times = trace_in_turns(quantized_engine, floating_engine, places, here, inference, timed)
@@ -130,7 +131,7 @@ def mix(
     answer = Mix(
         precision=precision,
         beside=params.floating,
-        machine=here.device_name,
+        machine=timed_on.in_words(),
         traces=params.traces,
         batch=batch,
         calibration=ranges.cache_sha256,

@@ -133,6 +133,7 @@ def evidence(machine, build, manifest):
             ),
             trace=Trace(
                 precision=precision,
+                machine=machine,
                 batch=8,
                 calls=48,
                 layers=tuple(
