@@ -74,6 +74,9 @@ def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelP
         require_tensors(given.ranges, tensors_to_quantize(given.graph, precision, keep, given.sizes))
         made = quantize(given.graph, precision, amax, keep, rest, given.sizes, largest_weight, given.rounded)
         high |= dict.fromkeys(nodes_with_tiny_inputs(given.graph, precision, amax, rest), TINY_SCALE)
+    if not given.spared and all(node.op_type != "QuantizeLinear" for node in made.graph.node):
+        why = next((f"{name} and others: {reason}" for name, reason in high.items()), "keep leaves it nothing to round")
+        raise EngineryError(f"{precision} can hold nothing of this graph ({why}): delete precisions.{precision}")
     return made, high
 
 

@@ -39,6 +39,20 @@ def test_a_cache_that_lacks_a_tensor_is_refused(tiny_onnx, samples, tmp_path, di
         quantize_in_dialect("int8", Ingredients(tiny_onnx, some, {}, dialect, KEEP_NOTHING))
 
 
+@pytest.mark.parametrize("dialect", [CPU, TENSORRT], ids=["cpu", "tensorrt"])
+def test_a_graph_of_which_eight_bits_can_hold_nothing_is_refused(tiny_onnx, samples, tmp_path, dialect):
+    names = [name for node in load_graph(tiny_onnx).graph.node for name in node.output]
+    ranges, sizes = (
+        calibration(dict.fromkeys(["input", *names], 1e6), tmp_path),
+        named_sizes(load_graph(tiny_onnx), samples.cycled(1)),
+    )
+    why = (
+        r"^int8 can hold nothing of this graph \(.* and others: its numbers reach beyond .*\): delete precisions.int8$"
+    )
+    with pytest.raises(EngineryError, match=why):
+        quantize_in_dialect("int8", Ingredients(tiny_onnx, ranges, sizes, dialect, KEEP_NOTHING))
+
+
 @pytest.mark.parametrize(("dialect", "rewritten"), [(CPU, False), (TENSORRT, True)], ids=["cpu", "tensorrt"])
 def test_only_tensorrt_has_its_hard_swish_spelled_out(samples, tmp_path, monkeypatch, dialect, rewritten):
     weights = {"w": np.ones((4, 3, 1, 1), np.float32)}
