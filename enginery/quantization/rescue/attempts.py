@@ -62,6 +62,9 @@ class Attempts:
         return Rescued(self.folder / "model.onnx", ranges, {})
 
     def round(self, given: Rescued, fitting: Fitting) -> Rescued | None:
+        """Round weights to integers, which those of fp8 are not."""
+        if self.precision != "int8":
+            return None
         graph = load_graph(given.graph)
         kept = {*nodes_beyond_int8(graph, given.ranges.amax), *kept_nodes(self.keep, graph)}
         rounded = round_weights(graph, kept, fitting.few, self.wanted.largest_weight)
