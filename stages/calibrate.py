@@ -26,6 +26,8 @@ def calibrate(data: Path, simplified: Path, calibration: Path, calibrated: Path)
         else:
             with open_cluster() as cluster:
                 record = calibrate_graph(simplified, SampleSet.open(calibration), params, cluster, unfinished)
+    if params.file:
+        print(f"MIND: calibration.file gives the ranges, so that calibration.method: {params.method} chooses none")
     print(f"{len(record.amax)} tensors, {record.source}, method {record.method}")
     if record.costs:
         errors = ", ".join(f"{method} {cost:.4f}" for method, cost in record.costs.items())

@@ -2,11 +2,13 @@
 
 import shutil
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
+from typing import NamedTuple
+
+import onnx
 
 from enginery.core.files import new_folder
-from enginery.core.params.precisions import PrecisionParams
+from enginery.core.params.precisions import Keep, PrecisionParams
 from enginery.core.precisions import PRECISIONS
 from enginery.core.text import first_few
 from enginery.data.sample_set import SampleSet
@@ -17,11 +19,29 @@ from enginery.mixing.records import MIX, Mix
 from enginery.quantization.cast import cast
 from enginery.quantization.conversion import Conversion, require_kept_exist
 from enginery.quantization.dialect import Dialect
-from enginery.quantization.in_dialect import quantize_in_dialect, rest_of, rewritten, write_blocks_in_dialect
+from enginery.quantization.in_dialect import (
+    Ingredients,
+    quantize_in_dialect,
+    rest_of,
+    rewritten,
+    write_blocks_in_dialect,
+)
 from enginery.quantization.mixed import quantize_beside
 from enginery.quantization.modelopt import named_sizes
-from enginery.quantization.rescue.records import RESCUE, digest_of, open_rescued
+from enginery.quantization.rescue.records import RESCUE, Rescued, digest_of, open_rescued
 from enginery.search.records import SEARCH, spared_layers
+
+
+class Plan(NamedTuple):
+    """What a graph is made from, as the stages before have answered."""
+
+    made_as: str  # the precision, or for a mix that in which it is written
+    keep: Keep
+    graph: Path
+    given: Rescued | None = None  # with ranges; None where nothing is calibrated
+    spared: tuple[str, ...] = ()  # by a search
+    mix: Mix | None = None
+    answers: Mapping[str, Path] = {}  # the files that it follows, by the names of their copies, which the report reads
 
 
 def convert(
@@ -36,56 +56,73 @@ def convert(
     converted: Path,
 ) -> None:
     """Write model.onnx and convert.json, and copies of the rescue and the search, or the mix, that it followed."""
-    found, wanted, samples = made_from / f"{precision}.json", Dialect.read(dialect), SampleSet.open(calibration)
-    mix = Mix.read(found) if PRECISIONS[precision].is_mixed else None
-    made_as, keep = (mix.made_as, mix.keep) if mix else (precision, PrecisionParams.read_for(precision).keep)
-    is_searched = mix.is_searched if mix else made_from not in (calibrated, simplified)
-    rescue = rescued / made_as if is_searched else None
-    facts, source, given, spared = PRECISIONS[made_as], simplified / "model.onnx", None, tuple[str, ...]()
-    if facts.is_calibrated:
-        given = open_rescued(simplified, calibrated, rescue, samples)
-        source = given.graph
-        if mix:
-            spared = mix.spared_for(given.ranges)
-        elif rescue:
-            spared = spared_layers(found, given.ranges, digest_of(rescue))
-    graph = load_graph(source)
-    require_kept_exist(keep, graph)
+    wanted, samples = Dialect.read(dialect), SampleSet.open(calibration)
+    plan = plan_for(precision, simplified, made_from, calibrated, rescued, samples)
+    graph = load_graph(plan.graph)
+    require_kept_exist(plan.keep, graph)
     sizes = named_sizes(graph, samples.cycled(1))
     with new_folder(converted) as unfinished:
         target = unfinished / "model.onnx"
-        if (graph_for_compiler := rewritten(graph, wanted, made_as)) is not None:
+        if (graph_for_compiler := rewritten(graph, wanted, plan.made_as)) is not None:
             graph = graph_for_compiler
             save_graph(graph, target)
         else:
-            copy_graph(source, unfinished)
-        if facts.block:
-            ranges = given.ranges if given else None
-            graph, in_blocks, stay = write_blocks_in_dialect(made_as, target, ranges, sizes, wanted, keep)
-            products = len(in_blocks) + len(stay)
-            print(f"{precision}: {len(in_blocks)} of {products} products with weights are in blocks of {facts.block}")
-            _print_reasons(precision, stay, rest_of(keep, wanted))
-            save_graph(graph, target)
-        elif given:
-            beside = mix and partial(quantize_beside, mix.beside, mix.floating)
-            quantize = beside or partial(quantize_in_dialect, made_as)
-            graph, high = quantize(target, given.ranges, sizes, wanted, keep, spared, given.rounded)
-            _print_reasons(precision, high, rest_of(keep, wanted))
-            save_graph(graph, target)
-        elif made_as != "fp32":
-            graph = cast(target, made_as, keep, sizes)
+            copy_graph(plan.graph, unfinished)
+        if plan.made_as != "fp32":
+            graph = in_precision(precision, plan, target, sizes, wanted)
             save_graph(graph, target)
         if (in_graph := BoxesInGraph.read(boxes)).how:
             graph = choose_in_graph(graph, in_graph)
             save_graph(graph, target)
-        if mix:
-            shutil.copyfile(found, unfinished / MIX)  # like the next two, for the report
-        elif rescue:
-            shutil.copyfile(found, unfinished / SEARCH)
-            shutil.copyfile(rescue / RESCUE, unfinished / RESCUE)
+        for name, answer in plan.answers.items():
+            shutil.copyfile(answer, unfinished / name)
         record = Conversion(precision=precision, opset=opset_of(graph), nodes=count_nodes(graph))
         record.write(unfinished / "convert.json")
     print(f"{precision}: {sum(record.nodes.values())} nodes, opset {record.opset}")
+
+
+def plan_for(
+    precision: str, simplified: Path, made_from: Path, calibrated: Path, rescued: Path, samples: SampleSet
+) -> Plan:
+    """Read what was calibrated, rescued, searched or mixed, and refuse answers that do not belong together."""
+    found, exact = made_from / f"{precision}.json", simplified / "model.onnx"
+    if PRECISIONS[precision].is_mixed:
+        mix = Mix.read(found)
+        plan = Plan(mix.made_as, mix.keep, exact, mix=mix, answers={MIX: found})
+        rescue = rescued / mix.made_as if mix.is_searched else None
+    else:
+        plan = Plan(precision, PrecisionParams.read_for(precision).keep, exact)
+        rescue = rescued / precision if made_from not in (calibrated, simplified) else None
+    if not PRECISIONS[plan.made_as].is_calibrated:
+        return plan
+    given = open_rescued(simplified, calibrated, rescue, samples)
+    plan = plan._replace(graph=given.graph, given=given)
+    if plan.mix:
+        return plan._replace(spared=plan.mix.spared_for(given.ranges))
+    if rescue:
+        spared = spared_layers(found, given.ranges, digest_of(rescue))
+        return plan._replace(spared=spared, answers={SEARCH: found, RESCUE: rescue / RESCUE})
+    return plan
+
+
+def in_precision(
+    precision: str, plan: Plan, source: Path, sizes: Mapping[str, int], wanted: Dialect
+) -> onnx.ModelProto:
+    """Return the graph of a file in its precision. Print the nodes that stay in another, with the reasons."""
+    facts, given = PRECISIONS[plan.made_as], plan.given
+    if facts.block:
+        ranges = given.ranges if given else None
+        graph, in_blocks, high = write_blocks_in_dialect(plan.made_as, source, ranges, sizes, wanted, plan.keep)
+        products = len(in_blocks) + len(high)
+        print(f"{precision}: {len(in_blocks)} of {products} products with weights are in blocks of {facts.block}")
+    elif given:
+        of = Ingredients(source, given.ranges, sizes, wanted, plan.keep, plan.spared, given.rounded)
+        mix = plan.mix
+        graph, high = quantize_beside(mix.beside, mix.floating, of) if mix else quantize_in_dialect(plan.made_as, of)
+    else:
+        return cast(source, plan.made_as, plan.keep, sizes)
+    _print_reasons(precision, high, rest_of(plan.keep, wanted))
+    return graph
 
 
 def _print_reasons(precision: str, high: Mapping[str, str], rest: str) -> None:

@@ -43,7 +43,7 @@ def machine(
     judged_by = fingerprint_of_task(params.task) if is_own(params.task) else {}
     for stage, its_code in code_of_stages(runtimes, model, judged_by).items():
         its_code.write_if_new(code / f"{stage}.json")
-    print(f"{described.runtime} {described.runtime_version} on {described.device_name}, {described.cores} cores")
+    print(described.in_words())
 
 
 def require_files(params: Params, models: Path, weights: Path, calibration: Path, plugins: Path) -> None:

@@ -31,7 +31,7 @@ from enginery.mixing.traces import median_times, read_traces, require_executed, 
 from enginery.mixing.ways import Way, ways_worth_trying
 from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.dialect import Dialect
-from enginery.quantization.in_dialect import rewritten
+from enginery.quantization.in_dialect import Ingredients, rewritten
 from enginery.quantization.mixed import quantize_beside, require_mixable
 from enginery.quantization.modelopt import named_sizes
 from enginery.quantization.placement import arithmetic_nodes
@@ -80,8 +80,9 @@ def mix(
     beyond = {*nodes_beyond_int8(graph, ranges.amax), *kept_nodes(keep, graph), *spared}
     blocks = blocks_of(graph, arithmetic_nodes(graph, beyond))
     places, batch, timed = places_of(graph, blocks), build.profile.batch.opt, samples.tuned(build.profile)
+    timed_on = here
     if params.traces:
-        times = read_traces(params.traces, params.floating, precision, places, traces, batch)
+        timed_on, times = read_traces(params.traces, params.floating, precision, places, traces, batch, here.runtime)
     else:
         with whole_node(f"mix, {precision}"), whole_machine(f"mix, {precision}"):
             times = trace_in_turns(quantized_engine, floating_engine, places, here, inference, timed)
@@ -100,6 +101,7 @@ def mix(
 
     with scratch_folder() as folder:
         save_graph(graph, folder / "model.onnx")
+        given = Ingredients(folder / "model.onnx", ranges, sizes, wanted, keep, spared, rounded)
         engines = {INT8: quantized_engine, FLOATING: floating_engine}
 
         def used_by(model: Path) -> float:
@@ -109,9 +111,7 @@ def mix(
             """Write a mix, and build it. Return what it takes of what the thresholds allow."""
             place = folder / str(number)
             place.mkdir()
-            model, _ = quantize_beside(
-                params.floating, names_in(way), folder / "model.onnx", ranges, sizes, wanted, keep, spared, rounded
-            )
+            model, _ = quantize_beside(params.floating, names_in(way), given)
             save_graph(whole(model), place / "model.onnx")
             tokenizer = calibration / TOKENIZER if known.text else None
             what = place / "model.onnx", Target.read(target), build, known, place / "engine", scores, how, tokenizer
@@ -131,7 +131,7 @@ def mix(
     answer = Mix(
         precision=precision,
         beside=params.floating,
-        machine=here.device_name,
+        machine=timed_on.in_words(),
         traces=params.traces,
         batch=batch,
         calibration=ranges.cache_sha256,

@@ -13,6 +13,7 @@ from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.model import ModelParams
 from enginery.core.params.precisions import PrecisionParams
 from enginery.core.params.search import SearchParams
+from enginery.core.precisions import PRECISIONS
 from enginery.core.scratch import scratch_folder
 from enginery.data.feeds import Run
 from enginery.data.sample_set import MANIFEST, SampleSet
@@ -22,7 +23,7 @@ from enginery.graph.onnx_file import load_graph
 from enginery.quantization.calibration.provenance import require_tensors
 from enginery.quantization.conversion import kept_nodes, require_kept_exist
 from enginery.quantization.dialect import Dialect
-from enginery.quantization.in_dialect import is_written_here, quantize_in_dialect, rewritten, value_ranges
+from enginery.quantization.in_dialect import Ingredients, is_written_here, quantize_in_dialect, rewritten, value_ranges
 from enginery.quantization.modelopt import named_sizes
 from enginery.quantization.rescue.records import digest_of, digests_of, open_rescued
 from enginery.quantization.structure import nodes_beyond_int8
@@ -61,11 +62,13 @@ def search(
     graph = rewritten(plain, wanted, precision) or plain
     kept = {*nodes_beyond_int8(graph, ranges.amax), *kept_nodes(keep, graph)}
     require_tensors(ranges, tensors_in_int8(graph, kept))
-    rounding = Rounding(value_ranges(ranges), frozenset(kept), wanted.largest_weight, rounded)
+    largest = wanted.largest_weight if precision == "int8" else PRECISIONS[precision].largest
+    rounding = Rounding(value_ranges(ranges), frozenset(kept), largest, rounded, precision)
     switched = SwitchedGraph(graph, *rounding)
+    given = Ingredients(source, ranges, sizes, wanted, keep, rounded=rounded)
 
     def converted(spared: Collection[str]) -> onnx.ModelProto:
-        made, _ = quantize_in_dialect(precision, source, ranges, sizes, wanted, keep, spared, rounded)
+        made, _ = quantize_in_dialect(precision, given._replace(spared=spared))
         return made
 
     def run_converted(spared: Collection[str]) -> Run:
@@ -74,7 +77,7 @@ def search(
     scores, boxes, known = ModelParams.read().scores, BoxesParams.read(), samples.manifest
     task = task_of(known.task, scores, known.class_names, boxes, known.preprocessing)
     files = graph_sha256(source), ranges.cache_sha256, sha256(calibration / MANIFEST), sha256(code)
-    choices = wanted.model_dump(), keep.model_dump(), scores, known.task, boxes.model_dump()
+    choices = precision, wanted.model_dump(), keep.model_dump(), scores, known.task, boxes.model_dump()
     about = *files, digests_of(rounded), *choices
     work = shares_of_work(graph, switched.layers, sizes)
     is_alike = is_written_here(precision, keep, wanted)

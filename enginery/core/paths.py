@@ -3,6 +3,7 @@
 from pathlib import Path
 
 ARTIFACTS, REPORTS, HISTORY = Path("artifacts"), Path("reports"), Path("history")
+CONVERTED = ARTIFACTS / "converted"
 ENGINES = ARTIFACTS / "engines"
 MACHINE = ARTIFACTS / "machine.json"
 VALIDATION_SAMPLES = ARTIFACTS / "samples" / "validation"

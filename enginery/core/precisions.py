@@ -30,7 +30,7 @@ class Precision:
             return ("mixed",)
         if not self.is_calibrated:
             return ("simplified",)
-        return ("searched", "calibrated") if self.onnx_type == "INT8" else ("calibrated",)
+        return ("calibrated",) if self.block else ("searched", "calibrated")
 
 
 PRECISIONS: dict[str, Precision] = {

@@ -15,3 +15,6 @@ class Machine(Record):
     cuda: str
     cores: int
     operating_system: str
+
+    def in_words(self) -> str:
+        return f"{self.runtime} {self.runtime_version} on {self.device_name}, {self.cores} cores"

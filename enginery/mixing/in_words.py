@@ -18,7 +18,8 @@ def in_words(mix: Mix) -> str:
     parts = f"with {number} of {len(mix.blocks)} parts in {beside}"
     promised = f"layer times promised {_times(mix.promised)} the speed of {mix.rival}"
     if mix.delivered is None:
-        return f"{int8} {parts}; {promised}, and nothing was raced, because layer times are those of {mix.traces}"
+        where = f"{mix.traces}, from {mix.machine}"
+        return f"{int8} {parts}; {promised}, and nothing was raced, because layer times are those of {where}"
     delivered = f"{promised}, and a race delivered {_times(mix.delivered)}"
     if mix.delivers:
         return f"{int8} {parts}: {delivered}"

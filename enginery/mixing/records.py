@@ -39,7 +39,7 @@ class Candidate(Record):
 class Mix(Record):
     precision: str
     beside: str  # the precision beside int8
-    machine: str  # that it was raced on
+    machine: str  # that layers were timed on, and mixes raced if they were
     traces: str | None  # the folder that layer times are from, or None: this machine
     batch: int
     calibration: str  # the sha256 of the ranges it is for

@@ -48,10 +48,15 @@ def trace_in_turns(
     return [BlocksTimes(times(int8), times(floating)) for _ in range(TRACES)]
 
 
+class Traces(NamedTuple):
+    machine: Machine  # that they are from
+    times: list[BlocksTimes]
+
+
 def read_traces(
-    folder: str, floating: str, precision: str, places: Mapping[str, int], data: Path, batch: int
-) -> list[BlocksTimes]:
-    """Read the traces of another machine: its reports/trace."""
+    folder: str, floating: str, precision: str, places: Mapping[str, int], data: Path, batch: int, runtime: str
+) -> Traces:
+    """Read the traces of another machine: its reports/trace. The graph is made for this runtime."""
     found = user_file(folder, data, f"mix.{precision}.traces", "null")
     traces = {name: Trace.read(found / f"{name}.json") for name in ("int8", floating)}
     for name, trace in traces.items():
@@ -60,7 +65,19 @@ def read_traces(
                 f"{found / name}.json is a trace of {trace.precision} at batch {trace.batch}, and not of {name} at "
                 f"batch {batch}: take it there with the same build.profile"
             )
-    return [BlocksTimes(*(_times(trace, places, f"{found / name}.json") for name, trace in traces.items()))]
+    one, other = (trace.machine for trace in traces.values())
+    if one != other:
+        raise EngineryError(
+            f"{found}: int8.json is from {one.in_words()}, and {floating}.json from {other.in_words()}: take both on "
+            "one machine"
+        )
+    if one.runtime != runtime:
+        raise EngineryError(
+            f"{found}: the traces are from {one.in_words()}, and graphs are made for {runtime} here: take traces with "
+            "the same runtime"
+        )
+    times = BlocksTimes(*(_times(trace, places, f"{found / name}.json") for name, trace in traces.items()))
+    return Traces(one, [times])
 
 
 def _times(trace: Trace, places: Mapping[str, int], where: str) -> list[float]:

@@ -4,6 +4,7 @@ blocks of numbers, the graph is the same for all."""
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx
 
@@ -46,33 +47,36 @@ def value_ranges(calibrated: Calibration) -> dict[str, Range]:
     return {name: Range(calibrated.lowest.get(name, -value), value) for name, value in calibrated.amax.items()}
 
 
-def quantize_in_dialect(
-    precision: str,
-    source: Path,
-    calibrated: Calibration,
-    sizes: Mapping[str, int],
-    wanted: Dialect,
-    keep: Keep,
-    spared: Collection[str] = (),
-    rounded: Rounded | None = None,
-) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Return the graph with Q/DQ nodes where the compiler wants them, and the nodes that eight bits cannot hold.
+class Ingredients(NamedTuple):
+    """All that an int8 or fp8 graph is made of."""
 
-    Beside these, nodes stay in floating point that the user keeps or that a search has `spared`. Ranges must cover all
-    that is quantized. Weights that are not `rounded` already take the nearest byte.
-    """
-    graph, amax = load_graph(source), calibrated.amax
-    rest = rest_of(keep, wanted)
+    graph: Path
+    ranges: Calibration  # of all that is quantized
+    sizes: Mapping[str, int]  # of the axes that vary, by name: those of one sample
+    wanted: Dialect
+    keep: Keep  # what the user leaves in floating point
+    spared: Collection[str] = ()  # the nodes that a search leaves there
+    rounded: Rounded | None = None  # weights that are rounded already; others take the nearest byte
+
+
+def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Return the graph with Q/DQ nodes where the compiler wants them, and the nodes that eight bits cannot hold."""
+    graph, amax = load_graph(given.graph), given.ranges.amax
+    rest, largest_weight = rest_of(given.keep, given.wanted), given.wanted.largest_weight
     high = nodes_beyond_int8(graph, amax)
-    if is_written_here(precision, keep, wanted):
-        kept = {*high, *kept_nodes(keep, graph), *spared}
-        require_tensors(calibrated, tensors_in_int8(graph, kept))
-        made = write_int8(graph, value_ranges(calibrated), kept, wanted.largest_weight, rounded)
+    if is_written_here(precision, given.keep, given.wanted):
+        kept = {*high, *kept_nodes(given.keep, graph), *given.spared}
+        require_tensors(given.ranges, tensors_in_int8(graph, kept))
+        made = write_int8(graph, value_ranges(given.ranges), kept, largest_weight, given.rounded)
     else:
-        more = keep.model_copy(update={"nodes": (*keep.nodes, *map(re.escape, (*high, *spared)))})
-        require_tensors(calibrated, tensors_to_quantize(source, precision, more, sizes))
-        made = quantize(source, precision, amax, more, rest, sizes, wanted.largest_weight, rounded)
-        high |= dict.fromkeys(nodes_with_tiny_inputs(source, precision, amax, rest), TINY_SCALE)
+        more = (*given.keep.nodes, *map(re.escape, (*high, *given.spared)))
+        keep = given.keep.model_copy(update={"nodes": more})
+        require_tensors(given.ranges, tensors_to_quantize(given.graph, precision, keep, given.sizes))
+        made = quantize(given.graph, precision, amax, keep, rest, given.sizes, largest_weight, given.rounded)
+        high |= dict.fromkeys(nodes_with_tiny_inputs(given.graph, precision, amax, rest), TINY_SCALE)
+    if not given.spared and all(node.op_type != "QuantizeLinear" for node in made.graph.node):
+        why = next((f"{name} and others: {reason}" for name, reason in high.items()), "keep leaves it nothing to round")
+        raise EngineryError(f"{precision} can hold nothing of this graph ({why}): delete precisions.{precision}")
     return made, high
 
 

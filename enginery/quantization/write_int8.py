@@ -1,8 +1,10 @@
-"""Write int8 for CPUs: Q/DQ nodes around the tensors that `placement` finds, and weights as bytes."""
+"""Write int8 for CPUs: Q/DQ nodes around the tensors that `placement` finds, and weights as bytes. A search tries
+layers in fp8 the same way."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -17,7 +19,8 @@ LEVELS = 255  # the steps of a byte
 MOSTLY_POSITIVE = 4  # times as far as it reaches below zero: what HardSwish, SiLU and GELU return
 SLOWER_WITH_A_ZERO = {"Add", "MatMul"}  # where the byte 0 does not stand for 0
 TINY = 1e-12
-FIRST_OPSET, FIRST_OF_FLOAT16 = 13, 19  # of Q/DQ nodes with a scale for each channel, and of float16
+FIRST_OPSET, FIRST_OF_FLOATS = 13, 19  # of Q/DQ nodes with a scale for each channel, and of float16 and float8
+BYTES: dict[str, np.dtype[np.generic]] = {"int8": np.dtype(np.int8), "fp8": np.dtype(ml_dtypes.float8_e4m3fn)}
 
 
 Rounded = Mapping[str, NDArray[np.int8]]  # by the name of the weights
@@ -32,7 +35,7 @@ class Grid(NamedTuple):
     """The numbers that bytes stand for."""
 
     scale: float
-    zero: np.uint8 | np.int8
+    zero: np.generic
 
 
 def grid_of(ranges: Iterable[Range], is_added: bool) -> Grid:
@@ -73,7 +76,10 @@ def names_of(group: Group) -> list[str]:
     return [value.name or "" for value in group]
 
 
-def grid_for(group: Group, ranges: Mapping[str, Range]) -> Grid:
+def grid_for(group: Group, ranges: Mapping[str, Range], precision: str = "int8") -> Grid:
+    if precision == "fp8":
+        amax = max(TINY, *(ranges[name].amax for name in names_of(group)))
+        return Grid(amax / PRECISIONS["fp8"].largest, BYTES["fp8"].type(0))
     slower = any(node.op_type in SLOWER_WITH_A_ZERO for readers in group.values() for node, _ in readers)
     return grid_of([ranges[name] for name in names_of(group)], slower)
 
@@ -85,8 +91,9 @@ def dtype_of(value: ir.Value) -> np.dtype[np.generic]:
 class Writer:
     """A copy of a graph, into which Q/DQ nodes are written."""
 
-    def __init__(self, model: onnx.ModelProto, kept: Collection[str] = ()) -> None:
-        self.model = ir.from_proto(_with_opset(onnx.shape_inference.infer_shapes(model)))
+    def __init__(self, model: onnx.ModelProto, kept: Collection[str] = (), precision: str = "int8") -> None:
+        self._bytes = BYTES[precision]
+        self.model = ir.from_proto(_with_opset(onnx.shape_inference.infer_shapes(model), precision))
         self.placement = Placement(self.model, kept)
         self.groups = self.placement.groups()
         self._add = Additions(self.model)
@@ -115,11 +122,12 @@ class Writer:
         array = weights.const_value.numpy()
         axis = output_channels(node, array.ndim)
         scales = weight_scales(array, axis, largest)
-        nearest = np.rint(array / scales).astype(np.int8)
+        exact = array / scales
+        nearest = (np.rint(exact) if self._bytes == np.int8 else exact).astype(self._bytes)
         given = [
             self._add.constant(f"{weights.name}.int8", (rounded or {}).get(weights.name or "", nearest)),
             self._add.constant(f"{weights.name}.scale", scales.reshape(-1).astype(array.dtype)),
-            self._add.constant(f"{weights.name}.zero", np.zeros(array.shape[axis], np.int8)),
+            self._add.constant(f"{weights.name}.zero", np.zeros(array.shape[axis], self._bytes)),
         ]
         dequantize = self._add.node("DequantizeLinear", given, f"{weights.name}.rounded", axis=axis)
         node.prepend(dequantize)
@@ -128,10 +136,10 @@ class Writer:
             self.model.graph.initializers.pop(weights.name or "")
 
 
-def _with_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+def _with_opset(model: onnx.ModelProto, precision: str) -> onnx.ModelProto:
     """Raise the version of ONNX's operators where Q/DQ nodes need it."""
     halves = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer)
-    needed = FIRST_OF_FLOAT16 if halves else FIRST_OPSET
+    needed = FIRST_OF_FLOATS if halves or precision == "fp8" else FIRST_OPSET
     return at_opset(model, needed)
 
 

@@ -120,7 +120,7 @@ def gather_findings(
     benchmark: Path,
     trace: Path,
     machine: Path,
-    converted: Path | None = None,
+    converted: Path,
 ) -> Findings:
     """Read the listed precisions, not whatever the folders hold: a precision that was dropped leaves its files."""
     refused = {name: refusal.why for name in precisions if (refusal := read_refusal(engines / name))}
@@ -132,7 +132,7 @@ def gather_findings(
             Validation.read(validation / f"{name}.json"),
             Benchmark.read(benchmark / name / "summary.json"),
             Trace.read(trace / f"{name}.json"),
-            Mix.read(found) if converted and (found := converted / name / MIX).exists() else None,
+            Mix.read(found) if (found := converted / name / MIX).exists() else None,
         )
         for name in precisions
         if name not in refused

@@ -28,6 +28,7 @@ class Rounding(NamedTuple):
     kept: frozenset[str]
     largest: int
     rounded: Rounded
+    precision: str
 
     def switched(self, folder: Path, threads: int) -> SwitchedGraph:
         return SwitchedGraph(load_graph(folder / "model.onnx"), *self, threads)

@@ -1,4 +1,4 @@
-"""A graph in int8 in which each layer can be switched to floating point, so that one session tries them all."""
+"""A graph in int8 or fp8 in which each layer can be switched to floating point, so that one session tries them all."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
@@ -27,10 +27,11 @@ class SwitchedGraph:
         kept: Collection[str],
         largest: int,
         rounded: Rounded | None = None,
+        precision: str = "int8",
         threads: int = 0,
     ) -> None:
         """Leave the nodes of the names in `kept` in floating point, whatever is switched."""
-        writer = Writer(model, kept)
+        writer = Writer(model, kept, precision)
         self._untouched, self._kept = ir.from_proto(ir.to_proto(writer.model)), frozenset(kept)
         self.layers = [node.name or "" for node in writer.placement.arithmetic]
         self._graph = writer.model.graph
@@ -42,7 +43,7 @@ class SwitchedGraph:
                 self._graph.initializers.setdefault(weights.name or "", weights)
                 self._add_switch(weights, node, 1)
         for group in writer.groups:
-            writer.round_activations(group, grid_for(group, ranges))
+            writer.round_activations(group, grid_for(group, ranges, precision))
             for value, readers in group.items():
                 for node, index in readers:
                     self._add_switch(value, node, index)

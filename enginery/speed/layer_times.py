@@ -20,4 +20,5 @@ def trace_engine(folder: Path, machine: Machine, inference: InferenceParams, sam
     batch, runtime = record.profile.batch.opt, load_runtime(machine.runtime)
     layers = runtime.trace(folder, record.blueprint, inference, samples.tuned(record.profile).cycled(batch), CALLS)
     timed = any(layer.milliseconds for layer in layers)
-    return Trace(precision=record.precision, batch=batch, calls=CALLS, layers=tuple(layers) if timed else ())
+    times = tuple(layers) if timed else ()
+    return Trace(precision=record.precision, machine=machine, batch=batch, calls=CALLS, layers=times)

@@ -5,6 +5,7 @@ from statistics import median
 from enginery.core.params.benchmark import ONNXRUNTIME
 from enginery.core.record import Record
 from enginery.engine.gpu.conditions import GpuConditions
+from enginery.engine.machine import Machine
 from enginery.engine.moments import Moments
 from enginery.engine.record import LayerTime
 
@@ -129,6 +130,7 @@ class Trace(Record):
     """The times of the layers of one engine. Their sum is no latency, because timing layers slows an engine."""
 
     precision: str
+    machine: Machine
     batch: int
     calls: int
     layers: tuple[LayerTime, ...]

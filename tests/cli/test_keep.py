@@ -45,7 +45,7 @@ def project(tmp_path, monkeypatch):
 
 
 def write_rescue(*kept):
-    record = Rescue(precision="int8", samples=(1, 1), error=0.1, tried=(), kept=kept, enough=None)
+    record = Rescue(precision="int8", samples=(1, 1), error=0.1, at_once=0.1, tried=(), kept=kept, enough=None)
     record.write(RESCUED / "int8" / RESCUE)
 
 

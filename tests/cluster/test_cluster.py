@@ -179,7 +179,7 @@ def test_a_search_finds_the_same_with_any_number_of_parts(folder, tiny_graph, ma
     monkeypatch.chdir(tmp_path)
     measured_here = measure_samples(folder, many, 4, False, 2048, None)
     rounding = Rounding(
-        {name: Range(each.lowest, each.amax) for name, each in measured_here.items()}, frozenset(), 64, {}
+        {name: Range(each.lowest, each.amax) for name, each in measured_here.items()}, frozenset(), 64, {}, "int8"
     )
     switched = SwitchedGraph(tiny_graph, *rounding)
     task = task_of("classification", None, many.manifest.class_names)

@@ -34,7 +34,7 @@ def chosen(raced, used=(0.1, 0, 0.1, 0.1), traces=None):
     return Mix(
         precision="best",
         beside="bf16",
-        machine="",
+        machine="a board",
         traces=traces,
         batch=8,
         calibration="",
@@ -82,4 +82,6 @@ def test_promised_stands_beside_delivered():
     assert in_words(chosen(raced, used=(2, 0, 2, 2))).startswith("best is bf16, as the other takes 200% of what the")
     assert in_words(chosen(raced)).endswith(f"{promised}, and a race delivered 0.800 times (0.780 to 0.820)")
     unraced = in_words(chosen(None, traces="data/traces/board"))
-    assert unraced.endswith(f"{promised}, and nothing was raced, because layer times are those of data/traces/board")
+    assert unraced.endswith(
+        f"{promised}, and nothing was raced, because layer times are those of data/traces/board, from a board"
+    )

@@ -14,7 +14,7 @@ from enginery.quantization.calibration.cache import write_cache
 from enginery.quantization.calibration.measure import measure
 from enginery.quantization.calibration.provenance import provided_provenance
 from enginery.quantization.dialect import dialect_of
-from enginery.quantization.in_dialect import quantize_in_dialect
+from enginery.quantization.in_dialect import Ingredients, quantize_in_dialect
 from enginery.quantization.mixed import quantize_beside, require_mixable
 from enginery.quantization.modelopt import named_sizes
 
@@ -41,10 +41,10 @@ def test_the_nodes_of_a_part_are_in_its_type_and_the_others_in_bytes(
     sizes = named_sizes(load_graph(tiny_onnx), samples.cycled(1))
     part = ["conv2", "relu2"]
     keep = KEEP_NOTHING.model_copy(update={"rest": "auto"})
-    given = calibrated, sizes, dialect, keep, (), rounded_otherwise(tiny_onnx)
-    made, _ = quantize_beside(precision, part, tiny_onnx, *given)
-    own, _ = quantize_in_dialect("int8", tiny_onnx, *given)
-    nearest, _ = quantize_in_dialect("int8", tiny_onnx, *given[:-1])
+    given = Ingredients(tiny_onnx, calibrated, sizes, dialect, keep, rounded=rounded_otherwise(tiny_onnx))
+    made, _ = quantize_beside(precision, part, given)
+    own, _ = quantize_in_dialect("int8", given)
+    nearest, _ = quantize_in_dialect("int8", given._replace(rounded=None))
     assert weights_of("conv1", made) == weights_of("conv1", own) != weights_of("conv1", nearest)
     rounded = {node.output[0] for node in made.graph.node if node.op_type == "DequantizeLinear"}
     in_bytes = {node.name for node in made.graph.node if rounded.intersection(node.input)}

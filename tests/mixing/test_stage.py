@@ -93,10 +93,10 @@ def in_bytes(path):
 
 
 @pytest.fixture
-def trace(tmp_path):
+def trace(tmp_path, machine):
     """Return a function that writes the traces of another machine."""
 
-    def made(precision="int8", batch=8, names=("a", "c"), milliseconds=1.0):
+    def made(precision="int8", batch=8, names=("a", "c"), milliseconds=1.0, runtime=machine.runtime, **of_int8):
         folder = tmp_path / "data/traces/board"
         folder.mkdir(parents=True, exist_ok=True)
         layers = tuple(
@@ -104,14 +104,17 @@ def trace(tmp_path):
         )
         for name in ("int8", "bf16"):
             own = precision if name == "int8" else name
-            Trace(precision=own, batch=batch, calls=1, layers=layers).write(folder / f"{name}.json")
-        return read_traces(str(folder), "bf16", "best", {"a": 0, "b": 0, "c": 1}, tmp_path / "data/traces", 8)
+            there = machine.model_copy(update=of_int8 if name == "int8" else {})
+            Trace(precision=own, machine=there, batch=batch, calls=1, layers=layers).write(folder / f"{name}.json")
+        places = {"a": 0, "b": 0, "c": 1}
+        return read_traces(str(folder), "bf16", "best", places, tmp_path / "data/traces", 8, runtime)
 
     return made
 
 
-def test_the_traces_of_another_machine_are_read(trace):
-    ((int8, floating),) = trace()
+def test_the_traces_of_another_machine_are_read(trace, machine):
+    there, ((int8, floating),) = trace()
+    assert there == machine
     assert (int8, floating) == ([1, 1], [1, 1])
 
 
@@ -119,6 +122,11 @@ WRONG = {
     "of another precision": ({"precision": "fp32"}, "is a trace of fp32 at batch 8, and not of int8 at batch 8"),
     "at another batch size": ({"batch": 1}, "is a trace of int8 at batch 1, and not of int8 at batch 8"),
     "of another graph": ({"names": ("x", "y")}, "is a trace of another graph: 0% of this one's parts"),
+    "of two machines": (
+        {"cores": 99},
+        r"int8.json is from .*, 99 cores, and bf16.json from .*: take both on one machine",
+    ),
+    "of another runtime": ({"runtime": "tensorrt"}, "and graphs are made for tensorrt here: take traces with the same"),
     "without times": ({"names": ()}, "the runtime gives no times of layers"),
 }
 

@@ -10,8 +10,9 @@ from enginery.core.params.build import Profile, Range
 from enginery.engine.record import EngineRecord, Layer, LayerTime
 from enginery.engine.target import target_of
 from enginery.graph.interface import Interface, TensorSpec
+from enginery.mixing.records import MIX
 from enginery.model.records import PYTORCH
-from enginery.report.evidence import Evidence, Findings
+from enginery.report.evidence import Evidence, Findings, gather_findings
 from enginery.speed.records import Benchmark, Contention, Latency, MachinePace, PeakMemory, Ratio, Throughput, Trace
 from enginery.tasks.classification import Classification
 
@@ -133,6 +134,7 @@ def evidence(machine, build, manifest):
             ),
             trace=Trace(
                 precision=precision,
+                machine=machine,
                 batch=8,
                 calls=48,
                 layers=tuple(
@@ -162,3 +164,23 @@ def crowded(findings, evidence):
 def gpu(machine):
     changes = {"runtime": "tensorrt", "runtime_version": "11.4.0.106", "device": "cuda", "device_name": "NVIDIA H200"}
     return machine.model_copy(update=changes | {"capability": "9.0", "driver": "580.65", "cuda": "13.0"})
+
+
+@pytest.fixture
+def written(tmp_path, machine):
+    """Write evidence as the stages do, and return a function that reads it."""
+
+    def write(*entries):
+        machine.write(tmp_path / "machine.json")
+        for entry in entries:
+            entry.engine.write(tmp_path / "engines" / entry.precision / "engine.json")
+            entry.validation.write(tmp_path / "validation" / f"{entry.precision}.json")
+            entry.benchmark.write(tmp_path / "benchmark" / entry.precision / "summary.json")
+            entry.trace.write(tmp_path / "trace" / f"{entry.precision}.json")
+            if entry.mix:
+                entry.mix.write(tmp_path / "converted" / entry.precision / MIX)
+        names = "engines", "validation", "benchmark", "trace", "machine.json", "converted"
+        folders = [tmp_path / name for name in names]
+        return lambda *precisions: gather_findings(precisions, *folders)
+
+    return write

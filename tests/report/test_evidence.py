@@ -6,24 +6,6 @@ import pytest
 
 from enginery.core.errors import EngineryError
 from enginery.engine.record import Refusal
-from enginery.report.evidence import gather_findings
-
-
-@pytest.fixture
-def written(tmp_path, machine):
-    """Write evidence as the stages do, and return a function that reads it."""
-
-    def write(*entries):
-        machine.write(tmp_path / "machine.json")
-        for entry in entries:
-            entry.engine.write(tmp_path / "engines" / entry.precision / "engine.json")
-            entry.validation.write(tmp_path / "validation" / f"{entry.precision}.json")
-            entry.benchmark.write(tmp_path / "benchmark" / entry.precision / "summary.json")
-            entry.trace.write(tmp_path / "trace" / f"{entry.precision}.json")
-        folders = [tmp_path / name for name in ("engines", "validation", "benchmark", "trace", "machine.json")]
-        return lambda *precisions: gather_findings(precisions, *folders)
-
-    return write
 
 
 def test_evidence_is_read_as_it_was_written(written, evidence, findings):

@@ -18,7 +18,7 @@ from enginery.graph.onnx_file import count_nodes, load_graph
 from enginery.quantization.calibration.cache import write_cache
 from enginery.quantization.calibration.provenance import provided_provenance
 from enginery.quantization.dialect import dialect_of
-from enginery.quantization.in_dialect import quantize_in_dialect, write_blocks_in_dialect
+from enginery.quantization.in_dialect import Ingredients, quantize_in_dialect, write_blocks_in_dialect
 from enginery.quantization.modelopt import named_sizes
 from stages.convert import convert
 
@@ -36,7 +36,21 @@ def calibration(amax, folder):
 def test_a_cache_that_lacks_a_tensor_is_refused(tiny_onnx, samples, tmp_path, dialect):
     some = calibration({"input": 2.5, "relu": 7.3, "relu_2": 4.0, "features": 1.0}, tmp_path)
     with pytest.raises(EngineryError, match=r"no range for \d of the \d tensors that are quantized: .*pooled"):
-        quantize_in_dialect("int8", tiny_onnx, some, {}, dialect, KEEP_NOTHING)
+        quantize_in_dialect("int8", Ingredients(tiny_onnx, some, {}, dialect, KEEP_NOTHING))
+
+
+@pytest.mark.parametrize("dialect", [CPU, TENSORRT], ids=["cpu", "tensorrt"])
+def test_a_graph_of_which_eight_bits_can_hold_nothing_is_refused(tiny_onnx, samples, tmp_path, dialect):
+    names = [name for node in load_graph(tiny_onnx).graph.node for name in node.output]
+    ranges, sizes = (
+        calibration(dict.fromkeys(["input", *names], 1e6), tmp_path),
+        named_sizes(load_graph(tiny_onnx), samples.cycled(1)),
+    )
+    why = (
+        r"^int8 can hold nothing of this graph \(.* and others: its numbers reach beyond .*\): delete precisions.int8$"
+    )
+    with pytest.raises(EngineryError, match=why):
+        quantize_in_dialect("int8", Ingredients(tiny_onnx, ranges, sizes, dialect, KEEP_NOTHING))
 
 
 @pytest.mark.parametrize(("dialect", "rewritten"), [(CPU, False), (TENSORRT, True)], ids=["cpu", "tensorrt"])
@@ -77,7 +91,9 @@ def test_a_graph_that_accepts_only_some_sizes_is_quantized_at_that_of_the_sample
     path, ranges = tmp_path / "model.onnx", dict.fromkeys(["input", "seen", "small", "large", "both"], 4.0)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
     sizes = named_sizes(load_graph(path), samples.cycled(1))
-    graph, _ = quantize_in_dialect("int8", path, calibration(ranges, tmp_path), sizes, TENSORRT, KEEP_NOTHING)
+    graph, _ = quantize_in_dialect(
+        "int8", Ingredients(path, calibration(ranges, tmp_path), sizes, TENSORRT, KEEP_NOTHING)
+    )
     assert "conv" in quantized_inputs(graph)
 
 

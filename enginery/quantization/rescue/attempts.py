@@ -1,6 +1,5 @@
 """Make int8 of what was rescued, and make each rescue from what the earlier ones have left."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +18,11 @@ from enginery.quantization.calibration.auto import error_of
 from enginery.quantization.calibration.calibrate import calibrate_graph
 from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.dialect import Dialect
-from enginery.quantization.in_dialect import quantize_in_dialect, rewritten
+from enginery.quantization.in_dialect import Ingredients, quantize_in_dialect, rewritten
 from enginery.quantization.modelopt import named_sizes
 from enginery.quantization.rescue.equalize import equalize
 from enginery.quantization.rescue.records import Rescued
+from enginery.quantization.rescue.rescue import Fitting
 from enginery.quantization.rescue.round import round_weights
 from enginery.quantization.structure import nodes_beyond_int8
 
@@ -43,30 +43,31 @@ class Attempts:
         """Return the graph in int8 as the stage convert makes it."""
         plain = load_graph(rescued.graph)
         sizes = named_sizes(plain, self.samples.cycled(1))
+        given = Ingredients(rescued.graph, rescued.ranges, sizes, self.wanted, self.keep, rounded=rescued.rounded)
         with scratch_folder() as scratch:
-            source = rescued.graph
             if (graph := rewritten(plain, self.wanted, self.precision)) is not None:
-                source = scratch / "model.onnx"
-                save_graph(graph, source)
-            made, _ = quantize_in_dialect(
-                self.precision, source, rescued.ranges, sizes, self.wanted, self.keep, rounded=rescued.rounded
-            )
+                given = given._replace(graph=scratch / "model.onnx")
+                save_graph(graph, given.graph)
+            made, _ = quantize_in_dialect(self.precision, given)
         return made
 
-    def equalize(self, given: Rescued, fitting: Sequence[Feeds]) -> Rescued | None:
+    def equalize(self, given: Rescued, fitting: Fitting) -> Rescued | None:
         """Scale channels, and calibrate anew. Ranges from elsewhere are those of the graph as it was."""
         graph = load_graph(given.graph)
-        scaled = None if self.calibration.file else equalize(graph, fitting, given.ranges.amax)
-        if scaled is None or not _computes_the_same(graph, scaled, fitting[0]):
+        scaled = None if self.calibration.file else equalize(graph, fitting.many(), given.ranges.amax)
+        if scaled is None or not _computes_the_same(graph, scaled, fitting.few[0]):
             return None
         save_graph(scaled, self.folder / "model.onnx")
         ranges = calibrate_graph(self.folder, self.samples, self.calibration, self.cluster, self.folder)
         return Rescued(self.folder / "model.onnx", ranges, {})
 
-    def round(self, given: Rescued, fitting: Sequence[Feeds]) -> Rescued | None:
+    def round(self, given: Rescued, fitting: Fitting) -> Rescued | None:
+        """Round weights to integers, which those of fp8 are not."""
+        if self.precision != "int8":
+            return None
         graph = load_graph(given.graph)
         kept = {*nodes_beyond_int8(graph, given.ranges.amax), *kept_nodes(self.keep, graph)}
-        rounded = round_weights(graph, kept, fitting, self.wanted.largest_weight)
+        rounded = round_weights(graph, kept, fitting.few, self.wanted.largest_weight)
         return given._replace(rounded=rounded) if rounded else None
 
 

@@ -19,15 +19,17 @@ RESCUE = "rescue.json"  # also beside a graph that is made of what was rescued
 class Tried(Record):
     names: tuple[RescueName, ...]  # one after the other
     error: float | None  # the relative error of the outputs; None if there is nothing in the graph to change
+    at_once: float | None  # the same of all samples at once, which those with the largest outputs decide
 
     def in_words(self) -> str:
-        return f"{' and '.join(self.names)} {'nothing changes' if self.error is None else f'{self.error:.2%}'}"
+        return f"{' and '.join(self.names)} {errors_in_words(self.error, self.at_once)}"
 
 
 class Rescue(Record):
     precision: str
     samples: tuple[int, int]  # those that rescues were fitted to, and those that confirm them
     error: float  # of the outputs as calibrated, relative to their size: the mean over samples
+    at_once: float  # the same of all samples at once
     tried: tuple[Tried, ...]
     kept: tuple[RescueName, ...]
     enough: float | None  # the error below which nothing was tried, or None if that does not count
@@ -42,9 +44,15 @@ class Rescue(Record):
         if not self.tried:
             why = "nothing to rescue" if self.is_close else "no rescue is asked for"
             return f"as calibrated, the outputs have an error of {self.error:.2%}: {why}"
+        error = errors_in_words(self.error, self.at_once)
         tried = ", ".join(f"with {each.in_words()}" for each in self.tried)
         kept = " and ".join(self.kept) or "nothing"
-        return f"as calibrated, the outputs have an error of {self.error:.2%}, {tried}; {kept} is kept"
+        return f"as calibrated, the outputs have an error of {error}, {tried}; {kept} is kept"
+
+
+def errors_in_words(error: float | None, at_once: float | None) -> str:
+    """Return the mean over samples, and in parentheses the error of all samples at once."""
+    return "nothing changes" if error is None else f"{error:.2%} ({at_once:.2%})"
 
 
 class Rescued(NamedTuple):

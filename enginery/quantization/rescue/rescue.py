@@ -1,10 +1,12 @@
 """Try what makes an int8 graph closer to the exact one, and keep what proves itself on other samples."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import RescueName
@@ -13,16 +15,38 @@ from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written
 from enginery.graph.onnx_file import fixed_batch
 from enginery.quantization.calibration.auto import error_of
+from enginery.quantization.calibration.cache import TINY
 from enginery.quantization.rescue.records import Rescue, Rescued, Tried
 
-FITTED, CONFIRMED = 32, 64  # the most samples to fit a rescue to, and those that must confirm it
+FITTED, CONFIRMED = 32, 64  # the most samples to round weights by, and those that must confirm a rescue
+MEASURED = 256  # the most samples to measure channels by: few of them miss what a channel rarely reaches
 BATCH = 8
 ENOUGH = 0.01  # an error that bf16 causes, too: below it, nothing is tried unless it is asked for by name
 MARGIN = 0.05  # the least gain, as a share of the error: gains on other samples were up to six points smaller
 LOST = 1e6  # times the size of an output: no number, or no end, as where float16 overflows
 
 Write = Callable[[Rescued], onnx.ModelProto]  # the graph in int8
-Attempt = Callable[[Rescued, Sequence[Feeds]], Rescued | None]  # None where nothing can be changed
+
+
+class Fitting(NamedTuple):
+    """Samples to fit rescues to. None of them confirms one."""
+
+    few: Sequence[Feeds]
+    many: Callable[[], Iterable[Feeds]]  # reads them anew, since they may not fit into memory
+
+
+Attempt = Callable[[Rescued, Fitting], Rescued | None]  # None where nothing can be changed
+
+
+class Loss(NamedTuple):
+    """The error of the outputs, relative to the size of the exact ones."""
+
+    mean: float  # over samples
+    at_once: float  # of all samples, which those with the largest outputs decide
+
+    def is_less_than(self, other: "Loss") -> bool:
+        """Tell whether samples gain on the whole, and those with the largest outputs do not pay for it."""
+        return self.mean < (1 - MARGIN) * other.mean and self.at_once < (1 + MARGIN) * other.at_once
 
 
 class Trial:
@@ -31,26 +55,35 @@ class Trial:
     def __init__(self, exact: onnx.ModelProto, samples: SampleSet, batch: int = BATCH) -> None:
         """A smaller `batch` takes less memory: inputs of all layers are held at once."""
         count = len(samples)
-        self.fitted = min(FITTED, max(1, count // 2))
-        self.confirmed = max(1, min(CONFIRMED, count - self.fitted))
+        few = min(FITTED, max(1, count // 2))
+        self.confirmed = max(1, min(CONFIRMED, count - few))
+        places = np.arange(count)
+        measured = np.concatenate([places[:few], places[few + self.confirmed :]])[:MEASURED]
+        self.fitted = len(measured)
         self._fixed, self._batch, self._samples = fixed_batch(exact), batch, samples
-        self.fitting = list(self._batches(0, self.fitted))
-        session = open_as_written(exact)
-        self._checks = [(feeds, session.run(None, dict(feeds))) for feeds in self._batches(self.fitted, self.confirmed)]
+        self.fitting = Fitting(list(self._batches(places[:few])), partial(self._batches, measured))
+        session, checked = open_as_written(exact), (few + np.arange(self.confirmed)) % count
+        self._checks = [(feeds, session.run(None, dict(feeds))) for feeds in self._batches(checked)]
 
-    def error(self, model: onnx.ModelProto) -> float:
-        """Return the mean over outputs and samples of the error of each, relative to the size of the exact output."""
+    def loss(self, model: onnx.ModelProto) -> Loss:
+        """Return both errors, each as the mean over outputs."""
         session = open_as_written(model)
-        errors = [
-            [error_of(found, exact) for found, exact in zip(session.run(None, dict(feeds)), wanted, strict=True)]
-            for feeds, wanted in self._checks
-        ]
-        return float(np.nan_to_num(np.mean(errors), nan=LOST, posinf=LOST))
+        errors, squares = [], []
+        for feeds, wanted in self._checks:
+            pairs = list(zip(session.run(None, dict(feeds)), wanted, strict=True))
+            errors.append([error_of(found, exact) for found, exact in pairs])
+            squares.append([[_square(found - exact), _square(exact)] for found, exact in pairs])
+        lost, whole = np.moveaxis(np.sum(squares, axis=0), 1, 0)
+        found = float(np.mean(errors)), float(np.mean(np.sqrt(lost / np.maximum(whole, TINY))))
+        return Loss(*(float(np.nan_to_num(each, nan=LOST, posinf=LOST)) for each in found))
 
-    def _batches(self, first: int, count: int) -> Iterator[Feeds]:
-        chosen = (first + np.arange(count)) % len(self._samples)
+    def _batches(self, chosen: NDArray[np.int64]) -> Iterator[Feeds]:
         for places in self._samples.places(chosen, self._fixed or self._batch, whole=bool(self._fixed)):
             yield self._samples.read_at(chosen[places])
+
+
+def _square(array: NDArray[np.float32]) -> float:
+    return float(np.square(array, dtype=np.float64).sum())
 
 
 class Answer(NamedTuple):
@@ -62,23 +95,24 @@ def find_rescues(
     precision: str, given: Rescued, attempts: Mapping[RescueName, Attempt], named: bool, trial: Trial, write: Write
 ) -> Answer:
     """Try each and all of them, and keep the fewest that do no worse than more. What is `named` must be possible."""
-    error = trial.error(write(given))
+    loss = trial.loss(write(given))
     enough = None if named else ENOUGH
-    best, kept, lowest, tried = given, tuple[RescueName, ...](), error, []
-    for names, changed in _made(given, attempts if enough is None or error >= enough else {}, trial.fitting):
+    best, kept, least, tried = given, tuple[RescueName, ...](), loss, []
+    for names, changed in _made(given, attempts if enough is None or loss.mean >= enough else {}, trial.fitting):
         if changed is None and named:
             raise EngineryError(
                 f"precisions.{precision}.rescue: {names[-1]} does not apply to this graph, in which it finds nothing "
                 "to change: remove it"
             )
-        after = None if changed is None else trial.error(write(changed))
-        tried.append(Tried(names=names, error=after))
-        if changed is not None and after is not None and after < (1 - MARGIN) * lowest:
-            best, kept, lowest = changed, names, after
+        after = None if changed is None else trial.loss(write(changed))
+        tried.append(Tried(names=names, error=after and after.mean, at_once=after and after.at_once))
+        if changed is not None and after is not None and after.is_less_than(least):
+            best, kept, least = changed, names, after
     record = Rescue(
         precision=precision,
         samples=(trial.fitted, trial.confirmed),
-        error=error,
+        error=loss.mean,
+        at_once=loss.at_once,
         tried=tuple(tried),
         kept=kept,
         enough=enough,
@@ -87,7 +121,7 @@ def find_rescues(
 
 
 def _made(
-    given: Rescued, attempts: Mapping[RescueName, Attempt], fitting: Sequence[Feeds]
+    given: Rescued, attempts: Mapping[RescueName, Attempt], fitting: Fitting
 ) -> Iterator[tuple[tuple[RescueName, ...], Rescued | None]]:
     """Yield what each makes of what is given, and of what those before it have made: one may need another to help."""
     made: dict[tuple[RescueName, ...], Rescued] = {(): given}

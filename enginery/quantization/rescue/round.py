@@ -4,7 +4,7 @@ This is GPTQ, which needs one pass over some samples and no learning: the produc
 say how much each weight can make good. onnxsim's GPTQ and AdaRound round products of matrices to four bits alone.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from enginery.quantization.write_int8 import Rounded, output_channels, weight_sc
 ROWS = 4096  # of a layer's inputs that are looked at, as far as the samples have them
 MOST_INPUTS = 2304  # of a sum: time grows by the cube, and twice as many take half a minute for each layer
 DAMPING = 0.01  # of the mean square of an input, since few samples do not say all
+MOST_BYTES = 2**28  # of sums that are held at once, beside some copies of one layer's: more layers take turns
 BLOCK = 64  # weights after which the error reaches those far away, which is a product of matrices
 
 Floats = NDArray[np.float64]
@@ -38,6 +39,12 @@ class Layer(NamedTuple):
     @property
     def groups(self) -> int:
         return self._integers("group", [1])[0]
+
+    @property
+    def sum_bytes(self) -> int:
+        """Return what the products of its inputs with each other take."""
+        groups, _, size = self.by_sum(self.array).shape
+        return int(groups * size**2 * np.dtype(np.float64).itemsize)
 
     def by_sum(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
         """Return weights by group, output, and place in the sum."""
@@ -84,22 +91,38 @@ class Layer(NamedTuple):
 def round_weights(model: onnx.ModelProto, kept: Collection[str], batches: Iterable[Feeds], largest: int) -> Rounded:
     """Return the bytes of the weights that are in int8 if the nodes of the names in `kept` are not."""
     layers = find_layers(ir.from_proto(onnx.shape_inference.infer_shapes(model)), kept)
-    if not layers:
-        return {}
-    given, names = list(batches), list(dict.fromkeys(layer.tensor for layer in layers))
-    sums: dict[str, Floats] = {}
-    for arrays in tensors_of(model, names, given):
-        for layer in layers:
-            rows = layer.rows(arrays[layer.tensor].astype(np.float32), ROWS // len(given))
-            products = (np.swapaxes(rows, 1, 2) @ rows).astype(np.float64) / rows.shape[1]
-            sums[layer.weights.name or ""] = sums.get(layer.weights.name or "", 0) + products
-    rounded = {}
-    for layer in layers:
-        name, axis = layer.weights.name or "", output_channels(layer.node, layer.array.ndim)
-        steps = weight_scales(layer.array, axis, largest)
-        units = np.asarray(layer.by_sum(layer.array / steps), np.float64)
-        rounded[name] = layer.as_given(round_by_sum(units, sums.pop(name), largest))
+    given, rounded = list(batches), {}
+    for portion in portions(layers):
+        sums = _sums_of(portion, model, given)
+        for layer in portion:
+            name, axis = layer.weights.name or "", output_channels(layer.node, layer.array.ndim)
+            steps = weight_scales(layer.array, axis, largest)
+            units = np.asarray(layer.by_sum(layer.array / steps), np.float64)
+            rounded[name] = layer.as_given(round_by_sum(units, sums.pop(name), largest))
     return rounded
+
+
+def portions(layers: Iterable[Layer]) -> Iterator[list[Layer]]:
+    """Yield layers whose sums fit into memory together. Those of one alone may be larger."""
+    portion: list[Layer] = []
+    for layer in layers:
+        if portion and sum(each.sum_bytes for each in [*portion, layer]) > MOST_BYTES:
+            yield portion
+            portion = []
+        portion.append(layer)
+    if portion:
+        yield portion
+
+
+def _sums_of(layers: Sequence[Layer], model: onnx.ModelProto, batches: Sequence[Feeds]) -> dict[str, Floats]:
+    """Return the products of the inputs of each layer with each other, by the name of its weights: means over rows."""
+    sums: dict[str, Floats] = {}
+    for arrays in tensors_of(model, list(dict.fromkeys(layer.tensor for layer in layers)), batches):
+        for layer in layers:
+            rows, name = layer.rows(arrays[layer.tensor].astype(np.float32), ROWS // len(batches)), layer.weights.name
+            products = (np.swapaxes(rows, 1, 2) @ rows).astype(np.float64) / rows.shape[1]
+            sums[name or ""] = sums.get(name or "", 0) + products
+    return sums
 
 
 def find_layers(model: ir.Model, kept: Collection[str]) -> list[Layer]:

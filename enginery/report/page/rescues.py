@@ -1,6 +1,6 @@
 """The table of what was tried before a search, and of what each brought."""
 
-from enginery.quantization.rescue.records import Rescue, Tried
+from enginery.quantization.rescue.records import Rescue, Tried, errors_in_words
 from enginery.report.page.listing import Table, table
 
 
@@ -8,9 +8,9 @@ def rescue_table(found: Rescue) -> Table:
     fitted, confirmed = found.samples
     caption = (
         f"Rescues of {found.precision}, fitted to {fitted} calibration samples: the relative error of the outputs of "
-        f"{confirmed} others"
+        f"{confirmed} others: the mean, and in parentheses that of all at once"
     )
-    rows = [["as calibrated", f"{found.error:.2%}", _why_none(found)]]
+    rows = [["as calibrated", errors_in_words(found.error, found.at_once), _why_none(found)]]
     rows += [[" and ".join(each.names), *_brought(each, found)] for each in found.tried]
     return table(caption, ["rescue", "error", "brought"], rows)
 
@@ -25,4 +25,6 @@ def _brought(tried: Tried, found: Rescue) -> tuple[str, str]:
     if tried.error is None:
         return "-", "does not apply to this graph"
     change = tried.error / found.error - 1 if found.error else 0.0
-    return f"{tried.error:.2%}", f"{change:+.0%}, {'kept' if tried.names == found.kept else 'not kept'}"
+    return errors_in_words(
+        tried.error, tried.at_once
+    ), f"{change:+.0%}, {'kept' if tried.names == found.kept else 'not kept'}"

@@ -23,7 +23,7 @@ from enginery.quantization.rescue.records import (
     open_rescued,
     write_rounded,
 )
-from enginery.quantization.rescue.rescue import LOST, Trial, find_rescues
+from enginery.quantization.rescue.rescue import LOST, Fitting, Loss, Trial, find_rescues
 
 PARAMS = CalibrationParams(method="max", percentile=99.9, bins=2048, batch=8, file=None)
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
@@ -32,15 +32,15 @@ BOTH = EQUALIZE + ROUND
 
 
 class Known:
-    """A trial of graphs whose errors are known."""
+    """A trial of graphs whose errors are known: a mean, or a pair with that of all samples at once."""
 
-    fitting, fitted, confirmed = (), 8, 16
+    fitting, fitted, confirmed = Fitting((), tuple), 8, 16
 
     def __init__(self, errors):
         self.errors = errors
 
-    def error(self, graph):
-        return self.errors[graph]
+    def loss(self, graph):
+        return Loss(*np.broadcast_to(self.errors[graph], 2).tolist())
 
 
 def judged(errors, named=False):
@@ -66,15 +66,29 @@ def judged(errors, named=False):
         ({(): 0.1, EQUALIZE: None, ROUND: 0.08}, ROUND),
         ({(): 0.1, EQUALIZE: 0.09, ROUND: None, BOTH: None}, EQUALIZE),
         ({(): 0.009}, ()),
+        ({(): 0.1, EQUALIZE: (0.05, 0.12), ROUND: (0.08, 0.1), BOTH: (0.07, 0.09)}, BOTH),
+        ({(): 0.1, EQUALIZE: (0.05, 0.12), ROUND: (0.08, 0.1), BOTH: (0.06, 0.12)}, ROUND),
         ({(): 0.1, EQUALIZE: float("nan"), ROUND: 0.2, BOTH: 0.2}, ()),
     ],
-    ids=["each helps", "both help", "one is enough", "within chance", "none to scale", "none to round", "close", "nan"],
+    ids=[
+        "each helps",
+        "both help",
+        "one is enough",
+        "within chance",
+        "none to scale",
+        "none to round",
+        "close",
+        "at a price alone",
+        "at the price of large outputs",
+        "nan",
+    ],
 )
 def test_the_fewest_that_help_are_kept(errors, kept):
     record, rescued = judged(errors)
     assert record.kept == rescued == kept
     assert {each.names: each.error for each in record.tried} == pytest.approx(
-        {names: error for names, error in errors.items() if names and (error or len(names) == 1)}, nan_ok=True
+        {names: np.ravel(error)[0] for names, error in errors.items() if names and (error or len(names) == 1)},
+        nan_ok=True,
     )
 
 
@@ -103,11 +117,16 @@ def project(tiny_graph, samples, tmp_path):
     return attempts, open_calibrated(tmp_path / "simplified", tmp_path / "calibrated", samples)
 
 
+def eight(attempts):
+    feeds = [attempts.samples.cycled(8)]
+    return Fitting(feeds, lambda: feeds)
+
+
 def test_both_lower_the_error_and_are_read_as_they_were_written(project, tmp_path):
     attempts, given = project
     trial = Trial(load_graph(given.graph), attempts.samples)
     assert (trial.fitted, trial.confirmed) == (10, 11)
-    assert [len(feeds["input"]) for feeds in Trial(load_graph(given.graph), attempts.samples, batch=4).fitting] == [
+    assert [len(feeds["input"]) for feeds in Trial(load_graph(given.graph), attempts.samples, batch=4).fitting.few] == [
         4,
         4,
         2,
@@ -142,7 +161,7 @@ def test_a_graph_that_returns_no_numbers_has_an_error_that_can_be_written(projec
 def test_what_was_rescued_has_a_name_by_content(tmp_path):
     names = []
     for error, rounded in ((0.1, {}), (0.2, {}), (0.2, {"w": np.ones(2, np.int8)}), (0.2, {"w": np.ones(2, np.int8)})):
-        record = Rescue(precision="int8", samples=(1, 1), error=error, tried=(), kept=(), enough=None)
+        record = Rescue(precision="int8", samples=(1, 1), error=error, at_once=error, tried=(), kept=(), enough=None)
         record.write(tmp_path / RESCUE)
         if rounded:
             write_rounded(rounded, tmp_path)
@@ -153,7 +172,7 @@ def test_what_was_rescued_has_a_name_by_content(tmp_path):
 
 def test_rounded_weights_alone_leave_graph_and_ranges(project, tmp_path):
     attempts, given = project
-    rounded = attempts.round(given, [attempts.samples.cycled(8)])
+    rounded = attempts.round(given, eight(attempts))
     write_rounded(rounded.rounded, tmp_path / "rescued")
     read = open_rescued(tmp_path / "simplified", tmp_path / "calibrated", tmp_path / "rescued", attempts.samples)
     assert read.graph == given.graph
@@ -164,7 +183,7 @@ def test_rounded_weights_alone_leave_graph_and_ranges(project, tmp_path):
 
 def test_tensorrt_gets_the_same_bytes(project):
     attempts, given = project
-    rescued = attempts.round(given, [attempts.samples.cycled(8)])
+    rescued = attempts.round(given, eight(attempts))
     graph = quantize(given.graph, "int8", given.ranges.amax, KEEP_NOTHING, "fp16", rounded=rescued.rounded).graph
     constants = {tensor.name: numpy_helper.to_array(tensor).astype(np.float32) for tensor in graph.initializer}
     read = [node.input for node in graph.node if node.input[0] in rescued.rounded]
@@ -177,4 +196,4 @@ def test_tensorrt_gets_the_same_bytes(project):
 
 def test_ranges_from_elsewhere_are_those_of_the_graph_as_it_is(project):
     attempts = replace(project[0], calibration=PARAMS.model_copy(update={"file": "data/calibration/given.cache"}))
-    assert attempts.equalize(project[1], [attempts.samples.cycled(8)]) is None
+    assert attempts.equalize(project[1], eight(attempts)) is None

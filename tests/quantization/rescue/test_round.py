@@ -1,10 +1,13 @@
 """Weights that are rounded to what the outputs need."""
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from support.pass_checks import model_of_text, session_of
 
+from enginery.graph.onnx_file import load_graph
+from enginery.quantization.rescue import round as module
 from enginery.quantization.rescue.round import MOST_INPUTS, find_layers, round_by_sum, round_weights
 from enginery.quantization.write_int8 import output_channels, weight_scales
 
@@ -88,3 +91,14 @@ def test_other_weights_are_left_alone(nodes, kept):
 def test_long_sums_are_left_alone():
     graph, _ = graph_of("y = MatMul (input, w)", (MOST_INPUTS + 1, 1), f"float[batch,{MOST_INPUTS + 1}]")
     assert find_layers(ir.from_proto(graph), ()) == []
+
+
+def test_layers_that_take_turns_get_the_same_bytes(tiny_onnx, samples, monkeypatch):
+    graph, given = load_graph(tiny_onnx), [samples.cycled(8), samples.cycled(8)]
+    layers = find_layers(ir.from_proto(onnx.shape_inference.infer_shapes(graph)), ())
+    at_once = round_weights(graph, (), given, 127)
+    monkeypatch.setattr(module, "MOST_BYTES", sum(layer.sum_bytes for layer in layers[:2]))
+    assert [len(portion) for portion in module.portions(layers)] == [2, 1]
+    in_turns = round_weights(graph, (), given, 127)
+    assert in_turns.keys() == at_once.keys()
+    assert all(np.array_equal(in_turns[name], at_once[name]) for name in at_once)

@@ -26,7 +26,7 @@ def mixed(delivered, floating=(), traces=None):
     return Mix(
         precision="best",
         beside="fp32",
-        machine="",
+        machine="a board",
         traces=traces,
         batch=8,
         calibration="",
@@ -52,7 +52,7 @@ CASES = {
         mixed(None, ("conv1",), "data/traces/x"),
         "int8",
         "not raced",
-        "those of data/traces/x. So it",
+        "those of data/traces/x, from a board. So it",
     ),
 }
 
@@ -65,6 +65,11 @@ def test_only_a_mix_that_delivers_is_recommended(findings, evidence, mix, shippe
     assert verdict_on(best, {}) == verdict
     (line,) = (line for line in summary_of(found).splitlines() if line.startswith("- **What best is:**"))
     assert note in line
+
+
+def test_a_mix_is_read_with_its_engine(written, findings, evidence):
+    int8, best = evidence("int8"), replace(evidence("best"), mix=mixed(1.05))
+    assert written(int8, best)("int8", "best") == findings(int8, best)
 
 
 def test_the_page_has_all_candidates_and_all_parts():

@@ -7,14 +7,14 @@ from enginery.report.page.rescues import rescue_table
 
 
 def record(error=0.2, tried=(), kept=(), enough=0.01):
-    return Rescue(precision="int8", samples=(32, 64), error=error, tried=tried, kept=kept, enough=enough)
+    return Rescue(precision="int8", samples=(32, 64), error=error, at_once=error, tried=tried, kept=kept, enough=enough)
 
 
 TRIED = record(
     tried=(
-        Tried(names=("equalize",), error=None),
-        Tried(names=("round",), error=0.15),
-        Tried(names=("equalize", "round"), error=0.21),
+        Tried(names=("equalize",), error=None, at_once=None),
+        Tried(names=("round",), error=0.15, at_once=0.16),
+        Tried(names=("equalize", "round"), error=0.21, at_once=0.22),
     ),
     kept=("round",),
 )
@@ -27,18 +27,18 @@ def rows(found):
 def test_the_table_says_what_each_brought():
     assert "32 calibration samples: the relative error of the outputs of 64 others" in rescue_table(TRIED).caption
     assert rows(TRIED) == [
-        ["as calibrated", "20.00%", "-"],
+        ["as calibrated", "20.00% (20.00%)", "-"],
         ["equalize", "-", "does not apply to this graph"],
-        ["round", "15.00%", "-25%, kept"],
-        ["equalize and round", "21.00%", "+5%, not kept"],
+        ["round", "15.00% (16.00%)", "-25%, kept"],
+        ["equalize and round", "21.00% (22.00%)", "+5%, not kept"],
     ]
-    assert "with equalize nothing changes, with round 15.00%" in TRIED.in_words()
+    assert "with equalize nothing changes, with round 15.00% (16.00%)" in TRIED.in_words()
     assert TRIED.in_words().endswith("; round is kept")
 
 
 def test_nothing_is_tried_where_nothing_is_needed_or_asked_for():
-    assert rows(record(0.003)) == [["as calibrated", "0.30%", "nothing to rescue"]]
-    assert rows(record(enough=None)) == [["as calibrated", "20.00%", "no rescue is asked for"]]
+    assert rows(record(0.003)) == [["as calibrated", "0.30% (0.30%)", "nothing to rescue"]]
+    assert rows(record(enough=None)) == [["as calibrated", "20.00% (20.00%)", "no rescue is asked for"]]
 
 
 def test_the_page_has_the_table(usual):
