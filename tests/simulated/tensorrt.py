@@ -400,6 +400,7 @@ class Builder(Simulated, real=trt.Builder):
             "limits": {pool.name: size for pool, size in config._limits.items()},
             "plugins": sorted(network._plugins),
             "refit": _refit_mode(config),
+            "stripped": config.get_flag(trt.BuilderFlag.STRIP_PLAN),
             "streaming": config.get_flag(trt.BuilderFlag.WEIGHT_STREAMING),
         }
         content = parser._content
@@ -440,7 +441,8 @@ def _refittable(graph) -> list[onnx.TensorProto]:
 def _without_weights(content: bytes) -> bytes:
     model = onnx.load_model_from_string(content)
     for tensor in _refittable(model.graph):
-        tensor.ClearField("raw_data")
+        for values in ("raw_data", "float_data", "int32_data"):
+            tensor.ClearField(values)
     return model.SerializeToString()
 
 
@@ -498,8 +500,7 @@ class Runtime(Simulated, real=trt.Runtime):
         if failing("deserialize_none"):
             return self._refuse("IRuntime::deserializeCudaEngine: Error Code 2: Internal Error (provoked)")
         model = onnx.load_model_from_string(content)
-        stripped = [tensor for tensor in _refittable(model.graph) if not tensor.raw_data]
-        for tensor in stripped:  # what is there until the engine is refitted
+        for tensor in _refittable(model.graph) if settings["stripped"] else ():  # what is there until it is refitted
             tensor.raw_data = b"\xa5" * _nbytes(tensor)
         streamable = sum(map(_nbytes, _refittable(model.graph))) if settings["streaming"] else 0
         on_device = len(content) if not settings["streaming"] else 0  # NvInfer.h: all weights are on the host then
@@ -667,9 +668,9 @@ class ICudaEngine(Simulated, real=trt.ICudaEngine):
 
     def serialize_with_config(self, config):
         flags, settings = trt.SerializationFlag, dict(self._settings)
-        content = self._model.SerializeToString()
+        content, settings["stripped"] = self._model.SerializeToString(), False
         if config.get_flag(flags.EXCLUDE_WEIGHTS):
-            content = _without_weights(content)
+            content, settings["stripped"] = _without_weights(content), True
         elif hasattr(flags, "INCLUDE_REFIT") and not config.get_flag(flags.INCLUDE_REFIT):
             settings["refit"] = ""
         return _plan_of(settings, content)
