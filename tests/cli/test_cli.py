@@ -14,7 +14,7 @@ from support.command import ROOT, enginery, on_a_terminal
 from enginery import __version__
 from enginery.engine.record import EngineRecord
 
-COMMANDS = ("new", "doctor", "inspect", "infer", "compare", "bundle", "fleet", "keep", "reduce", "upgrade")
+COMMANDS = ("new", "doctor", "inspect", "infer", "compare", "bundle", "fleet", "keep", "reduce", "refit", "upgrade")
 COLOUR = "\033["
 
 
