@@ -628,6 +628,7 @@ def test_a_stripped_engine_takes_its_weights_from_its_graph(make, gpu, images, t
     assert (record.bytes < full.bytes / 3, record.onnx_bytes) == (True, tiny_onnx.stat().st_size)
     assert record.weights == {"model.onnx": sha256(tiny_onnx)}
     assert "model.onnx" not in record.files
+    assert (" of weights" in record.size_in_words, " of weights" in full.size_in_words) == (True, False)
     assert record.executed == full.executed
     assert np.array_equal(answers(folder, gpu, images, inference), answers(whole, gpu, images, inference))
     beside = folder.with_name("bundle") / "engine"
