@@ -36,6 +36,7 @@ def test_without_arguments_it_prints_the_help():
         "fleet",
         "keep",
         "reduce",
+        "refit",
         "upgrade",
     ]
     assert [line.split()[0] for line in done.stdout.split("exit codes:\n")[1].splitlines()] == [*"0123456", "130"]
