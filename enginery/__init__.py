@@ -17,6 +17,7 @@ sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 if TYPE_CHECKING:
     from enginery.api.reports import Report
+    from enginery.core.params.inference import WeightsOnGPU
     from enginery.core.precisions import PrecisionName
     from enginery.core.runtimes import RuntimeName
     from enginery.engine.engine import Engine
@@ -26,17 +27,21 @@ __all__ = ["EngineryError", "__version__", "build", "compare", "open_engine", "r
 __version__ = "0.3.0"  # semantic, see CHANGELOG.md; pyproject.toml takes it from here
 
 
-def open_engine(folder: str | Path, threads: int = 0, cuda_graph: bool = False) -> "Engine":
+def open_engine(
+    folder: str | Path, threads: int = 0, cuda_graph: bool = False, *, weights_on_gpu_mb: "WeightsOnGPU" = "auto"
+) -> "Engine":
     """Open the folder of an engine, such as artifacts/engines/int8, and return the engine, ready to run.
 
     `threads` is for a CPU; 0 means one for each core that may be used. `cuda_graph` is for a GPU: the work of each
-    shape is captured once and then launched as one. An engine that is damaged or was built for another machine is
-    refused with an EngineryError.
+    shape is captured once and then launched as one. `weights_on_gpu_mb` is for an engine that streams its weights: how
+    many megabytes of them stay on the GPU, a number, "all", or "auto", which is what its free memory holds. An engine
+    that is damaged or was built for another machine is refused with an EngineryError.
     """
     from enginery.core.params.inference import InferenceParams
     from enginery.engine.engine import open_engine as open_checked
 
-    return open_checked(Path(folder), None, InferenceParams(threads=threads, cuda_graph=cuda_graph))
+    inference = InferenceParams(threads=threads, cuda_graph=cuda_graph, weights_on_gpu_mb=weights_on_gpu_mb)
+    return open_checked(Path(folder), None, inference)
 
 
 def build(

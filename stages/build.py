@@ -7,7 +7,6 @@ from enginery.core.files import new_folder
 from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.build import BuildParams
 from enginery.core.params.model import ModelParams
-from enginery.core.text import file_size
 from enginery.core.user_files import user_plugins
 from enginery.data.sample_set import TOKENIZER, SampleSet, checked_feeds
 from enginery.engine.build import build_engine
@@ -45,4 +44,4 @@ def build(precision: str, converted: Path, target: Path, validation: Path, plugi
         print(f"{precision}: not built: {why}")
         return
     executed = ", ".join(f"{count} {name}" for name, count in record.executed.items()) or "known once built on a GPU"
-    print(f"{precision}: {file_size(record.bytes)} in {record.build_seconds:.1f} s; compute layers: {executed}")
+    print(f"{precision}: {record.size_in_words} in {record.build_seconds:.1f} s; compute layers: {executed}")

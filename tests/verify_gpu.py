@@ -17,12 +17,14 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 import torch
+from onnx import numpy_helper
 from support.interrupts import interrupt_at_first_step
 from support.pass_checks import model_of_text
 from support.plugins import plugin_library
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from enginery.cli.refit import refit_engine
 from enginery.core.errors import EngineryError
 from enginery.core.params.benchmark import TORCH_TENSORRT, BenchmarkParams
 from enginery.core.params.build import Profile, Range
@@ -41,6 +43,7 @@ from enginery.engine.runtimes.tensorrt import TensorRT
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
 from enginery.graph.as_written import open_as_written, run_as_written, run_graph
+from enginery.graph.data_apart import in_memory
 from enginery.graph.interface import Blueprint, Interface, TensorSpec
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.quantization.cast import cast
@@ -246,6 +249,59 @@ def test_an_engine_with_several_profiles_computes_the_same_in_each(
             wanted, got = run_graph(open_as_written(pair_onnx), feeds), engine.run(feeds)
             for name, values in wanted.items():
                 assert relative_error(values, got[name]) < LIMITS["fp32"], f"{name} at {sizes}"
+
+
+@pytest.fixture
+def built_with(graphs, machine, exact, manifest, tmp_path):
+    """Make engines with options that only TensorRT has."""
+    if machine.runtime == "onnxruntime":
+        pytest.skip("ONNX Runtime has no such engines")
+
+    def build(name, precision, **options):
+        chosen = exact.model_copy(update={"tensorrt": exact.tensorrt.model_copy(update=options)})
+        target = target_of(machine, chosen.tensorrt)
+        record = build_engine(precision, graphs[precision], target, chosen, manifest, tmp_path / name)
+        return record, tmp_path / name
+
+    return build
+
+
+def test_a_stripped_engine_computes_what_its_graph_means(built_with, graphs, machine, images, precision):
+    """The tiny graph is small, so the plan may be hardly smaller."""
+    whole, _ = built_with("whole", precision)
+    for refit in (False, True):
+        record, folder = built_with(f"stripped, refit {refit}", precision, weights="stripped", refit=refit)
+        print(f"{precision}, refit {refit}: {record.bytes} of {whole.bytes} bytes")
+        assert record.bytes < whole.bytes
+        with open_engine(folder, machine, REPLAYED) as engine:
+            got = engine.run({"input": images})["logits"]
+        assert relative_error(meant(graphs[precision], images), got) < LIMITS[precision]
+
+
+@pytest.mark.parametrize("weights", ["inside", "stripped"])
+def test_other_weights_can_be_put_into_an_engine(built_with, graphs, machine, images, precision, tmp_path, weights):
+    """NVIDIA knows of versions that lose the bias of a matrix product here: `enginery refit` refuses then."""
+    record, folder = built_with("refittable", precision, weights=weights, refit=True)
+    write_comparison(record, graphs[precision], [{"input": images}], folder)
+    model = in_memory(load_graph(graphs[precision]))
+    kernel = next(each for each in model.graph.initializer if list(each.dims) == [32, 32, 3, 3])
+    kernel.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(kernel), kernel.name))
+    save_graph(model, tmp_path / "model.onnx")
+    print(f"{precision}: {refit_engine(folder, tmp_path / 'model.onnx', tmp_path / 'refitted')}")
+    with open_engine(tmp_path / "refitted", machine, PLAIN) as engine:
+        got = engine.run({"input": images})["logits"]
+    wanted = meant(tmp_path / "model.onnx", images)
+    assert relative_error(wanted, got) < LIMITS[precision]
+    assert relative_error(meant(graphs[precision], images), wanted) > LIMITS[precision]
+
+
+def test_an_engine_that_streams_its_weights_computes_the_same(built_with, graphs, machine, images, precision):
+    _, folder = built_with("streaming", precision, streaming=True)
+    for mb in (0, "auto", "all"):
+        with open_engine(folder, machine, REPLAYED.model_copy(update={"weights_on_gpu_mb": mb})) as engine:
+            got = engine.run({"input": images})["logits"]
+            print(f"{precision}: {mb} on the GPU, {'replayed' if engine.replays else 'launched one by one'}")
+        assert relative_error(meant(graphs[precision], images), got) < LIMITS[precision]
 
 
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from enginery.bundle.gate import Passed
 from enginery.bundle.licences import DATA, LICENCE, WEIGHTS, about_model, licence_of, terms_of
-from enginery.bundle.triton import BACKENDS
+from enginery.bundle.triton import is_served
 from enginery.core.params.all import Params
 from enginery.core.params.model import NO_SCORES
 from enginery.core.runtimes import RUNTIMES
@@ -51,10 +51,13 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "replays": benchmark.cuda_graph,
         "plugins": record.build.tensorrt.plugin_names if RUNTIMES[target.runtime].is_tensorrt else [],
         "profiles": len(record.build.all_profiles),
+        "stripped": bool(record.weights),
+        "streamed": RUNTIMES[target.runtime].is_tensorrt and record.build.tensorrt.streaming,
+        "weights_on_gpu": params.inference.weights_on_gpu_mb,
         "rtx": target.runtime == "tensorrt_rtx",
         "cpp_library": CPP_LIBRARIES.get(target.runtime),
         "served_plugins": [f"/models/{model}/1/{name}" for name in record.build.tensorrt.plugin_names],
-        "served": target.runtime in BACKENDS,
+        "served": is_served(record),
         "reproduce": f"{'engine/' if RUNTIMES[target.runtime].is_tensorrt else ''}{REPRODUCE}",
         "measured_by": MEASURED_BY[target.runtime],
         "sizes": record.profile.at("opt"),

@@ -7,6 +7,7 @@ from enginery.bundle.gate import Passed
 from enginery.bundle.pages import render
 from enginery.core.errors import EngineryError
 from enginery.data.sample_set import TOKENIZER
+from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import load_runtime
 from enginery.engine.runtimes.openvino import write_ir
 from enginery.graph.interface import TensorSpec
@@ -18,6 +19,11 @@ TYPES = {
     "float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16", "int8": "TYPE_INT8", "int32": "TYPE_INT32",
     "int64": "TYPE_INT64", "uint8": "TYPE_UINT8", "bool": "TYPE_BOOL",
 }  # fmt: skip
+
+
+def is_served(record: EngineRecord) -> bool:
+    """Tell whether Triton can serve the engine: its backend of TensorRT never refits one that lacks its weights."""
+    return record.target.runtime in BACKENDS and not record.weights
 
 
 def write_repository(passed: Passed, model: str, labels: str, folder: Path) -> None:

@@ -20,7 +20,7 @@ from enginery.bundle.pages import (
 )
 from enginery.bundle.sbom import write_sbom
 from enginery.bundle.signature import Signer
-from enginery.bundle.triton import BACKENDS, write_repository
+from enginery.bundle.triton import is_served, write_repository
 from enginery.bundle.verify import MANIFEST, SIGNATURE
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_folder, sha256
@@ -87,7 +87,7 @@ def fill(passed: Passed, params: Params, model: str, folder: Path, signed: bool)
         (folder / BUNDLED / REPRODUCE).write_text(reproduce_script(record, "../model.onnx"), encoding="utf-8")
     else:
         (folder / REPRODUCE).write_text(render(f"reproduce-{runtime}.sh.j2", facts), encoding="utf-8")
-    if runtime in BACKENDS:
+    if is_served(record):
         write_repository(passed, model, labels, folder / "triton")
 
 

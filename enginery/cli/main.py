@@ -8,7 +8,7 @@ from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormat
 from typing import Any, NoReturn, Protocol
 
 from enginery import __version__
-from enginery.cli.commands import bundle, compare, doctor, fleet, infer, inspect, keep, new, reduce, upgrade
+from enginery.cli.commands import bundle, compare, doctor, fleet, infer, inspect, keep, new, reduce, refit, upgrade
 from enginery.cli.completion import FUNCTIONS
 from enginery.cli.terminal import painted
 from enginery.core.errors import sentence_of
@@ -29,6 +29,7 @@ in the usual order:
   enginery fleet                                 the same on other machines
   enginery keep int8                             search no more
   enginery reduce int8                           what its compiler gets wrong
+  enginery refit ENGINE ONNX --out FOLDER        other weights for TensorRT
   enginery upgrade                               follow a newer version
 
 exit codes:
@@ -66,6 +67,7 @@ COMMANDS: dict[str, Command] = {
     "fleet": fleet,
     "keep": keep,
     "reduce": reduce,
+    "refit": refit,
     "upgrade": upgrade,
 }
 

@@ -11,13 +11,15 @@ from enginery.core.params.build import BuildParams
 from enginery.core.runtimes import RUNTIMES
 from enginery.data.manifest import Manifest
 from enginery.data.sample_set import TOKENIZER
-from enginery.engine.folder import RECORD, REPRODUCE
+from enginery.engine.folder import RECORD, REPRODUCE, WEIGHTS
 from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import load_runtime
 from enginery.engine.target import Target
 from enginery.engine.trtexec import reproduce_script
-from enginery.graph.files import graph_bytes, graph_sha256
+from enginery.graph.files import data_of, graph_bytes, graph_sha256
+from enginery.graph.onnx_file import load_graph
 from enginery.graph.read_interface import read_blueprint
+from enginery.graph.weights import sha256_without_weights
 
 
 def build_engine(
@@ -37,7 +39,8 @@ def build_engine(
         started = time.perf_counter()
         layers = load_runtime(target.runtime).compile(onnx, blueprint, unfinished)
         seconds = time.perf_counter() - started
-        files = sorted(unfinished.iterdir())
+        weights = [unfinished / name for name in (WEIGHTS, data_of(onnx).name) if (unfinished / name).exists()]
+        files = sorted(set(unfinished.iterdir()) - set(weights))
         size = sum(file.stat().st_size for file in files)
         if tokenizer:
             files.append(Path(shutil.copy(tokenizer, unfinished / TOKENIZER)))
@@ -47,6 +50,8 @@ def build_engine(
             build=build,
             files={file.name: sha256(file) for file in files},
             bytes=size,
+            weights={file.name: sha256(file) for file in weights},
+            graph_sha256=sha256_without_weights(load_graph(onnx)) if build.tensorrt.refit else None,
             onnx_sha256=graph_sha256(onnx),
             onnx_bytes=graph_bytes(onnx),
             interface=blueprint.interface,

@@ -7,6 +7,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from enginery.core.params.build import Profile
+from enginery.core.runtimes import RUNTIMES
 from enginery.core.text import file_size
 from enginery.engine.folder import read_engine
 from enginery.engine.layer_names import short_kind, short_name
@@ -25,6 +26,7 @@ def describe_engine(folder: Path) -> str:
         "runs on": where(record.target),
         "files": ", ".join(f"{name} (sha256 {digest[:12]}, whole)" for name, digest in record.files.items()),
         "size": f"{file_size(record.bytes)}, of {file_size(record.onnx_bytes)} of ONNX",
+        **_weights(record),
         "ONNX": f"sha256 {record.onnx_sha256[:12]}",
         **{f"{axis} sizes": f"{sizes}, tuned for {sizes.opt}" for axis, sizes in record.profile.ranges.items()},
         **{f"profile {number}": _tuned_for(each) for number, each in enumerate(build.all_profiles) if number},
@@ -56,6 +58,20 @@ def where(target: Target) -> str:
         return f"{target.device_name}, {target.cores} cores, {target.operating_system}"
     gpu = target.device_name or "any NVIDIA GPU"
     return f"{gpu}, compute capability {alternatives(target)}, {target.operating_system}"
+
+
+def _weights(record: EngineRecord) -> dict[str, str]:
+    """Say where the weights are, if not all are in the plan and stay on the GPU, and whether others can be put in."""
+    options = record.build.tensorrt
+    if not RUNTIMES[record.target.runtime].is_tensorrt:
+        return {}
+    words = {
+        "taken from the ONNX file whenever the engine is opened": options.is_stripped,
+        "others can be put in by `enginery refit`": options.refit,
+        "streamed from the host, as inference.weights_on_gpu_mb says": options.streaming,
+    }
+    chosen = "; ".join(word for word, is_so in words.items() if is_so)
+    return {"weights": chosen} if chosen else {}
 
 
 def _tuned_for(profile: Profile) -> str:

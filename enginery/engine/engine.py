@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from enginery.core.errors import EngineryError
 from enginery.core.params.inference import InferenceParams
 from enginery.core.text import in_one_line
-from enginery.engine.folder import read_engine
+from enginery.engine.folder import read_engine, require_weights
 from enginery.engine.machine import Machine
 from enginery.engine.moments import Moments
 from enginery.engine.record import EngineRecord
@@ -33,6 +33,7 @@ def open_engines(folder: Path, machine: Machine | None, inference: InferencePara
             raise EngineryError(f"{folder} runs on {name}, but {missing}")
         machine = describe_machine(name)
     require_fits(record.target, machine, folder)
+    require_weights(record, folder)
     runtime = load_runtime(machine.runtime)
     try:
         sessions = runtime.load(folder, record.blueprint, inference.on(machine.cores), requests)

@@ -11,6 +11,7 @@ from enginery.graph.files import graph_sha256
 
 RECORD, REPRODUCE, REFUSED = "engine.json", "reproduce.sh", "refused.json"
 BUNDLED = "engine"  # the folder of the engine inside a bundle
+WEIGHTS = "model.onnx"  # the graph whose weights an engine takes that has none, and the data file that it refers to
 
 
 def read_engine(folder: Path) -> EngineRecord:
@@ -24,6 +25,24 @@ def read_engine(folder: Path) -> EngineRecord:
             state = "is damaged: its hash differs from the one in engine.json" if file.exists() else "is missing"
             raise EngineryError(f"{file} {state}. Run `dvc repro` to build it again, or `dvc checkout` to restore it")
     return record
+
+
+def require_weights(record: EngineRecord, folder: Path) -> None:
+    """Refuse an engine without weights if the files that have them are missing, or are not those of its build."""
+    for name, expected in record.weights.items():
+        file = weights_of(folder).with_name(name)
+        if not file.exists() or sha256(file) != expected:
+            state = "has another hash than engine.json says" if file.exists() else "is missing"
+            raise EngineryError(
+                f"{folder} has no weights of its own (build.tensorrt.weights: stripped), and {file}, which has them, "
+                f"{state}: put the file there that has sha256 {expected[:12]}, or build the engine again"
+            )
+
+
+def weights_of(folder: Path) -> Path:
+    """Return the graph whose weights an engine takes: in its folder, or beside that, where a bundle has it."""
+    beside = folder.resolve().parent / WEIGHTS
+    return beside if beside.exists() and not (folder / WEIGHTS).exists() else folder / WEIGHTS
 
 
 def read_refusal(folder: Path) -> Refusal | None:

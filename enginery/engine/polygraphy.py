@@ -44,13 +44,22 @@ PYTHON
 
 
 def write_comparison(record: EngineRecord, onnx: Path, feeds: Iterable[Feeds], folder: Path) -> None:
-    """Write the script and its inputs into the engine's folder, if Polygraphy can run such engines."""
+    """Write the script and its inputs into the engine's folder, if Polygraphy can run such engines.
+
+    It cannot put weights into a plan that has none. `enginery refit` reads the inputs, too.
+    """
     if record.target.runtime not in RUNNERS:
         return
     from polygraphy.json import save_json  # here, because all that opens an engine would wait for this import
 
     save_json([dict(feed) for feed in feeds], str(folder / INPUTS), description=None)
-    (folder / SCRIPT_NAME).write_text(comparison_script(record, onnx, os.path.relpath(onnx, folder)), encoding="utf-8")
+    if not record.weights:
+        write_script(record, onnx, folder, folder)
+
+
+def write_script(record: EngineRecord, onnx: Path, folder: Path, place: Path) -> None:
+    """Write the script into a folder that will be at `place`."""
+    (folder / SCRIPT_NAME).write_text(comparison_script(record, onnx, os.path.relpath(onnx, place)), encoding="utf-8")
 
 
 def comparison_script(record: EngineRecord, onnx: Path, path: str) -> str:
@@ -63,8 +72,12 @@ def comparison_script(record: EngineRecord, onnx: Path, path: str) -> str:
         graph='"$scratch"/float32.onnx' if has_twin else graph,
         inputs=INPUTS,
         engine=" ".join(_engine_options(record)),
-        cosine=COSINE.get(record.precision, COSINE_OF_QUANTIZED),
+        cosine=least_cosine(record.precision),
     )
+
+
+def least_cosine(precision: str) -> float:
+    return COSINE.get(precision, COSINE_OF_QUANTIZED)
 
 
 def _engine_options(record: EngineRecord) -> list[str]:

@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+from pydantic import Field
+
 from enginery.core.files import sha256_of
 from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.build import BuildParams, Profile
@@ -10,6 +12,7 @@ from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.precisions import accepted_as
 from enginery.core.record import Record
 from enginery.core.tasks import CLASSIFICATION
+from enginery.core.text import file_size
 from enginery.data.manifest import PreparedTexts
 from enginery.engine.target import Target
 from enginery.graph.interface import Blueprint, Interface
@@ -34,7 +37,9 @@ class EngineRecord(Record):
     target: Target
     build: BuildParams
     files: dict[str, str]
-    bytes: int
+    bytes: int  # without the files of `weights`
+    weights: dict[str, str] = Field(default_factory=dict)  # hashes of the files that a stripped plan takes them from
+    graph_sha256: str | None = None  # of the graph but for its weights, if others may be put in
     onnx_sha256: str
     onnx_bytes: int
     interface: Interface
@@ -55,6 +60,11 @@ class EngineRecord(Record):
     @property
     def profile(self) -> Profile:
         return self.build.profile
+
+    @property
+    def size_in_words(self) -> str:
+        """Say how large the engine is, and what it takes its weights from."""
+        return file_size(self.bytes) + (f" and {file_size(self.onnx_bytes)} of weights" if self.weights else "")
 
     @property
     def names_classes(self) -> bool:

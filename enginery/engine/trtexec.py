@@ -47,6 +47,12 @@ for library in {libraries}; do
     plugins+=("--${{how}}Plugins=$PWD/$library")
 done
 """
+LACKS_REFIT = """\
+fail "{command} of {version} cannot put weights into a plan that has none: 10.14 and newer can, by --refitFromOnnx"
+"""
+BUDGET = """\
+budget=${WEIGHTS_ON_GPU:--1} # how much of the weights stays on the GPU: bytes, 500M, 20%, or -1, as {command} decides
+"""
 # The engine chooses in the same way.
 CHOICE = """\
 profile=0 nearest=
@@ -75,7 +81,7 @@ def reproduce_script(record: EngineRecord, onnx: str) -> str:
         brought_by=BROUGHT_BY[record.target.runtime],
         prepare="".join(_preparations(record)),
         build=" \\\n    ".join(build_options(record, onnx)),
-        run=" \\\n        ".join(run_options(record)),
+        run=" \\\n        ".join(run_options(record, onnx)),
     )
 
 
@@ -85,6 +91,10 @@ def _preparations(record: EngineRecord) -> list[str]:
         major, minor, patch = _version(record)[:3]
         command = RUNTIMES[record.target.runtime].trtexec
         lines.append(SAME_VERSION.format(command=command, number=10000 * major + 100 * minor + patch))
+    if record.build.tensorrt.is_stripped and not _is_rtx(record) and _version(record) < (10, 14):
+        lines.append(LACKS_REFIT.format(command="trtexec", version=record.target.runtime_version))
+    if record.build.tensorrt.streaming:
+        lines.append(BUDGET.replace("{command}", str(RUNTIMES[record.target.runtime].trtexec)))
     if names := record.build.tensorrt.plugin_names:
         lines.append(PLUGINS.format(libraries=shlex.join(names)))
     lines.append(SCRATCH)
@@ -122,6 +132,8 @@ def build_options(record: EngineRecord, onnx: str) -> list[str]:
         flags.append(f"--tilingOptimizationLevel={get_args(TilingLevel).index(options.tiling_optimization_level)}")
     if options.max_aux_streams is not None:
         flags.append(f"--maxAuxStreams={options.max_aux_streams}")
+    more = {"stripWeights": options.is_stripped, "refit": options.refit, "allowWeightStreaming": options.streaming}
+    flags += [f"--{flag}" for flag, is_wanted in more.items() if is_wanted]
     if _is_rtx(record):
         listed = ",".join(capability.replace(".", "") for capability in record.target.capabilities)
         return [*flags, f"--computeCapabilities={listed}"]
@@ -133,7 +145,7 @@ def build_options(record: EngineRecord, onnx: str) -> list[str]:
     return [*flags, "--versionCompatible"] if options.version_compatible else flags
 
 
-def run_options(record: EngineRecord) -> list[str]:
+def run_options(record: EngineRecord, onnx: str) -> list[str]:
     """Return the options for timing an engine as the report does: replayed, with its copies."""
     is_rtx = _is_rtx(record)
     is_old = _version(record) < ((1, 5) if is_rtx else (11,))  # later versions leave the copies out by default
@@ -147,6 +159,10 @@ def run_options(record: EngineRecord) -> list[str]:
         flags.append(f"--loadInputs={','.join(files)}")
     if record.build.tensorrt.plugins:
         flags.append(LOADED_PLUGINS)
+    if record.build.tensorrt.is_stripped:
+        flags += ["--refit", f"--refitFromOnnx={shlex.quote(onnx)}"]
+    if record.build.tensorrt.streaming:
+        flags += ["--allowWeightStreaming", '--weightStreamingBudget="$budget"']
     flags += ["--warmUp=200", "--duration=3"]
     flags.append("--useSpinWait" if is_old else "--includeDataTransfers")
     if is_rtx:

@@ -248,7 +248,7 @@ def memory_table(findings: Findings) -> pd.DataFrame:
     rows = {
         entry.precision: {
             "ONNX": file_size(entry.engine.onnx_bytes),
-            "engine": file_size(entry.engine.bytes),
+            "engine": file_size(entry.engine.bytes) + (", and the ONNX file" if entry.engine.weights else ""),
             "peak memory, MB": _memory(entry.benchmark.peak_memory[ENGINE]),
             **({"PyTorch eager, MB": _memory(peak)} if (peak := entry.benchmark.peak_memory.get(EAGER)) else {}),
             "build, s": f"{entry.engine.build_seconds:.1f}",

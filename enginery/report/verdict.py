@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from enginery.core.params.precisions import MustPay
-from enginery.core.text import file_size
 from enginery.report.evidence import Evidence, Findings
 from enginery.report.noise import reasons, slowdowns
 from enginery.report.payoff import too_slow
@@ -108,5 +107,5 @@ def sentence(findings: Findings) -> str:
         f"{opening} {ratio.median:.2f} times as fast as {baseline_title(baseline)} at batch {batch} "
         f"({ratio.low:.2f} to {ratio.high:.2f} within this run), "
         f"{metric_beside(validation)}{agreement}. "
-        f"The engine takes {file_size(engine.bytes)}.{closing}"
+        f"The engine takes {engine.size_in_words}.{closing}"
     )

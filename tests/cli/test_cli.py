@@ -14,7 +14,7 @@ from support.command import ROOT, enginery, on_a_terminal
 from enginery import __version__
 from enginery.engine.record import EngineRecord
 
-COMMANDS = ("new", "doctor", "inspect", "infer", "compare", "bundle", "fleet", "keep", "reduce", "upgrade")
+COMMANDS = ("new", "doctor", "inspect", "infer", "compare", "bundle", "fleet", "keep", "reduce", "refit", "upgrade")
 COLOUR = "\033["
 
 
@@ -36,6 +36,7 @@ def test_without_arguments_it_prints_the_help():
         "fleet",
         "keep",
         "reduce",
+        "refit",
         "upgrade",
     ]
     assert [line.split()[0] for line in done.stdout.split("exit codes:\n")[1].splitlines()] == [*"0123456", "130"]

@@ -10,6 +10,7 @@ from enginery.core.params.section import Section
 HardwareCompatibility = Literal["none", "same_compute_capability", "ampere_plus"]
 ComputeCapability = Literal["7.5", "8.0", "8.6", "8.9", "12.0", "12.1"]
 TilingLevel = Literal["none", "fast", "moderate", "full"]
+WeightsPlace = Literal["inside", "stripped"]
 Bound = Literal["min", "opt", "max"]
 ENDS: tuple[Bound, ...] = ("min", "max")
 
@@ -104,6 +105,14 @@ class TensorRTParams(Section):
     version_compatible: bool
     compute_capabilities: tuple[ComputeCapability, ...] = Field(min_length=1)
     plugins: tuple[str, ...]
+    weights: WeightsPlace = "inside"
+    refit: bool = False
+    streaming: bool = False
+
+    @property
+    def is_stripped(self) -> bool:
+        """Tell whether a plan takes its weights from the ONNX file, whenever it is opened."""
+        return self.weights == "stripped"
 
     @property
     def plugin_names(self) -> list[str]:

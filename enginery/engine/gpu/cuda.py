@@ -160,6 +160,11 @@ def supported_cuda() -> str:
     return _written(_call("cudaDriverGetVersion"))
 
 
+def free_memory() -> int:
+    """Return the bytes of the device that nobody uses."""
+    return int(_call("cudaMemGetInfo"))
+
+
 def bus_address() -> str:
     """Return the PCI address of the GPU that CUDA uses: CUDA_VISIBLE_DEVICES renumbers CUDA's GPUs and not NVML's."""
     return ctypes.create_string_buffer(_call("cudaDeviceGetPCIBusId", 20, 0)).value.decode()

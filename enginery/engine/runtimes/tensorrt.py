@@ -14,10 +14,12 @@ from typing import Any, BinaryIO, get_args
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
-from enginery.core.params.build import Bound, BuildParams
-from enginery.core.params.inference import InferenceParams
+from enginery.core.params.build import Bound, BuildParams, TensorRTParams
+from enginery.core.params.inference import InferenceParams, WeightsOnGPU
 from enginery.core.progress import Phases
 from enginery.core.runtimes import RUNTIMES, not_installed
+from enginery.core.text import file_size, first_few
+from enginery.engine.folder import WEIGHTS, weights_of
 from enginery.engine.gpu import cuda
 from enginery.engine.gpu.device import find_gpu
 from enginery.engine.gpu.inspector import layers_of
@@ -26,6 +28,7 @@ from enginery.engine.gpu.timing_cache import locked, read_timing_cache, set_asid
 from enginery.engine.record import Layer, LayerTime
 from enginery.engine.runtimes import Arrays
 from enginery.engine.runtimes.layer_times import WARM_UP, CallTimes, median_times
+from enginery.graph.files import graph_files
 from enginery.graph.interface import Blueprint
 
 PLAN = "engine.plan"
@@ -40,6 +43,10 @@ ADVICE = {  # by patterns of TensorRT's messages
         "The library reads this operator and has no kernel for it: end the model before it, or take another runtime"
     ),
     r"optimization profile|profile \d+ violate": "The limits are build.profile's",
+    r"CHECK\(status == CUDA_SUCCESS\)": (
+        "TensorRT for RTX says so where it builds without a GPU what needs one: build.tensorrt.weights: stripped and "
+        "build.tensorrt.refit do"
+    ),
 }
 LACKS_PRECISION = r"Cannot compile (for target|operation)|require hardware with \w+ support"
 OTHER_GPUS = "Those GPUs cannot execute this precision: drop them from build.tensorrt.compute_capabilities"
@@ -86,6 +93,9 @@ class TensorRT:
         self._log.lines.clear()
         for path, name in zip(blueprint.build.tensorrt.plugins, blueprint.build.tensorrt.plugin_names, strict=True):
             shutil.copyfile(path, folder / name)  # an engine that needs them is of no use without
+        if blueprint.build.tensorrt.is_stripped:  # likewise; the first file refers to the second by its name
+            for file in graph_files(onnx):
+                shutil.copyfile(file, folder / (WEIGHTS if file == onnx else file.name))
         builder = self._started(trt.Builder, folder, blueprint.build)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self._parse(network, onnx, blueprint.build)
@@ -104,7 +114,7 @@ class TensorRT:
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int
     ) -> Sequence[DeviceSession]:
         """Deserialize one engine; each request has a context and a stream of its own."""
-        engine = self._deserialize(folder / PLAN, blueprint.build)
+        engine = self._opened(folder, blueprint, inference, requests)
         captures_itself = inference.cuda_graph and self._is_rtx
         replay = inference.cuda_graph and not captures_itself
         contexts = (self._context(engine, inference.cuda_graph) for _ in range(requests))
@@ -115,7 +125,7 @@ class TensorRT:
     ) -> list[LayerTime]:
         """Profile the calls. None replays a graph: each launches its kernels one by one and reports their times."""
         layers = [layer for layer in self._layers(folder, blueprint) if not layer.profile]  # that of the sizes to time
-        engine = self._deserialize(folder / PLAN, blueprint.build)
+        engine = self._opened(folder, blueprint, inference)
         context, profiler = self._context(engine), _new_profiler(self._trt())
         context.profiler = profiler
         session = self._session(engine, context, blueprint)
@@ -123,6 +133,22 @@ class TensorRT:
         with closing(session):
             call = session.bind(feeds)
             return median_times(layers, [profiler.times_of(call) for _ in range(WARM_UP + calls)][WARM_UP:])
+
+    def refit(self, folder: Path, blueprint: Blueprint, onnx: Path, refitted: Path) -> None:
+        """Write the plan with other weights into the folder `refitted`. One that has none stays as it is."""
+        if blueprint.build.tensorrt.is_stripped:
+            shutil.copyfile(folder / PLAN, refitted / PLAN)
+            return
+        trt, engine = self._trt(), self._deserialize(folder / PLAN, blueprint.build)
+        self._refit(engine, onnx)
+        settings = engine.create_serialization_config()
+        settings.clear_flag(trt.SerializationFlag.EXCLUDE_WEIGHTS)
+        if hasattr(trt.SerializationFlag, "INCLUDE_REFIT"):  # later than 10.9: the next weights can be put in as well
+            settings.set_flag(trt.SerializationFlag.INCLUDE_REFIT)
+        plan = engine.serialize_with_config(settings)
+        if plan is None:
+            raise EngineryError(f"{self._title} cannot write the engine with the weights of {onnx}: {self._why()}")
+        (refitted / PLAN).write_bytes(plan)
 
     def _session(
         self, engine: Any, context: Any, blueprint: Blueprint, captures_itself: bool = False, replay: bool = False
@@ -181,8 +207,7 @@ class TensorRT:
             # A user's plugin may take over an operator of ONNX, which ONNX Runtime can execute, too.
             parser.set_flag(trt.OnnxParserFlag.ENABLE_PLUGIN_OVERRIDE)
         if not parser.parse_from_file(str(onnx)):
-            errors = [parser.get_error(index) for index in range(parser.num_errors)]
-            raise EngineryError(f"{self._title} cannot read {onnx}: {'; '.join(map(_sentence, errors)) or self._why()}")
+            raise EngineryError(f"{self._title} cannot read {onnx}: {_errors_of(parser) or self._why()}")
         return parser
 
     def _configure(self, builder: Any, blueprint: Blueprint) -> Any:
@@ -209,6 +234,8 @@ class TensorRT:
             config.avg_timing_iterations = options.avg_timing_iterations
             if options.version_compatible:
                 config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+        for flag in _weight_flags(options):
+            config.set_flag(getattr(trt.BuilderFlag, flag))
         for number, sizes in enumerate(build.all_profiles):
             profile = builder.create_optimization_profile()
             for spec in blueprint.interface.inputs:
@@ -260,6 +287,47 @@ class TensorRT:
             return None
         return cache
 
+    def _opened(
+        self, folder: Path, blueprint: Blueprint, inference: InferenceParams | None = None, requests: int = 1
+    ) -> Any:
+        """Deserialize an engine, put in the weights that its plan lacks, and say how much of them the GPU holds."""
+        options, engine = blueprint.build.tensorrt, self._deserialize(folder / PLAN, blueprint.build)
+        if options.is_stripped:
+            self._refit(engine, weights_of(folder))
+        if options.streaming:
+            self._share_weights(engine, inference.weights_on_gpu_mb if inference else "auto", requests)
+        return engine
+
+    def _refit(self, engine: Any, onnx: Path) -> None:
+        trt, what = self._trt(), f"{self._title} cannot take the weights of {onnx}"
+        self._log.lines.clear()
+        try:
+            refitter = trt.Refitter(engine, self._log)
+        except TypeError:  # as in _started
+            raise EngineryError(f"{what}: {self._why()}") from None
+        parser = trt.OnnxParserRefitter(refitter, self._log)  # it holds the weights until they are in the engine
+        if not parser.refit_from_file(str(onnx)):
+            raise EngineryError(f"{what}: {_errors_of(parser) or self._why()}")
+        if not refitter.refit_cuda_engine():
+            missing = refitter.get_missing_weights()
+            raise EngineryError(f"{what}: {f'it lacks {first_few(missing)}' if missing else self._why()}")
+
+    def _share_weights(self, engine: Any, wanted: WeightsOnGPU, requests: int) -> None:
+        """Say how many bytes of the weights stay on the GPU, which must be known before there is a context."""
+        size = budget = engine.streamable_weights_size
+        if wanted == "auto":  # TensorRT's own choice reaches Python in 32 bits, too few for what is to be streamed
+            scratch = engine.device_memory_size_v2 + engine.weight_streaming_scratch_memory_size
+            budget = cuda.free_memory() * 4 // 5 - requests * scratch  # a fifth is for inputs, outputs and others
+        elif wanted != "all":
+            budget = wanted * 1_000_000
+        budget = min(max(budget, 0), size)
+        engine.weight_streaming_budget_v2 = budget
+        if engine.weight_streaming_budget_v2 > budget:  # the bindings do not pass on whether it was accepted
+            raise EngineryError(f"{self._title} refuses inference.weights_on_gpu_mb {wanted}: {self._why()}")
+        if budget < size:
+            held = f"{file_size(budget)} of {file_size(size)} of weights stay on the GPU"
+            print(f"{held}, the others are streamed (inference.weights_on_gpu_mb)", file=sys.stderr)
+
     def _deserialize(self, plan: Path, build: BuildParams) -> Any:
         trt, title = self._trt(), self._title
         self._log.lines.clear()
@@ -294,7 +362,7 @@ class TensorRT:
     def _layers(self, folder: Path, blueprint: Blueprint) -> list[Layer]:
         """Inspect the layers of each profile at the sizes that it is tuned for: without sizes, the inspector hides
         types."""
-        trt, engine = self._trt(), self._deserialize(folder / PLAN, blueprint.build)
+        trt, engine = self._trt(), self._opened(folder, blueprint)
         found = []
         with closing(cuda.Stream()) as stream:
             for number, profile in enumerate(blueprint.build.all_profiles):
@@ -490,6 +558,18 @@ def _reader(trt: Any, file: BinaryIO) -> Any:
             return True
 
     return Reader()
+
+
+def _weight_flags(options: TensorRTParams) -> list[str]:
+    """Return the flags of the builder. NVIDIA warns that REFIT can lose the bias of a matrix product, which
+    REFIT_IDENTICAL does not: it is for the weights of the build alone."""
+    refit = "REFIT" if options.refit else "REFIT_IDENTICAL"
+    flags = {"STRIP_PLAN": options.is_stripped, refit: options.is_stripped or options.refit}
+    return [flag for flag, is_wanted in (flags | {"WEIGHT_STREAMING": options.streaming}).items() if is_wanted]
+
+
+def _errors_of(parser: Any) -> str:
+    return "; ".join(_sentence(parser.get_error(index)) for index in range(parser.num_errors))
 
 
 def _sentence(error: Any) -> str:
