@@ -358,13 +358,22 @@ def test_the_example_for_texts_runs_on_a_simulated_gpu(tmp_path, build, machine)
     bundle = simulated_bundle(
         tmp_path, onnx_file, build.model_copy(update={"profile": profile}), known, machine, tokenizer
     )
-    assert not (bundle / "cpp").exists()
-    assert "There is none in C++" in (bundle / "README.md").read_text()
     environment = simulated.environment("11.4") | {"PYTHONPATH": str(simulated.SITE)}
     rows, imported = run_example(bundle, "word3 word4", "word1 " * 9, "word7", **environment)
     sums = [2 + 7 + 8 + 3, 2 + 9 * 5 + 3, 2 + 11 + 3]
     assert [json.loads(row)["vector"] for (row,) in rows] == [[one, 2 * one, -one / 2] for one in sums]
     assert "torch" not in imported
+    if shutil.which("g++"):
+        write = "import infer; infer.write('texts.bin', ['word3 word4', 'word1 ' * 9])"
+        subprocess.run([sys.executable, "-c", write], cwd=bundle, env=os.environ | environment, check=True)
+        headers = ROOT / "tests/headers"
+        flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", headers]
+        embed, sources = tmp_path / "embed", [bundle / "cpp/main.cpp", headers / "simulated.cpp"]
+        subprocess.run(["g++", *flags, "-o", embed, *sources], check=True)
+        done = subprocess.run([embed, bundle / "engine/engine.plan", bundle / "texts.bin"], capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"1 runs, 0 of them launched as a graph\n")
+        answers = [[float(each) for each in line.split()] for line in done.stdout.splitlines()]
+        assert answers == [[one, 2 * one, -one / 2] for one in sums[:2]]
 
 
 @pytest.mark.parametrize(("replays", "launch"), [(True, "cudaGraphLaunch"), (False, "execute_async_v3")])
