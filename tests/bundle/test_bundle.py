@@ -27,8 +27,9 @@ from support.texts import write_tokenizer
 from support.warm_python import warm_python
 
 from enginery.bundle import licences, pages
+from enginery.bundle.gate import require_passed
 from enginery.bundle.pages import REPLACED, preprocessing_for_bundle, standalone_preprocessing
-from enginery.bundle.triton import replayed_sizes
+from enginery.bundle.triton import configuration, replayed_sizes
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.params.build import Axis, Profile, Range
@@ -38,6 +39,7 @@ from enginery.data.manifest import Manifest, PreparedTexts
 from enginery.data.preprocessing import prepare
 from enginery.engine.engine import open_engine
 from enginery.engine.record import EngineRecord
+from enginery.graph.interface import Interface, TensorSpec
 
 TRITON = ROOT / ".venv" / "bindings" / "triton-2.73" / "tritonclient" / "grpc" / "model_config_pb2.py"
 MODEL = "resnet18-fp32"
@@ -604,6 +606,36 @@ def test_what_loads_a_version_compatible_engine_allows_its_host_code(portable_bu
     assert allowed in (portable_bundle / "README.md").read_text()
     assert "--versionCompatible" in (portable_bundle / "engine/reproduce.sh").read_text()
     assert allowed not in (tensorrt_bundle / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("task", "inputs", "outputs"),
+    [
+        ("classification", {"input": (3, 8, 8)}, {"logits": (16,)}),
+        ("detection", {"input": (3, "height", 8)}, {"boxes": (50, 4), "scores": (50, 3), "count": (1,)}),
+        ("segmentation", {"input": (3, "height", 8)}, {"out": (5, "height", 8)}),
+        ("embedding", {"ids": ("sequence",), "mask": ("sequence",)}, {"states": ("sequence", 4), "vector": (4,)}),
+        ("ranking", {"ids": ("sequence",)}, {"score": (1,)}),
+        ("regression", {"rows": (6,)}, {"y": ()}),
+    ],
+)
+def test_triton_understands_the_configuration_of_each_task(configurations, project, task, inputs, outputs):
+    passed = require_passed("fp32", project / "artifacts", project / "reports")
+    specs = [
+        tuple(TensorSpec(name=name, dtype="float32", shape=("batch", *shape)) for name, shape in each.items())
+        for each in (inputs, outputs)
+    ]
+    interface = Interface(inputs=specs[0], outputs=specs[1])
+    record = passed.record.model_copy(update={"task": task, "interface": interface})
+    text = configuration(passed._replace(record=record), MODEL)
+    config = text_format.Parse(text, configurations[0].ModelConfig())
+    for wanted, found in ((inputs, config.input), (outputs, config.output)):
+        dims = {
+            name: [each if isinstance(each, int) else -1 for each in shape or (1,)] for name, shape in wanted.items()
+        }
+        assert {each.name: list(each.dims) for each in found} == dims
+    assert [each.HasField("reshape") for each in config.output] == [shape == () for shape in outputs.values()]
+    assert {each.label_filename for each in config.output} == {"labels.txt" if task == "classification" else ""}
 
 
 def test_a_wrong_configuration_would_be_noticed(configurations):
