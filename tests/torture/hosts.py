@@ -34,9 +34,10 @@ MOVED = 100_000  # bytes that a host got, after which it is at work
 
 class Host:
     def __init__(self, name: str, number: int, folder: Path) -> None:
-        self.name, self.address, self.tmp = name, f"10.77.0.{number}", folder / name / "tmp"
-        self.code = folder / name / "project"
-        self.tmp.mkdir(parents=True)
+        self.name, self.address, self.home, self.here = name, f"10.77.0.{number}", folder / name, folder / "here"
+        self.code = self.home / "project"
+        (self.home / "tmp").mkdir(parents=True)
+        self.here.mkdir(exist_ok=True)
         _run("ip", "netns", "add", name)
         _run("ip", "link", "add", name, "type", "veth", "peer", "name", "cable", "netns", name)
         _run("ip", "link", "set", name, "master", "switch", "up")
@@ -45,14 +46,15 @@ class Host:
             _run("ip", "-n", name, "link", "set", link, "up")
 
     def start(self, *command: str) -> subprocess.Popen[str]:
-        """Start a program on the host."""
-        within = f'mount --bind {self.tmp} /tmp && exec "$@"'
+        """Start a program in the host's project. It lies at one path on all hosts, as Ray looks for modules on a node
+        where the program that asks has them: elsewhere each host would find those of the first."""
+        within = f"mount --bind {self.home} {self.here} && mount --bind {self.home}/tmp /tmp && cd {self.here}/project"
         environment = os.environ | PATIENCE | {
-            "PYTHONPATH": str(self.code), "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "TMPDIR": "/tmp"
+            "PYTHONPATH": f"{self.here}/project", "TMPDIR": "/tmp",
+            "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0",
         }  # fmt: skip
         return subprocess.Popen(
-            ["ip", "netns", "exec", self.name, "sh", "-c", within, "sh", *command],
-            cwd=self.code,
+            ["ip", "netns", "exec", self.name, "sh", "-c", f'{within} && exec "$@"', "sh", *command],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
