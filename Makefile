@@ -33,10 +33,11 @@ test: $(READY) $(BINDINGS)  ## run the tests, two files at a time
 verify-gpu: $(READY)  ## on a machine with an NVIDIA GPU: check what only a GPU can show
 	pytest -x -s tests/verify_gpu.py
 
-torture: $(READY)  ## for about four hours: damaged files, no network, two at once, other places, a full disk, mutants, 450 kills
+torture: $(READY)  ## for about four hours: damaged files, no network, two at once, several hosts, other places, a full disk, mutants, 450 kills
 	python tests/torture/fuzz.py --count 145
 	python tests/torture/offline.py
 	python tests/torture/two.py
+	python tests/torture/hosts.py
 	python tests/torture/elsewhere.py
 	python tests/torture/synced.py
 	python tests/torture/starved.py

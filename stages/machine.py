@@ -5,7 +5,14 @@ from pathlib import Path
 from enginery.core.params.all import Params
 from enginery.core.params.benchmark import ONNXRUNTIME
 from enginery.core.tasks import ChosenTask, is_own
-from enginery.core.user_files import WEIGHTS_WITHOUT_FILE, user_calibration, user_checkpoint, user_model, user_plugins
+from enginery.core.user_files import (
+    WEIGHTS_WITHOUT_FILE,
+    user_calibration,
+    user_checkpoint,
+    user_folder,
+    user_model,
+    user_plugins,
+)
 from enginery.core.version import require_new_enough
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
@@ -50,6 +57,8 @@ def require_files(params: Params, models: Path, weights: Path, calibration: Path
     """Refuse a missing file of the user now: the stage that reads it may run hours later."""
     if params.model.is_onnx:
         user_model(params.model.source, models)
+    if params.model.library == "transformers":
+        user_folder(params.model.library_name, models)
     if params.weights.source not in WEIGHTS_WITHOUT_FILE:
         user_checkpoint(params.weights.source, weights)
     if params.calibration.file:

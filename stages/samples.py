@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from enginery.cluster.ray_cluster import open_cluster
 from enginery.core.params.samples import SamplesParams
-from enginery.core.tasks import ChosenTask
+from enginery.core.tasks import RANKING, ChosenTask
 from enginery.data.sample_set import SampleSet
 from enginery.data.sources import open_source
 from enginery.data.sources.truth import Known
@@ -16,15 +18,16 @@ def samples(data: Path, texts: Path, task: Path, training: Path, calibration: Pa
     params, chosen = SamplesParams.read(), ChosenTask.read(task).task
     source = open_source(params, data, chosen, texts)
     folders = {"training": training, "calibration": calibration, "validation": validation}
-    divided = split(len(source), params)
+    divided = split(len(source), params, source.truths)
     with open_cluster() as cluster:
         manifests = {
             name: write_split(source, indices, params, folders[name], chosen, cluster)
             for name, indices in divided.items()
         }
     for name, indices in divided.items():
-        labelled = SampleSet(folders[name], manifests[name]).truth is not None
-        labels = "" if labelled else f", without {Known(chosen).array}"
+        truth = SampleSet(folders[name], manifests[name]).truth
+        is_known = truth is not None and not (chosen == RANKING and np.isnan(truth).any())
+        labels = "" if is_known else f", without {Known(chosen).array}"
         text = manifests[name].text
         cut = f", {text.cut} longer than {text.how.longest} tokens, and cut" if text and text.cut else ""
         print(f"{name}: {len(indices)} of {len(source)} {manifests[name].kind} from {params.source}{labels}{cut}")

@@ -50,6 +50,7 @@ def validate_engine(
     precision, sizes = engine.record.precision, engine.record.profile.batch
     known = samples.manifest
     task = task_of(known.task, engine.record.scores, known.class_names, engine.record.boxes, known.preprocessing)
+    task = task.knowing(samples.truth, np.arange(len(samples)))
     whole, as_written = sizes.min > 1, run_as_written(onnx)
     elsewhere = elsewhere or Elsewhere()
     graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph", outputs=elsewhere.graph)

@@ -8,7 +8,7 @@ from enginery.bundle.triton import is_served
 from enginery.core.params.all import Params
 from enginery.core.params.model import NO_SCORES
 from enginery.core.runtimes import RUNTIMES
-from enginery.core.tasks import CLASSIFICATION, DETECTION
+from enginery.core.tasks import CLASSIFICATION, DETECTION, RANKING
 from enginery.data.feeds import BATCH
 from enginery.engine.description import where
 from enginery.engine.folder import REPRODUCE
@@ -24,6 +24,7 @@ MEASURED_BY = {
     "openvino": "OpenVINO's own tool", "onnxruntime": "a bare loop",
     "tensorrt": "NVIDIA's own tool", "tensorrt_rtx": "NVIDIA's own tool",
 }  # fmt: skip
+PROGRAMS = {CLASSIFICATION: "classify", DETECTION: "detect", "embedding": "embed", RANKING: "rank"}
 CPP_LIBRARIES = {"tensorrt": "nvinfer", "tensorrt_rtx": "tensorrt_rtx"}
 
 
@@ -92,8 +93,7 @@ def has_example(record: EngineRecord) -> bool:
 
 
 def has_cpp_example(record: EngineRecord) -> bool:
-    """Tell whether there is one in C++, too: texts have none, since the library tokenizers is not one of C++."""
-    return has_example(record) and not record.text and RUNTIMES[record.target.runtime].is_tensorrt
+    return has_example(record) and RUNTIMES[record.target.runtime].is_tensorrt
 
 
 def boxes_of(record: EngineRecord) -> dict[str, object] | None:
@@ -113,7 +113,13 @@ def answering(record: EngineRecord) -> str | None:
 
 def example_facts(record: EngineRecord) -> dict[str, object]:
     if record.text:
-        return {"output": answering(record), "outputs": [spec.name for spec in record.interface.outputs]}
+        return {
+            "output": answering(record),
+            "outputs": [spec.name for spec in record.interface.outputs],
+            "inputs": [spec.name for spec in record.interface.inputs],
+            "input_type": f"{record.text.how.dtype}_t",
+            "program": PROGRAMS.get(record.task, "answer"),
+        }
     (source,), targets, how = record.interface.inputs, record.interface.outputs, record.preprocessing
     assert how is not None, "has_example looked"
     return {
@@ -122,7 +128,7 @@ def example_facts(record: EngineRecord) -> dict[str, object]:
         "output_sizes": [list(spec.shape[1:]) for spec in targets],
         "image": how.shape,
         "image_size": how.crop,
-        "program": "detect" if record.task == DETECTION else "classify",
+        "program": PROGRAMS[record.task],
         "pairs": PAIRS,
         "distinct": DISTINCT,
     }

@@ -100,6 +100,7 @@ def write_example(record: EngineRecord, facts: Mapping[str, object], folder: Pat
         (folder / "runtime.py").write_text(
             render(f"texts/{runtime.removesuffix('_rtx')}.py.j2", facts), encoding="utf-8"
         )
+        write_cpp_example(record, {"main.cpp": "texts/main.cpp.j2"}, facts, folder)
         return
     assert how is not None, "has_example looked"
     (folder / "preprocessing.json").write_text(preprocessing_for_bundle(how), encoding="utf-8")
@@ -109,10 +110,17 @@ def write_example(record: EngineRecord, facts: Mapping[str, object], folder: Pat
         (folder / "boxes.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         (folder / "boxes.py").write_text(inspect.getsource(boxes), encoding="utf-8")
     (folder / "runtime.py").write_text(render(f"runtime/{runtime.removesuffix('_rtx')}.py.j2", facts), encoding="utf-8")
+    sources = ("main.cpp", "boxes.hpp") if boxes_of(record) else ("main.cpp",)
+    write_cpp_example(record, {name: f"{name}.j2" for name in sources}, facts, folder)
+
+
+def write_cpp_example(
+    record: EngineRecord, sources: Mapping[str, str], facts: Mapping[str, object], folder: Path
+) -> None:
     if has_cpp_example(record):
         (folder / "cpp").mkdir()
-        for name in ("main.cpp", "CMakeLists.txt", *(["boxes.hpp"] if boxes_of(record) else [])):
-            (folder / "cpp" / name).write_text(render(f"{name}.j2", facts), encoding="utf-8")
+        for name, template in (*sources.items(), ("CMakeLists.txt", "CMakeLists.txt.j2")):
+            (folder / "cpp" / name).write_text(render(template, facts), encoding="utf-8")
 
 
 def require_replaceable(folder: Path) -> None:

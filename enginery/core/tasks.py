@@ -6,7 +6,8 @@ from enginery.core.record import Record
 
 CLASSIFICATION = "classification"
 DETECTION = "detection"
-TASKS = (CLASSIFICATION, DETECTION, "segmentation", "embedding", "regression", "ranking")
+RANKING = "ranking"
+TASKS = (CLASSIFICATION, DETECTION, "segmentation", "embedding", "regression", RANKING)
 OWN_TASK = re.compile(r"\w+(\.\w+)*:\w+")
 
 

@@ -14,6 +14,17 @@ def user_model(source: str, models: Path) -> Path:
     return user_file(source, models, "model.source", "a torchvision model")
 
 
+def user_folder(name: str, models: Path) -> Path:
+    """Return the folder of a model of transformers. Names of its hub are refused: no stage asks the network."""
+    if not Path(name).exists() and not Path(name).is_relative_to(models):
+        raise EngineryError(
+            f"model.source: {name} is no folder here, and models are not downloaded by name: where there is a network, "
+            f"run AutoModel.from_pretrained('{name}').save_pretrained('{models}/FOLDER'), with the AutoModelFor... of "
+            f"its task, then set transformers:{models}/FOLDER"
+        )
+    return user_file(name, models, "model.source", "transformers:FOLDER")
+
+
 def user_checkpoint(source: str, weights: Path) -> Path:
     return user_file(source, weights, "weights.source", ", ".join(WEIGHTS_WITHOUT_FILE))
 

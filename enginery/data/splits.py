@@ -25,14 +25,15 @@ from enginery.data.sources.arrays import ImageArray
 from enginery.data.sources.files import ImageFiles
 from enginery.data.sources.tensors import Tensors
 from enginery.data.sources.text_table import Texts
-from enginery.data.sources.truth import Truths
+from enginery.data.sources.truth import Ranked, Truths
 from enginery.data.texts import TextReader, Tokens, padded_length
 
 AT_ONCE = 1024  # texts
 
 
-def split(total: int, params: SamplesParams) -> dict[str, list[int]]:
-    """Divide the samples at random. The calibration comes last: its size changes nothing in the other two."""
+def split(total: int, params: SamplesParams, truths: Truths | None = None) -> dict[str, list[int]]:
+    """Divide the samples at random. The calibration comes last: its size changes nothing in the other two. Answers to
+    one question stay together, as their order is judged: only the last of a split may be in the next one, too."""
     asked = {"validation": params.validation, "training": params.training, "calibration": params.calibration}
     if sum(asked.values()) > total:
         wanted = ", ".join(f"{name} {count}" for name, count in asked.items())
@@ -40,7 +41,11 @@ def split(total: int, params: SamplesParams) -> dict[str, list[int]]:
             f"samples.source: {params.source} has {total} images, "
             f"but params.yaml asks for {sum(asked.values())} ({wanted})"
         )
-    order = iter(np.random.default_rng(params.seed).permutation(total).tolist())
+    shuffled = np.random.default_rng(params.seed).permutation(total)
+    if isinstance(truths, Ranked):
+        places = np.unique(truths.questions[shuffled], return_index=True)[1]  # where each question comes first
+        shuffled = shuffled[np.argsort(places[truths.questions[shuffled]], kind="stable")]
+    order = iter(shuffled.tolist())
     return {name: list(islice(order, count)) for name, count in asked.items()}
 
 

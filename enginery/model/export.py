@@ -3,6 +3,7 @@
 import io
 import logging
 import re
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -71,7 +72,8 @@ def export_model(model: nn.Module, example: Feeds, axes_of: AxesOf, profile: Pro
     dynamic = ({n: dims[axis] for n, axis in axes_of[name].items() if axis in dims} for name in given)
     shapes = {"arrays": tuple(dynamic)}
     settings = {"input_names": list(given), "output_names": outputs, "opset_version": opset}
-    program = _export(wrapped, arrays, shapes, settings)
+    with _lengths_that_vary(model):
+        program = _export(wrapped, arrays, shapes, settings)
     if unused := [value.name or "" for value in program.model.graph.inputs if not value.uses()]:
         raise EngineryError(
             f"the model does not use its input {', '.join(unused)}, and compilers differ in whether they keep it: "
@@ -116,6 +118,26 @@ def _quiet_exporter() -> Iterator[None]:
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "# The axis name")  # several inputs share one batch on purpose
         yield
+
+
+@contextmanager
+def _lengths_that_vary(model: nn.Module) -> Iterator[None]:
+    """Give the modules whose code the model runs a `len` that keeps the size of a tensor as one that varies. Python's
+    own returns a number, which PyTorch then takes for the only size, as it does in RT-DETR of transformers."""
+    names = {each.__module__ for part in model.modules() for each in type(part).__mro__}
+    places = [vars(sys.modules[name]) for name in names if not name.startswith("torch.") and name in sys.modules]
+    places = [place for place in places if "len" not in place]
+    for place in places:
+        place["len"] = _length
+    try:
+        yield
+    finally:
+        for place in places:
+            del place["len"]
+
+
+def _length(of: Any) -> Any:
+    return of.shape[0] if isinstance(of, torch.Tensor) and of.ndim else len(of)
 
 
 def _cause(error: BaseException, stack_trace: str) -> str:

@@ -23,8 +23,14 @@ def make_from_timm(params: ModelParams, classes: int | None, pretrained: bool = 
     try:
         model: nn.Module = timm.create_model(name, pretrained=pretrained, **arguments)
     except Exception as error:  # the library and its downloads raise errors of many types
-        what = "its weights could not be had" if pretrained else "it refuses model.arguments"
-        raise EngineryError(f"model.source: timm's {name}: {what}: {first_line(error)}") from None
+        if not pretrained:
+            raise EngineryError(
+                f"model.source: timm's {name}: it refuses model.arguments: {first_line(error)}"
+            ) from None
+        raise EngineryError(
+            f"weights.source: the pretrained weights of timm's {name} could not be had; without a network give a "
+            f"checkpoint in data/weights/: {first_line(error)}"
+        ) from None
     return model.eval()
 
 

@@ -14,7 +14,7 @@ from enginery.core.errors import UNREADABLE, EngineryError
 from enginery.core.files import sha256
 from enginery.core.params.model import ModelParams
 from enginery.core.text import first_few, first_line
-from enginery.core.user_files import user_file
+from enginery.core.user_files import user_folder
 from enginery.data.manifest import PreparedTexts
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
@@ -71,7 +71,7 @@ class Detector(nn.Module):
 
 
 def folder_of(params: ModelParams, models: Path) -> Path:
-    folder = user_file(params.library_name, models, "model.source", "transformers:FOLDER")
+    folder = user_folder(params.library_name, models)
     for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise EngineryError(f"model.source: {folder} has no {name}: save the model with save_pretrained")

@@ -84,6 +84,10 @@ def require_runs(
     try:
         outputs = _run_or_explain(run, describe_user_error, feeds)
     except EngineryError as error:
+        if (text := samples.manifest.text) and "index out of range" in str(error):
+            hint = f"The tokenizer of samples.text knows {text.vocabulary} tokens, and texts have up to "
+            hint += f"{text.how.longest}: one of its embeddings has fewer rows, as with the tokenizer of another model"
+            raise EngineryError(f"{error}\n{hint}") from None
         if _accepts(run, feeds, 2) or not _accepts(run, feeds, 1):
             raise
         hint = "It takes a single sample: set min, opt and max of build.profile.batch to 1"

@@ -70,7 +70,8 @@ class Checks:
         if count not in self._expected:
             self._expected[count] = self._run_all(self._exact, self._exact_there, places)
         wanted, found = self._expected[count], run(places)
-        errors, same = compare(*self._task.comparable(wanted, found)), self._task.agree(wanted, found)
+        task = self._task.knowing(self._truth, places)
+        errors, same = compare(*task.comparable(wanted, found)), task.agree(wanted, found)
         exact, got = (metric_of(self._task, outputs, self._truth, places) for outputs in (wanted, found))
         better = 1 if self._task.metrics[0].higher_is_better else -1
         step = Step(
@@ -81,7 +82,7 @@ class Checks:
             agreement=None if same is None else float(same.mean()),
             metric_drop=None if exact is None or got is None else better * (exact - got),
             looked_at=count,
-            changed={} if same is None else self._named(_changed(same, *self._task.comparable(wanted, found)), places),
+            changed={} if same is None else self._named(_changed(same, *task.comparable(wanted, found)), places),
             used=LOST,
         )
         used = max(*self._used_by_errors(step), *self._used_by_answers(step))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,11 @@ class Task(Protocol):
         """Say what is wrong if the outputs cannot be meant for this task, or do not fit what is known of the samples.
         The sentence begins with the parameter to change."""
         return None
+
+    def knowing(self, truth: Truth | None, places: Places) -> Self:
+        """Return the task for outputs of these samples alone. It changes where answers have a meaning only beside those
+        for other samples, of which `truth` says which ones, as those to the same question."""
+        return self
 
     def measure(self, outputs: Outputs, truth: Truth, places: Places) -> Sequence[Sized]:
         """Return the statistics of each metric, or nothing if the outputs hold no answers."""

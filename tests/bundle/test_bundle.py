@@ -27,8 +27,9 @@ from support.texts import write_tokenizer
 from support.warm_python import warm_python
 
 from enginery.bundle import licences, pages
+from enginery.bundle.gate import require_passed
 from enginery.bundle.pages import REPLACED, preprocessing_for_bundle, standalone_preprocessing
-from enginery.bundle.triton import replayed_sizes
+from enginery.bundle.triton import configuration, replayed_sizes
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.params.build import Axis, Profile, Range
@@ -38,6 +39,7 @@ from enginery.data.manifest import Manifest, PreparedTexts
 from enginery.data.preprocessing import prepare
 from enginery.engine.engine import open_engine
 from enginery.engine.record import EngineRecord
+from enginery.graph.interface import Interface, TensorSpec
 
 TRITON = ROOT / ".venv" / "bindings" / "triton-2.73" / "tritonclient" / "grpc" / "model_config_pb2.py"
 MODEL = "resnet18-fp32"
@@ -383,13 +385,22 @@ def test_the_example_for_texts_runs_on_a_simulated_gpu(tmp_path, build, machine)
     bundle = simulated_bundle(
         tmp_path, onnx_file, build.model_copy(update={"profile": profile}), known, machine, tokenizer
     )
-    assert not (bundle / "cpp").exists()
-    assert "There is none in C++" in (bundle / "README.md").read_text()
     environment = simulated.environment("11.4") | {"PYTHONPATH": str(simulated.SITE)}
     rows, imported = run_example(bundle, "word3 word4", "word1 " * 9, "word7", **environment)
     sums = [2 + 7 + 8 + 3, 2 + 9 * 5 + 3, 2 + 11 + 3]
     assert [json.loads(row)["vector"] for (row,) in rows] == [[one, 2 * one, -one / 2] for one in sums]
     assert "torch" not in imported
+    if shutil.which("g++"):
+        write = "import infer; infer.write('texts.bin', ['word3 word4', 'word1 ' * 9])"
+        subprocess.run([sys.executable, "-c", write], cwd=bundle, env=os.environ | environment, check=True)
+        headers = ROOT / "tests/headers"
+        flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", headers]
+        embed, sources = tmp_path / "embed", [bundle / "cpp/main.cpp", headers / "simulated.cpp"]
+        subprocess.run(["g++", *flags, "-o", embed, *sources], check=True)
+        done = subprocess.run([embed, bundle / "engine/engine.plan", bundle / "texts.bin"], capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"1 runs, 0 of them launched as a graph\n")
+        answers = [[float(each) for each in line.split()] for line in done.stdout.splitlines()]
+        assert answers == [[one, 2 * one, -one / 2] for one in sums[:2]]
 
 
 @pytest.mark.parametrize(("replays", "launch"), [(True, "cudaGraphLaunch"), (False, "execute_async_v3")])
@@ -627,6 +638,36 @@ def test_what_loads_a_version_compatible_engine_allows_its_host_code(portable_bu
     assert allowed in (portable_bundle / "README.md").read_text()
     assert "--versionCompatible" in (portable_bundle / "engine/reproduce.sh").read_text()
     assert allowed not in (tensorrt_bundle / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("task", "inputs", "outputs"),
+    [
+        ("classification", {"input": (3, 8, 8)}, {"logits": (16,)}),
+        ("detection", {"input": (3, "height", 8)}, {"boxes": (50, 4), "scores": (50, 3), "count": (1,)}),
+        ("segmentation", {"input": (3, "height", 8)}, {"out": (5, "height", 8)}),
+        ("embedding", {"ids": ("sequence",), "mask": ("sequence",)}, {"states": ("sequence", 4), "vector": (4,)}),
+        ("ranking", {"ids": ("sequence",)}, {"score": (1,)}),
+        ("regression", {"rows": (6,)}, {"y": ()}),
+    ],
+)
+def test_triton_understands_the_configuration_of_each_task(configurations, project, task, inputs, outputs):
+    passed = require_passed("fp32", project / "artifacts", project / "reports")
+    specs = [
+        tuple(TensorSpec(name=name, dtype="float32", shape=("batch", *shape)) for name, shape in each.items())
+        for each in (inputs, outputs)
+    ]
+    interface = Interface(inputs=specs[0], outputs=specs[1])
+    record = passed.record.model_copy(update={"task": task, "interface": interface})
+    text = configuration(passed._replace(record=record), MODEL)
+    config = text_format.Parse(text, configurations[0].ModelConfig())
+    for wanted, found in ((inputs, config.input), (outputs, config.output)):
+        dims = {
+            name: [each if isinstance(each, int) else -1 for each in shape or (1,)] for name, shape in wanted.items()
+        }
+        assert {each.name: list(each.dims) for each in found} == dims
+    assert [each.HasField("reshape") for each in config.output] == [shape == () for shape in outputs.values()]
+    assert {each.label_filename for each in config.output} == {"labels.txt" if task == "classification" else ""}
 
 
 def test_a_wrong_configuration_would_be_noticed(configurations):

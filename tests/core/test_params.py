@@ -300,6 +300,13 @@ def of_texts(changes):
             )
             for opset in (11, 25, 20.5, "abc", True, None)
         ),
+        *(
+            (
+                {"model.source": f"timm:{name}"},
+                f"model.source: 'timm:{name}' is a name of the hub, from which nothing is",
+            )
+            for name in ("hf-hub:org/name", "hf_hub:org/name", "org/name")
+        ),
         ({"runtime": "tensort"}, "runtime: input should be 'auto', "),
         ({"model": None}, "model: "),
         # Boxes that are chosen in the graph.

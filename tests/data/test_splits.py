@@ -11,6 +11,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.tasks import ChosenTask
 from enginery.data.sample_set import SampleSet, input_file
 from enginery.data.sources import open_source
+from enginery.data.sources.truth import ranked
 from enginery.data.splits import shared_images, split, write_split
 from stages.samples import samples as stage
 
@@ -130,3 +131,12 @@ def test_the_stage_writes_all_splits_and_names_copies(pets, capsys):
     apart = len({sample.sha256 for sample in splits["validation"].manifest.samples}) == 2
     assert ("MIND: 1 images are in several splits" in said) == apart
     assert apart  # seed 0 puts them into different splits
+
+
+def test_answers_to_one_question_stay_together(samples_params):
+    questions = np.arange(60) % 10
+    params = samples_params().model_copy(update={"validation": 24, "training": 0, "calibration": 30})
+    divided = split(60, params, ranked(np.zeros((60, 1)), questions))
+    assert (len({*divided["validation"], *divided["calibration"]}), len(divided["validation"])) == (54, 24)
+    assert len(set(questions[divided["validation"]].tolist())) == 4
+    assert divided["validation"] != split(60, params)["validation"]

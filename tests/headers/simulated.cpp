@@ -1,7 +1,8 @@
 // What stands behind the headers here: enough of TensorRT and CUDA on a CPU to run a bundle's main.cpp. A plan that
 // contains host code is refused unless that is allowed; the first run of a shape cannot be captured; a captured run
 // happens at each launch of its graph, and not before. Instead of scores, an engine returns a 1 for the class that is
-// the first number of an image. What happened is written to stderr at the end.
+// the first number of an image. For texts it returns the sum of the tokens, twice that and minus half of that. What
+// happened is written to stderr at the end.
 #include "NvOnnxParser.h"
 
 #include <dlfcn.h>
@@ -12,6 +13,7 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -27,6 +29,19 @@ std::map<std::string, void*> addresses;
 
 void infer()
 {
+    if (addresses.count("ids"))
+    {
+        auto const* ids = static_cast<int64_t const*>(addresses.at("ids"));
+        auto* vectors = static_cast<float*>(addresses.at("vector"));
+        for (int64_t row = 0; row < shape.d[0]; ++row)
+        {
+            auto const sum = static_cast<float>(std::accumulate(ids + row * shape.d[1], ids + (row + 1) * shape.d[1], 0L));
+            for (int place = 0; place < 3; ++place)
+                vectors[row * 3 + place] = sum * (place == 0 ? 1.F : place == 1 ? 2.F : -0.5F);
+        }
+        ++runs;
+        return;
+    }
     auto const* images = static_cast<float const*>(addresses.at("input"));
     auto* scores = static_cast<float*>(addresses.at("logits"));
     std::size_t size = 1;
@@ -96,7 +111,12 @@ bool IExecutionContext::setOptimizationProfileAsync(int32_t profile, cudaStream_
     return shape = {}, true;
 }
 bool IExecutionContext::setInputShape(char const*, Dims const& given) noexcept { return shape = given, true; }
-Dims IExecutionContext::getTensorShape(char const*) const noexcept { return {2, {shape.d[0], classes}}; }
+Dims IExecutionContext::getTensorShape(char const* name) const noexcept
+{
+    if (std::string(name) == "states")
+        return {3, {shape.d[0], shape.d[1], 3}};
+    return {2, {shape.d[0], std::string(name) == "vector" ? 3 : classes}};
+}
 bool IExecutionContext::setTensorAddress(char const* name, void* at) noexcept { return addresses[name] = at, true; }
 bool IExecutionContext::enqueueV3(cudaStream_t) noexcept
 {

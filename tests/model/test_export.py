@@ -50,6 +50,20 @@ def test_several_inputs_and_outputs_keep_their_names_and_the_batch_stays_dynamic
     assert [spec.name for spec in read_interface(tmp_path / "model.onnx", BATCH).inputs] == ["image", "extra"]
 
 
+class Counts(nn.Module):
+    """Asks for the length of a tensor, as RT-DETR does."""
+
+    def forward(self, input):
+        return {"input twice": torch.ones(len(input), 1) + input.flatten(1) + len([1, 2])}
+
+
+def test_the_length_of_a_tensor_does_not_fix_the_batch():
+    graph = export_model(Counts().eval(), {"input": noise(2, 3)}, BATCHED, BATCH, OPSET)
+    assert sizes_of(graph.graph.output) == {"input twice": ["batch", 3]}
+    assert_computes_the_same(Counts(), graph, {"input": noise(5, 3)})
+    assert "len" not in globals()
+
+
 class Masked(nn.Module):
     """Looks values up by row, upon which PyTorch guards the batch, as masks of text do."""
 

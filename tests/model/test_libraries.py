@@ -102,6 +102,8 @@ def test_a_folder_without_weights_another_tokenizer_and_too_long_texts_are_refus
         require_room({"config": {"max_position_embeddings": 64}}, prepared)
     with pytest.raises(EngineryError, match="the model has 127 positions"):
         require_room({"config": {"model_type": "mpnet", "pad_token_id": 1, "max_position_embeddings": 129}}, prepared)
+    with pytest.raises(EngineryError, match=re.escape("org/name is no folder here, and models are not downloaded")):
+        folder_of(ModelParams(source="transformers:org/name", arguments={}), Path("data/models"))
     (folder / "model.safetensors").unlink()
     with pytest.raises(EngineryError, match=re.escape("has no model.safetensors")):
         folder_of(MODEL, Path("data/models"))

@@ -1,4 +1,5 @@
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import torch
 from torch import nn
 
 from enginery.core.errors import EngineryError
-from enginery.data.manifest import Manifest
+from enginery.core.params.text import TextPreprocessing
+from enginery.data.manifest import Manifest, PreparedTexts
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.model.records import Weights
@@ -262,3 +264,14 @@ def test_a_forward_that_writes_into_its_input_does_not_change_the_samples():
     first, second = (partial(run_model, Greedy())(feeds) for _ in range(2))
     assert np.array_equal(first["logits"], second["logits"])
     assert (feeds["input"] == 1).all()
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_named():
+    words, feeds = nn.Embedding(6, 4), {"ids": np.array([[2, 9]])}
+    prepared = PreparedTexts(
+        how=TextPreprocessing(tokenizer="t.json", longest=8), tokenizer_sha256="", vocabulary=10, cut=0, together=1
+    )
+    samples = samples_of(0)
+    samples = replace(samples, manifest=samples.manifest.model_copy(update={"text": prepared}))
+    with pytest.raises(EngineryError, match=r"index out of range.*\n.*knows 10 tokens, and texts have up to 8"):
+        require_runs(partial(run_model, words), feeds, samples)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from scipy.stats import spearmanr
-from sklearn.metrics import jaccard_score, r2_score, root_mean_squared_error
+from sklearn.metrics import jaccard_score, ndcg_score, r2_score, root_mean_squared_error
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.preprocessing import Preprocessing
@@ -70,14 +70,41 @@ def test_spearman_is_that_of_scipy_also_with_ties_and_for_sets_drawn_anew():
 
 
 def test_only_the_order_of_scores_is_ranked():
-    task, scores, known = task_of("ranking"), RNG.normal(size=(40, 1)), RNG.integers(0, 3, (40, 1)).astype(float)
-    assert measured(task, {"y": scores}, known)["Spearman"] == pytest.approx(spearmanr(scores, known).statistic)
+    task, scores, targets = task_of("ranking"), RNG.normal(size=(40, 1)), RNG.integers(0, 3, (40, 1)).astype(float)
+    known = np.column_stack([targets, np.zeros(40)])  # all answer one question
+    assert measured(task, {"y": scores}, known) == {"Spearman": pytest.approx(spearmanr(scores, targets).statistic)}
     assert measured(task, {"y": np.exp(scores[:, 0])}, known) == measured(task, {"y": scores}, known)
     assert task.agree({"y": scores}, {"y": np.exp(scores)}).tolist() == [1] * 40
     assert task.agree({"y": scores}, {"y": -scores}).tolist() == [0] * 40
     first = np.array([0.0, 1, 2, 2 + 1e-6])  # of which the last two are as good
     assert task.agree({"y": first}, {"y": np.array([1.0, 0, 3, 2])}) == pytest.approx([2 / 3, 2 / 3, 1, 1])
     assert next(task.show({"y": scores}, 3)).fields == {"score": pytest.approx(scores[0, 0], rel=1e-6)}
+
+
+def test_answers_are_ranked_among_those_to_their_question():
+    """Questions 0 to 3 have nine answers, of which those to the last are all right; four have one answer alone."""
+    questions = np.append(np.repeat(np.arange(4), 9), [5, 6, 7, 8])
+    scores, targets = RNG.normal(size=40), RNG.integers(0, 3, 40).astype(float)
+    targets[27:36] = 2
+    task, known = task_of("ranking"), np.column_stack([targets, questions])
+    told = [slice(start, start + 9) for start in (0, 9, 18)]
+    assert measured(task, {"y": scores}, known) == {
+        "Spearman": pytest.approx(np.mean([spearmanr(scores[each], targets[each]).statistic for each in told])),
+        "nDCG@10": pytest.approx(np.mean([ndcg_score([targets[each]], [scores[each]], k=10) for each in told])),
+    }
+    ties = {"y": np.zeros(40)}
+    assert measured(task, ties, known)["nDCG@10"] == pytest.approx(
+        np.mean([ndcg_score([targets[each]], [np.zeros(9)], k=10) for each in told])
+    )
+    moved = scores + np.where(questions > 4, 0, 10 * questions)  # which no answer to the same question notices
+    knowing = task.knowing(known, EVERYTHING)
+    assert knowing.agree({"y": scores}, {"y": moved}).tolist() == [1] * 40
+    assert task.agree({"y": scores}, {"y": moved}).min() < 1
+    assert knowing.agree({"y": scores}, {"y": -scores}).tolist() == [0] * 40
+    best = int(scores[:9].argmax())
+    told = knowing.beside({"y": scores}, {"y": -scores}, best, str)
+    assert [each.partition(", ")[2] for each in told] == ["place 1 of 9", "place 9 of 9"]
+    assert task.measure({"y": scores}, np.column_stack([targets * np.nan, questions]), EVERYTHING) == []
 
 
 @pytest.mark.parametrize(
@@ -134,7 +161,7 @@ OUT, BOTH = {"out": (2, 3, 8, 8)}, {"out": (2, 3, 8, 8), "aux": (2, 3, 8, 8)}
         ("regression", None, {"y": (2, 3)}, np.zeros((9, 2)), "2 targets for each sample, and output y has 3 numbers"),
         ("regression", None, {"y": (2, 3, 3)}, None, "task: no output has a number for each target"),
         ("ranking", None, {"y": (2, 3)}, None, "task: no output has one score for each sample"),
-        ("ranking", None, {"y": (2, 1)}, np.zeros((9, 2)), "2 targets for each sample, and what is ranked has one"),
+        ("ranking", None, {"y": (2, 1)}, np.zeros((9, 3)), "2 targets for each sample, and what is ranked has one"),
         ("regression", "x", {"y": (2, 3)}, None, "model.scores: 'x' is no output with a number for each target"),
         ("embedding", None, {"all": (2, 7, 8)}, None, "task: no output has a vector for each sample"),
         ("embedding", "none", {"all": (2, 7, 8)}, None, None),

@@ -48,7 +48,13 @@ class Encoder(nn.Module):
         weights = attention_mask.unsqueeze(-1).float()
         states = self.last(x)
         return {"states": states, "vector": (states * weights).sum(1) / weights.sum(1)}
+
+
+class Reranker(Encoder):
+    def forward(self, input_ids, attention_mask):
+        return {"score": super().forward(input_ids, attention_mask)["vector"].sum(1, keepdim=True)}
 """
+RNG = np.random.default_rng(0)
 RECIPE = """
 task: embedding
 model: {source: "encoders:Encoder"}
@@ -102,6 +108,26 @@ def test_an_encoder_of_texts_gives_the_same_numbers_everywhere(project, monkeypa
     assert [answer["text"] for answer in answers] == [*given, given[0]]
     np.testing.assert_allclose(answers[0]["vector"], wanted, rtol=1e-5)
     assert "cut: 1 of 3 texts" in told.err
+
+
+def test_a_reranker_is_judged_by_the_order_of_the_answers_to_each_question(project, monkeypatch, capsys):
+    lay_over("task: ranking\nmodel: {source: 'encoders:Reranker'}")
+    rows = zip(np.repeat(texts(10, seed=2, most=4), 5), texts(50, seed=1, most=6), RNG.integers(0, 3, 50), strict=True)
+    lines = [json.dumps({"text_a": str(one), "text_b": other, "target": int(known)}) for one, other, known in rows]
+    Path("data/texts/pairs.jsonl").write_text("\n".join(lines))
+    lay_over("samples: {source: data/texts/pairs.jsonl, validation: 30, calibration: 10}")
+    run_stages(monkeypatch, *STAGES, *PER_PRECISION[: PER_PRECISION.index("validate") + 1])
+    found = Validation.read(Path("reports/validation/int8.json"))
+    assert [(each.name, each.samples <= 6) for each in found.results] == [("Spearman", True), ("nDCG@10", True)]
+    assert (found.agreement.name, found.agreement.among) == ("order agreement", "the pairs of 30 texts")
+    examples = Examples.read(Path("reports/examples/int8/examples.json")).examples
+    assert all(re.fullmatch(r"score -?[\d.e-]+, place [1-5] of 5", each.engine) for each in examples)
+    capsys.readouterr()
+    assert infer(Path("artifacts/engines/int8"), ["data/texts/pairs.jsonl"], 3, 4, 1, True) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["text"][0] for each in answers] == [json.loads(line)["text_a"] for line in lines]
+    scores = np.array([each["score"] for each in answers]).reshape(10, 5)
+    assert (np.diff(scores) <= 0).all()
 
 
 def test_the_bundle_reads_texts_by_the_same_code(project):

@@ -8,9 +8,10 @@ from typing import Any
 from enginery import open_engine
 from enginery.cli.inference.answer import as_written, print_answer
 from enginery.cli.inference.images import ImageReader, find_images, picture_files, save_picture
-from enginery.cli.inference.texts import TextsReader, find_texts
+from enginery.cli.inference.texts import TextsReader, best_first, find_texts
 from enginery.core.errors import EngineryError
 from enginery.core.progress import progress
+from enginery.core.tasks import RANKING
 from enginery.data.texts import Text
 from enginery.engine.folder import read_engine, require_engine
 from enginery.engine.record import EngineRecord
@@ -42,7 +43,9 @@ def infer(
         reader = TextsReader(engine, folder) if text else ImageReader(engine, folder)
         size = batch_size(engine.record, batch)
         batches = [found[start : start + size] for start in range(0, len(found), size)]
-        for answer in (answer for few in _with_bar(batches) for answer in reader.answer(few, top, bool(drawn))):
+        answers = (answer for few in _with_bar(batches) for answer in reader.answer(few, top, bool(drawn)))
+        is_ranking = text is not None and text.together > 1 and engine.record.task == RANKING
+        for answer in best_first(answers) if is_ranking else answers:
             unread += answer.error is not None
             print_answer(answer, min(width, WIDEST) if text else width, as_lines)
             if answer.picture:

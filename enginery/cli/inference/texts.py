@@ -1,7 +1,7 @@
 """Answer for texts: find them in files, on standard input or among the arguments, and turn them into tokens."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from enginery.cli.inference.answer import Answer
@@ -30,6 +30,19 @@ class TextsReader:
         self.cut += sum(each.cut for each in tokens)
         shown = self._task.show(run_filled(self._engine, self._reader.arrays(tokens)), top)
         yield from (Answer(text, one, None) for text, one in zip(texts, shown, strict=True))
+
+
+def best_first(answers: Iterable[Answer]) -> list[Answer]:
+    """Sort scores of pairs: the answers to each question by their score, the questions as they came."""
+    first: dict[str, int] = {}  # where each question comes first
+
+    def order(numbered: tuple[int, Answer]) -> tuple[int, float]:
+        place, answer = numbered
+        assert isinstance(answer.given, tuple), "these are texts"
+        assert answer.shown, "which can all be read"
+        return first.setdefault(answer.given[0], place), -float(answer.shown.fields["score"])
+
+    return [answer for _, answer in sorted(enumerate(answers), key=order)]
 
 
 def find_texts(places: Sequence[str], prepared: PreparedTexts) -> list[Text]:

@@ -10,6 +10,7 @@ from enginery.core.params.section import Section
 
 MODEL = re.compile(r"\w+|\w+(\.\w+)*:\w+")
 LIBRARY = re.compile(r"(timm):([\w.]+)|(transformers):([\w./-]+)")
+HUB = re.compile(r"timm:(?:hf[-_]hub:)?([^:/]+/[^:/]+)")
 NO_SCORES = "none"  # what model.scores is for a model that has no score per class
 
 
@@ -42,6 +43,12 @@ class ModelParams(Section, place="model"):
     def _is_one_of_three(cls, source: str) -> str:
         if LIBRARY.fullmatch(source):
             return source
+        if hub := HUB.fullmatch(source):
+            raise ValueError(
+                f"'{source}' is a name of the hub, from which nothing is downloaded: where there is a network, run "
+                f"torch.save(timm.create_model('hf-hub:{hub[1]}', pretrained=True).state_dict(), FILE), then set "
+                "it to timm:ARCHITECTURE, and weights.source to data/weights/FILE"
+            )
         if not source.endswith(".onnx") and (not MODEL.fullmatch(source) or ".py:" in source):
             raise ValueError(
                 f"'{source}' is neither a torchvision model, nor package.module:factory, nor data/models/FILE.onnx, "

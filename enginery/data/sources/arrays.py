@@ -50,7 +50,7 @@ class ImageArray:
 
 
 def open_array(path: Path, listed: Classes | None, known: Known = LABELLED) -> ImageArray:
-    arrays = read_arrays(path, ("images", known.array))
+    arrays = read_arrays(path, ("images", *known.arrays))
     images, labels = arrays["images"], arrays.get(LABELS)
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (1,), (3,)):
         raise EngineryError(

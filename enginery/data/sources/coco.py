@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from enginery.core.errors import UNREADABLE, EngineryError
-from enginery.core.text import is_unicode
+from enginery.core.text import first_few, is_unicode
 from enginery.core.user_files import lies_in
 from enginery.data.box_rows import COLUMNS, COUNTED, CROWD
 from enginery.data.sources.boxes import Boxes, print_empty_classes, wrong_box
 from enginery.data.sources.classes import Classes
-from enginery.data.sources.files import ImageFiles
+from enginery.data.sources.files import ImageFiles, is_image
 
 ANNOTATIONS = "annotations.json"  # in a folder of images
 SECTIONS = ("images", "annotations", "categories")
@@ -42,6 +42,7 @@ def open_coco(file: Path, data: Path, listed: Classes | None) -> ImageFiles:
         sizes=[_size(images[identity]) for identity in order],
     )
     files = [_image_file(file, number, images[each], data) for number, each in enumerate(order)]
+    _print_unlisted_images(file, files)
     names = [str(images[identity]["file_name"]) for identity in order]
     return ImageFiles(files, names, None, classes.names, truths=boxes)
 
@@ -130,6 +131,13 @@ def _image_file(file: Path, number: int, image: Mapping[str, Any], data: Path) -
             file, "images", number, f"names {found}, which lies outside {data}/: DVC would not see it change"
         )
     return found
+
+
+def _print_unlisted_images(file: Path, listed: Sequence[Path]) -> None:
+    """Print which images lie beside those that are listed. One without boxes would be listed, too."""
+    beside = {path for folder in {each.parent for each in listed} for path in folder.iterdir() if is_image(path)}
+    if left := sorted(map(str, beside.difference(listed))):
+        print(f"MIND: images beside those in {file}, and not listed there, are left out: {first_few(left, most=3)}")
 
 
 def _mistake(file: Path, name: str, number: int, what: str) -> EngineryError:

@@ -21,6 +21,11 @@ from enginery.data.sources.truth import Truths
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".avif", ".tif", ".tiff"}
 
 
+def is_image(entry: Path) -> bool:
+    hidden = entry.name.startswith(".")  # some systems put hidden files beside each photo
+    return entry.suffix.lower() in IMAGE_SUFFIXES and not hidden and entry.is_file()
+
+
 class Prepared(NamedTuple):
     sample: Sample
     pixels: Pixels

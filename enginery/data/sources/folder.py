@@ -6,7 +6,7 @@ from pathlib import Path
 from enginery.core.errors import EngineryError
 from enginery.core.user_files import lies_in
 from enginery.data.sources.classes import Classes, class_each
-from enginery.data.sources.files import IMAGE_SUFFIXES, ImageFiles
+from enginery.data.sources.files import ImageFiles, is_image
 
 # The split that users most likely want comes first.
 SPLITS = ("validation", "valid", "val", "test", "training", "train")
@@ -14,9 +14,9 @@ SPLITS = ("validation", "valid", "val", "test", "training", "train")
 
 def open_folder(root: Path, data: Path, listed: Classes | None) -> ImageFiles:
     folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    unlabeled = sorted(entry for entry in root.iterdir() if _is_image(entry))
+    unlabeled = sorted(entry for entry in root.iterdir() if is_image(entry))
     _refuse_splits(root, folders)
-    labeled = [(file, folder.name) for folder in folders for file in sorted(folder.rglob("*")) if _is_image(file)]
+    labeled = [(file, folder.name) for folder in folders for file in sorted(folder.rglob("*")) if is_image(file)]
     _print_left_out_files(root)
     _print_left_out_links(root)
     if not labeled and not unlabeled:
@@ -42,14 +42,9 @@ def open_folder(root: Path, data: Path, listed: Classes | None) -> ImageFiles:
     return ImageFiles(files, names, *class_each(used or None, listed, lambda index: f"the folder of {files[index]}"))
 
 
-def _is_image(entry: Path) -> bool:
-    hidden = entry.name.startswith(".")  # some systems put hidden files beside each photo
-    return entry.suffix.lower() in IMAGE_SUFFIXES and not hidden and entry.is_file()
-
-
 def _print_left_out_files(root: Path) -> None:
     """Print which files are left out: notes may lie beside images, but photos of an unknown type would be missed."""
-    files = [path for path in root.rglob("*") if path.is_file() and not _is_image(path)]
+    files = [path for path in root.rglob("*") if path.is_file() and not is_image(path)]
     visible = (file for file in files if not any(part.startswith(".") for part in file.relative_to(root).parts))
     if others := Counter(file.suffix.lower() or "no suffix" for file in visible):
         counts = ", ".join(f"{count} of {suffix}" for suffix, count in sorted(others.items()))
@@ -87,4 +82,4 @@ def _refuse_splits(root: Path, folders: list[Path]) -> None:
 
 def _holds_folders_only(folder: Path) -> bool:
     entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
-    return any(entry.is_dir() for entry in entries) and not any(_is_image(entry) for entry in entries)
+    return any(entry.is_dir() for entry in entries) and not any(is_image(entry) for entry in entries)

@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from enginery.core.errors import EngineryError
+from enginery.core.tasks import RANKING
 from enginery.core.user_files import lies_in
 from enginery.data.sources.classes import Classes, class_each
 from enginery.data.sources.files import ImageFiles
-from enginery.data.sources.truth import LABELLED, Known, Masks, Numbers, Truths
+from enginery.data.sources.truth import LABELLED, Known, Masks, Numbers, Truths, ranked
 
 # What is known of an image, if not its label.
-COLUMN = {"segmentation": "mask", "regression": "target", "ranking": "target"}
+COLUMN = {"segmentation": "mask", "regression": "target", RANKING: "target"}
 Row = tuple[int, list[str]]  # the number of the line, and its cells
 
 
@@ -34,7 +35,8 @@ def open_table(table: Path, data: Path, listed: Classes | None, known: Known = L
 def _truths(table: Path, rows: list[Row], column: str, data: Path, known: Known) -> Truths:
     if column == "mask":
         return Masks([_file(table, line, cells[1], data) for line, cells in rows], known.ignore)
-    return Numbers(np.array([[_number(table, line, cell) for cell in cells[1:]] for line, cells in rows]))
+    numbers = np.array([[_number(table, line, cell) for cell in cells[1:]] for line, cells in rows])
+    return ranked(numbers, None) if known.task == RANKING else Numbers(numbers)
 
 
 def _number(table: Path, line: int, cell: str) -> float:

@@ -73,9 +73,9 @@ def open_tensors(path: Path, listed: Classes | None, known: Known = LABELLED) ->
         )
     arrays = read_arrays(path)
     labels = arrays.pop(LABELS, None) if known.labels else None
-    truth = arrays.pop(known.array, None)
+    told = {name: arrays.pop(name) for name in known.arrays if name in arrays and name != LABELS}
     _require_feedable(path, arrays, labels)
-    truths = known.truths(path, {} if truth is None else {known.array: truth}, len(next(iter(arrays.values()))))
+    truths = known.truths(path, told, len(next(iter(arrays.values()))))
     paired = known.task == "embedding" and truths is not None
     if paired and (alone := [name for name, array in arrays.items() if array.shape[1:2] != (2,)]):
         raise EngineryError(

@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from enginery.core.errors import UNREADABLE, EngineryError
+from enginery.core.tasks import RANKING
 from enginery.core.text import is_unicode
 from enginery.data.manifest import Sample
 from enginery.data.sources.classes import Classes, class_each
-from enginery.data.sources.truth import LABELLED, Known, Truths
+from enginery.data.sources.truth import LABELLED, QUESTIONS, Known, Truths
 
 ONE, TWO = ("text",), ("text_a", "text_b")
-KNOWN = {"classification": "label", "regression": "target", "ranking": "target", "embedding": "score"}
+KNOWN = {"classification": "label", "regression": "target", RANKING: "target", "embedding": "score"}
+QUESTION = "question"  # the column that says which rows are answers to one question
 SUFFIXES = (".csv", ".jsonl", ".txt")
 Row = tuple[int, Mapping[str, Any]]  # the number of the line, and what stands there by column
 
@@ -82,14 +85,26 @@ def open_texts(path: Path, tokenizer: Path, listed: Classes | None, known: Known
     has_labels = known.labels and "label" in columns
     written = [_cell(path, row, "label") for row in rows] if has_labels else None
     classes = class_each(written, listed, lambda index: f"{path}, line {rows[index][0]},")
+    questions = _questions(path, columns, rows, texts) if known.task == RANKING else {}
     truths = None
     if column in ("target", "score") and column in columns and (paired or column == "target"):
         numbers = [_numbers(path, row, column) for row in rows]
         if odd := [row[0] for row, each in zip(rows, numbers, strict=True) if len(each) != len(numbers[0])]:
             raise _mistake(str(path), odd[0], f"has another number of {column}s than line {rows[0][0]}")
         values = np.array(numbers)
-        truths = known.truths(path, {known.array: values[:, 0] if paired else values}, len(rows))
+        truths = known.truths(path, {known.array: values[:, 0] if paired else values} | questions, len(rows))
+    elif questions:
+        truths = known.truths(path, questions, len(rows))
     return Texts(path.name, tokenizer, texts, *classes, truths=truths, paired=paired)
+
+
+def _questions(
+    path: Path, columns: Sequence[str], rows: Sequence[Row], texts: Sequence[tuple[str, ...]]
+) -> dict[str, NDArray[np.str_]]:
+    """Return the question of each row: what its column says, or else the first of two texts."""
+    if QUESTION in columns:
+        return {QUESTIONS: np.array([_cell(path, row, QUESTION) for row in rows])}
+    return {QUESTIONS: np.array([text[0] for text in texts])} if len(texts[0]) > 1 else {}
 
 
 def read_rows(path: Path) -> tuple[list[str], list[Row]]:

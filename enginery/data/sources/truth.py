@@ -11,11 +11,12 @@ from PIL import Image
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.preprocessing import Preprocessing
-from enginery.core.tasks import CLASSIFICATION, DETECTION, is_own
+from enginery.core.tasks import CLASSIFICATION, DETECTION, RANKING, is_own
 from enginery.data.box_rows import COLUMNS
 from enginery.data.preprocessing import pixels_of
 from enginery.data.sources.boxes import Boxes, wrong_box
 
+QUESTIONS = "questions"  # the array that says which samples are answers to one question
 IGNORED = 255  # in written masks: pixels that do not count
 Mask = NDArray[np.uint8]
 
@@ -45,9 +46,13 @@ class Known:
             "segmentation": "masks",
             "embedding": "scores",
             "regression": "targets",
-            "ranking": "targets",
+            RANKING: "targets",
         }
         return names.get(self.task, "truth")
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        return (self.array, QUESTIONS) if self.task == RANKING else (self.array,)
 
     @property
     def labels(self) -> bool:
@@ -56,14 +61,20 @@ class Known:
 
     def truths(self, path: Path, arrays: Mapping[str, NDArray[np.generic]], count: int) -> "Truths | None":
         """Return the array that is no labels, or None if there is none."""
+        questions = arrays.get(QUESTIONS) if self.task == RANKING else None
+        if questions is not None and (questions.shape != (count,) or questions.dtype.kind not in "iuU"):
+            raise EngineryError(
+                f"samples.source: {QUESTIONS} of {path} is {questions.dtype} of shape {questions.shape}; it needs a "
+                f"whole number or a name for each of {count} samples"
+            )
         if self.task == CLASSIFICATION or (found := arrays.get(self.array)) is None:
-            return None
+            return None if questions is None else ranked(None, questions)
         wanted = {
             DETECTION: ("iuf", (3,)),
             "segmentation": ("iu", (3,)),
             "embedding": ("iuf", (1,)),
             "regression": ("iuf", (1, 2)),
-            "ranking": ("iuf", (1, 2)),
+            RANKING: ("iuf", (1, 2)),
         }
         kinds, axes = wanted.get(self.task, ("biuf", range(1, 9)))
         if len(found) != count or found.dtype.kind not in kinds or found.ndim not in axes or 0 in found.shape:
@@ -78,7 +89,8 @@ class Known:
         rows = found.astype(np.float64) if self.task in WORDS else found
         if not np.isfinite(rows).all():
             raise EngineryError(f"samples.source: {self.array} of {path} holds NaN or infinity")
-        return Numbers(rows.reshape(count, -1) if self.array == "targets" else rows)
+        numbers = rows.reshape(count, -1) if self.array == "targets" else rows
+        return ranked(numbers, questions) if self.task == RANKING else Numbers(numbers)
 
 
 def boxes_of_array(path: Path, rows: NDArray[np.generic]) -> Boxes:
@@ -101,7 +113,7 @@ WORDS = {
     "segmentation": "a mask of class numbers",
     "embedding": "a score",
     "regression": "one or more targets",
-    "ranking": "a target",
+    RANKING: "a target",
 }
 LABELLED = Known()
 
@@ -117,6 +129,22 @@ class Numbers:
 
     def prepare(self, index: int, how: Preprocessing | None, size: tuple[int, int] | None) -> NDArray[np.generic]:
         return np.ascontiguousarray(self.rows[index], self.rows.dtype.newbyteorder("="))
+
+
+@dataclass(frozen=True)
+class Ranked(Numbers):
+    """The targets of samples to be ranked, NaN if there are none, and the numbers of the questions that they answer."""
+
+    @property
+    def questions(self) -> NDArray[np.int64]:
+        return self.rows[:, -1].astype(np.int64)
+
+
+def ranked(targets: NDArray[np.generic] | None, questions: NDArray[np.generic] | None) -> Ranked:
+    """Number the questions. If nothing is known of them, all samples answer the same one."""
+    count = len(targets if targets is not None else questions if questions is not None else ())
+    numbers = np.zeros(count) if questions is None else np.unique(questions, return_inverse=True)[1]
+    return Ranked(np.column_stack([np.full(count, np.nan) if targets is None else targets, numbers]))
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,11 @@ def _against_speed(
 def error_pictures(findings: Findings, looks: Looks) -> list[Figure]:
     """Draw how single images differ from PyTorch: their errors, and what is left of the lead of its answer."""
     classifiers = [entry for entry in findings.precisions if entry.validation.spread.margin_kept]
-    pictures = [Figure("Relative error of each image", _errors(findings.precisions, looks))]
+    pictures = [
+        Figure(
+            f"Relative error of each {findings.precisions[0].validation.kind[:-1]}", _errors(findings.precisions, looks)
+        )
+    ]
     if classifiers:
         pictures.append(Figure("How much of its lead PyTorch's answer keeps", _margins(classifiers, looks)))
     return pictures
@@ -97,8 +101,9 @@ def _errors(entries: Sequence[Evidence], looks: Looks) -> Markup:
             f"{entry.precision}: median {short(errors[spread.shares.index(0.5)])}, worst {short(errors[-1])}"
         )
     y = decades((error for curve in curves for _, error in curve.points), LEAST_ERROR)
-    axes = Axes(Scale(0, 100), y, "% of images, the closest to PyTorch first", "relative error")
-    return draw_curves("errors", "Relative error of single images", f"{'; '.join(figures)}.", curves, axes)
+    kind = entries[0].validation.kind
+    axes = Axes(Scale(0, 100), y, f"% of {kind}, the closest to PyTorch first", "relative error")
+    return draw_curves("errors", f"Relative error of single {kind}", f"{'; '.join(figures)}.", curves, axes)
 
 
 def _margins(entries: Sequence[Evidence], looks: Looks) -> Markup:
@@ -113,7 +118,7 @@ def _margins(entries: Sequence[Evidence], looks: Looks) -> Markup:
     least = min(0.0, *(100 * entry.validation.spread.margin_kept[0] for entry in entries))
     scale = Scale(max(LEAST_MARGIN, least), 100)
     title, unit = "How much of its lead PyTorch's answer keeps", "% of PyTorch's lead"
-    return draw_rows("margins", title, rows, scale, unit, "The image that kept least: ", beside=0)
+    return draw_rows("margins", title, rows, scale, unit, "The one that kept least: ", beside=0)
 
 
 def histogram_pictures(background: Background) -> list[Figure]:

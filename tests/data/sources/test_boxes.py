@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -70,10 +71,13 @@ DOG, CROWD, NONE = [1, 2, 2, 6, 6, 0], [0, 0, 0, 20, 20, 1], [-1] * 6
 
 
 @pytest.mark.parametrize("file", ["pets/annotations.json", "pets.json"])
-def test_annotations_as_coco_has_them_are_scaled_with_their_images(file):
+def test_annotations_as_coco_has_them_are_scaled_with_their_images(file, capsys):
     write_coco(file=file)
+    shutil.copy(DATA / "pets/3.png", DATA / "pets/more.png")
     source = "pets" if file.startswith("pets/") else file
     assert opened(source) == (("cat", "dog"), {"7.png": [NONE, NONE], "3.png": [DOG, CROWD]})
+    told = f"MIND: images beside those in {DATA / file}, and not listed there, are left out: {DATA / 'pets/more.png'}\n"
+    assert told in capsys.readouterr().out
     (DATA / "names.txt").write_text("dog\tHund\nbird\ncat\n")
     names, boxes = opened(source, class_names=str(DATA / "names.txt"))
     assert (names, boxes["3.png"][0][0]) == (("Hund", "bird", "cat"), 0)
