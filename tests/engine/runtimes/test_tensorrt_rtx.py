@@ -468,7 +468,8 @@ def test_a_library_of_plugins_lies_beside_the_engine_and_one_that_is_not_named_i
     assert record.files["own.so"] == sha256(library)
     opened = Path("/proc/self/maps").read_text()
     assert "/own.so" in opened
-    assert other.exists() and "/other.so" not in opened
+    assert other.exists()
+    assert "/other.so" not in opened
 
 
 # Graphs and parameters that TensorRT or Enginery refuses.
