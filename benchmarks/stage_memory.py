@@ -141,7 +141,7 @@ def main() -> None:
     chosen = parser.parse_args()
     for library in LIBRARIES:
         __import__(library)
-    peaks = {}
+    peaks: dict[int, dict[str, float]] = {}
     for size in chosen.sizes:
         with tempfile.TemporaryDirectory() as folder:
             make_project(Path(folder, "project"), size)
