@@ -1,8 +1,9 @@
 """Measure the memory of each stage with more and more samples: it must not grow with the set.
 
 It makes a project with a small network and random images of 16 pixels, as many for validation as for calibration, and
-runs `dvc repro` in it. Memory is RssAnon of a stage and its children, read again and again: the memory of processes
-without the page cache of files.
+runs the stages as dvc.yaml has them, for int8 alone. Memory is RssAnon of a stage and its children, read again and
+again: the memory of processes without the page cache of files. Each stage is a fork of this process, which has the
+libraries already, since importing them would take longest; what they take is a part of each figure.
 
     python benchmarks/stage_memory.py
     python benchmarks/stage_memory.py --sizes 1000 50000 --json memory.json
@@ -12,10 +13,13 @@ import argparse
 import json
 import os
 import re
+import runpy
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +27,10 @@ import psutil
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from enginery.core import process  # noqa: E402
+
 SIDE, CLASSES, INTERVAL = 16, 1000, 0.1
 NETWORK = f"""
 import torch
@@ -34,9 +42,18 @@ def small():
     seen = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU()
     return nn.Sequential(*seen, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, {CLASSES}))
 """
-AS_PYTHON = """#!/bin/sh
-exec {python} {script} --watch "$@"
-"""
+PRECISION = "int8"  # whose chain is the longest
+ALLOWED = 0.015  # relative error: so little that a search looks at all samples
+LIBRARIES = (
+    "torch",
+    "torchvision",
+    "onnx",
+    "onnxruntime",
+    "openvino",
+    "pandas",
+    "PIL.Image",
+    "enginery.pipeline.stage",
+)
 
 
 def make_project(folder: Path, samples: int) -> None:
@@ -53,42 +70,56 @@ def make_project(folder: Path, samples: int) -> None:
     yaml = YAML()
     params = yaml.load(folder / "params.yaml")
     params["samples"] |= {"validation": samples, "calibration": samples, "training": 0}
+    params["precisions"] = {PRECISION: params["precisions"][PRECISION]}
     params["benchmark"] |= {"batches": [1], "requests": [1], "seconds": 0.05}
     for each in params["precisions"].values():
-        each["thresholds"] |= {"cosine": 0, "relative_error": 10, "agreement": 0, "metric_drop": 1}
+        each["thresholds"] |= {"cosine": 0, "relative_error": ALLOWED, "agreement": 0, "metric_drop": 1}
     yaml.dump(params, folder / "params.yaml")
 
 
-def run_stages(folder: Path) -> dict[str, float]:
-    """Run the pipeline with a `python3` that watches each stage. Return the most megabytes of each."""
-    (folder / "bin").mkdir()
-    watching = folder / "bin/python3"
-    watching.write_text(AS_PYTHON.format(python=sys.executable, script=__file__), encoding="utf-8")
-    watching.chmod(0o755)
-    path = os.pathsep.join([str(watching.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = _environment() | {"PATH": path, "WATCHED": str(folder / "watched")}
-    done = subprocess.run(["dvc", "repro"], cwd=folder, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(done.stdout[-2000:] + done.stderr[-2000:])
-    rows = [line.split() for line in (folder / "watched").read_text().splitlines()]
-    return {name: float(peak) for name, peak in rows}
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Yield each stage with its arguments."""
+    for plan in ("machine/dvc.yaml", "dvc.yaml"):
+        for name, stage in YAML(typ="safe").load(ROOT / plan)["stages"].items():
+            if name not in ("mix", "gate"):
+                command = stage.get("do", stage)["cmd"].replace("${key}", PRECISION).replace("${item.from}", "searched")
+                yield name, shlex.split(command)[3:]  # after python3 -m stages
+
+
+def run_stages(folder: Path) -> Iterator[tuple[str, float]]:
+    """Run the pipeline, and yield the most megabytes of each stage."""
+    for name, arguments in commands():
+        if (child := os.fork()) == 0:
+            _run(folder, arguments)
+        peak = 0
+        while not (status := os.waitpid(child, os.WNOHANG))[0]:
+            peak = max(peak, _anonymous(child))
+            time.sleep(INTERVAL)
+        if status[1]:
+            sys.exit(f"{name} failed, see above")
+        yield name, peak / 1000
+
+
+def _run(folder: Path, arguments: list[str]) -> None:
+    """Run a stage, and end this process, which is a fork."""
+    os.chdir(folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (folder, ROOT)))  # of the processes that it starts
+    sys.path.insert(0, str(folder))
+    sys.argv = ["stages", *arguments]
+    process.outlive_crashes = lambda what: None  # its second process would count this one's memory again
+    code = 1
+    try:
+        runpy.run_module("stages", run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as ended:
+        print(ended.code if isinstance(ended.code, str) else "", file=sys.stderr)
+        code = 0 if ended.code in (0, None) else 1
+    finally:
+        os._exit(code)
 
 
 def _environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT)}
-
-
-def watch(arguments: list[str]) -> int:
-    """Run a stage, and write down the most that it and its children had."""
-    stage = subprocess.Popen([sys.executable, *arguments])
-    peak = 0
-    while stage.poll() is None:
-        peak = max(peak, _anonymous(stage.pid))
-        time.sleep(INTERVAL)
-    precision = arguments[arguments.index("--precision") + 1] if "--precision" in arguments else ""
-    with Path(os.environ["WATCHED"]).open("a") as file:
-        file.write(f"{'@'.join(filter(None, [arguments[2], precision]))} {peak / 1000:.0f}\n")
-    return stage.returncode
 
 
 def _anonymous(pid: int) -> int:
@@ -108,11 +139,16 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs=2, default=(1000, 50_000), metavar="SAMPLES")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
-    peaks = {}
+    for library in LIBRARIES:
+        __import__(library)
+    peaks: dict[int, dict[str, float]] = {}
     for size in chosen.sizes:
         with tempfile.TemporaryDirectory() as folder:
             make_project(Path(folder, "project"), size)
-            peaks[size] = run_stages(Path(folder, "project"))
+            peaks[size] = {}
+            for name, peak in run_stages(Path(folder, "project")):
+                peaks[size][name] = peak
+                print(f"{size:,} samples, {name}: {peak:.0f} MB", flush=True)
     few, many = (peaks[size] for size in chosen.sizes)
     print(f"{'MB at its peak':20}" + "".join(f"{size:>12,}" for size in chosen.sizes))
     for name in few:
@@ -122,6 +158,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if "--watch" in sys.argv[:2]:
-        sys.exit(watch(sys.argv[2:]))
     main()

@@ -4,11 +4,13 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 NEW, IN_USE = "enginery-new-", "enginery-scratch-"
+AT_ONCE = 600  # seconds
 
 
 @contextmanager
@@ -30,7 +32,12 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def _remove_leftovers(root: Path) -> None:
-    """Remove the folders that no process holds: the system takes back the lock of one that was killed."""
+    """Remove the folders that no process holds: the system takes back the lock of one that was killed. A new one is
+    not locked yet, and gets its other name at once unless its process was killed just then."""
+    for folder in root.glob(f"{NEW}*"):
+        with suppress(OSError):
+            if time.time() - folder.stat().st_mtime > AT_ONCE:
+                folder.rmdir()
     for folder in root.glob(f"{IN_USE}*"):
         with suppress(OSError):  # in use, of another user, or just removed
             descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)

@@ -11,6 +11,7 @@ from enginery.core.params.all import Params
 from enginery.core.paths import HISTORY
 from enginery.core.record import Record
 from enginery.engine.machine import Machine
+from enginery.fleet.file import Name
 from enginery.fleet.subject import digest_of_subject
 
 FOLDER = HISTORY / "fleet"
@@ -53,7 +54,7 @@ class Measured(Record):
 class Answer(Record):
     """The last answer of a target about a model. `failed` says why it has not answered since, if it was asked."""
 
-    target: str
+    target: Name  # which a node says
     model: str
     node: str = ""
     machine: Machine | None = None

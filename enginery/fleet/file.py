@@ -12,6 +12,7 @@ from enginery.core.text import suggestion
 
 FLEET = Path("fleet.yaml")
 KINDS = ("here", "ray", "runner")
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]  # of a target: it names a file, too
 
 
 class _Entry(BaseModel):
@@ -19,7 +20,7 @@ class _Entry(BaseModel):
 
 
 class _Target(_Entry):
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # it names a file, too
+    name: Name
     price_per_hour: float | None = Field(default=None, gt=0)  # in any currency, the same for all
 
 

@@ -80,9 +80,10 @@ def folder_of(params: ModelParams, models: Path) -> Path:
 
 def described(params: ModelParams, folder: Path) -> dict[str, Any]:
     """Return all that makes the model, as arguments: those that the user gives change its configuration."""
-    config = _json(folder / CONFIG) | params.arguments
-    architecture = (config.get("architectures") or [None])[0]
-    if not architecture or "model_type" not in config:
+    config: dict[str, Any] = _json(folder / CONFIG, dict) | params.arguments
+    architectures = config.get("architectures")
+    architecture = architectures[0] if isinstance(architectures, list) and architectures else None
+    if not isinstance(architecture, str) or "model_type" not in config:
         raise EngineryError(f"model.source: {folder / CONFIG} does not say which architecture the model has")
     return {
         "architecture": architecture,
@@ -168,11 +169,12 @@ def _pooling(folder: Path) -> str | None:
     file = folder / "1_Pooling" / CONFIG
     if not file.is_file():
         return None
-    settings = _json(file)
+    settings = _json(file, dict)
     named = settings.get("pooling_mode", [])  # one or several, since sentence-transformers 6; before, a flag for each
     flags = [name.removeprefix("pooling_mode_") for name, value in settings.items() if value is True]
     names = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
-    found = [named] if isinstance(named, str) else [*named] or [names.get(flag, flag) for flag in flags]
+    modes = named if isinstance(named, list) else [named]
+    found = [str(mode) for mode in modes or (names.get(flag, flag) for flag in flags)]
     found = [mode for mode in found if mode != "include_prompt"]
     if len(found) != 1 or found[0] not in POOLINGS:
         raise EngineryError(
@@ -184,17 +186,21 @@ def _pooling(folder: Path) -> str | None:
 def _normalizes(folder: Path) -> bool:
     """Tell whether sentence-transformers brings vectors to length 1. Other modules behind the pooling are refused."""
     file = folder / "modules.json"
-    types = [str(module["type"]).rpartition(".")[2] for module in _json(file)] if file.is_file() else []
+    modules = _json(file, list) if file.is_file() else []
+    types = [str(module.get("type") if isinstance(module, dict) else module).rpartition(".")[2] for module in modules]
     if odd := [name for name in types if name not in ("Transformer", "Pooling", "Normalize")]:
         raise EngineryError(f"model.source: {file} has a module {odd[0]}: make the model in a factory of your own")
     return "Normalize" in types
 
 
-def _json(file: Path) -> Any:
+def _json(file: Path, wanted: type) -> Any:
     try:
-        return json.loads(file.read_text("utf-8"))
+        found = json.loads(file.read_text("utf-8"))
     except UNREADABLE as error:
         raise EngineryError(f"model.source: {file} is not JSON: {error}") from None
+    if not isinstance(found, wanted):
+        raise EngineryError(f"model.source: {file} holds no {'object' if wanted is dict else 'list'} of JSON")
+    return found
 
 
 def _import_transformers() -> Any:

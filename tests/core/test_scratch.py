@@ -1,12 +1,14 @@
 """A folder for temporary files goes when its block ends, or else with the next one."""
 
+import os
 import subprocess
 import sys
+import time
 
 import pytest
 from support.paths import ROOT
 
-from enginery.core.scratch import scratch_folder
+from enginery.core.scratch import NEW, scratch_folder
 
 HOLDS = (
     "from enginery.core.scratch import scratch_folder\nwith scratch_folder() as one:\n    print(one, flush=True)\n    "
@@ -45,3 +47,12 @@ def test_what_a_killed_process_left_goes_with_the_next_and_what_is_in_use_stays(
         assert len(list(temporary.iterdir())) == 2  # its own, and that of the one at work
     working.communicate("\n")
     assert not any(temporary.iterdir())
+
+
+def test_what_was_left_before_it_was_locked_goes_later(temporary):
+    for name, age in (("old", 3600), ("young", 0)):
+        folder = temporary / f"{NEW}{name}"
+        folder.mkdir()
+        os.utime(folder, (time.time() - age,) * 2)
+    with scratch_folder():
+        assert [folder.name for folder in temporary.glob(f"{NEW}*")] == [f"{NEW}young"]

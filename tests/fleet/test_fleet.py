@@ -244,8 +244,9 @@ def test_the_least_batch_is_found_in_any_order(fleet):
     assert "2 (batch 1)" in as_text("net", fleet, [found])
 
 
-def test_a_damaged_answer_says_how_to_mend_it(tmp_path):
-    (tmp_path / "desk.json").write_text("<<<<<<< HEAD")
+@pytest.mark.parametrize("content", ["<<<<<<< HEAD", '{"target": "../../desk", "model": "net"}'])
+def test_a_damaged_answer_says_how_to_mend_it(tmp_path, content):
+    (tmp_path / "desk.json").write_text(content)
     with pytest.raises(
         EngineryError, match=r"desk\.json is damaged .*: restore it from git, or delete it and ask desk"
     ):

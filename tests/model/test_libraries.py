@@ -32,7 +32,7 @@ MODEL = ModelParams(source="transformers:data/models/small", arguments={"num_lab
 def write(folder, pooling=MEAN, modules=MODULES, config=None):
     """Write a folder of sentence-transformers without weights."""
     (folder / "1_Pooling").mkdir(parents=True, exist_ok=True)
-    about = [{"type": f"sentence_transformers.models.{name}"} for name in modules]
+    about = modules and [{"type": f"sentence_transformers.models.{name}"} for name in modules]
     found = {"architectures": ["BertModel"], "model_type": "bert"} if config is None else config
     for name, content in {"1_Pooling/config.json": pooling, "modules.json": about, "config.json": found}.items():
         (folder / name).write_text(json.dumps(content))
@@ -68,6 +68,11 @@ def test_all_that_makes_a_model_is_read_from_its_folder(tmp_path, pooling, modul
         ({"pooling": {"pooling_mode": ["cls", "mean"], "include_prompt": True}}, "pools by cls, mean; one of"),
         ({"pooling": MEAN | {"pooling_mode_cls_token": True}}, "pools by cls, mean; one of"),
         ({"config": {"model_type": "bert"}}, "does not say which architecture"),
+        ({"config": {"architectures": {"a": 1}, "model_type": "bert"}}, "does not say which architecture"),
+        ({"modules": None}, "modules.json holds no list of JSON"),
+        ({"config": [1]}, "config.json holds no object of JSON"),
+        ({"pooling": 1.5}, "config.json holds no object of JSON"),
+        ({"pooling": {"pooling_mode": 1}}, "pools by 1; one of"),
     ],
 )
 def test_a_folder_that_is_not_understood_is_refused(tmp_path, changed, told):

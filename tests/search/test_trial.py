@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from enginery.core.params.precisions import Thresholds
-from enginery.data.sample_set import MANIFEST, SampleSet, input_file
+from enginery.data.sample_set import MANIFEST, TRUTH, SampleSet, input_file
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.onnx_file import load_graph
 from enginery.quantization.calibration.measure import measure
@@ -27,7 +27,7 @@ def try_layers(tiny_onnx, samples):
     switched = SwitchedGraph(graph, ranges, [], 64)
     task = task_of("classification", None, samples.manifest.class_names)
 
-    def made(run_with=switched.run_with, limits=LIMITS, samples=samples):
+    def made(run_with=switched.run_with, limits=LIMITS, samples=samples, task=task):
         return Trial(graph, switched, run_with, samples, task, limits)
 
     return made
@@ -92,6 +92,14 @@ def test_what_is_used_is_the_share_of_the_threshold_of_which_most_is_lost(
     assert step.used == pytest.approx(used(step))
 
 
+def test_the_first_metric_counts_also_where_less_is_better_of_the_second(try_layers, some, tiny_onnx):
+    samples = some(20)
+    exact = run_graph(open_as_written(load_graph(tiny_onnx)), samples.read_at(np.arange(20)))
+    np.save(samples.folder / TRUTH, exact["logits"])
+    step = try_layers(always_the_same, samples=samples, task=task_of("regression", None, ())).check([], 0.0)
+    assert step.metric_drop > 0
+
+
 def test_few_samples_are_looked_at_where_they_tell(try_layers, some):
     samples = some(60)
     lost = try_layers(samples=samples, limits=LOOSE).check([], 0.0).relative_error
@@ -117,9 +125,19 @@ def test_samples_to_choose_and_to_check_by_are_others(try_layers, samples):
     assert trial.chosen + trial.checked == len(samples)
 
 
-def test_every_sample_whose_answer_changes_is_named_with_its_place(try_layers, samples):
-    trial = try_layers(run_with=always_the_same)
+def test_every_sample_whose_answer_changes_is_named_with_its_place(try_layers, samples, tiny_onnx):
+    exact = open_as_written(load_graph(tiny_onnx))
+
+    def first_of_each_batch_changed(spared):
+        def run(feeds):
+            logits = np.array(run_graph(exact, feeds)["logits"])
+            logits[0] = -logits[0]
+            return {"logits": logits}
+
+        return run
+
+    trial = try_layers(run_with=first_of_each_batch_changed)
     step = trial.check([], 0.0)
-    assert len(step.changed) == round((1 - step.agreement) * step.looked_at) > 0
+    assert 0 < len(step.changed) == round((1 - step.agreement) * step.looked_at) < step.looked_at
     names = [sample.name for sample in samples.manifest.samples]
     assert all(names[trial.chosen + place] == name for name, place in step.changed.items())

@@ -7,6 +7,7 @@ from support.params import written
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
+from enginery.engine import this_machine
 from enginery.pipeline.code import StageCode
 from stages.machine import machine
 
@@ -67,3 +68,32 @@ def test_a_file_that_the_arguments_name_is_part_of_the_models_code(run, tmp_path
 def test_weights_that_are_no_file_are_not_looked_for(run, source):
     run({"weights.source": source})
     assert all(Path(name).exists() for name in RECORDS)
+
+
+def test_another_processor_or_version_of_the_runtime_changes_only_what_engines_and_timings_follow(
+    run, tmp_path, monkeypatch
+):
+    run({})
+    contents = [files()]
+    about = tmp_path / "site/openvino-9.9.9.dist-info/METADATA"
+    about.parent.mkdir(parents=True)
+    about.write_text("Metadata-Version: 2.1\nName: openvino\nVersion: 9.9.9\n")
+    with monkeypatch.context() as changed:
+        changed.syspath_prepend(tmp_path / "site")
+        run({})
+        contents.append(files())
+    hardware = this_machine.find_cpu()
+    monkeypatch.setattr(this_machine, "find_cpu", lambda: hardware._replace(device_name="Another Processor"))
+    run({})
+    contents.append(files())
+    for there in contents[1:]:
+        assert {file for file in there if there[file] != contents[0][file]} == {
+            Path("machine.json"),
+            Path("target.json"),
+        }
+
+
+def files():
+    return {
+        file: file.read_bytes() for name in RECORDS for file in (Path(name), *Path(name).glob("*")) if file.is_file()
+    }

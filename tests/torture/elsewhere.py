@@ -1,17 +1,20 @@
 """Run one project in other places and under other circumstances: what does not tell times must have the same bytes.
 
 `make torture` runs this: `python tests/torture/elsewhere.py`. Each run is a new copy with no results, whose folder,
-user, language, clock or storage differ. What a library that is preloaded does not reach, such as a file system that
-lies about what it wrote, is not tried.
+user, language, clock or storage differ. Then the first one goes on with its results on a machine that shows another
+version of the runtime, or another processor: engines are built anew there, and nothing else is. What a library that is
+preloaded does not reach, such as a file system that lies about what it wrote, is not tried.
 """
 
 import argparse
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -25,7 +28,12 @@ AS_NOBODY = (
     "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
     f"--inh-caps={ONLY_READS}", f"--ambient-caps={ONLY_READS}", f"--bounding-set={ONLY_READS}",
 )  # fmt: skip
+WITH_PROCESSOR = "mount --bind {} /proc/cpuinfo && exec make repro"
+OTHER_VERSION, OTHER_PROCESSOR = "9.9.9", "Another Processor"
 JUMP_AFTER = 25  # seconds, in the middle of a run
+MOVED = "to another machine"
+RAN = re.compile(r"^Running stage '([^']+)'", re.MULTILINE)
+ANEW = {"machine/dvc.yaml:machine", "build", "validate", "benchmark", "trace", "report", "gate"}
 Change = Callable[[Path], dict[str, str]]  # what is made anew in a folder, as variables of the environment
 
 
@@ -63,11 +71,15 @@ def run(folder: Path, name: str) -> Path:
     if "without rights" in name:
         for path in (folder, *folder.rglob("*")):
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
-    command = command_of(name, root)
+    finish(name, command_of(name, root), root, environment)
+    return root
+
+
+def finish(name: str, command: list[str], root: Path, environment: dict[str, str]) -> str:
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, errors="replace")
     if done.returncode:
         sys.exit(f"fails {name}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return root
+    return done.stdout
 
 
 def command_of(name: str, root: Path) -> list[str]:
@@ -76,13 +88,47 @@ def command_of(name: str, root: Path) -> list[str]:
     return [*(AS_NOBODY if "without rights" in name else ()), "make", "repro"]
 
 
+def moved(root: Path) -> Iterator[str]:
+    """Go on with a project and its results elsewhere, and yield what is wrong."""
+    environment, places = os.environ | {"PYTHONPATH": str(root)}, root.parent
+    about = places / f"openvino-{OTHER_VERSION}.dist-info/METADATA"  # which Python reads in place of the installed one
+    about.parent.mkdir()
+    about.write_text(f"Metadata-Version: 2.1\nName: openvino\nVersion: {OTHER_VERSION}\n")
+    shown = re.sub(r"(?m)^(model name\s*: ).*", rf"\1{OTHER_PROCESSOR}", Path("/proc/cpuinfo").read_text())
+    (places / "cpuinfo").write_text(shown)
+    with_version = environment | {"PYTHONPATH": f"{root}{os.pathsep}{places}"}
+    with_processor = ["unshare", "--map-root-user", "--mount", "sh", "-c", WITH_PROCESSOR.format(places / "cpuinfo")]
+    home, wanted = targets(root), results(root)
+    for name, command, given, change in (
+        ("with another version of the runtime", ["make", "repro"], with_version, {"runtime_version": OTHER_VERSION}),
+        ("on another processor", with_processor, environment, {"device_name": OTHER_PROCESSOR}),
+        ("at home again", ["make", "repro"], environment, {}),
+    ):
+        ran = {stage.split("@")[0] for stage in RAN.findall(finish(name, command, root, given))}
+        found, others = targets(root), differing(wanted, results(root))
+        print(f"{name}: ran {', '.join(sorted(ran))}; {len(wanted) - len(others)} outputs are the same", flush=True)
+        if found != {precision: target | change for precision, target in home.items()}:
+            yield f"{name}: the engines are for {found}"
+        if others or ran - ANEW:
+            yield f"{name}: other bytes: {others}; ran: {ran - ANEW}"
+
+
+def targets(root: Path) -> dict[str, dict[str, object]]:
+    """Return what each engine was built for, by precision."""
+    files = (root / "artifacts/engines").glob("*/engine.json")
+    return {file.parent.name: json.loads(file.read_text())["target"] for file in files}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="only circumstances whose name holds this")
+    parser.add_argument("--only", default="", help=f"only circumstances whose name holds this, such as '{MOVED}'")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="elsewhere-") as first:
-        wanted = results(run(Path(first), "here"))
-    failed = 0
+        root = run(Path(first), "here")
+        wanted = results(root)
+        wrong = list(moved(root)) if chosen.only in MOVED else []
+        print("\n".join(wrong), end="\n" * bool(wrong))
+    failed = len(wrong)
     for name in (name for name in CIRCUMSTANCES if chosen.only in name):
         with tempfile.TemporaryDirectory(prefix="elsewhere-") as folder:
             others = differing(wanted, results(run(Path(folder), name)))

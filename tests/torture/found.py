@@ -57,6 +57,8 @@ FOUND: list[tuple[str, bytes, tuple[str, ...]]] = [
     ("rwlock", json.dumps({"write": {"/a": {"pid": -1, "cmd": "dvc"}}, "read": {}}).encode(), (WORKED,)),
     ("rwlock", json.dumps({"write": {"/a": {"pid": 10**30, "cmd": "dvc"}}, "read": {}}).encode(), (WORKED,)),
     ("journal of a search", b'null\n[[1], 2]\n\xff\n[1, 2, 3]\n"ab"\n' + DEEP, (WORKED,)),
+    ("answer of a target", b'{"target": "../../../a", "model": "m"}', (SENTENCE,)),
+    ("rounded.npz", _npy(), (SENTENCE,)),
     ("engine, right hash", b"no blob", (SENTENCE,)),
     ("engine.json", DEEP, (SENTENCE,)),
 ]

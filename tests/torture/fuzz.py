@@ -24,9 +24,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # as in enginery/__init__.py
 
+from torture import handed_on, kinds  # noqa: E402
 from torture.forked import CRASH, HANG, OUTSIDE, SENTENCE, TOLD, TRACEBACK, WORKED, Ended, run  # noqa: E402
 from torture.found import FOUND  # noqa: E402
-from torture.kinds import Kind, heavy_kinds, light_kinds  # noqa: E402
+from torture.kinds import Kind  # noqa: E402
 
 MEMORY, SECONDS = 2 << 30, 10
 FAULTS = (TRACEBACK, HANG, CRASH, OUTSIDE)
@@ -49,15 +50,16 @@ class Fuzz:
 
     def __init__(self, folder: Path, seed: int, light: bool = False) -> None:
         self.seed, self.project, self.case = seed, folder / "project", folder / "case"
-        self.groups = [(LIGHT, light_kinds), (HEAVY, heavy_kinds)][: 1 if light else 2]
+        self.groups = [(LIGHT, kinds.light_kinds), (LIGHT, handed_on.light_kinds), (HEAVY, kinds.heavy_kinds),
+                       (HEAVY, handed_on.heavy_kinds)][: 2 if light else 4]  # fmt: skip
 
     def kinds(self) -> Iterator[Kind]:
         """Yield kinds of files, after importing what reads them: none of these modules starts a thread, and those that
         no large library reads come first, as a fork of a small process is fast."""
-        for modules, kinds in self.groups:
+        for modules, make_kinds in self.groups:
             for name in modules:
                 import_module(name)
-            found = kinds(self.project)
+            found = make_kinds(self.project)
             gc.freeze()
             yield from found
 
@@ -89,7 +91,8 @@ def fuzz(folder: Path, seed: int, count: int, light: bool, only: str) -> tuple[d
         if only and kind.name not in only.split(";"):
             continue
         began = time.monotonic()
-        for content, may_end in [(content, may) for name, content, may in FOUND if name == kind.name]:
+        known = [(content, may) for name, content, may in FOUND if name == kind.name]
+        for content, may_end in [*((whole, (WORKED,)) for whole in kind.examples), *known]:
             ended = trial.try_one(kind, content)
             if ended.how not in may_end:
                 faults.append(f"{kind.name} with {content[:60]!r}: {ended.how}: {ended.said}")

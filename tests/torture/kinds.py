@@ -234,11 +234,11 @@ def _engine(right_hash: bool) -> Callable[[], object]:
     return read
 
 
-def build_an_engine(root: Path) -> None:
-    """Build an engine in a forked child: a library's threads must not start in the process that forks for each case."""
+def in_a_child(make: Callable[[Path], None], folder: Path) -> None:
+    """Make what needs a library's threads: they must not start in the process that forks for each case."""
     if (child := os.fork()) == 0:
         try:
-            _build(root)
+            make(folder)
         finally:
             os._exit(0)
     os.waitpid(child, 0)
@@ -431,7 +431,7 @@ def light_kinds(root: Path) -> list[Kind]:
 
 def heavy_kinds(root: Path) -> list[Kind]:
     """Return the files that PyTorch, ONNX Runtime, OpenVINO and the like read, in the same folder."""
-    build_an_engine(root)
+    in_a_child(_build, root)
     raw, tree, proto = mutations.of_bytes, mutations.of_json, mutations.of_message(onnx.ModelProto)
     engine, model = "artifacts/engines/fp32", str(MODELS / "model.onnx")
     (blob,) = [name for name in os.listdir(root / engine) if name not in ("engine.json", "reproduce.sh")]

@@ -143,6 +143,13 @@ def of_zip(content: bytes, random: Random) -> bytes:
     return packed.getvalue()
 
 
+def of_safetensors(content: bytes, random: Random) -> bytes:
+    """Change the header, which says where each tensor lies; its length stays right."""
+    size = int.from_bytes(content[:8], "little")
+    header = of_json(content[8 : 8 + size], random)
+    return len(header).to_bytes(8, "little") + header + content[8 + size :]
+
+
 def of_message(kind: Callable[[], Message]) -> Callable[[bytes, Random], bytes]:
     """Change fields of a message of Protobuf, which stays readable as one."""
 

@@ -1,7 +1,8 @@
 """Run the pipeline twice at once: in one clone, and in two that share caches and the machine.
 
-`make torture` runs this: `python tests/torture/two.py`. In one clone the second run must say who is at work, and the
-first must end as if alone. Of two clones both must end, with the same bytes of what does not depend on time.
+`make torture` runs this: `python tests/torture/two.py`. In one clone a second run, and a night, must say who is at
+work, and the first must end as if alone. Of two clones both must end, with the same bytes of what does not depend on
+time.
 """
 
 import argparse
@@ -25,15 +26,17 @@ def start(root: Path, log: str, *command: str) -> subprocess.Popen[bytes]:
 
 
 def in_one_clone(root: Path) -> None:
-    """Start a second run while the first is at work."""
+    """Start a second run and a night while the first run is at work: both must say why they do not run."""
     first = start(root, "first.log", "dvc", "repro")
     while first.poll() is None and not list((root / "artifacts").glob("samples*")):
         time.sleep(0.2)
-    second = start(root, "second.log", "dvc", "repro")
-    codes = first.wait(), second.wait()
-    said = (root / "second.log").read_text()
-    print(f"two in one clone: exit codes {codes}; the second said:\n  {said.strip()[-600:]}")
-    if codes[0] or "Traceback" in said:
+    others = {"second": ("dvc", "repro"), "night": ("make", "nightly")}
+    beside = {name: start(root, f"{name}.log", *command) for name, command in others.items()}
+    codes = first.wait(), *(each.wait() for each in beside.values())
+    said = {name: (root / f"{name}.log").read_text() for name in others}
+    for name, code in zip(others, codes[1:], strict=True):
+        print(f"two in one clone: exit codes {codes[0]} and {code}; the {name} said:\n  {said[name].strip()[-600:]}")
+    if codes[0] or any("Traceback" in each for each in said.values()):
         sys.exit("the first run failed:\n" + (root / "first.log").read_text()[-2000:])
     if start(root, "again.log", "dvc", "repro").wait():
         sys.exit("a later run failed:\n" + (root / "again.log").read_text()[-2000:])
@@ -55,12 +58,15 @@ def in_two_clones(roots: list[Path], shared: Path) -> None:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--one", action="store_true", help="only in one clone")
+    chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="two-") as folder:
+        if chosen.one:
+            return in_one_clone(tortured_project(Path(folder) / "third"))
         roots = [tortured_project(Path(folder) / name) for name in ("one", "other")]
         in_two_clones(roots, Path(folder) / "dvc-cache")
-        third = tortured_project(Path(folder) / "third")
-        in_one_clone(third)
+        in_one_clone(tortured_project(Path(folder) / "third"))
 
 
 if __name__ == "__main__":

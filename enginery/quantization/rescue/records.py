@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.params.precisions import RescueName
 from enginery.core.record import Record
+from enginery.core.text import in_one_line
 from enginery.data.sample_set import SampleSet
 from enginery.quantization.calibration.provenance import Calibration, require_match
 from enginery.quantization.write_int8 import Rounded
@@ -88,8 +90,11 @@ def read_rounded(folder: Path) -> Rounded:
     path = folder / "rounded.npz"
     if not path.exists():
         return {}
-    with np.load(path) as held:
-        return {str(name): held[f"weights-{number}"] for number, name in enumerate(held["names"])}
+    try:
+        with np.load(path) as held:
+            return {str(name): np.asarray(held[f"weights-{number}"]) for number, name in enumerate(held["names"])}
+    except Exception as error:  # NumPy and zipfile raise what the parsers beneath them do: of Python, of zlib
+        raise EngineryError(f"{path} is damaged: `dvc repro` makes it again ({in_one_line(error)})") from None
 
 
 def digest_of(rescued: Path) -> str:

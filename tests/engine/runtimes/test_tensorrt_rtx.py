@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -472,10 +473,16 @@ def with_plugin(build, library):
     return build.model_copy(update={"tensorrt": build.tensorrt.model_copy(update={"plugins": (str(library),)})})
 
 
-def test_a_library_of_plugins_lies_beside_the_engine(tiny_onnx, make, ada, tmp_path):
-    library = plugin_library(tmp_path / "own.so", "registers nothing")
+def test_a_library_of_plugins_lies_beside_the_engine_and_one_that_is_not_named_is_not_opened(
+    tiny_onnx, make, ada, tmp_path
+):
+    library, other = (plugin_library(tmp_path / name, "registers nothing") for name in ("own.so", "other.so"))
     record = make(tiny_onnx, with_plugin(ada, library), tmp_path / "fp32")
     assert record.files["own.so"] == sha256(library)
+    opened = Path("/proc/self/maps").read_text()
+    assert "/own.so" in opened
+    assert other.exists()
+    assert "/other.so" not in opened
 
 
 # Graphs and parameters that TensorRT or Enginery refuses.

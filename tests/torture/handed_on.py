@@ -1,0 +1,249 @@
+"""More files that are read: what stages, commands, targets of a fleet and NVIDIA's tools hand on. See kinds.py."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from support.paths import ROOT
+from torture import mutations
+from torture.kinds import Kind, in_a_child
+
+TRACES, TIMES, RESCUED = Path("data/traces/elsewhere"), Path("times.json"), Path("artifacts/rescued")
+BUNDLE, MEASURED, FOLDER = Path("bundle"), Path("reports/measurements.json"), Path("data/models/bert")
+LAYERS = ("conv1", "conv2", "fc")
+POOLING = b'{"word_embedding_dimension": 16, "pooling_mode_cls_token": false, "pooling_mode_mean_tokens": true}'
+MODULES = b'[{"type": "sentence_transformers.models.Transformer"}, {"type": "sentence_transformers.models.Pooling"}]'
+
+
+def light_kinds(root: Path) -> list[Kind]:
+    """Return the kinds that need no large library. What surrounds them is written into the folder `root`."""
+    raw, text, tree = mutations.of_bytes, mutations.of_text, mutations.of_json
+    (root / TRACES).mkdir(parents=True)
+    for precision in ("fp32", "int8"):
+        (root / TRACES / f"{precision}.json").write_bytes(_trace(precision))
+    shutil.copytree(ROOT / "reports", root / "before")
+    _write_bundle(root / BUNDLE)
+    answered, measured = Path("history/fleet/a-model-0123abcd/here.json"), (ROOT / MEASURED).read_bytes()
+    return [
+        Kind("fleet.yaml", "fleet.yaml", _fleets(), (text, raw), _fleet),
+        Kind("answer of a target", str(answered), (_answer(measured),), (tree, raw), _answers(answered)),
+        Kind("a target's trace", str(TRACES / "int8.json"), (_trace("int8"),), (tree, raw), _traces),
+        Kind("trtexec's times", str(TIMES), (_times(),), (tree, raw), _compare_times),
+        Kind("measurements.json", str(MEASURED), (measured,), (tree, raw), _compare),
+        Kind("search.json", "search.json", (_search(),), (tree, raw), _spared),
+        Kind("rescue.json", "rescue.json", (_rescue(),), (tree, raw), _rescued),
+        Kind("mix.json", "mix.json", (_mix(),), (tree, raw), _say_mix),
+        Kind("rounded.npz", str(RESCUED / "rounded.npz"), (_rounded(root),), (mutations.of_zip,), _read_rounded),
+        Kind("bundle.json", str(BUNDLE / "bundle.json"), ((root / BUNDLE / "bundle.json").read_bytes(),), (tree, raw),
+             _verify),
+    ]  # fmt: skip
+
+
+def heavy_kinds(root: Path) -> list[Kind]:
+    """Return the files of a model that transformers reads, if that is installed."""
+    if not find_spec("transformers"):
+        return []
+    in_a_child(_write_model, root / FOLDER)
+    config, weights = ((root / FOLDER / name).read_bytes() for name in ("config.json", "model.safetensors"))
+    raw, tree = mutations.of_bytes, mutations.of_json
+    import_module("transformers.models.bert")
+    return [
+        Kind("config.json", str(FOLDER / "config.json"), (config,), (tree, raw), _transformers),
+        Kind("safetensors", str(FOLDER / "model.safetensors"), (weights,), (raw, mutations.of_safetensors),
+             _transformers),
+        Kind("modules.json", str(FOLDER / "modules.json"), (MODULES,), (tree, raw), _transformers),
+        Kind("pooling", str(FOLDER / "1_Pooling/config.json"), (POOLING,), (tree, raw), _transformers),
+    ]  # fmt: skip
+
+
+def _fleets() -> tuple[bytes, ...]:
+    return (
+        (ROOT / "fleet.yaml").read_bytes(),
+        b"cluster: head:6379\ntargets:\n  - {name: here, kind: here, price_per_hour: 0.5}\n"
+        b"  - {name: node, kind: ray, resource: gpu}\n  - {name: far, kind: runner, label: h200}\n",
+    )
+
+
+def _fleet() -> None:
+    from enginery.fleet.file import Fleet
+
+    Fleet.read().only(()).on_runner("h200")
+
+
+def _answer(measured: bytes) -> bytes:
+    from enginery.fleet.answer import Answer, Energy, Measured, Speed
+    from enginery.regression.measurements import Measurements
+
+    known = Measurements.model_validate_json(measured)
+    speed = Speed(batch=8, requests=2, p50=0.001, p99=0.002, images_per_second=4000.0, slowest=0.003)
+    fast = Measured(precision="int8", verdict="passed", speeds=(speed,), metric="accuracy", relative_error=0.01,
+                    energy=Energy(joules=0.1, source="NVML"))  # fmt: skip
+    answer = Answer(target="here", model="resnet18", machine=known.machine, revision="abc", precisions=(fast,))
+    return answer.model_dump_json().encode()
+
+
+def _answers(path: Path) -> Callable[[], object]:
+    def read() -> None:
+        from enginery.fleet.answer import Answers
+
+        answers = Answers(path.parent)
+        if found := answers.of(path.stem):
+            answers.keep(found.model_copy(update={"failed": "no answer"}))
+
+    return read
+
+
+def _trace(precision: str) -> bytes:
+    from enginery.engine.record import LayerTime
+    from enginery.speed.records import Trace
+
+    layers = tuple(
+        LayerTime(name=name, kind="Conv", precision="f32", computes=True, milliseconds=0.1) for name in LAYERS
+    )
+    return Trace(precision=precision, batch=2, calls=9, layers=layers).model_dump_json().encode()
+
+
+def _traces() -> None:
+    from enginery.mixing.traces import median_times, read_traces
+    from enginery.mixing.ways import ways_worth_trying
+
+    places = {name: number for number, name in enumerate(LAYERS)}
+    ways_worth_trying(*median_times(read_traces(str(TRACES), "fp32", "best", places, TRACES.parent, 2)))
+
+
+def _times() -> bytes:
+    fields = ("startEnqMs", "endEnqMs", "startH2dMs", "endH2dMs", "startComputeMs", "endComputeMs", "startD2hMs",
+              "endD2hMs", "h2dMs", "computeMs", "d2hMs", "latencyMs")  # fmt: skip
+    return json.dumps([dict.fromkeys(fields, 0.5 + number / 1000) for number in range(120)], indent=1).encode()
+
+
+def _compare_times() -> None:
+    from enginery.regression.changes import conclusion, describe
+    from enginery.regression.compare_times import compare_times, find_exported_times, holds_exported_times
+
+    holds_exported_times(str(TIMES))
+    found = find_exported_times(str(TIMES))
+    changes = compare_times(found, found, 0.99)
+    print(describe(changes, 0.99), conclusion(changes))
+
+
+def _compare() -> None:
+    from enginery.regression.changes import conclusion, describe
+    from enginery.regression.comparison import compare_runs
+    from enginery.regression.measurements import read_measurements
+
+    for before, after in ((MEASURED.parent, "before"), ("before", MEASURED.parent)):
+        changes = compare_runs(read_measurements(str(before)), read_measurements(str(after)), 0.99)
+        print(describe(changes, 0.99), conclusion(changes))
+
+
+def _search() -> bytes:
+    from enginery.search.records import Layer, Search, Step
+
+    layers = tuple(Layer(name=name, op_type="Conv", work=0.3, loss=0.01) for name in LAYERS)
+    step = Step(spared=0, work=0.0, cosine=0.9, relative_error=0.3, agreement=0.8, metric_drop=0.1, looked_at=8,
+                changed={"0": 0}, used=2.0)  # fmt: skip
+    path = step, step.model_copy(update={"spared": 1, "work": 0.3, "used": 0.5})
+    return Search(precision="int8", calibration="a", model="b", rescue="c", layers=layers, samples=(8, 8), path=path,
+                  spared=("fc",)).model_dump_json().encode()  # fmt: skip
+
+
+def _spared() -> None:
+    from enginery.search.in_words import in_words
+    from enginery.search.records import Search
+
+    print(in_words(Search.read(Path("search.json"))))
+
+
+def _rescue() -> bytes:
+    from enginery.quantization.rescue.records import Rescue, Tried
+
+    tried = Tried(names=("equalize",), error=0.1), Tried(names=("equalize", "round"), error=None)
+    found = Rescue(precision="int8", samples=(8, 8), error=0.2, tried=tried, kept=("equalize",), enough=0.01)
+    return found.model_dump_json().encode()
+
+
+def _rescued() -> None:
+    from enginery.quantization.rescue.records import Rescue
+
+    print(Rescue.read(Path("rescue.json")).in_words())
+
+
+def _mix() -> bytes:
+    from enginery.core.params.precisions import Keep
+    from enginery.mixing.records import BlockTimes, Candidate, Mix, Times
+
+    times, block = Times(middle=1.2, low=1.1, high=1.3), BlockTimes(first="a", last="b", in_int8=1, in_floating=2)
+    keep = Keep(op_types=(), nodes=())
+    return Mix(precision="best", beside="fp32", machine="a", traces=None, batch=2, calibration="a", model="b",
+               blocks=(block, block), candidates=(Candidate(floating=(1,), used=0.5, promised=times, raced=1.2),),
+               mixed=0, rival="int8", promised=times, delivered=times, made_as="int8", keep=keep, is_searched=True,
+               spared=("fc",), floating=("conv1",)).model_dump_json().encode()  # fmt: skip
+
+
+def _say_mix() -> None:
+    from enginery.mixing.in_words import in_words
+    from enginery.mixing.records import Mix
+
+    print(in_words(Mix.read(Path("mix.json"))))
+
+
+def _rounded(root: Path) -> bytes:
+    from enginery.quantization.rescue.records import write_rounded
+
+    (root / RESCUED).mkdir(parents=True)
+    write_rounded({"w1": np.ones((4, 3), np.int8), "w2": np.ones(5, np.int8)}, root / RESCUED)
+    return (root / RESCUED / "rounded.npz").read_bytes()
+
+
+def _read_rounded() -> None:
+    from enginery.quantization.rescue.records import digests_of, read_rounded
+
+    digests_of(read_rounded(RESCUED))
+
+
+def _write_bundle(folder: Path) -> None:
+    from enginery.bundle.verify import MANIFEST, sha256
+
+    folder.mkdir()
+    for name in ("model.onnx", "infer.py"):
+        (folder / name).write_text(name)
+    files = {name: sha256(folder / name) for name in os.listdir(folder)}
+    (folder / MANIFEST).write_text(json.dumps({"precision": "int8", "engine": "a", "files": files}, indent=1))
+
+
+def _verify() -> None:
+    from enginery.bundle.verify import check
+    from enginery.core.errors import EngineryError
+
+    if wrong := check(BUNDLE):
+        raise EngineryError("; ".join(wrong))
+
+
+def _write_model(folder: Path) -> None:
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    transformers.BertModel(transformers.BertConfig(vocab_size=20, **small)).save_pretrained(folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_bytes(POOLING)
+    (folder / "modules.json").write_bytes(MODULES)
+
+
+def _transformers() -> None:
+    import torch
+
+    from enginery.core.params.model import ModelParams
+    from enginery.model.from_transformers import described, folder_of, load_from_transformers
+
+    params = ModelParams(source=f"transformers:{FOLDER}", arguments={})
+    folder = folder_of(params, FOLDER.parent)
+    model = load_from_transformers(described(params, folder), folder)
+    model(torch.ones(1, 4, dtype=torch.int64), torch.ones(1, 4, dtype=torch.int64))
