@@ -36,7 +36,7 @@ def run_model(name: str) -> None:
     from enginery.cli.recipes import apply_recipe
     from stages.mix import mix
 
-    peers.write_params(name, 0)
+    peers.write_params(name, 0, "cpu")
     recipe = Path("recipe.yaml")
     with recipe.open("w") as file:
         YAML().dump(SETTINGS, file)

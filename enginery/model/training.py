@@ -40,8 +40,8 @@ def train_all_layers(model: nn.Module, samples: SampleSet, params: TrainingParam
     total, rate = params.epochs * batches, params.learning_rate
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=rate, total_steps=total)
-    for module in model.modules():  # not model.train(): GoogLeNet and Inception would add auxiliary outputs
-        module.training = not any(module.children())
+    model.train()
+    model.training = False  # not the whole: GoogLeNet and Inception would add auxiliary outputs
     steps = _shuffled_batches(len(samples), params.batch, params.epochs)
     for indices in progress(steps, "training", total, "batches"):
         images = _resized(_images(samples.read_at(indices.numpy())).to(device), params.size)

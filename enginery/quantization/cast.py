@@ -8,9 +8,12 @@ import numpy as np
 import onnx
 
 from enginery.core.params.precisions import Keep
+from enginery.graph.data_apart import with_bodies
 from enginery.graph.onnx_file import load_graph
 from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, quiet_modelopt
 from enginery.quantization.structure import nodes_making_rows
+
+NAME_OF_ALL_SIZES = "unk"
 
 
 def cast(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | None = None) -> onnx.ModelProto:
@@ -30,4 +33,15 @@ def cast(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | No
         converted: onnx.ModelProto = convert_to_mixed_precision(
             str(source), low_precision_type=precision, keep_io_types=True, calibration_data=noise, **kept
         )
+    forget_unknown_sizes(converted)
     return converted
+
+
+def forget_unknown_sizes(model: onnx.ModelProto) -> None:
+    """Leave a size open where AutoCast has written its one name for all sizes. ONNX Runtime takes sizes of one name for
+    equal, and would give a tensor the memory of a smaller one."""
+    for graph in with_bodies(model.graph):
+        for value in graph.value_info:
+            for size in value.type.tensor_type.shape.dim:
+                if size.dim_param == NAME_OF_ALL_SIZES:
+                    size.ClearField("dim_param")

@@ -1,13 +1,16 @@
+import itertools
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from support.quantized import KEEP_NOTHING, KEEPS_CONVOLUTIONS
 
 from enginery.core.errors import EngineryError
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.bf16_twin import float32_twin
-from enginery.quantization.cast import cast
+from enginery.quantization.cast import cast, forget_unknown_sizes
 
 
 def kept_in_float32(model):
@@ -91,3 +94,25 @@ def test_a_network_that_refuses_images_of_one_pixel_is_cast(unet_onnx, precision
         wanted, got = run_graph(given, feeds)["mask"], run_graph(made, feeds)["mask"]
         assert got.shape == (2, 2, size, size)
         assert 0 < np.linalg.norm(got - wanted) < limit * np.linalg.norm(wanted)
+
+
+def test_a_tensor_gets_no_memory_of_a_smaller_one():
+    """AutoCast calls each size of a Llama `unk`, and ONNX Runtime takes sizes of one name for equal."""
+    widths = (4, 8, 16, 32, 4)
+    weights = [np.ones(pair, np.float32) for pair in itertools.pairwise(widths)]
+    names = ["input", *(f"m{index}" for index in range(len(weights)))]
+    nodes = [
+        helper.make_node("MatMul", [names[index], f"w{index}"], [names[index + 1]]) for index in range(len(weights))
+    ]
+    given, *inner, last = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", size])
+        for name, size in zip(names, (4, "unk", "unk", "unk", 4), strict=True)
+    )
+    constants = [numpy_helper.from_array(weight, f"w{index}") for index, weight in enumerate(weights)]
+    graph = helper.make_graph(nodes, "g", [given], [last], constants, value_info=inner)
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
+    feeds = {"input": np.ones((3, 4), np.float32)}
+    with pytest.raises(Fail, match="re-use buffer"):
+        run_graph(open_as_written(model), feeds)
+    forget_unknown_sizes(model)
+    assert run_graph(open_as_written(model), feeds)["m3"].shape == (3, 4)
