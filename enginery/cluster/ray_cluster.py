@@ -208,7 +208,9 @@ class RayCluster:
     def _described(self, node: dict[str, Any]) -> str:
         of_ray = ("node:", "memory", "object_store_memory", "accelerator_type:")
         named = {name: amount for name, amount in node["Resources"].items() if not name.startswith(of_ray)}
-        return f"{node['NodeManagerAddress']} with " + ", ".join(f"{name} {value:g}" for name, value in named.items())
+        return f"{node['NodeManagerAddress']} with " + (
+            ", ".join(f"{name} {value:g}" for name, value in named.items()) or "nothing"
+        )
 
     def _job(self, work: Work[Any, Any]) -> Job:
         files = [
