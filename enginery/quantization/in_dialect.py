@@ -12,6 +12,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep, Rest
 from enginery.graph.onnx_file import load_graph
 from enginery.graph.passes import apply_passes
+from enginery.graph.passes.drop_idle_strides import DropIdleStrides
 from enginery.graph.passes.pad_before_pooling import PadBeforePooling
 from enginery.graph.passes.spell_out_hard_swish import SpellOutHardSwish
 from enginery.quantization.calibration.provenance import Calibration, require_tensors
@@ -23,15 +24,19 @@ from enginery.quantization.structure import nodes_beyond_int8
 from enginery.quantization.write_blocks import Written, write_blocks
 from enginery.quantization.write_int8 import Range, Rounded, tensors_in_int8, write_int8
 
-REWRITES = {("tensorrt", "bf16"): SpellOutHardSwish, ("cpu", "int8"): PadBeforePooling}  # by compiler and precision
+REWRITES = {  # by compiler and precision
+    ("tensorrt", "bf16"): (SpellOutHardSwish,),
+    ("cpu", "bf16"): (DropIdleStrides,),
+    ("cpu", "int8"): (PadBeforePooling, DropIdleStrides),
+}
 NOTHING = Keep(op_types=(), nodes=())
 TINY_SCALE = "it cannot hold the scale of what the node reads"
 
 
 def rewritten(graph: onnx.ModelProto, wanted: Dialect, precision: str) -> onnx.ModelProto | None:
     """Return the graph without what one compiler has trouble with, or None where it has none."""
-    rewrite = REWRITES.get((wanted.compiler, precision))
-    return apply_passes(graph, rewrite()) if rewrite else None
+    rewrites = REWRITES.get((wanted.compiler, precision), ())
+    return apply_passes(graph, *(rewrite() for rewrite in rewrites)) if rewrites else None
 
 
 def rest_of(keep: Keep, wanted: Dialect) -> Rest:

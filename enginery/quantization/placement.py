@@ -11,6 +11,7 @@ PASSED_ON = {  # what these operators return are numbers that they read
     "Concat", "Flatten", "Identity", "MaxPool", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
 }  # fmt: skip
 BEFORE_PRODUCTS = PASSED_ON | {"Add", "BatchNormalization", "Clip", "LeakyRelu", "Mul", "PRelu", "Relu"}
+NARROW = 32  # rows or columns
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 Reader = tuple[ir.Node, int]  # a node and the number of its input
@@ -120,7 +121,9 @@ def _is_product(node: ir.Node) -> bool:
         return False
     weights = node.inputs[1]
     if weights is None or weights.const_value is None:
-        return node.op_type == "MatMul" and _is_activation(weights) and not any(map(_are_shares, node.inputs))
+        if node.op_type != "MatMul" or not _is_activation(weights) or any(map(_are_shares, node.inputs)):
+            return False
+        return not _is_narrow(weights)
     return weights.dtype in FLOATS and len(weights.const_value.shape) > 1
 
 
@@ -128,6 +131,13 @@ def _are_shares(value: ir.Value | None) -> bool:
     """Tell whether a Softmax made it: most shares are a few steps of a byte, and what they weigh loses by that."""
     maker = value.producer() if value is not None else None
     return maker is not None and maker.op_type == "Softmax"
+
+
+def _is_narrow(matrix: ir.Value | None) -> bool:
+    """Tell whether it is known to have few rows or columns, as in the heads of a linear attention. A product with a
+    matrix of activations gains nothing by bytes then, which must be made first."""
+    sizes = list(matrix.shape)[-2:] if matrix is not None and matrix.shape is not None else []
+    return any(isinstance(size, int) and size < NARROW for size in sizes)
 
 
 def _is_sum(node: ir.Node) -> bool:

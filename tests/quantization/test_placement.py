@@ -53,14 +53,22 @@ def test_what_is_rounded(nodes, rounded):
     ("nodes", "rounded"),
     [
         ("y = MatMul (x, m)", {"x"}),
-        ("t = Transpose <perm = [0, 2, 1]> (x) y = MatMul (x, t)", {"x"}),
+        ("t = Transpose <perm = [0, 2, 1]> (x) y = MatMul (x, t)", set()),
         ("s = Softmax (x) t = Transpose <perm = [0, 2, 1]> (x) y = MatMul (t, s)", set()),
         ("y = ReduceMean <keepdims = 0> (x)", set()),
     ],
-    ids=["weights", "two activations", "attention", "an average of all"],
+    ids=["weights", "two narrow activations", "attention", "an average of all"],
 )
 def test_products_of_matrices(nodes, rounded):
     assert groups(nodes, shape=MATRIX) == rounded
+
+
+@pytest.mark.parametrize(
+    ("shape", "rounded"), [("32,64", {"x"}), ("31,64", set()), ("64,16", set()), ("n,64", {"x"})], ids=str
+)
+def test_products_of_two_activations_are_in_bytes_where_both_sizes_are_large(shape, rounded):
+    nodes = "t = Transpose <perm = [0, 2, 1]> (x) y = MatMul (x, t)"
+    assert groups(nodes, shape=f"float[batch,{shape}]") == rounded
 
 
 @pytest.mark.parametrize(

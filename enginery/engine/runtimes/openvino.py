@@ -28,6 +28,7 @@ PRECISION_OF_TYPE = {
 }  # fmt: skip
 COMPUTE_LAYERS = {"Convolution", "Deconvolution", "FullyConnected", "MatMul", "ScaledDotProductAttention", "RNNSeq"}
 PRODUCTS = {"Convolution", "GroupConvolution", "MatMul"}
+MOVES = {"Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 NOT_EXECUTED = {"Const", "Input", "Output"}
 CALLS_PER_ROUND = 4
 ROUNDS_TO_REACH_ALL = 8
@@ -95,6 +96,7 @@ def _read(onnx: Path) -> Any:
     _keep_negative_factors_out_of_quantization(model)
     _keep_quantized_pixels_out_of_sums(model)
     _give_products_one_reader(model)
+    _keep_products_out_of_appended_axes(model)
     return model
 
 
@@ -150,6 +152,43 @@ def _give_products_one_reader(model: Any) -> None:
             same = _openvino().opset13.maximum(product.output(0), lowest)
             for port in readers:
                 port.replace_source_output(same.output(0))
+
+
+def _keep_products_out_of_appended_axes(model: Any) -> None:
+    """Put an operator behind an int8 product of matrices that moves on with axes of size one behind its own, as keys of
+    an attention do where there is one for each image. OpenVINO otherwise takes the second axis for that of the scales
+    of the weights, and refuses to compile."""
+    for moved in model.get_ops():
+        port = _beginning(moved)
+        product = port.get_source_output().get_node() if port else moved
+        if port and product.get_type_name() == "MatMul" and _is_rounded(product) and _appends_axes(product, moved):
+            same = _openvino().opset13.maximum(product.output(0), np.finfo(np.float32).min)
+            port.replace_source_output(same.output(0))
+
+
+def _beginning(node: Any) -> Any:
+    """Return the input where a chain of operators begins that only move numbers, and that ends with this node."""
+    port = None
+    while node.get_type_name() in MOVES:
+        port = node.input(0)
+        node = port.get_source_output().get_node()
+    return port
+
+
+def _is_rounded(product: Any) -> bool:
+    source = product.input_value(0).get_node()
+    port = _beginning(source)
+    kind: str = (port.get_source_output().get_node() if port else source).get_type_name()
+    return kind == "FakeQuantize"
+
+
+def _appends_axes(before: Any, after: Any) -> bool:
+    """Tell whether there are more than two axes before, and the same afterwards with some of size one behind them."""
+    old, new = (node.output(0).get_partial_shape() for node in (before, after))
+    if old.rank.is_dynamic or new.rank.is_dynamic or not 2 < len(old) < len(new):
+        return False
+    sizes = list(old)[1:] + [1] * (len(new) - len(old))  # those of one sample
+    return all(size == wanted for size, wanted in zip(list(new)[1:], sizes, strict=True))
 
 
 def _has_negative_factors(output: Any) -> bool:

@@ -169,3 +169,41 @@ def test_a_convolution_that_is_read_exact_and_quantized_is_right_in_both(build, 
         open_as_written(path).run(None, {"input": images}), session.run({"input": images}).items(), strict=True
     ):
         assert np.linalg.norm(found - wanted) < 0.01 * np.linalg.norm(wanted), name
+
+
+@pytest.mark.parametrize("moves", [["Reshape"], ["Transpose", "Reshape"]])
+def test_a_product_with_axes_of_size_one_behind_its_own_compiles(moves, build, inference, tmp_path):
+    """It occurs where all images of a SegFormer's attention have one key. OpenVINO refuses it."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "scale": np.float32(0.02),
+        "zero": np.int8(0),
+        "w": rng.integers(-LARGEST_WEIGHT, LARGEST_WEIGHT + 1, (24, 16)).astype(np.int8),
+        "w_scale": rng.uniform(0.001, 0.003, 16).astype(np.float32),
+        "w_zero": np.zeros(16, np.int8),
+        "shape": np.array([-1, 1, 16, 1]),
+    }
+    settings = {"Transpose": ([], {"perm": [0, 2, 1]}), "Reshape": (["shape"], {})}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["input", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["x"]),
+        helper.make_node("DequantizeLinear", ["w", "w_scale", "w_zero"], ["weights"], axis=1),
+        helper.make_node("MatMul", ["x", "weights"], ["keys_0"]),
+    ]
+    for number, move in enumerate(moves, 1):
+        more, attributes = settings[move]
+        nodes.append(helper.make_node(move, [f"keys_{number - 1}", *more], [f"keys_{number}"], **attributes))
+    nodes.append(helper.make_node("Relu", [f"keys_{len(moves)}"], ["logits"]))
+    graph = helper.make_graph(
+        nodes,
+        "keys",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 1, 24])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 1, 16, 1])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    path = tmp_path / "model.onnx"
+    save(graph, path)
+    (session,) = opened(path, from_one(build), inference, tmp_path)
+    tokens = IMAGES[:8].reshape(8, 1, 24)
+    wanted = open_as_written(path).run(None, {"input": tokens})[0]
+    assert session.run({"input": tokens})["logits"] == pytest.approx(wanted, abs=1e-3)
