@@ -1,12 +1,14 @@
 """Measure the memory of each stage with more and more samples: it must not grow with the set.
 
 It makes a project with a small network and random images of 16 pixels, as many for validation as for calibration, and
-runs the stages as dvc.yaml has them, for int8 alone. Memory is RssAnon of a stage and its children, read again and
-again: the memory of processes without the page cache of files. Each stage is a fork of this process, which has the
-libraries already, since importing them would take longest; what they take is a part of each figure.
+runs the stages as dvc.yaml has them, for one precision: int8 has the longest chain, fp32 no search. Memory is RssAnon
+of a stage and its children, read again and again: the memory of processes without the page cache of files. Each stage
+is a fork of this process, which has the libraries already, since importing them would take longest; what they take is
+a part of each figure.
 
     python benchmarks/stage_memory.py
     python benchmarks/stage_memory.py --sizes 1000 50000 --json memory.json
+    python benchmarks/stage_memory.py --precision fp32
 """
 
 import argparse
@@ -42,7 +44,8 @@ def small():
     seen = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU()
     return nn.Sequential(*seen, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, {CLASSES}))
 """
-PRECISION = "int8"  # whose chain is the longest
+SEARCHED = "int8"
+LEFT_OUT = ("mix", "gate")
 ALLOWED = 0.015  # relative error: so little that a search looks at all samples
 LIBRARIES = (
     "torch",
@@ -56,7 +59,7 @@ LIBRARIES = (
 )
 
 
-def make_project(folder: Path, samples: int) -> None:
+def make_project(folder: Path, samples: int, precision: str) -> None:
     """Lay out the pipeline, with random images in an array."""
     draw = np.random.default_rng(0)
     (folder / "photos").mkdir(parents=True)
@@ -70,25 +73,26 @@ def make_project(folder: Path, samples: int) -> None:
     yaml = YAML()
     params = yaml.load(folder / "params.yaml")
     params["samples"] |= {"validation": samples, "calibration": samples, "training": 0}
-    params["precisions"] = {PRECISION: params["precisions"][PRECISION]}
+    params["precisions"] = {precision: params["precisions"][precision]}
     params["benchmark"] |= {"batches": [1], "requests": [1], "seconds": 0.05}
     for each in params["precisions"].values():
         each["thresholds"] |= {"cosine": 0, "relative_error": ALLOWED, "agreement": 0, "metric_drop": 1}
     yaml.dump(params, folder / "params.yaml")
 
 
-def commands() -> Iterator[tuple[str, list[str]]]:
+def commands(precision: str) -> Iterator[tuple[str, list[str]]]:
     """Yield each stage with its arguments."""
+    made_from, left_out = ("searched", ()) if precision == SEARCHED else ("simplified", ("rescue", "search"))
     for plan in ("machine/dvc.yaml", "dvc.yaml"):
         for name, stage in YAML(typ="safe").load(ROOT / plan)["stages"].items():
-            if name not in ("mix", "gate"):
-                command = stage.get("do", stage)["cmd"].replace("${key}", PRECISION).replace("${item.from}", "searched")
+            if name not in LEFT_OUT + left_out:
+                command = stage.get("do", stage)["cmd"].replace("${key}", precision).replace("${item.from}", made_from)
                 yield name, shlex.split(command)[3:]  # after python3 -m stages
 
 
-def run_stages(folder: Path) -> Iterator[tuple[str, float]]:
+def run_stages(folder: Path, precision: str) -> Iterator[tuple[str, float]]:
     """Run the pipeline, and yield the most megabytes of each stage."""
-    for name, arguments in commands():
+    for name, arguments in commands(precision):
         if (child := os.fork()) == 0:
             _run(folder, arguments)
         peak = 0
@@ -137,6 +141,7 @@ def _anonymous(pid: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs=2, default=(1000, 50_000), metavar="SAMPLES")
+    parser.add_argument("--precision", choices=(SEARCHED, "fp32"), default=SEARCHED)
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     for library in LIBRARIES:
@@ -144,9 +149,9 @@ def main() -> None:
     peaks: dict[int, dict[str, float]] = {}
     for size in chosen.sizes:
         with tempfile.TemporaryDirectory() as folder:
-            make_project(Path(folder, "project"), size)
+            make_project(Path(folder, "project"), size, chosen.precision)
             peaks[size] = {}
-            for name, peak in run_stages(Path(folder, "project")):
+            for name, peak in run_stages(Path(folder, "project"), chosen.precision):
                 peaks[size][name] = peak
                 print(f"{size:,} samples, {name}: {peak:.0f} MB", flush=True)
     few, many = (peaks[size] for size in chosen.sizes)

@@ -27,6 +27,10 @@ def _packed(method: int) -> bytes:
 
 DEEP, LONG, HALF = b"[" * 100_000, b"9" * 5000, rb"\ud800"
 COCO = b'{"images": [%s], "categories": [{"id": 1, "name": "cat"}], "annotations": [%s]}'
+HALF_TRIED = (
+    b'{"precision": "int8", "samples": [8, 8], "error": 0.2, "at_once": 0.2, "kept": [], "enough": null, "tried": '
+    b'[{"names": ["round"], "error": 0.1, "at_once": null}]}'
+)
 IMAGE = b'{"id": 1, "file_name": "0.png"}'
 # A kind of file, its content, and how reading it may end.
 FOUND: list[tuple[str, bytes, tuple[str, ...]]] = [
@@ -59,6 +63,7 @@ FOUND: list[tuple[str, bytes, tuple[str, ...]]] = [
     ("journal of a search", b'null\n[[1], 2]\n\xff\n[1, 2, 3]\n"ab"\n' + DEEP, (WORKED,)),
     ("answer of a target", b'{"target": "../../../a", "model": "m"}', (SENTENCE,)),
     ("rounded.npz", _npy(), (SENTENCE,)),
+    ("rescue.json", HALF_TRIED, (WORKED,)),
     ("engine, right hash", b"no blob", (SENTENCE,)),
     ("engine.json", DEEP, (SENTENCE,)),
 ]

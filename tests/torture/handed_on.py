@@ -100,20 +100,25 @@ def _answers(path: Path) -> Callable[[], object]:
 
 def _trace(precision: str) -> bytes:
     from enginery.engine.record import LayerTime
+    from enginery.regression.measurements import Measurements
     from enginery.speed.records import Trace
 
     layers = tuple(
         LayerTime(name=name, kind="Conv", precision="f32", computes=True, milliseconds=0.1) for name in LAYERS
     )
-    return Trace(precision=precision, batch=2, calls=9, layers=layers).model_dump_json().encode()
+    machine = Measurements.read(ROOT / MEASURED).machine
+    return Trace(precision=precision, machine=machine, batch=2, calls=9, layers=layers).model_dump_json().encode()
 
 
 def _traces() -> None:
     from enginery.mixing.traces import median_times, read_traces
     from enginery.mixing.ways import ways_worth_trying
+    from enginery.regression.measurements import Measurements
 
     places = {name: number for number, name in enumerate(LAYERS)}
-    ways_worth_trying(*median_times(read_traces(str(TRACES), "fp32", "best", places, TRACES.parent, 2)))
+    runtime = Measurements.read(ROOT / MEASURED).machine.runtime
+    traces = read_traces(str(TRACES), "fp32", "best", places, TRACES.parent, 2, runtime)
+    ways_worth_trying(*median_times(traces.times))
 
 
 def _times() -> bytes:
@@ -163,8 +168,10 @@ def _spared() -> None:
 def _rescue() -> bytes:
     from enginery.quantization.rescue.records import Rescue, Tried
 
-    tried = Tried(names=("equalize",), error=0.1), Tried(names=("equalize", "round"), error=None)
-    found = Rescue(precision="int8", samples=(8, 8), error=0.2, tried=tried, kept=("equalize",), enough=0.01)
+    tried = (Tried(names=("equalize",), error=0.1, at_once=0.1),
+             Tried(names=("equalize", "round"), error=None, at_once=None))  # fmt: skip
+    found = Rescue(precision="int8", samples=(8, 8), error=0.2, at_once=0.2, tried=tried, kept=("equalize",),
+                   enough=0.01)  # fmt: skip
     return found.model_dump_json().encode()
 
 

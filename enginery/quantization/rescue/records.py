@@ -54,7 +54,7 @@ class Rescue(Record):
 
 def errors_in_words(error: float | None, at_once: float | None) -> str:
     """Return the mean over samples, and in parentheses the error of all samples at once."""
-    return "nothing changes" if error is None else f"{error:.2%} ({at_once:.2%})"
+    return "nothing changes" if error is None or at_once is None else f"{error:.2%} ({at_once:.2%})"
 
 
 class Rescued(NamedTuple):
