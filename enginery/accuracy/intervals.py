@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginery.accuracy.records import Interval
-from enginery.tasks.task import Metric, Statistics, mean
+from enginery.tasks.task import Metric, Statistics
 
 CONFIDENCE = 0.95
 Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
@@ -41,12 +41,22 @@ def interval_of_agreement(shares: Statistics) -> Interval:
     return agreement_at(shares)(len(shares))
 
 
-def agreement_at(shares: Statistics) -> At:
-    same = float(shares.mean())
-    if np.isin(shares, (0, 1)).all():
-        return lambda total: share(round(same * total), total)
-    found = _bootstrap(lambda weights: mean(shares, weights), len(shares))
-    return lambda total: Interval(low=max(0.0, found(total).low), high=min(1.0, found(total).high))
+def agreement_at(shares: Statistics, together: NDArray[np.int64] | None = None, in_pairs: bool = False) -> At:
+    """Return the interval around the mean of shares. Samples of one number in `together` depend on each other, so that
+    they are drawn as one. Shares `in_pairs` are of the pairs of a sample with each other one."""
+    numbers = np.arange(len(shares)) if together is None else together
+    _, numbers, sizes = np.unique(numbers, return_inverse=True, return_counts=True)
+    same, alone = float(shares.mean()), len(sizes) == len(shares)
+
+    def drawn(total: int) -> int:
+        return round(total * len(sizes) / len(shares))
+
+    if same in (0, 1) or (alone and np.isin(shares, (0, 1)).all()):
+        return lambda total: share(round(same * drawn(total)), drawn(total))
+    # A sample that is drawn comes with its own pairs, and moves as much again in the shares of the others.
+    sums = np.bincount(numbers, 2 * shares - same if in_pairs else shares)
+    found = _bootstrap(lambda weights: (weights @ sums) / (weights @ sizes), len(sizes))
+    return lambda total: Interval(low=max(0.0, found(drawn(total)).low), high=min(1.0, found(drawn(total)).high))
 
 
 def share(count: int, total: int) -> Interval:

@@ -51,7 +51,7 @@ def agreement_of(
     shares = task.agree(wanted, got)
     if shares is None or task.agreement is None:
         return None
-    interval_at, samples = agreement_at(shares), len(shares)
+    interval_at, samples = agreement_at(shares, task.together, task.in_pairs), len(shares)
 
     def loss_at(total: int) -> Interval:
         same = interval_at(total)

@@ -2,8 +2,10 @@
 
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
 import time
 import uuid
 from collections import deque
@@ -59,6 +61,7 @@ def connected(params: ClusterParams) -> Iterator["RayCluster"]:
             "cluster.address is set, and Ray is not installed: pip install 'enginery[cluster]', or set it to null"
         ) from None
     require_answer(params.address)
+    ends_by = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=params.address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -66,6 +69,8 @@ def connected(params: ClusterParams) -> Iterator["RayCluster"]:
             f"cluster.address: {params.address} cannot be used from here; this machine must be a node of the cluster, "
             f"too (ray start --address=HOST:PORT): {in_one_line(error)[:300]}"
         ) from None
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, ends_by)  # Ray's way prints its stack, and may abort
     try:
         cluster = RayCluster(ray, params)
         cluster.require_nodes()

@@ -49,16 +49,17 @@ def outlive_crashes(what: str) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         end_with_parent(parent)
         return
-    status = _wait(child, watched)
+    status, asked = _wait(child, watched)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if status >= 0:
         sys.exit(status)
-    if -status in ASKED_TO_END:  # end as it did
-        signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-        os._exit(128 - status)  # the first process of a container does not end by a signal
-    if sys.stderr:
-        print(f"{what}: {how_it_ended(-status)}", file=sys.stderr, flush=True)
+    ended_by = asked if asked and -status in CRASHES else -status  # Ray's library aborts when it is asked to end
+    if ended_by not in (signal.SIGINT, signal.SIGHUP) and sys.stderr:  # who types Ctrl-C, or leaves the terminal, knows
+        print(f"{what}: {how_it_ended(ended_by)}", file=sys.stderr, flush=True)
+    if ended_by in ASKED_TO_END:  # end as it did
+        signal.signal(ended_by, signal.SIG_DFL)
+        os.kill(os.getpid(), ended_by)
+        os._exit(128 + ended_by)  # the first process of a container does not end by a signal
     sys.exit(1)
 
 
@@ -68,17 +69,21 @@ def end_after(seconds: float | None) -> None:
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def _wait(child: int, watched: set[signal.Signals]) -> int:
-    """Pass signals on, and return the exit code, or minus the signal that ended the child."""
+def _wait(child: int, watched: set[signal.Signals]) -> tuple[int, int]:
+    """Pass signals on. Return the exit code, or minus the signal that ended the child, and the signal that asked it to
+    end, or 0."""
+    asked = 0
     while True:
         if sys.platform == "linux":
             sent = signal.sigwaitinfo(watched)
             typed = sent.si_signo == signal.SIGINT and sent.si_code == BY_KERNEL  # the child got it, too
-            if sent.si_signo != signal.SIGCHLD and not typed:
-                os.kill(child, sent.si_signo)
+            if sent.si_signo != signal.SIGCHLD:
+                asked = sent.si_signo
+                if not typed:
+                    os.kill(child, asked)
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
-            return os.waitstatus_to_exitcode(status)
+            return os.waitstatus_to_exitcode(status), asked
 
 
 def how_it_ended(number: int) -> str:
@@ -91,4 +96,4 @@ def how_it_ended(number: int) -> str:
         return f"it took longer than `timeouts` in params.yaml allows, and was ended; {kept}"
     if number in CRASHES:
         return f"a library crashed ({told}), as on a damaged file; {kept}"
-    return f"it was ended by a signal ({told}); {kept}"
+    return f"it was ended by a signal from outside ({told}); {kept}"

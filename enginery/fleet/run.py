@@ -22,17 +22,17 @@ def ask_fleet(fleet: Fleet) -> list[str]:
                 file=sys.stderr,
                 flush=True,
             )
-    failed = []
+    failed = {}
     for target, answer in _asked(fleet, commit):
-        kept = Answers.about(params)
         if isinstance(answer, Answer):
             print(f"{target.name} answered, on {answer.node}", file=sys.stderr, flush=True)
-            kept.keep(answer)
+            Answers.about(params).keep(answer)
         else:
             print(f"{target.name} failed: {answer}", file=sys.stderr, flush=True)
-            kept.keep(Answer.without_figures(target.name, params, answer))
-            failed.append(target.name)
-    return failed
+            failed[target.name] = answer
+    for name, why in failed.items():  # after the run, which may make the samples that the answers are about
+        Answers.about(params).keep(Answer.without_figures(name, params, why))
+    return list(failed)
 
 
 def answer_as(target: OnRunner) -> bool:

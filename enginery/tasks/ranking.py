@@ -27,7 +27,7 @@ def _spearman(statistics: Statistics, weights: Weights) -> Statistics:
 
 class Ranking(OneOutput):
     metrics = (Metric(SPEARMAN.name, _spearman, unit=""), Metric(f"nDCG@{BEST}", mean, unit=""))
-    agreement, answers = "order agreement", "the pairs of "
+    agreement, answers, in_pairs = "order agreement", "the pairs of ", True
     lacking = "no targets, none that differ, or no output with one score"
     _questions: NDArray[np.int64] | None = None  # of the samples that are compared
 
@@ -44,6 +44,8 @@ class Ranking(OneOutput):
     def knowing(self, truth: Truth | None, places: Places) -> Self:
         task = copy.copy(self)
         task._questions = None if truth is None else _questions(truth[places])
+        if truth is not None and not _is_one(truth[places]):
+            task.together, task.in_pairs = truth[places, -1].astype(np.int64), False
         return task
 
     def measure(self, outputs: Outputs, truth: Truth, places: Places) -> Sequence[Statistics]:
@@ -51,9 +53,9 @@ class Ranking(OneOutput):
         targets, scores = truth[places][:, 0], _scores(outputs, name) if name else np.empty(0)
         if not name or np.isnan(targets).any():
             return []
-        questions, is_one = _questions(truth)[places], len(np.unique(_questions(truth))) == 1
-        if is_one:
+        if _is_one(truth):
             return [np.column_stack([scores, targets])]
+        questions = _questions(truth)[places]
         answers = [np.flatnonzero(questions == each) for each in np.unique(questions[questions != ALONE])]
         told = [each for each in answers if len(set(targets[each])) > 1]  # which order is right
         if not told:
@@ -102,6 +104,11 @@ def _questions(truth: Truth) -> NDArray[np.int64]:
     """Return the number of the question of each sample, ALONE for all that have no other answer."""
     _, numbers, counts = np.unique(truth[:, -1], return_inverse=True, return_counts=True)
     return np.where(counts[numbers] > 1, numbers, ALONE)
+
+
+def _is_one(truth: Truth) -> bool:
+    """Tell whether all samples are ranked among each other."""
+    return len(np.unique(_questions(truth))) == 1
 
 
 def _ndcg(scores: Statistics, targets: NDArray[np.float64]) -> float:

@@ -62,6 +62,8 @@ class Task(Protocol):
     metrics: Sequence[Metric]  # the first is what metric_drop bounds
     agreement: str | None = None  # what the share of same answers as PyTorch's is called, if answers can be the same
     answers: str = ""  # of which things in a sample it is a share, such as "the pixels of "
+    together: NDArray[np.int64] | None = None  # a number for each sample: answers to those of one depend on each other
+    in_pairs: bool = False  # whether an answer is compared with that of each other sample
     lacking: str  # why metrics could not be measured, such as "no labels"
 
     def __init__(self, output: str | None, class_names: Sequence[str]) -> None: ...

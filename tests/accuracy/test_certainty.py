@@ -59,6 +59,16 @@ def test_the_intervals_of_more_samples_are_those_of_these_shares():
     assert drop_at(ACCURACY, rights(100, 0), rights(98, 2))(1000) == difference_of_shares(20, 0, 1000)
 
 
+def test_answers_to_one_question_are_drawn_together_and_pairs_count_for_both():
+    shares = np.random.default_rng(1).beta(9, 1, 40)
+    one, same = agreement_at(shares)(40), shares.mean()
+    five_times = agreement_at(np.repeat(shares, 5), np.repeat(np.arange(40), 5))(200)
+    assert (five_times.low, five_times.high) == (pytest.approx(one.low), pytest.approx(one.high))
+    assert agreement_at(np.ones(200), np.repeat(np.arange(40), 5))(200) == share(40, 40)
+    paired = agreement_at(shares, in_pairs=True)(40)
+    assert (same - paired.low, paired.high - same) == pytest.approx((2 * (same - one.low), 2 * (one.high - same)))
+
+
 def test_a_drop_that_may_be_the_limit_itself_is_not_above_it():
     assert samples_needed(lambda total: Interval(low=0.01, high=0.02), 0.01, MOST_SAMPLES // 2) is None
 

@@ -27,6 +27,7 @@ KEPT = "; the results of earlier runs are as they were\n"
 DAMAGED = f", as on a damaged file{KEPT}"
 KILLED = f"work: it was ended from outside (Killed), as the system does when memory runs out{KEPT}"
 
+ASKED = f"work: it was ended by a signal from outside ({{}}){KEPT}"
 LATE = f"work: it took longer than `timeouts` in params.yaml allows, and was ended{KEPT}"
 
 
@@ -40,8 +41,8 @@ LATE = f"work: it took longer than `timeouts` in params.yaml allows, and was end
         ("os.abort()", 1, f"work: a library crashed (Aborted){DAMAGED}"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 1, KILLED),
         ("from enginery.core.process import end_after\nend_after(0.1)\ntime.sleep(60)", 1, LATE),
-        ("os.kill(os.getpid(), 35)", 1, f"work: it was ended by a signal (Real-time signal 1){KEPT}"),
-        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, ""),
+        ("os.kill(os.getpid(), 35)", 1, ASKED.format("Real-time signal 1")),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, ASKED.format("Terminated")),
     ],
 )
 def test_a_crash_is_a_sentence_and_all_else_is_passed_on(work, code, said):
@@ -51,13 +52,26 @@ def test_a_crash_is_a_sentence_and_all_else_is_passed_on(work, code, said):
     assert printed == ("done\n" if "done" in work else "")
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_who_is_asked_to_end_asks_the_one_that_works(sent):
-    process = start("print(os.getpid(), flush=True)\ntime.sleep(60)")
+@pytest.mark.parametrize(
+    ("sent", "work", "told"),
+    [
+        (signal.SIGINT, "", None),  # a KeyboardInterrupt
+        (signal.SIGTERM, "", "Terminated"),
+        (signal.SIGHUP, "", None),
+        (
+            signal.SIGTERM,
+            "signal.signal(signal.SIGTERM, lambda *_: os.abort())\n",
+            "Terminated",
+        ),  # as Ray's library does
+    ],
+)
+def test_who_is_asked_to_end_asks_the_one_that_works(sent, work, told):
+    process = start(f"{work}print(os.getpid(), flush=True)\ntime.sleep(60)")
     worker = int(process.stdout.readline())
     process.send_signal(sent)
-    process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == -sent
+    assert errors == ASKED.format(told) if told else "ended" not in errors
     with pytest.raises(ProcessLookupError):
         os.kill(worker, 0)
 

@@ -15,6 +15,7 @@ from support.paths import ROOT
 from enginery.cli.commands import fleet as command
 from enginery.core.errors import EngineryError
 from enginery.core.params.all import Params
+from enginery.engine.this_machine import describe_machine
 from enginery.fleet import energy, here, node, nodes
 from enginery.fleet import run as run_module
 from enginery.fleet.answer import PASSED, Answer, Answers, Energy, Measured, Speed
@@ -22,6 +23,7 @@ from enginery.fleet.choice import choose, described, frontier, offers_of
 from enginery.fleet.energy import energy_per_image
 from enginery.fleet.file import Fleet
 from enginery.fleet.page import all_rows, as_text, render_fleet
+from enginery.report.evidence import Findings
 
 DESK, H200 = "{name: desk, kind: here, price_per_hour: 0.1}", "{name: h200, kind: ray, resource: h200}"
 TWO = f"cluster: 127.0.0.1:1\ntargets:\n  - {DESK}\n  - {{name: h200, kind: ray, resource: h200, price_per_hour: 3}}\n"
@@ -297,6 +299,33 @@ def test_a_target_that_cannot_be_asked_fails_and_the_others_are_asked(asked, dvc
     )
     for found, reason in zip(asked(dvc, commit).values(), reasons, strict=True):
         assert found.failed.startswith(reason or "") if reason else not found.failed
+
+
+def test_a_target_that_fails_before_the_samples_are_made_stands_beside_those_that_answer(fleet, monkeypatch, tmp_path):
+    made = []
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(run_module, "revision", lambda: "abc")
+    monkeypatch.setattr(run_module.Answers, "about", lambda params: Answers(tmp_path / ("made" if made else "before")))
+    monkeypatch.setattr(run_module, "answer_here", lambda name, _: made.append(name) or answer(name, (1, 8.0, 9.0)))
+    assert run_module.ask_fleet(fleet) == ["h200"]
+    assert sorted(file.name for file in (tmp_path / "made").iterdir()) == ["desk.json", "h200.json"]
+    assert not (tmp_path / "before").exists()
+
+
+def test_a_precision_that_a_target_cannot_run_is_a_row_and_the_target_did_not_fail(fleet, monkeypatch, tmp_path):
+    """The stages of DVC have run, and left reports in which one precision has no engine."""
+    why = "compute capability 7.5 does not have bf16; TensorRT cannot build it"
+    found = Findings(describe_machine("openvino"), [], {"bf16": why})
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(run_module, "revision", lambda: "abc")
+    monkeypatch.setattr(run_module.Answers, "about", lambda params: Answers(tmp_path))
+    for name, value in {"dvc": lambda *_: None, "gather_findings": lambda *_: found}.items():
+        monkeypatch.setattr(here, name, value)
+    monkeypatch.setattr(here.Verdict, "read", lambda _: None)
+    assert run_module.ask_fleet(fleet.only(("desk",))) == []
+    text = as_text("net", fleet, [Answers(tmp_path).of("desk")])
+    assert re.search("bf16 on desk +not built", text)
+    assert text.endswith(f"bf16 on desk, not built: {why}")
 
 
 def test_a_runner_is_not_asked_and_that_is_said(tmp_path, monkeypatch, capsys):

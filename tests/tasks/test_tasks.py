@@ -101,6 +101,9 @@ def test_answers_are_ranked_among_those_to_their_question():
     assert knowing.agree({"y": scores}, {"y": moved}).tolist() == [1] * 40
     assert task.agree({"y": scores}, {"y": moved}).min() < 1
     assert knowing.agree({"y": scores}, {"y": -scores}).tolist() == [0] * 40
+    assert (len(set(knowing.together.tolist())), knowing.in_pairs) == (8, False)
+    one_question = task.knowing(np.column_stack([targets, 0 * targets]), EVERYTHING)
+    assert (one_question.together, one_question.in_pairs) == (None, True)
     best = int(scores[:9].argmax())
     told = knowing.beside({"y": scores}, {"y": -scores}, best, str)
     assert [each.partition(", ")[2] for each in told] == ["place 1 of 9", "place 9 of 9"]

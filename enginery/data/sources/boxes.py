@@ -84,8 +84,12 @@ def wrong_box(box: Sequence[float]) -> str | None:
     return f"has a box of {box[2]:g} by {box[3]:g}, which is no area" if min(box[2:]) <= 0 else None
 
 
-def print_empty_classes(path: Path, rows: Sequence[Rows], names: Sequence[str]) -> None:
-    """Print classes without a box: they count in no mAP."""
+def require_boxes(path: Path, rows: Sequence[Rows], names: Sequence[str]) -> None:
+    """Refuse annotations without a box, and print classes without one: they count in no mAP."""
     counts = Counter(int(number) for each in rows for number in each[:, 0])
+    if not counts:
+        raise EngineryError(
+            f"samples.source: {path} has no box in any image, so there is nothing to find: add some, or give images alone"
+        )
     if empty := [name for number, name in enumerate(names) if not counts[number]]:
         print(f"MIND: {path} has no box of {len(empty)} of its {len(names)} classes: {first_few(empty, most=3)}")

@@ -12,7 +12,7 @@ from enginery.core.errors import UNREADABLE, EngineryError
 from enginery.core.text import first_few, is_unicode
 from enginery.core.user_files import lies_in
 from enginery.data.box_rows import COLUMNS, COUNTED, CROWD
-from enginery.data.sources.boxes import Boxes, print_empty_classes, wrong_box
+from enginery.data.sources.boxes import Boxes, require_boxes, wrong_box
 from enginery.data.sources.classes import Classes
 from enginery.data.sources.files import ImageFiles, is_image
 
@@ -35,7 +35,7 @@ def open_coco(file: Path, data: Path, listed: Classes | None) -> ImageFiles:
         numbers[image].append(number)
     order = list(images)
     arrays = [np.array(rows[identity], np.float64).reshape(-1, COLUMNS) for identity in order]
-    print_empty_classes(file, arrays, classes.names)
+    require_boxes(file, arrays, classes.names)
     boxes = Boxes(
         arrays,
         lambda index, row: _where(file, "annotations", numbers[order[index]][row]),

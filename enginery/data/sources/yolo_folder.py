@@ -10,7 +10,7 @@ from ruamel.yaml.error import YAMLError
 from enginery.core.errors import UNREADABLE, EngineryError
 from enginery.core.params.reading import yaml_problem
 from enginery.data.box_rows import COLUMNS, COUNTED
-from enginery.data.sources.boxes import Boxes, Rows, print_empty_classes, wrong_box
+from enginery.data.sources.boxes import Boxes, Rows, require_boxes, wrong_box
 from enginery.data.sources.classes import MOST_CLASSES, Classes
 from enginery.data.sources.files import ImageFiles
 from enginery.data.sources.masked_folder import pictures
@@ -36,7 +36,7 @@ def open_yolo_folder(root: Path, data: Path, listed: Classes | None) -> ImageFil
     lines = [_read(labels[name], known) for name in names]
     rows = [np.array([row for _, row in each], np.float64).reshape(-1, COLUMNS) for each in lines]
     classes = known or _numbered(root, rows)
-    print_empty_classes(root, rows, classes.names)
+    require_boxes(root, rows, classes.names)
     boxes = Boxes(rows, lambda index, row: f"{labels[names[index]]}, line {lines[index][row][0]},", shares=True)
     return ImageFiles(files, paths, None, classes.names, truths=boxes)
 
