@@ -89,7 +89,7 @@ def require_boxes(path: Path, rows: Sequence[Rows], names: Sequence[str]) -> Non
     counts = Counter(int(number) for each in rows for number in each[:, 0])
     if not counts:
         raise EngineryError(
-            f"samples.source: {path} has no box in any image, so there is nothing to find: add some, or give images alone"
+            f"samples.source: {path} has no box in any image, so nothing to find: add boxes, or give images alone"
         )
     if empty := [name for number, name in enumerate(names) if not counts[number]]:
         print(f"MIND: {path} has no box of {len(empty)} of its {len(names)} classes: {first_few(empty, most=3)}")

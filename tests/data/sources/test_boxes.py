@@ -130,7 +130,7 @@ BOX = "line 1[0-9], entry 0 of annotations,"
         ('{"images": [\n1,,', "pets/annotations.json, line 2, is no JSON: "),
         ([], "has no list 'images'; annotations as COCO writes them have images, annotations, categories"),
         (DOCUMENT | {"categories": []}, "the list 'categories' of .* is empty"),
-        (DOCUMENT | {"annotations": []}, "annotations.json has no box in any image, so there is nothing to find"),
+        (DOCUMENT | {"annotations": []}, "annotations.json has no box in any image, so nothing to find"),
         (changed("images", 1, id=7), "entry 1 of images, has the id 7 of another"),
         (changed("images", 1, file_name="9.png"), "entry 1 of images, names 9.png, which is not in data/images/pets"),
         (changed("categories", 0, name="cat"), "has two categories of one name"),
@@ -180,7 +180,7 @@ def test_a_category_that_the_given_classes_lack_is_named():
         ({"3": "", "7": "0 40 20 10 10"}, "7.txt, line 1, .* these are shares of the image, not pixels"),
         ({"3": "", "7": "0 .5 .5 .1 .1\n0 1 .5 .2 .1"}, "7.txt, line 2, has a box .*, outside its image of 80 by 40"),
         ({"3": "", "7": ""}, "labels holds no box, and classes.txt names no classes"),
-        ({"3": "", "7": "", "../classes": "cat"}, "yolo has no box in any image, so there is nothing to find"),
+        ({"3": "", "7": "", "../classes": "cat"}, "yolo has no box in any image, so nothing to find"),
     ],
 )
 def test_broken_labels_are_named_with_file_and_line(labels, told):
