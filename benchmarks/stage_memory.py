@@ -74,6 +74,8 @@ def make_project(folder: Path, samples: int, precision: str) -> None:
     params = yaml.load(folder / "params.yaml")
     params["samples"] |= {"validation": samples, "calibration": samples, "training": 0}
     params["precisions"] = {precision: params["precisions"][precision]}
+    if precision != SEARCHED:
+        params["search"] = {}
     params["benchmark"] |= {"batches": [1], "requests": [1], "seconds": 0.05}
     for each in params["precisions"].values():
         each["thresholds"] |= {"cosine": 0, "relative_error": ALLOWED, "agreement": 0, "metric_drop": 1}
