@@ -6,7 +6,7 @@ What is documented in docs/python.md stands here. Importing this package imports
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from enginery.core.errors import EngineryError
 
@@ -17,7 +17,6 @@ sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 
 if TYPE_CHECKING:
     from enginery.api.reports import Report
-    from enginery.core.params.inference import WeightsOnGPU
     from enginery.core.precisions import PrecisionName
     from enginery.core.runtimes import RuntimeName
     from enginery.engine.engine import Engine
@@ -28,7 +27,11 @@ __version__ = "0.3.0"  # semantic, see CHANGELOG.md; pyproject.toml takes it fro
 
 
 def open_engine(
-    folder: str | Path, threads: int = 0, cuda_graph: bool = False, *, weights_on_gpu_mb: "WeightsOnGPU" = "auto"
+    folder: str | Path,
+    threads: int = 0,
+    cuda_graph: bool = False,
+    *,
+    weights_on_gpu_mb: Literal["auto", "all"] | int = "auto",
 ) -> "Engine":
     """Open the folder of an engine, such as artifacts/engines/int8, and return the engine, ready to run.
 

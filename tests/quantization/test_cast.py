@@ -4,7 +4,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from support.quantized import KEEP_NOTHING, KEEPS_CONVOLUTIONS
 
 from enginery.core.errors import EngineryError
@@ -112,7 +111,6 @@ def test_a_tensor_gets_no_memory_of_a_smaller_one():
     graph = helper.make_graph(nodes, "g", [given], [last], constants, value_info=inner)
     model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
     feeds = {"input": np.ones((3, 4), np.float32)}
-    with pytest.raises(Fail, match="re-use buffer"):
-        run_graph(open_as_written(model), feeds)
-    forget_unknown_sizes(model)
+    forget_unknown_sizes(model)  # without it, ONNX Runtime mostly fails: "Shape mismatch attempting to re-use buffer"
+    assert [value.type.tensor_type.shape.dim[1].dim_param for value in model.graph.value_info] == ["", "", ""]
     assert run_graph(open_as_written(model), feeds)["m3"].shape == (3, 4)

@@ -43,7 +43,7 @@ ADVICE = {  # by patterns of TensorRT's messages
         "The library reads this operator and has no kernel for it: end the model before it, or take another runtime"
     ),
     r"optimization profile|profile \d+ violate": "The limits are build.profile's",
-    r"CHECK\(status == CUDA_SUCCESS\)": (
+    r"CHECK\((status == CUDA_SUCCESS|sm_vers_\.size\(\) == 1)\)": (
         "TensorRT for RTX says so where it builds without a GPU what needs one: build.tensorrt.weights: stripped and "
         "build.tensorrt.refit do"
     ),
