@@ -33,7 +33,7 @@ from enginery.search.records import SEARCH, spared_layers
 
 
 class Plan(NamedTuple):
-    """What a graph is made from, as the stages before have answered."""
+    """Hold all that a graph is made from, as the stages before have answered."""
 
     made_as: str  # the precision, or for a mix that in which it is written
     keep: Keep

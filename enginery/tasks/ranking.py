@@ -113,7 +113,7 @@ def _is_one(truth: Truth) -> bool:
 
 def _ndcg(scores: Statistics, targets: NDArray[np.float64]) -> float:
     """Return the discounted gain of the best answers by their scores, as a share of the best that there could be."""
-    # Of equal scores each order is as likely, so that each of them gains what they gain on average.
+    # Each order of equal scores is as likely, so that each of them gains what they gain on average.
     gains, (_, groups) = targets - min(0.0, targets.min()), np.unique(-scores, return_inverse=True)
     means = np.bincount(groups, gains) / np.bincount(groups)
     discounts = 1 / np.log2(np.arange(min(BEST, len(scores))) + 2)

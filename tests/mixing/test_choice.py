@@ -3,12 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
+from support.mixes import mix_with
 
 from enginery.core.errors import EngineryError
-from enginery.core.params.precisions import Keep
 from enginery.mixing.choice import choose
 from enginery.mixing.in_words import in_words
-from enginery.mixing.records import Mix, Times
+from enginery.mixing.records import Times
 from enginery.mixing.traces import BlocksTimes
 
 WAYS = [(), (0, 1), (1,), (0,)]
@@ -31,22 +31,7 @@ def races(laps, *speeds):
 
 def chosen(raced, used=(0.1, 0, 0.1, 0.1), traces=None):
     found = choose("best", "bf16", WAYS, used, TIMES, raced, 1.0)
-    return Mix(
-        precision="best",
-        beside="bf16",
-        machine="a board",
-        traces=traces,
-        batch=8,
-        calibration="",
-        model="",
-        blocks=(),
-        made_as="int8",
-        keep=Keep(op_types=(), nodes=()),
-        is_searched=False,
-        spared=(),
-        floating=(),
-        **found._asdict(),
-    )
+    return mix_with("bf16", traces, blocks=(), floating=(), **found._asdict())
 
 
 CASES = {

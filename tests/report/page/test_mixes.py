@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 from support.findings import summary_of
+from support.mixes import mix_with
 
-from enginery.core.params.precisions import Keep
-from enginery.mixing.records import BlockTimes, Candidate, Mix, Times
+from enginery.mixing.records import BlockTimes, Candidate, Times
 from enginery.report.page.mixes import blocks_table, candidates_table
 from enginery.report.verdict import recommend, verdict_on
 
@@ -23,24 +23,15 @@ def mixed(delivered, floating=(), traces=None):
         Candidate(floating=way, used=0.125, promised=times(1.4), raced=None if traces else 1.3)
         for way in ((), (0, 1), (1,))
     ]
-    return Mix(
-        precision="best",
-        beside="fp32",
-        machine="a board",
-        traces=traces,
-        batch=8,
-        calibration="",
-        model="",
+    return mix_with(
+        "fp32",
+        traces,
         blocks=tuple(blocks),
         candidates=tuple(candidates),
         mixed=2,
         rival="int8",
         promised=times(1.4),
         delivered=None if delivered is None else times(delivered),
-        made_as="int8",
-        keep=Keep(op_types=(), nodes=()),
-        is_searched=False,
-        spared=(),
         floating=floating,
     )
 

@@ -1,0 +1,20 @@
+"""The answer of the stage mix, of which a test gives what matters to it."""
+
+from enginery.core.params.precisions import Keep
+from enginery.mixing.records import Mix
+
+UNTOLD = {
+    "precision": "best",
+    "machine": "a board",
+    "batch": 8,
+    "calibration": "",
+    "model": "",
+    "made_as": "int8",
+    "keep": Keep(op_types=(), nodes=()),
+    "is_searched": False,
+    "spared": (),
+}
+
+
+def mix_with(beside, traces, **fields):
+    return Mix(**UNTOLD, beside=beside, traces=traces, **fields)
