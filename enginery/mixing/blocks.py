@@ -15,9 +15,8 @@ from enginery.engine.record import LayerTime
 from enginery.mixing.records import BlockTimes
 from enginery.mixing.ways import Way
 from enginery.quantization.conversion import kept_nodes
-from enginery.quantization.in_dialect import Ingredients
+from enginery.quantization.in_dialect import Ingredients, nodes_in_floats
 from enginery.quantization.placement import FLOATS, PRODUCTS, arithmetic_nodes
-from enginery.quantization.structure import nodes_beyond_int8
 
 Block = tuple[str, ...]  # the names of its nodes
 
@@ -44,7 +43,8 @@ class Parts(NamedTuple):
 
 def parts_of(model: onnx.ModelProto, int8: Ingredients) -> Parts:
     """Cut the graph that int8 is made of. Nodes that int8 leaves in floating point have no say in where."""
-    beyond = {*nodes_beyond_int8(model, int8.ranges.amax), *kept_nodes(int8.keep, model), *int8.spared}
+    high = nodes_in_floats("int8", model, int8.ranges.amax, int8.wanted)
+    beyond = {*high, *kept_nodes(int8.keep, model), *int8.spared}
     blocks = blocks_of(model, arithmetic_nodes(model, beyond))
     return Parts(blocks, places_of(model, blocks))
 
