@@ -270,7 +270,7 @@ def draw(count: int, seed: int, subject: str, named: str) -> list[tuple[Mutant, 
 
 def _steps(file: Path, tests: tuple[str, ...]) -> list[str]:
     own = Path("tests", *file.relative_to(ROOT).parts[1 if file.parts[-2] != "stages" else 0 : -1], f"test_{file.name}")
-    return [*([own.as_posix()] if (ROOT / own).is_file() else []), *tests]
+    return list(dict.fromkeys([*([own.as_posix()] if (ROOT / own).is_file() else []), *tests]))
 
 
 def main() -> int:
