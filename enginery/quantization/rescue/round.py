@@ -94,7 +94,8 @@ class Layer(NamedTuple):
 def round_weights(model: onnx.ModelProto, kept: Collection[str], batches: Iterable[Feeds], largest: int) -> Rounded:
     """Return the bytes of the weights that are in int8 if the nodes of the names in `kept` are not."""
     layers = find_layers(ir.from_proto(onnx.shape_inference.infer_shapes(model)), kept)
-    given, rounded = list(batches), {}
+    given = list(batches)
+    rounded: dict[str, NDArray[np.int8]] = {}
     # Several threads of one product add in another order than one does. So layers take the cores, one thread each, and
     # the bytes do not depend on how many there are.
     with threadpool_limits(1, "blas"):
@@ -137,7 +138,8 @@ def _sums_of(layers: Sequence[Layer], model: onnx.ModelProto, batches: Sequence[
 
 def _products(layer: Layer, arrays: Mapping[str, NDArray[Any]], most: int) -> Floats:
     rows = layer.rows(arrays[layer.tensor].astype(np.float32), most)
-    return (np.swapaxes(rows, 1, 2) @ rows).astype(np.float64) / rows.shape[1]
+    products: Floats = (np.swapaxes(rows, 1, 2) @ rows).astype(np.float64) / rows.shape[1]
+    return products
 
 
 def find_layers(model: ir.Model, kept: Collection[str]) -> list[Layer]:
