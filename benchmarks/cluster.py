@@ -1,100 +1,142 @@
-"""Measure how calibration and validation scale with the workers of a Ray cluster, what a cluster costs on one machine,
+r"""Measure how calibration and validation scale with the workers of a Ray cluster, what a cluster costs on one machine,
 and whether kills of workers change a byte.
 
 Clusters of 1 to 16 workers, of a core each, are started on this machine one after the other. They do the work of the
-stages on the pipeline's own samples, repeated. The bytes must be the same for each number of workers, and after kills.
-After `dvc repro`, such as of recipes/resnet50.yaml, on a machine that does nothing else:
+stages on a project's own samples, repeated. Each number of workers does its share of the images, the largest number
+does all, so that each measurement takes as long (`--share 0.5`: half as long). What all would take follows from the
+pace between the results, and from what did not depend on their number. Beside each stands what as many plain processes
+do, which know of no cluster: see cluster_ceiling.py. The bytes for the first images must be the same for each number of
+workers, and after kills.
 
-    python benchmarks/cluster.py --images 20000 --workers 1 2 4 8 16 --pairs 5 --kills 50 --picture scaling.png
+On a machine that does nothing else:
 
-`--pairs` runs without a cluster and with one worker for each core in turn. `--kills` repeats the work, and kills a
-worker at a random moment of each run. The exit code is 1 where bytes differ, where fewer than 85 % of linear are
-reached, or where the cluster takes 10 % longer than the plain run.
+    python benchmarks/cluster.py --make /tmp/resnet50 --pairs 5 --kills 50
+
+`--make` makes the project, ResNet-50 at 64 pixels, if it is not there; else it is that of the current folder, after
+`dvc repro`. `--pairs` runs without a cluster and with one worker for each core in turn. `--kills` repeats the work,
+and kills a worker at a random moment of each run. Each measurement is appended to `--rows` at once, and the picture
+is drawn again from all rows there: measurements may come from several calls. The exit code is 1 where bytes differ,
+where fewer than 85 % of linear are reached, or where the cluster takes 10 % longer than the plain run.
+
+On 16 cores, in two calls of 5 minutes at most, of which the first makes the project, too. The largest number of
+workers comes first, and one after it: if a call is cut short, what is left out counts least. The third call prints
+and draws all:
+
+    python benchmarks/cluster.py --make /tmp/resnet50 --work calibrate --images 20000 --workers 16 1 8 4 \
+        --share 0.5 --seconds 5 --rows cluster.jsonl --picture scaling.png
+    python benchmarks/cluster.py --make /tmp/resnet50 --work validate --images 20000 --workers 16 1 8 4 \
+        --share 0.5 --seconds 5 --rows cluster.jsonl --picture scaling.png
+    python benchmarks/cluster.py --workers --rows cluster.jsonl --picture scaling.png
 """
 
 import argparse
 import hashlib
+import json
 import os
 import random
+import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
+from cluster_work import ARTIFACTS, PRECISION, make_project, measuring, parts_of, running, set_and_batch
 from ray.cluster_utils import Cluster as LocalCluster
 from tabulate import tabulate
 
 from enginery.accuracy.agreement import compare
 from enginery.cluster.ray_cluster import connected
-from enginery.cluster.spread import Cluster, spread
+from enginery.cluster.spread import AnyPart, Cluster, Result, Work, spread
 from enginery.core.cores import usable_cores
 from enginery.core.params.all import Params
 from enginery.core.params.cluster import ClusterParams
-from enginery.data.parts import cut
+from enginery.data.parts import AT_ONCE
 from enginery.data.run_all import outputs_on, run_all
-from enginery.data.sample_set import SampleSet
 from enginery.engine.engine import open_engine
-from enginery.engine.in_parts import EngineWork
-from enginery.graph.as_written import GraphWork, run_as_written
-from enginery.quantization.calibration.measure import Histograms, Measuring
+from enginery.engine.this_machine import find_cpu
+from enginery.graph.as_written import run_as_written
+from enginery.quantization.calibration.measure import Histograms
 
-ARTIFACTS = Path("artifacts")
 LEAST = 0.85  # of linear
 MOST = 1.10  # times what the plain run takes
-Pass = Callable[[int, str, Cluster | None], str]  # returns a digest of the result
+FIRST = 4  # parts whose bytes are compared
+Pass = Callable[[int, str, Cluster | None], str]
 
 
 class Row(NamedTuple):
     work: str
+    how: str  # cluster, processes, or alone: without a cluster, on all cores
     workers: int
+    images: int  # done, of `of`
+    of: int
     seconds: float
+    for_all: float  # seconds that all images take
     digest: str
+    where: str
 
 
 def calibrate(images: int, precision: str, cluster: Cluster | None) -> str:
-    params, samples = Params.read().calibration, SampleSet.open(ARTIFACTS / "samples" / "calibration")
-    order = np.arange(images) % len(samples)
-    batches = [order[start : start + params.batch] for start in range(0, images, params.batch)]
+    """Return a digest of the histograms of the first images."""
     merged: Histograms = {}
-    for found in spread(Measuring(ARTIFACTS / "simplified", params.bins), cut(samples, batches), cluster):
-        for name, histogram in found.items():
+    parts, found = parts_of("calibrate", images), hashlib.sha256()
+    for done, part in enumerate(spread(measuring(), parts, cluster), 1):
+        for name, histogram in part.items():
             if name in merged:
                 merged[name].merge(histogram)
             else:
                 merged[name] = histogram
-    digest = hashlib.sha256()
-    for histogram in merged.values():
-        digest.update(histogram.counts.tobytes())
-        digest.update(repr((histogram.width, histogram.amax, histogram.lowest, histogram.peaks)).encode())
-    return digest.hexdigest()[:8]
+        if done == min(FIRST, len(parts)):
+            for each in merged.values():
+                found.update(each.counts.tobytes())
+                found.update(repr((each.width, each.amax, each.lowest, each.peaks)).encode())
+    return found.hexdigest()[:8]
 
 
 def validate(images: int, precision: str, cluster: Cluster | None) -> str:
-    params, samples = Params.read(), SampleSet.open(ARTIFACTS / "samples" / "validation")
+    """Return a digest of the outputs for the first images."""
+    samples, batch = set_and_batch("validate")
     engine, converted = ARTIFACTS / "engines" / precision, ARTIFACTS / "converted" / precision
-    chosen, batch = np.arange(images) % len(samples), params.build.profile.batch.max
-    with open_engine(engine, None, params.inference) as opened:
-        works = {"graph": GraphWork(converted), "engine": EngineWork(engine, params.inference)}
-        runs = {"graph": run_as_written(converted / "model.onnx"), "engine": opened.run}
+    chosen, found = np.arange(images) % len(samples), hashlib.sha256()
+    with open_engine(engine, None, Params.read().inference) as opened:
+        runs = run_as_written(converted / "model.onnx"), opened.run
         graph, compiled = (
-            run_all(run, samples, batch, False, chosen=chosen, outputs=outputs_on(works[name], cluster))
-            for name, run in runs.items()
+            run_all(run, samples, batch, False, chosen=chosen, outputs=outputs_on(work, cluster))
+            for run, work in zip(runs, running(precision), strict=True)
         )
-    digest = hashlib.sha256(compare(graph, compiled).model_dump_json().encode())
+    compare(graph, compiled)
     for outputs in (graph, compiled):
         for values in outputs.values():
-            digest.update(values.tobytes())
-    return digest.hexdigest()[:8]
+            found.update(values[: FIRST * AT_ONCE].tobytes())
+    return found.hexdigest()[:8]
 
 
 WORK: dict[str, Pass] = {"calibrate": calibrate, "validate": validate}
+
+
+class Watched:
+    """A cluster, and when each result of its work came."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster, self.came = cluster, list[list[float]]()
+
+    def do(self, work: Work[AnyPart, Result], parts: Iterable[AnyPart]) -> Iterator[Result]:
+        came = list[float]()
+        self.came.append(came)
+        for result in self._cluster.do(work, parts):
+            came.append(time.perf_counter())
+            yield result
+
+    def seconds_for(self, parts: int, workers: int) -> float:
+        """Return the seconds that so many more parts take, once all workers are at work."""
+        paces = [(came[-1] - came[workers - 1]) / max(1, len(came) - workers) for came in self.came]
+        return parts * sum(paces)
 
 
 @contextmanager
@@ -108,23 +150,63 @@ def workers(count: int) -> Iterator[Cluster]:
         started.shutdown()
 
 
-def timed(name: str, count: int, options: argparse.Namespace, cluster: Cluster | None) -> Row:
+def on_cluster(name: str, count: int, options: argparse.Namespace, cluster: Cluster) -> Row:
+    """Measure the share of the images that so many workers do. They have begun before."""
+    share = int(options.share * options.images * count / max(options.workers)) // AT_ONCE * AT_ONCE
+    images = min(options.images, max(share, FIRST * AT_ONCE)) if count < max(options.workers) else options.images
+    WORK[name](count * AT_ONCE, options.precision, cluster)  # starts the processes
+    watched, started = Watched(cluster), time.perf_counter()
+    digest = WORK[name](images, options.precision, watched)
+    seconds = time.perf_counter() - started
+    left = watched.seconds_for((options.images - images) // AT_ONCE, count)
+    return Row(name, "cluster", count, images, options.images, seconds, seconds + left, digest, where())
+
+
+def in_processes(name: str, count: int, options: argparse.Namespace) -> Row:
+    script = Path(__file__).with_name("cluster_ceiling.py")
+    how = ["--processes", str(count), "--seconds", str(options.seconds), "--precision", options.precision]
+    command = [sys.executable, str(script), "--work", name, *how]
+    rate = float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    images = round(rate * options.seconds)
+    return Row(name, "processes", count, images, options.images, options.seconds, options.images / rate, "", where())
+
+
+def alone(name: str, options: argparse.Namespace) -> Row:
     started = time.perf_counter()
-    digest = WORK[name](options.images, options.precision, cluster)
-    row = Row(name, count, time.perf_counter() - started, digest)
-    print(f"{name}, {count or 'no'} workers: {row.seconds:.1f} s, {digest}", flush=True)
+    digest = WORK[name](options.images, options.precision, None)
+    seconds = time.perf_counter() - started
+    return Row(name, "alone", usable_cores(), options.images, options.images, seconds, seconds, digest, where())
+
+
+def where() -> str:
+    return f"{find_cpu().device_name}, {usable_cores()} cores"
+
+
+def kept(row: Row, options: argparse.Namespace) -> Row:
+    """Write a row to the file at once: this program may be ended before its end."""
+    with options.rows.open("a") as file:
+        file.write(json.dumps(row._asdict()) + "\n")
+    rate = row.of / row.for_all
+    print(f"{row.work}, {row.how}, {row.workers}: {row.images} images in {row.seconds:.1f} s, {rate:.1f}/s", flush=True)
+    draw(read(options.rows), options.picture)
     return row
+
+
+def read(file: Path) -> list[Row]:
+    """Return the last row of each measurement."""
+    rows = [Row(**json.loads(line)) for line in file.read_text().splitlines()]
+    return list({row[:3]: row for row in rows}.values())
 
 
 def overhead(pairs: int, options: argparse.Namespace) -> list[str]:
     """Run without a cluster and with one of as many workers as cores in turn, and return what is wrong."""
     wrong = []
     with workers(usable_cores()) as cluster:
-        for name, work in WORK.items():
-            work(options.images, options.precision, cluster)  # starts the processes
+        for name in options.work:
+            WORK[name](options.images, options.precision, cluster)  # starts the processes
             ratios: dict[str, list[float]] = {"time": [], "processor time": []}
             for _ in range(pairs):
-                plain, spread_out = (_costs(work, options, on) for on in (None, cluster))
+                plain, spread_out = (_costs(WORK[name], options, on) for on in (None, cluster))
                 for what, here, there in zip(ratios, plain, spread_out, strict=True):
                     ratios[what].append(there / here)
             for what, found in ratios.items():
@@ -139,7 +221,9 @@ def _costs(work: Pass, options: argparse.Namespace, cluster: Cluster | None) -> 
     """Return the seconds, and those of processors, of this process and of Ray's."""
     before, started = _processor_seconds(), time.perf_counter()
     work(options.images, options.precision, cluster)
-    return time.perf_counter() - started, _processor_seconds() - before
+    seconds, processor = time.perf_counter() - started, _processor_seconds() - before
+    print(f"{'cluster' if cluster else 'plain'}: {seconds:.1f} s, {processor:.1f} s of processors", flush=True)
+    return seconds, processor
 
 
 def _processor_seconds() -> float:
@@ -159,7 +243,7 @@ def killing(cluster: Cluster, rows: list[Row], options: argparse.Namespace) -> C
         done, killed = threading.Event(), threading.Event()
         killer = threading.Thread(target=_kill, args=(chance.uniform(0, row.seconds), done, killed))
         killer.start()
-        digest = WORK[row.work](options.images, options.precision, cluster)
+        digest = WORK[row.work](row.images, options.precision, cluster)
         done.set()
         killer.join()
         if killed.is_set():
@@ -181,65 +265,91 @@ def _kill(after: float, done: threading.Event, killed: threading.Event) -> None:
                     return
 
 
-def draw(rows: list[Row], path: Path) -> None:
+def speedups(rows: list[Row]) -> list[tuple[Row, float]]:
+    """Return how many times as fast each is as the least number of workers is for one worker, in the order of both."""
+    found = []
+    for row in sorted(rows, key=lambda row: (row.work, row.how, row.workers)):
+        least = min((each for each in rows if each[:2] == row[:2]), key=lambda each: each.workers)
+        found.append((row, least.for_all / least.of * least.workers / (row.for_all / row.of)))
+    return found
+
+
+def draw(rows: list[Row], path: Path | None) -> None:
     from matplotlib.figure import Figure
 
+    if path is None:
+        return
     figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    counts = sorted({row.workers for row in rows})
+    axes, counts = figure.subplots(), sorted({row.workers for row in rows if row.how != "alone"})
     axes.plot(counts, counts, color="grey", linestyle=":", label="linear")
-    for name in WORK:
-        seconds = {row.workers: row.seconds for row in rows if row.work == name}
-        axes.plot(counts, [seconds[counts[0]] * counts[0] / seconds[count] for count in counts], "o-", label=name)
+    for number, name in enumerate(WORK):
+        for how, line, told in (("cluster", "o-", "on a cluster"), ("processes", "x--", "in plain processes")):
+            points = [(row.workers, times) for row, times in speedups(rows) if (row.work, row.how) == (name, how)]
+            if points:
+                axes.plot(*zip(*points, strict=True), line, color=f"C{number}", label=f"{name}, {told}")
     axes.set(xlabel="workers", ylabel="times as fast as one", xscale="log", yscale="log", xticks=counts, yticks=counts)
     axes.set_xticklabels(map(str, counts))
     axes.set_yticklabels(map(str, counts))
     axes.legend()
-    figure.savefig(path)
+    figure.savefig(path, dpi=150)
+
+
+def table(rows: list[Row]) -> str:
+    """Write what each number of workers reaches of linear, and of what as many plain processes do."""
+    ceilings = {(row.work, row.workers): row.of / row.for_all for row in rows if row.how == "processes"}
+    lines: list[list[Any]] = []
+    for row, times in speedups(rows):
+        rate = row.of / row.for_all
+        ceiling = ceilings.get((row.work, row.workers), 0) if row.how == "cluster" else 0
+        shares = f"{times / row.workers:.0%}" if row.how != "alone" else "", f"{rate / ceiling:.0%}" if ceiling else ""
+        lines.append([row.work, row.how, row.workers, row.images, f"{row.seconds:.1f}", f"{rate:.0f}", *shares])
+    titles = ["work", "how", "workers", "images done", "seconds", "images/s", "of linear", "of plain processes"]
+    return str(tabulate(lines, titles, tablefmt="github"))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--make", type=Path, metavar="FOLDER", help="make the project there, or take the one there")
+    parser.add_argument("--work", nargs="+", choices=tuple(WORK), default=list(WORK))
     parser.add_argument("--images", type=int, default=20_000)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8, 16])
-    parser.add_argument("--precision", default="int8")
+    parser.add_argument("--workers", type=int, nargs="*", default=[16, 1, 8, 4], help="in the order of measuring")
+    parser.add_argument(
+        "--share", type=float, default=1, help="of its images, for all but the largest number of workers"
+    )
+    parser.add_argument("--seconds", type=float, default=8, help="for plain processes; 0: leave them out")
+    parser.add_argument("--precision", default=PRECISION)
+    parser.add_argument("--alone", action="store_true", help="also without a cluster, on all cores")
     parser.add_argument("--pairs", type=int, default=0, help="of a run without a cluster and one with it")
     parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--rows", type=Path, default=Path("cluster.jsonl"), help="a JSON line for each measurement")
     parser.add_argument("--picture", type=Path)
     options = parser.parse_args()
-    plain = [timed(name, 0, options, None) for name in WORK]
-    rows: list[Row] = []
+    options.rows, options.picture = options.rows.absolute(), options.picture and options.picture.absolute()
     wrong = []
+    if options.make:
+        make_project(options.make)
     for count in options.workers:
         with workers(count) as cluster:
-            for name in WORK:
-                WORK[name](min(options.images, 256 * count), options.precision, cluster)  # starts the processes
-                rows.append(timed(name, count, options, cluster))
-            if options.kills and count == options.workers[-1]:
-                found = killing(cluster, rows[-len(WORK) :], options)
-                same = sum(found[f"{row.work} {row.digest}"] for row in rows[-len(WORK) :])
-                print(
-                    f"{found.total()} runs with a kill, {same} of them with the same bytes: {dict(found)}", flush=True
-                )
-                if same < found.total():
-                    wrong.append("after kills, bytes differ")
+            rows = [kept(on_cluster(name, count, options, cluster), options) for name in options.work]
+            if options.kills and count == max(options.workers):
+                found = killing(cluster, rows, options)
+                same = sum(found[f"{row.work} {row.digest}"] for row in rows)
+                print(f"{found.total()} runs with a kill, {same} with the same bytes: {dict(found)}", flush=True)
+                wrong += ["after kills, bytes differ"] if same < found.total() else []
+        for name in options.work if options.seconds else ():
+            kept(in_processes(name, count, options), options)
+    for name in options.work if options.alone else ():
+        kept(alone(name, options), options)
     if options.pairs:
         wrong += overhead(options.pairs, options)
-    if options.picture:
-        draw(rows, options.picture)
-    alone = {row.work: row for row in rows if row.workers == options.workers[0]}
-    table = []
-    for row in rows:
-        linear = alone[row.work].seconds * alone[row.work].workers / row.seconds / row.workers
-        per_second = options.images / row.seconds
-        table.append([row.work, row.workers, f"{row.seconds:.1f}", f"{per_second:.0f}", f"{linear:.0%}", row.digest])
-        if linear < LEAST:
-            wrong.append(f"{row.work} with {row.workers} workers reaches {linear:.0%} of linear")
-        if row.digest != alone[row.work].digest:
-            wrong.append(f"{row.work} with {row.workers} workers gives other bytes")
-    print(tabulate(table, ["work", "workers", "seconds", "images/s", "of linear", "bytes"], tablefmt="github"))
-    for row in plain:
-        print(f"{row.work} without a cluster, on all cores of this machine: {row.seconds:.1f} s, bytes {row.digest}")
+    rows = read(options.rows)
+    print(table(rows))
+    for row, times in speedups(rows):
+        if row.how == "cluster" and times < LEAST * row.workers:
+            wrong.append(f"{row.work} with {row.workers} workers reaches {times / row.workers:.0%} of linear")
+    for name in options.work:
+        if len({row.digest for row in rows if row.work == name and row.how == "cluster"}) > 1:
+            wrong.append(f"{name} gives other bytes with another number of workers")
     print("\n".join(wrong), file=sys.stderr)
     return int(bool(wrong))
 

@@ -39,15 +39,15 @@ ROOT = Path(__file__).parents[1]
 SETTINGS: dict[str, Any] = {
     "runtime": "openvino",  # the CPU's, where there is a GPU, too
     "samples": {"calibration": 64, "validation": 256},
-    # Entropy clips the thin strokes of enlarged digits: see recipes/resnet50.yaml.
-    "calibration": {"method": "max", "batch": 4},
+    "calibration": {"batch": 4},  # memory: many models run side by side
+    "search": {"int8": {"seconds": 240}},  # a sweep waits no longer
     "build": {"profile": {"batch": {"min": 1, "opt": 8, "max": 16}}},
     "validation": {"spot_samples": 16},
     "benchmark": {"batches": [8], "seconds": 0.3},
 }
 NVIDIA = "tensorrt_rtx"
 THREADS = 1  # of the race: with more, PyTorch loses many times over where other programs run beside it
-GIGABYTES = 12
+GIGABYTES = int(os.environ.get("ZOO_GIGABYTES", "12"))  # of memory that one model may take
 
 
 def run_model(name: str, row_file: Path, epochs: int | None, device: str, timed: bool) -> None:
@@ -212,7 +212,17 @@ def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]],
         "broken": list(found.broken),
         "fault": found.loss_comes_from,
         "executed": EngineRecord.read(engine / "engine.json").executed,
-    }
+    } | spared_in(converted)
+
+
+def spared_in(converted: Path) -> Row:
+    """Say how many layers a search left in floating point, and their share of the work, where it had a part."""
+    from enginery.search.records import SEARCH, Search
+
+    if not (converted / SEARCH).exists():
+        return {}
+    found = Search.read(converted / SEARCH)
+    return {"spared": len(found.spared), "layers": len(found.layers), "work": found.chosen.work}
 
 
 def nvidia_verdict(precision: "PrecisionName") -> str:
@@ -431,7 +441,8 @@ def cell(row: Row, precision: str) -> str:
     run_as = "" if executed == precision else f", run as {executed}"
     verdict = "**broken**" if found["broken"] else "ok"
     same = "" if found["agreement"] is None else f", {found['agreement']:.1%}"
-    return f"{verdict} {found['cosine']:.5f}{same}{speed}{run_as}"
+    spared = f", {found['spared']} of {found['layers']} spared" if found.get("spared") else ""
+    return f"{verdict} {found['cosine']:.5f}{same}{speed}{run_as}{spared}"
 
 
 def nvidia(row: Row) -> str:

@@ -71,8 +71,8 @@ def convert(
         if plan.made_as != "fp32":
             graph = in_precision(precision, plan, target, sizes, wanted)
             save_graph(graph, target)
-        if (in_graph := BoxesInGraph.read(boxes)).how:
-            graph = choose_in_graph(graph, in_graph)
+        if (whole := choose_in_graph(graph, BoxesInGraph.read(boxes))) is not graph:
+            graph = whole
             save_graph(graph, target)
         for name, answer in plan.answers.items():
             shutil.copyfile(answer, unfinished / name)

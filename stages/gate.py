@@ -11,6 +11,8 @@ def gate(verdict: Path, summary: Path) -> None:
     found = Verdict.read(verdict)
     failures = [f"{name}: {', '.join(why)}" for name, why in found.failures.items() if why]
     unsure = [f"{name}: {', '.join(why)}" for name, why in found.unsure.items()]
+    if not found.failures:
+        raise EngineryError(f"{verdict} judges no precision, so that none is within its thresholds: run `dvc repro`")
     if failures:
         raise EngineryError(f"{'; '.join(failures)}. The report is complete: see {summary}")
     if unsure:

@@ -19,26 +19,22 @@ from enginery.engine.build import build_engine
 from enginery.engine.folder import read_engine
 from enginery.engine.machine import Machine
 from enginery.engine.target import Target
-from enginery.graph.as_written import run_as_written
 from enginery.graph.choose_boxes import BoxesInGraph, choose_in_graph
-from enginery.graph.onnx_file import load_graph, save_graph
-from enginery.mixing.blocks import blocks_of, places_of
-from enginery.mixing.choice import FLOATING, INT8, Choice, choose
+from enginery.graph.onnx_file import load_graph
+from enginery.mixing.blocks import Parts, parts_of
+from enginery.mixing.choice import Choice, choose
+from enginery.mixing.here import Here
 from enginery.mixing.in_words import in_words
+from enginery.mixing.make import Build, Maker
 from enginery.mixing.race import Races
-from enginery.mixing.records import BlockTimes, Mix
-from enginery.mixing.traces import median_times, read_traces, require_executed, trace_in_turns
-from enginery.mixing.ways import Way, ways_worth_trying
-from enginery.quantization.conversion import kept_nodes
+from enginery.mixing.records import Mix
+from enginery.mixing.source import is_searched, open_source
+from enginery.mixing.traces import Traces, median_times, require_executed, trace_or_read
+from enginery.mixing.ways import ways_worth_trying
 from enginery.quantization.dialect import Dialect
-from enginery.quantization.in_dialect import Ingredients, rewritten
-from enginery.quantization.mixed import quantize_beside, require_mixable
-from enginery.quantization.modelopt import named_sizes
-from enginery.quantization.placement import arithmetic_nodes
-from enginery.quantization.rescue.records import digest_of, open_rescued
-from enginery.quantization.structure import nodes_beyond_int8
+from enginery.quantization.in_dialect import Ingredients
+from enginery.quantization.mixed import require_mixable
 from enginery.search.checks import Checks
-from enginery.search.records import SEARCH, spared_layers
 from enginery.speed.machine_lock import whole_machine
 from enginery.tasks.choose import task_of
 
@@ -48,10 +44,8 @@ def mix(
     simplified: Path,
     calibrated: Path,
     rescued: Path,
-    quantized: Path,
-    floating: Path,
-    quantized_engine: Path,
-    floating_engine: Path,
+    converted: Path,
+    engines: Path,
     calibration: Path,
     dialect: Path,
     boxes: Path,
@@ -61,91 +55,83 @@ def mix(
     traces: Path,
     mixed: Path,
 ) -> None:
-    """Write the answer, and all that it rests on. `quantized` and `floating` are the converted graphs of these two."""
-    params, limits = MixParams.read_for(precision), PrecisionParams.read_for(precision).thresholds
-    keep, wanted, here = PrecisionParams.read_for("int8").keep, Dialect.read(dialect), Machine.read(machine)
-    build, inference = BuildParams.read(), InferenceParams.read().on(here.cores)
-    samples, is_searched = SampleSet.open(calibration), (quantized / SEARCH).exists()
-    # int8 is made of these, too, so that its parts in a mix are its own.
-    source, ranges, rounded = open_rescued(simplified, calibrated, rescued if is_searched else None, samples)
+    """Write the answer, and all that it rests on. `converted` and `engines` have a folder for each precision."""
+    params, keep, wanted = MixParams.read_for(precision), PrecisionParams.read_for("int8").keep, Dialect.read(dialect)
+    build, samples, in_graph = BuildParams.read(), SampleSet.open(calibration), BoxesInGraph.read(boxes)
+    quantized, floating = engines / "int8", engines / params.floating
     require_mixable(params.floating, keep, wanted)
     user_plugins(build.tensorrt.plugins, plugins)
     if not len(samples):
         raise EngineryError(f"mix.{precision} checks mixes on calibration samples, and samples.calibration is 0")
-    for engine in (quantized_engine, floating_engine):
+    for engine in (quantized, floating):
         require_executed(read_engine(engine), precision)
-    plain = load_graph(source)
-    graph, sizes = rewritten(plain, wanted, "int8") or plain, named_sizes(plain, samples.cycled(1))
-    spared = spared_layers(quantized / SEARCH, ranges, digest_of(rescued)) if is_searched else ()
-    beyond = {*nodes_beyond_int8(graph, ranges.amax), *kept_nodes(keep, graph), *spared}
-    blocks = blocks_of(graph, arithmetic_nodes(graph, beyond))
-    places, batch, timed = places_of(graph, blocks), build.profile.batch.opt, samples.tuned(build.profile)
-    timed_on = here
-    if params.traces:
-        timed_on, times = read_traces(params.traces, params.floating, precision, places, traces, batch, here.runtime)
-    else:
-        with whole_node(f"mix, {precision}"), whole_machine(f"mix, {precision}"):
-            times = trace_in_turns(quantized_engine, floating_engine, places, here, inference, timed)
-    medians = median_times(times)
-    known, scores, how = samples.manifest, ModelParams.read().scores, BoxesParams.read()
-    task, in_graph = task_of(known.task, scores, known.class_names, how, known.preprocessing), BoxesInGraph.read(boxes)
-
-    def whole(model: onnx.ModelProto) -> onnx.ModelProto:
-        """Return it with what the stage convert adds to all graphs."""
-        return choose_in_graph(model, in_graph) if in_graph.how else model
-
-    checks = Checks(whole(graph), samples, task, limits)
-
-    def names_in(way: Way) -> list[str]:
-        return [name for number in way for name in blocks[number]]
-
+    here = _here(Machine.read(machine), samples, build)
     with scratch_folder() as folder:
-        save_graph(graph, folder / "model.onnx")
-        given = Ingredients(folder / "model.onnx", ranges, sizes, wanted, keep, spared, rounded)
-        engines = {INT8: quantized_engine, FLOATING: floating_engine}
-
-        def used_by(model: Path) -> float:
-            return checks.check_run(run_as_written(model), 0, 0.0).used
-
-        def made(number: int, way: Way) -> float:
-            """Write a mix, and build it. Return what it takes of what the thresholds allow."""
-            place = folder / str(number)
-            place.mkdir()
-            model, _ = quantize_beside(params.floating, names_in(way), given)
-            save_graph(whole(model), place / "model.onnx")
-            tokenizer = calibration / TOKENIZER if known.text else None
-            what = place / "model.onnx", Target.read(target), build, known, place / "engine", scores, how, tokenizer
-            build_engine(precision, *what)
-            engines[number] = place / "engine"
-            return used_by(place / "model.onnx")
-
-        ways = ways_worth_trying(*medians)
-        used = [used_by(quantized / "model.onnx"), used_by(floating / "model.onnx")]
-        used += [made(number, way) for number, way in enumerate(ways, FLOATING + 1)]
-        every = [(), tuple(range(len(blocks))), *ways]
-        races = None if params.traces else Races(engines, here, inference, timed, batch)
+        source = open_source(simplified, calibrated, rescued, converted / "int8", samples, wanted, keep, folder)
+        graph = load_graph(source.graph)
+        parts = parts_of(graph, source)
+        traced = trace_or_read(params, precision, quantized, floating, parts.places, traces, here)
+        checks = _checks(precision, choose_in_graph(graph, in_graph), samples)
+        build_mix = _builder(precision, Target.read(target), build, samples)
+        maker = Maker(params.floating, source, parts, in_graph, checks, build_mix)
+        made = [
+            maker.check((), converted / "int8/model.onnx", quantized),
+            maker.check(parts.all_floating, converted / params.floating / "model.onnx", floating),
+        ]
+        for number, way in enumerate(ways_worth_trying(*median_times(traced.times))):
+            made.append(maker.make(way, folder / str(number)))
+        races = None if params.traces else Races([each.engine for each in made], here)
         with whole_node(f"mix, {precision}"), whole_machine(f"mix, {precision}"):
-            choice: Choice = choose(precision, params.floating, every, used, times, races, params.seconds)
-    is_mixed = choice.mixed is not None and (choice.delivered is None or choice.delivered.low > 1)
-    made_as = "int8" if is_mixed or choice.rival == "int8" else params.floating
-    answer = Mix(
-        precision=precision,
-        beside=params.floating,
-        machine=timed_on.in_words(),
-        traces=params.traces,
-        batch=batch,
-        calibration=ranges.cache_sha256,
-        model=ranges.model_sha256,
-        blocks=tuple(
-            BlockTimes(first=block[0], last=block[-1], in_int8=one, in_floating=other)
-            for block, one, other in zip(blocks, *medians, strict=True)
-        ),
-        made_as=made_as,
-        keep=keep if made_as == "int8" else PrecisionParams.read_for(params.floating).keep,
-        is_searched=is_searched,
-        spared=spared,
-        floating=tuple(names_in(every[choice.mixed])) if is_mixed and choice.mixed is not None else (),
-        **choice._asdict(),
-    )
+            choice = choose(precision, params.floating, made, traced.times, races, params.seconds)
+    answer = _answer(precision, params, here.batch, source, parts, traced, choice, is_searched(converted / "int8"))
     answer.write(mixed)
     print(in_words(answer))
+
+
+def _here(machine: Machine, samples: SampleSet, build: BuildParams) -> Here:
+    inference = InferenceParams.read().on(machine.cores)
+    return Here(machine, inference, samples.tuned(build.profile), build.profile.batch.opt)
+
+
+def _checks(precision: str, graph: onnx.ModelProto, samples: SampleSet) -> Checks:
+    known, scores = samples.manifest, ModelParams.read().scores
+    task = task_of(known.task, scores, known.class_names, BoxesParams.read(), known.preprocessing)
+    return Checks(graph, samples, task, PrecisionParams.read_for(precision).thresholds)
+
+
+def _builder(precision: str, target: Target, build: BuildParams, samples: SampleSet) -> Build:
+    known, scores, boxes = samples.manifest, ModelParams.read().scores, BoxesParams.read()
+    tokenizer = samples.folder / TOKENIZER if known.text else None
+
+    def build_mix(graph: Path, engine: Path) -> None:
+        build_engine(precision, graph, target, build, known, engine, scores, boxes, tokenizer)
+
+    return build_mix
+
+
+def _answer(
+    precision: str,
+    params: MixParams,
+    batch: int,
+    source: Ingredients,
+    parts: Parts,
+    traced: Traces,
+    choice: Choice,
+    searched: bool,
+) -> Mix:
+    return Mix(
+        precision=precision,
+        beside=params.floating,
+        machine=traced.machine.in_words(),
+        traces=params.traces,
+        batch=batch,
+        calibration=source.ranges.cache_sha256,
+        model=source.ranges.model_sha256,
+        blocks=parts.timed(*median_times(traced.times)),
+        made_as="int8" if choice.is_int8 else params.floating,
+        keep=source.keep if choice.is_int8 else PrecisionParams.read_for(params.floating).keep,
+        is_searched=searched,
+        spared=tuple(source.spared),
+        floating=tuple(parts.nodes_of(choice.taken)),
+        **choice._asdict(),
+    )

@@ -31,7 +31,6 @@ def report(
     calibrated: Path,
     converted: Path,
     tools: Path,
-    samples: Path,
     page: Path,
     history: Path,
     summary: Path,
@@ -45,7 +44,7 @@ def report(
     params = Params.read()
     precisions = params.precisions
     findings = gather_findings(tuple(precisions), engines, validation, benchmark, trace, machine, converted)
-    background = gather_background(params, simplified, calibrated, converted, tools, samples)
+    background = gather_background(params, simplified, calibrated, converted, tools)
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
     nights, shown = read_history(history), gather_examples(findings, examples)
     with new_folder(figures) as unfinished:

@@ -34,7 +34,8 @@ def rescue(precision: str, simplified: Path, calibrated: Path, calibration: Path
         found = find_rescues(precision, given, by_name, asked != "auto", trial, attempts.write)
         found.record.write(unfinished / RESCUE)
         if found.rescued.graph.parent == attempts.folder:
-            shutil.copytree(attempts.folder, unfinished, dirs_exist_ok=True)
+            for file in attempts.folder.iterdir():
+                shutil.copyfile(file, unfinished / file.name)
         if found.rescued.rounded:
             write_rounded(found.rescued.rounded, unfinished)
     print(f"{precision}: {found.record.in_words()}")

@@ -23,10 +23,16 @@ from enginery.graph.onnx_file import load_graph
 from enginery.quantization.calibration.provenance import require_tensors
 from enginery.quantization.conversion import kept_nodes, require_kept_exist
 from enginery.quantization.dialect import Dialect
-from enginery.quantization.in_dialect import Ingredients, is_written_here, quantize_in_dialect, rewritten, value_ranges
+from enginery.quantization.in_dialect import (
+    Ingredients,
+    is_written_here,
+    nodes_in_floats,
+    quantize_in_dialect,
+    rewritten,
+    value_ranges,
+)
 from enginery.quantization.modelopt import named_sizes
 from enginery.quantization.rescue.records import digest_of, digests_of, open_rescued
-from enginery.quantization.structure import nodes_beyond_int8
 from enginery.quantization.write_int8 import tensors_in_int8
 from enginery.search.in_words import in_words
 from enginery.search.journal import Journal
@@ -60,7 +66,7 @@ def search(
     sizes = named_sizes(plain, samples.cycled(1))
     require_kept_exist(keep, plain)
     graph = rewritten(plain, wanted, precision) or plain
-    kept = {*nodes_beyond_int8(graph, ranges.amax), *kept_nodes(keep, graph)}
+    kept = {*nodes_in_floats(precision, graph, ranges.amax, wanted), *kept_nodes(keep, graph)}
     require_tensors(ranges, tensors_in_int8(graph, kept))
     largest = wanted.largest_weight if precision == "int8" else PRECISIONS[precision].largest
     rounding = Rounding(value_ranges(ranges), frozenset(kept), largest, rounded, precision)

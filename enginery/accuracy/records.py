@@ -98,6 +98,7 @@ class Validation(Record):
     reference: str  # what made the reference outputs: PyTorch, or ONNX Runtime if the model is a user's ONNX file
     engine: str  # the identity of the engine that was validated
     samples: int
+    samples_sha256: str = ""  # of their list; empty in a record of an earlier version
     results: tuple[Result, ...]  # of each metric of the task, the one that is judged first; empty if not measured
     metric: str  # the name of the first, measured or not
     lacking: str  # why metrics are not measured, if they are not

@@ -74,6 +74,7 @@ def validate_engine(
         reference=made_by,
         engine=engine.record.identity,
         samples=len(samples),
+        samples_sha256=samples.list_sha256,
         results=results,
         metric=task.metrics[0].name,
         lacking=task.lacking,

@@ -1,9 +1,12 @@
 """The exception that a user is meant to read, and the sentence that other errors become."""
 
+from errno import EDQUOT, EFBIG, ENOSPC, EROFS
+
 LONGEST = 1200  # characters of a sentence, which may quote what stands in a file
 # What the readers of JSON and YAML raise, besides errors of their own, for numbers of a thousand digits, dates that do
 # not exist, keys that are lists, and brackets within brackets within brackets.
 UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError, OverflowError)
+UNWRITABLE = (EDQUOT, EFBIG, ENOSPC, EROFS)  # of a copy these concern the file that is written, which is named second
 
 
 class EngineryError(Exception):
@@ -15,7 +18,8 @@ def sentence_of(error: BaseException) -> str | None:
     if isinstance(error, EngineryError):
         return _safe(str(error))
     if isinstance(error, OSError):
-        return _safe(f"{error.filename or 'the operating system'}: {error.strerror or error}")
+        file = (error.errno in UNWRITABLE and error.filename2) or error.filename or "the operating system"
+        return _safe(f"{file}: {error.strerror or error}")
     if isinstance(error, MemoryError):
         return _safe(f"there is not enough memory{f': {error}' if str(error) else ''}")
     return None

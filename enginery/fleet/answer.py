@@ -1,6 +1,7 @@
 """The answer of a target: a JSON file in history/fleet/MODEL/, which git carries between machines."""
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -99,6 +100,15 @@ class Answers:
         earlier = self.of(answer.target) if answer.failed else None
         kept = earlier.model_copy(update={"failed": answer.failed}) if earlier else answer
         kept.write(self.folder / f"{answer.target}.json")
+
+    def put_back(self, target: str, before: Answer | None) -> None:
+        """Let a target's file be as it was before."""
+        if before:
+            before.write(self.folder / f"{target}.json")
+            return
+        (self.folder / f"{target}.json").unlink()
+        with suppress(OSError):  # others have answered
+            self.folder.rmdir()
 
 
 def now() -> datetime:

@@ -23,15 +23,20 @@ def ask_fleet(fleet: Fleet) -> list[str]:
                 flush=True,
             )
     failed = {}
-    for target, answer in _asked(fleet, commit):
+    for target, answer in _asked(fleet, commit):  # whatever is known is written at once: this process may be killed
         if isinstance(answer, Answer):
             print(f"{target.name} answered, on {answer.node}", file=sys.stderr, flush=True)
             Answers.about(params).keep(answer)
         else:
             print(f"{target.name} failed: {answer}", file=sys.stderr, flush=True)
-            failed[target.name] = answer
-    for name, why in failed.items():  # after the run, which may make the samples that the answers are about
-        Answers.about(params).keep(Answer.without_figures(name, params, why))
+            failure, about = Answer.without_figures(target.name, params, answer), Answers.about(params)
+            failed[target.name] = failure, about, about.of(target.name)
+            about.keep(failure)
+    now = Answers.about(params)  # the run may have made other samples than those that the first failures were kept with
+    for failure, about, before in failed.values():
+        if about.folder != now.folder:
+            about.put_back(failure.target, before)
+            now.keep(failure)
     return list(failed)
 
 

@@ -117,8 +117,9 @@ class BoxesInGraph(Record):
 
 
 def choose_in_graph(model: onnx.ModelProto, wanted: BoxesInGraph) -> onnx.ModelProto:
-    """Return the graph with the chosen boxes as its only outputs."""
-    assert wanted.how is not None, "the caller looked"
+    """Return the graph with the chosen boxes as its only outputs, or as it is if boxes are chosen outside."""
+    if wanted.how is None:
+        return model
     if opset_of(model) < LEAST_OPSET:
         raise EngineryError(
             f"model.boxes.nms: graph takes opset {LEAST_OPSET} or later, and the graph has {opset_of(model)}: "

@@ -5,15 +5,48 @@ between a convolution and the residual sum that reads it, several would.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import onnx
 import onnx_ir as ir
 
 from enginery.engine.layer_names import node_names
 from enginery.engine.record import LayerTime
-from enginery.quantization.placement import FLOATS, PRODUCTS
+from enginery.mixing.records import BlockTimes
+from enginery.mixing.ways import Way
+from enginery.quantization.conversion import kept_nodes
+from enginery.quantization.in_dialect import Ingredients, nodes_in_floats
+from enginery.quantization.placement import FLOATS, PRODUCTS, arithmetic_nodes
 
 Block = tuple[str, ...]  # the names of its nodes
+
+
+class Parts(NamedTuple):
+    """The blocks of a graph, and the number of the block that each name belongs to."""
+
+    blocks: list[Block]
+    places: dict[str, int]
+
+    @property
+    def all_floating(self) -> Way:
+        return tuple(range(len(self.blocks)))
+
+    def nodes_of(self, way: Way) -> list[str]:
+        """Return the names of the nodes that are in floating point on this way."""
+        return [name for number in way for name in self.blocks[number]]
+
+    def timed(self, in_int8: Sequence[float], in_floating: Sequence[float]) -> tuple[BlockTimes, ...]:
+        """Return what the record says of each block."""
+        each = zip(self.blocks, in_int8, in_floating, strict=True)
+        return tuple(BlockTimes(first=b[0], last=b[-1], in_int8=one, in_floating=other) for b, one, other in each)
+
+
+def parts_of(model: onnx.ModelProto, int8: Ingredients) -> Parts:
+    """Cut the graph that int8 is made of. Nodes that int8 leaves in floating point have no say in where."""
+    high = nodes_in_floats("int8", model, int8.ranges.amax, int8.wanted)
+    beyond = {*high, *kept_nodes(int8.keep, model), *int8.spared}
+    blocks = blocks_of(model, arithmetic_nodes(model, beyond))
+    return Parts(blocks, places_of(model, blocks))
 
 
 def blocks_of(model: onnx.ModelProto, arithmetic: Collection[str]) -> list[Block]:

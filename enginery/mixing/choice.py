@@ -5,6 +5,7 @@ from statistics import median
 from typing import NamedTuple
 
 from enginery.core.errors import EngineryError
+from enginery.mixing.make import Made
 from enginery.mixing.race import Raced, Races
 from enginery.mixing.records import Candidate, Times
 from enginery.mixing.traces import BlocksTimes
@@ -21,12 +22,23 @@ class Choice(NamedTuple):
     promised: Times | None  # the mix over it
     delivered: Times | None
 
+    @property
+    def taken(self) -> Way:
+        """Return the blocks in floating point of the mix if it is made: if it won, or nothing was raced."""
+        if self.mixed is None or (self.delivered is not None and self.delivered.low <= 1):
+            return ()
+        return self.candidates[self.mixed].floating
+
+    @property
+    def is_int8(self) -> bool:
+        """Tell whether what is made is int8, or int8 but for some parts."""
+        return bool(self.taken) or self.rival == "int8"
+
 
 def choose(
     precision: str,
     beside: str,
-    ways: Sequence[Way],
-    used: Sequence[float],
+    made: Sequence[Made],
     times: Sequence[BlocksTimes],
     races: Races | None,
     seconds: float,
@@ -35,13 +47,15 @@ def choose(
 
     Without races, layer times decide.
     """
-    kept = [number for number, each in enumerate(used) if each <= AIM]
+    kept = [number for number, each in enumerate(made) if each.used <= AIM]
     rivals, mixes = [one for one in kept if one <= FLOATING], [one for one in kept if one > FLOATING]
     if not rivals:
+        closer = min(made[INT8].used, made[FLOATING].used)
         raise EngineryError(
             f"mix.{precision}: neither int8 nor {beside} keeps precisions.{precision}.thresholds on calibration "
-            f"samples; the closer takes {min(used[: FLOATING + 1]):.0%} of what they allow, and {AIM:.0%} may be taken"
+            f"samples; the closer takes {closer:.0%} of what they allow, and {AIM:.0%} may be taken"
         )
+    ways = [each.way for each in made]
     promised = [promise(INT8, number, ways, times) for number in range(len(ways))]
     raced = races.race_all([INT8, FLOATING, *mixes], seconds) if races else None
 
@@ -53,12 +67,12 @@ def choose(
     return Choice(
         candidates=tuple(
             Candidate(
-                floating=way,
-                used=used[number],
+                floating=each.way,
+                used=each.used,
                 promised=promised[number],
                 raced=speed(number) if number in timed else None,
             )
-            for number, way in enumerate(ways)
+            for number, each in enumerate(made)
         ),
         mixed=mixed,
         rival="int8" if rival == INT8 else beside,

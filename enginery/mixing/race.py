@@ -1,17 +1,15 @@
 """Race candidates against int8 and the float engine, in one process and in turns."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from enginery.core.params.benchmark import EAGER, BenchmarkParams
-from enginery.core.params.inference import InferenceParams
-from enginery.data.sample_set import SampleSet
 from enginery.engine.engine import open_engine
-from enginery.engine.machine import Machine
+from enginery.mixing.here import Here
 from enginery.mixing.records import Times
 from enginery.regression.laps import AFTER, BEFORE, Bind, Open, race_sides
 from enginery.regression.speed_change import deviations_allowed
@@ -34,34 +32,32 @@ class Raced:
 
 
 class Races:
-    def __init__(
-        self, engines: Mapping[int, Path], here: Machine, inference: InferenceParams, samples: SampleSet, batch: int
-    ) -> None:
-        self._engines, self._here, self._inference = engines, here, inference
-        self._samples, self._batch = samples, batch
+    def __init__(self, engines: Sequence[Path], here: Here) -> None:
+        self._engines, self._here = engines, here
 
     def race_all(self, numbers: Collection[int], seconds: float) -> "Raced":
         """Race these engines at once."""
         with ExitStack() as opened:
-            feeds = self._samples.cycled(self._batch)
+            feeds = self._here.samples.cycled(self._here.batch)
             point = {str(number): opened.enter_context(self._opened(number)())(feeds) for number in numbers}
             (timings,) = race([point], seconds, lambda: 0.0, np.random.default_rng(SEED), "mix, all")
         return Raced(timings)
 
     def laps_of(self, rival: int, number: int, seconds: float) -> Times:
         """Race two engines anew in laps: a choice of the fastest flatters what is chosen."""
+        batches = (self._here.batch,)
         params = BenchmarkParams(
-            batches=(self._batch,), seconds=seconds, baselines=(EAGER,), requests=(1,), confidence=CONFIDENCE, seed=SEED
+            batches=batches, seconds=seconds, baselines=(EAGER,), requests=(1,), confidence=CONFIDENCE, seed=SEED
         )
         sides = {BEFORE: self._opened(rival), AFTER: self._opened(number)}
-        (change,) = race_sides(sides, self._samples, params, "mix, the best").values()
+        (change,) = race_sides(sides, self._here.samples, params, "mix, the best").values()
         margin = deviations_allowed(CONFIDENCE, 1) * change.deviation
         return Times(middle=math.exp(change.log), low=math.exp(change.log - margin), high=math.exp(change.log + margin))
 
     def _opened(self, number: int) -> Open:
         @contextmanager
         def opened() -> Iterator[Bind]:
-            with open_engine(self._engines[number], self._here, self._inference) as engine:
+            with open_engine(self._engines[number], self._here.machine, self._here.inference) as engine:
                 yield engine.bind
 
         return opened

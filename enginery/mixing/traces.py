@@ -5,14 +5,16 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from enginery.cluster.ray_cluster import whole_node
 from enginery.core.errors import EngineryError
-from enginery.core.params.inference import InferenceParams
+from enginery.core.params.mix import MixParams
 from enginery.core.user_files import user_file
-from enginery.data.sample_set import SampleSet
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
 from enginery.mixing.blocks import share_named, times_of_blocks
+from enginery.mixing.here import Here
 from enginery.speed.layer_times import trace_engine
+from enginery.speed.machine_lock import whole_machine
 from enginery.speed.records import Trace
 
 TRACES = 3  # of each engine, in turns: two of one engine may name 21 and 9 layers that int8 slows down
@@ -39,18 +41,32 @@ def median_times(times: Sequence[BlocksTimes]) -> BlocksTimes:
     return BlocksTimes(*([median(each) for each in zip(*side, strict=True)] for side in zip(*times, strict=True)))
 
 
-def trace_in_turns(
-    int8: Path, floating: Path, places: Mapping[str, int], here: Machine, inference: InferenceParams, samples: SampleSet
-) -> list[BlocksTimes]:
-    def times(engine: Path) -> list[float]:
-        return _times(trace_engine(engine, here, inference, samples), places, str(engine))
-
-    return [BlocksTimes(times(int8), times(floating)) for _ in range(TRACES)]
-
-
 class Traces(NamedTuple):
     machine: Machine  # that they are from
     times: list[BlocksTimes]
+
+
+def trace_or_read(
+    params: MixParams,
+    precision: str,
+    int8: Path,
+    floating: Path,
+    places: Mapping[str, int],
+    data: Path,
+    here: Here,
+) -> Traces:
+    """Trace both engines here, or read the traces that the parameters name."""
+    if params.traces:
+        return read_traces(params.traces, params.floating, precision, places, data, here.batch, here.machine.runtime)
+    with whole_node(f"mix, {precision}"), whole_machine(f"mix, {precision}"):
+        return Traces(here.machine, trace_in_turns(int8, floating, places, here))
+
+
+def trace_in_turns(int8: Path, floating: Path, places: Mapping[str, int], here: Here) -> list[BlocksTimes]:
+    def times(engine: Path) -> list[float]:
+        return _times(trace_engine(engine, here.machine, here.inference, here.samples), places, str(engine))
+
+    return [BlocksTimes(times(int8), times(floating)) for _ in range(TRACES)]
 
 
 def read_traces(

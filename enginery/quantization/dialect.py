@@ -17,6 +17,11 @@ class Dialect(Record):
     largest_weight: int  # of int8
     compiler: Literal["tensorrt", "cpu", "cuda"]  # TensorRT, or ONNX Runtime or OpenVINO on such a device
 
+    @property
+    def adds_exactly(self) -> bool:
+        """Tell whether products of any two bytes can be added."""
+        return self.largest_weight == PRECISIONS["int8"].largest
+
 
 def dialect_of(runtime: str, device: str, instruction_sets: str) -> Dialect:
     """Return the dialect of a runtime on a device.
@@ -24,8 +29,8 @@ def dialect_of(runtime: str, device: str, instruction_sets: str) -> Dialect:
     TensorRT runs unquantized nodes exactly as they are typed, and is slow in float32, in which a CPU is fastest.
 
     An x86 CPU without VNNI adds two products of bytes in 16 bits, which overflow: a Gemm of normal numbers was off by
-    6 to 10 % in OpenVINO and ONNX Runtime alike. Weights of 7 bits leave room for any two products.
-
+    6 to 10 % in OpenVINO and ONNX Runtime alike. Weights of 7 bits leave room for any two products. Where both factors
+    are activations, the product stays in floating point, which is as fast there.
     """
     overflows = device == "cpu" and ADDS_EXACTLY.isdisjoint(instruction_sets.split())
     return Dialect(

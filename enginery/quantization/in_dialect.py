@@ -19,6 +19,7 @@ from enginery.quantization.calibration.provenance import Calibration, require_te
 from enginery.quantization.cast import cast
 from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.dialect import Dialect
+from enginery.quantization.placement import products_of_activations
 from enginery.quantization.quantize import nodes_with_tiny_inputs, quantize, tensors_to_quantize
 from enginery.quantization.structure import nodes_beyond_int8
 from enginery.quantization.write_blocks import Written, write_blocks
@@ -30,6 +31,7 @@ REWRITES = {  # by compiler and precision
     ("cpu", "int8"): (PadBeforePooling, DropIdleStrides),
 }
 NOTHING = Keep(op_types=(), nodes=())
+OVERFLOWS = "this CPU adds products of two activations in 16 bits, which overflow"
 TINY_SCALE = "it cannot hold the scale of what the node reads"
 
 
@@ -46,6 +48,14 @@ def rest_of(keep: Keep, wanted: Dialect) -> Rest:
 def is_written_here(precision: str, keep: Keep, wanted: Dialect) -> bool:
     """Tell whether our own rules say where Q/DQ nodes stand."""
     return precision == "int8" and wanted.compiler == "cpu" and rest_of(keep, wanted) == "fp32"
+
+
+def nodes_in_floats(
+    precision: str, graph: onnx.ModelProto, amax: Mapping[str, float], wanted: Dialect
+) -> dict[str, str]:
+    """Return the nodes that eight bits cannot hold, or that the machine cannot calculate with, each with the reason."""
+    overflowing = products_of_activations(graph) if precision == "int8" and not wanted.adds_exactly else ()
+    return dict.fromkeys(overflowing, OVERFLOWS) | nodes_beyond_int8(graph, amax)
 
 
 def value_ranges(calibrated: Calibration) -> dict[str, Range]:
@@ -68,7 +78,7 @@ def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelP
     """Return the graph with Q/DQ nodes where the compiler wants them, and the nodes that eight bits cannot hold."""
     graph, amax = load_graph(given.graph), given.ranges.amax
     rest, largest_weight = rest_of(given.keep, given.wanted), given.wanted.largest_weight
-    high = nodes_beyond_int8(graph, amax)
+    high = nodes_in_floats(precision, graph, amax, given.wanted)
     if is_written_here(precision, given.keep, given.wanted):
         kept = {*high, *kept_nodes(given.keep, graph), *given.spared}
         require_tensors(given.ranges, tensors_in_int8(graph, kept))

@@ -107,6 +107,12 @@ def arithmetic_nodes(model: onnx.ModelProto, kept: Collection[str]) -> list[str]
     return [node.name or "" for node in placement.arithmetic]
 
 
+def products_of_activations(model: onnx.ModelProto) -> list[str]:
+    """Return the names of the products that could calculate with bytes and have no constant weights."""
+    products = Placement(ir.from_proto(onnx.shape_inference.infer_shapes(model))).products
+    return [node.name or "" for node in products if _is_activation(node.inputs[1])]
+
+
 def _is_activation(value: ir.Value | None) -> bool:
     return value is not None and value.dtype in FLOATS and value.const_value is None
 

@@ -135,6 +135,8 @@ def _compare_results(old: Measured, new: Measured, deviations: float) -> list[Ch
     if was.samples != now.samples:
         why = f"one was validated with {was.samples} images, the other with {now.samples}"
         return [not_comparable(precision, now.metric, why)]
+    if was.samples_sha256 and now.samples_sha256 not in ("", was.samples_sha256):
+        return [not_comparable(precision, now.metric, "they were validated with other images")]
     errors = (was.engine_against_pytorch.relative, now.engine_against_pytorch.relative)
     shares = (old.executed_as_asked, new.executed_as_asked)
     closer = math.log((errors[0] + NO_ERROR) / (errors[1] + NO_ERROR))

@@ -65,12 +65,13 @@ class Setting(Record):
     @classmethod
     def of(cls, machine: Machine, params: Params) -> Self:
         """Make the setting without defaults, so that a parameter of a later version does not make another setting."""
+        given = params.model_dump(mode="json", exclude_defaults=True, include={"model", "task", "weights", "samples"})
+        del given["samples"]["calibration"]
         return cls(
             machine=machine.model_dump(mode="json", include=set(MACHINE_IDENTITY)),
-            model=params.model.model_dump(mode="json", exclude_defaults=True)
-            | params.model_dump(include={"task"}, exclude_defaults=True),
-            weights=params.weights.model_dump(mode="json", exclude_defaults=True),
-            samples=params.samples.model_dump(mode="json", exclude_defaults=True, exclude={"calibration"}),
+            model=given["model"] | ({"task": given["task"]} if "task" in given else {}),
+            weights=given["weights"],
+            samples=given["samples"],
         )
 
     @property

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import onnx
 
 from enginery.core.params.all import Params
-from enginery.data.sample_set import SampleSet
 from enginery.engine.tools import Tools
 from enginery.graph.simplify import Simplification
 from enginery.quantization.calibration.provenance import Calibration
@@ -39,7 +38,6 @@ class Background:
     calibration: Calibration
     histograms: Histograms
     tools: Tools
-    validation_sha256: str  # of the list of validation samples
     makers: Mapping[str, Maker]
     rescues: Mapping[str, Rescue]  # by precision, as are searches
     searches: Mapping[str, Search]
@@ -60,16 +58,13 @@ class Background:
         return amax[name] == amax[maker.reads]
 
 
-def gather_background(
-    params: Params, simplified: Path, calibrated: Path, converted: Path, tools: Path, samples: Path
-) -> Background:
+def gather_background(params: Params, simplified: Path, calibrated: Path, converted: Path, tools: Path) -> Background:
     return Background(
         params,
         Simplification.read(simplified / "simplify.json"),
         Calibration.read(calibrated / "calibration.json"),
         Histograms.read(calibrated / "histograms.json"),
         Tools.read(tools),
-        SampleSet.open(samples).list_sha256,
         makers_of(onnx.load(simplified / "model.onnx", load_external_data=False).graph),
         {name: Rescue.read(found) for name in params.search if (found := converted / name / RESCUE).exists()},
         {name: Search.read(found) for name in params.search if (found := converted / name / SEARCH).exists()},

@@ -53,7 +53,7 @@ def engine(request, tiny_onnx, machine, build, inference, manifest, tmp_path_fac
 def test_an_engine_that_computes_what_pytorch_does_passes_on_every_sample(engine, tiny_onnx, samples, reference):
     record = validate_engine(engine, tiny_onnx, samples, reference, STRICT, SPOTS)
     assert record.passed
-    assert record.samples == 21
+    assert (record.samples, record.samples_sha256) == (21, samples.list_sha256)
     accuracy = metric_of(task_of("classification"), reference, samples.labels, np.arange(21))
     assert record.main.reference == record.main.engine == accuracy
     assert (record.main.name, record.main.drop) == ("accuracy", 0)

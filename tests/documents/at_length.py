@@ -146,12 +146,13 @@ BENCHMARKS = {
     "alarm": ("1", "of all races: "),
     "alarm_ratios": ("2", "of all comparisons"),
     "zoo": ("squeezenet1_1 --epochs 0", '"ratios": {'),
+    "cluster": ("--images 256 --workers 1 --seconds 1", "| validate  | processes | "),
     "peers": ("squeezenet1_1 --epochs 0 --rows rows.jsonl", "| squeezenet1_1 | "),
 }
-# They need a GPU or three nights, or make models for peers.py and zoo.py.
+# They need a GPU or three nights, or make models for peers.py and zoo.py, or are run by cluster.py.
 NOT_HERE = {
-    "bare_loop", "conv_bias", "host_states", "launches", "max_autotune", "nights", "small_transformers", "streams",
-    "zoo_models",
+    "bare_loop", "cluster_ceiling", "cluster_work", "conv_bias", "host_states", "launches", "max_autotune", "nights",
+    "small_transformers", "streams", "zoo_models",
 }  # fmt: skip
 
 

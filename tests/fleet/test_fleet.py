@@ -312,6 +312,19 @@ def test_a_target_that_fails_before_the_samples_are_made_stands_beside_those_tha
     assert not (tmp_path / "before").exists()
 
 
+def test_what_is_known_is_written_when_the_command_is_killed(fleet, monkeypatch, tmp_path):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(run_module, "revision", lambda: "abc")
+    monkeypatch.setattr(run_module.Answers, "about", lambda params: Answers(tmp_path))
+    monkeypatch.setattr(run_module, "answer_here", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run_module.ask_fleet(fleet)
+    assert "nobody answers at 127.0.0.1:1" in Answers(tmp_path).of("h200").failed
+
+
 def test_a_precision_that_a_target_cannot_run_is_a_row_and_the_target_did_not_fail(fleet, monkeypatch, tmp_path):
     """The stages of DVC have run, and left reports in which one precision has no engine."""
     why = "compute capability 7.5 does not have bf16; TensorRT cannot build it"

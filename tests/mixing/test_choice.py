@@ -8,6 +8,7 @@ from support.mixes import mix_with
 from enginery.core.errors import EngineryError
 from enginery.mixing.choice import choose
 from enginery.mixing.in_words import in_words
+from enginery.mixing.make import Made
 from enginery.mixing.records import Times
 from enginery.mixing.traces import BlocksTimes
 
@@ -30,7 +31,8 @@ def races(laps, *speeds):
 
 
 def chosen(raced, used=(0.1, 0, 0.1, 0.1), traces=None):
-    found = choose("best", "bf16", WAYS, used, TIMES, raced, 1.0)
+    made = [Made(way, "an engine", each) for way, each in zip(WAYS, used, strict=True)]
+    found = choose("best", "bf16", made, TIMES, raced, 1.0)
     return mix_with("bf16", traces, blocks=(), floating=(), **found._asdict())
 
 

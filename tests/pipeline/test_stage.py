@@ -34,6 +34,8 @@ def test_arguments_reach_the_stage_with_their_types(arguments):
         (EngineryError("this is wrong: do that"), "stage: this is wrong: do that"),
         (FileNotFoundError(2, "No such file or directory", "data/x"), "stage: data/x: No such file or directory"),
         (OSError(28, "No space left on device"), "stage: the operating system: No space left on device"),
+        (OSError(28, "No space left on device", "source", None, "copy"), "stage: copy: No space left on device"),
+        (OSError(5, "Input/output error", "source", None, "copy"), "stage: source: Input/output error"),
         (MemoryError(), "stage: there is not enough memory"),
         (MemoryError("Unable to allocate 1 TiB"), "stage: there is not enough memory: Unable to allocate 1 TiB"),
         (EngineryError("\x1b[2J\u202e"), r"stage: \x1b[2J\u202e"),

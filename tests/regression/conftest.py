@@ -22,6 +22,7 @@ def run(machine):
         relative=0.01,
         as_asked=1.0,
         samples=512,
+        digest="a",  # of their list
         engine="the engine's identity",
         files=None,
         threads=2,
@@ -44,6 +45,7 @@ def run(machine):
             reference="PyTorch",
             engine=engine,
             samples=samples,
+            samples_sha256=digest,
             **of_accuracy(0.96, accuracy, accuracy),
             agreement=agreed(0.99),
             engine_against_pytorch=errors,

@@ -201,7 +201,8 @@ def test_runs_of_different_tasks_are_not_compared_by_a_metric(run):
     ("change", "figure", "outcome"),
     [
         ({"accuracy": 0.90}, "accuracy", Outcome.REGRESSION),
-        ({"accuracy": 0.948}, "accuracy", Outcome.NO_CHANGE),
+        ({"accuracy": 0.926}, "accuracy", Outcome.REGRESSION),
+        ({"accuracy": 0.932}, "accuracy", Outcome.NO_CHANGE),  # two intervals of 0.01 either side allow 0.022
         ({"relative": 0.02}, "relative error", Outcome.REGRESSION),
         ({"relative": 0.005}, "relative error", Outcome.IMPROVEMENT),
         ({"relative": 0.0105}, "relative error", Outcome.NO_CHANGE),
@@ -212,9 +213,19 @@ def test_accuracy_errors_and_executed_layers_are_compared_too(run, change, figur
     assert outcomes(compare_runs(run(13.0, 4.4), run(13.0, 4.4, **change), 0.99))[figure] == outcome
 
 
-def test_accuracies_on_other_sets_of_images_are_not_compared(run):
-    changes = compare_runs(run(13.0, 4.4), run(13.0, 4.4, samples=256), 0.99)
-    assert outcomes(changes)["accuracy"] == Outcome.NOT_COMPARABLE
+@pytest.mark.parametrize(
+    ("before", "after", "outcome"),
+    [
+        ({}, {"samples": 256}, Outcome.NOT_COMPARABLE),
+        ({"digest": "a"}, {"digest": "b"}, Outcome.NOT_COMPARABLE),
+        ({"digest": "a"}, {"digest": "a"}, Outcome.NO_CHANGE),
+        ({"digest": ""}, {"digest": "b"}, Outcome.NO_CHANGE),  # of an earlier version
+        ({"digest": "a"}, {"digest": ""}, Outcome.NO_CHANGE),
+    ],
+)
+def test_accuracies_on_other_sets_of_images_are_not_compared(run, before, after, outcome):
+    changes = compare_runs(run(13.0, 4.4, **before), run(13.0, 4.4, **after), 0.99)
+    assert outcomes(changes)["accuracy"] == outcome
 
 
 def test_accuracies_that_were_not_measured_are_not_compared(run):

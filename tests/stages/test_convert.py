@@ -18,7 +18,7 @@ from enginery.graph.onnx_file import count_nodes, load_graph
 from enginery.quantization.calibration.cache import write_cache
 from enginery.quantization.calibration.provenance import provided_provenance
 from enginery.quantization.dialect import dialect_of
-from enginery.quantization.in_dialect import Ingredients, quantize_in_dialect, write_blocks_in_dialect
+from enginery.quantization.in_dialect import OVERFLOWS, Ingredients, quantize_in_dialect, write_blocks_in_dialect
 from enginery.quantization.modelopt import named_sizes
 from stages.convert import convert
 
@@ -95,6 +95,19 @@ def test_a_graph_that_accepts_only_some_sizes_is_quantized_at_that_of_the_sample
         "int8", Ingredients(path, calibration(ranges, tmp_path), sizes, TENSORRT, KEEP_NOTHING)
     )
     assert "conv" in quantized_inputs(graph)
+
+
+@pytest.mark.parametrize(("instructions", "in_bytes"), [("avx512_vnni", True), ("avx2", False)])
+def test_products_of_two_activations_stay_in_floats_where_their_sums_overflow(instructions, in_bytes, tmp_path):
+    nodes = "k = Gelu (x) [weighted] q = MatMul (x, w) t = Transpose <perm = [0, 2, 1]> (k) [pair] y = MatMul (q, t)"
+    model = model_of_text(
+        f"g (float[1,32,64] x) => (float[1,32,32] y) {{ {nodes} }}", {"w": np.ones((64, 64), np.float32)}
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    ranges, dialect = calibration(dict.fromkeys("xkqty", 4.0), tmp_path), dialect_of("openvino", "cpu", instructions)
+    made, high = quantize_in_dialect("int8", Ingredients(tmp_path / "model.onnx", ranges, {}, dialect, KEEP_NOTHING))
+    assert ("q" in {node.input[0] for node in made.graph.node if node.op_type == "QuantizeLinear"}) == in_bytes
+    assert high == ({} if in_bytes else {"pair": OVERFLOWS})
 
 
 def test_products_are_written_in_blocks_and_the_rest_in_the_compilers_type(tmp_path):

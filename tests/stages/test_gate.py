@@ -47,3 +47,9 @@ def test_too_few_samples_are_named_where_one_must_be_sure(tmp_path):
 def test_a_verdict_that_is_missing_closes_the_gate(tmp_path):
     with pytest.raises(EngineryError, match=r"verdict\.json is missing"):
         gate(tmp_path / "verdict.json", Path("summary.md"))
+
+
+def test_a_verdict_on_nothing_closes_the_gate(tmp_path):
+    Verdict(recommended=None, failures={}, unsure={}).write(tmp_path / "verdict.json")
+    with pytest.raises(EngineryError, match=r"verdict\.json judges no precision"):
+        gate(tmp_path / "verdict.json", Path("summary.md"))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 1 << 16  # elements, so that the temporary arrays of one step stay in the processor's cache
+CHUNK = 65_536  # elements, so that the temporary arrays of one step stay in the processor's cache
 LOWEST = np.finfo(np.float32).min
 NARROWEST = 2.0**-126  # the narrowest bin whose inverse float32 holds
 
@@ -32,13 +32,14 @@ class Histogram:
         flat = values.reshape(-1)
         if not flat.size:
             return
-        if np.isneginf(flat.min()):  # as masks for attention have it, which others write as the lowest number
-            values = np.maximum(values, LOWEST)
-            flat = values.reshape(-1)
-        lowest = float(flat.min())
-        largest = max(float(flat.max()), -lowest)
         rows = values.reshape(len(values), -1) if values.ndim else flat[None]
-        self.peaks += np.maximum(rows.max(axis=1), -rows.min(axis=1)).tolist()
+        lows, highs = rows.min(axis=1), rows.max(axis=1)
+        if np.isneginf(lows.min()):  # as masks for attention have it, which others write as the lowest number
+            flat = np.maximum(flat, LOWEST)
+            lows, highs = np.maximum(lows, LOWEST), np.maximum(highs, LOWEST)
+        peaks, lowest = np.maximum(highs, -lows), float(lows.min())
+        self.peaks += peaks.tolist()
+        largest = float(peaks.max())
         if not np.isfinite(largest):
             raise ValueError("holds NaN or infinity")
         self.amax = max(self.amax, largest)

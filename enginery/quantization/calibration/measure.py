@@ -74,6 +74,7 @@ class Meter:
         measured = [value for value in graph.value_info if value.type.tensor_type.elem_type in MEASURED.values()]
         graph.output.extend(value for value in measured if value.name in hidden)
         self._session, self._names = open_as_written(exposed, threads), [output.name for output in graph.output]
+        self._alone = threads == 1  # a part on a cluster, which counts on a core for each thread
 
     def measure(self, batches: Iterable[Feeds], bins: int) -> Histograms:
         """Return a histogram of each activation, without keeping a batch once it is counted."""
@@ -87,7 +88,11 @@ class Meter:
         return histograms
 
     def _of_each(self, batches: Iterable[Feeds]) -> Iterator[Activations]:
-        """Yield the activations of each batch, while ONNX Runtime already computes those of the next."""
+        """Yield the activations of each batch, while ONNX Runtime already computes those of the next, unless one thread
+        is all there is."""
+        if self._alone:
+            yield from map(self._run, batches)
+            return
         with ThreadPoolExecutor(max_workers=1) as pool:
             waiting: list[Future[Activations]] = []
             for feeds in batches:

@@ -214,7 +214,7 @@ def _hashes(findings: Findings, background: Background) -> dict[str, Any]:
     found: dict[str, Any] = {
         "simplified model.onnx": background.calibration.model_sha256,
         "calibration samples": background.calibration.samples_sha256,
-        "validation samples": background.validation_sha256,
+        "validation samples": findings.precisions[0].validation.samples_sha256,
         "calibration.cache": background.calibration.cache_sha256,
     }
     for entry in findings.precisions:

@@ -3,10 +3,12 @@
 import math
 
 import pytest
+from support.paths import ROOT
 
 from enginery.core.errors import EngineryError
+from enginery.core.params.all import Params
 from enginery.regression.changes import Outcome
-from enginery.regression.history import read_history
+from enginery.regression.history import Setting, read_history
 from enginery.regression.nightly.judgement import Status
 from enginery.regression.nightly.summary import sentence
 
@@ -325,6 +327,14 @@ def test_a_red_gate_does_not_hide_a_regression(nights, both):
     judgement = nights.night(*[both(int8=(11.0, 3.7))] * 2, broken={"fp32": ("accuracy drop 5% is above 1%",)})
     assert judgement.status == Status.GATE
     assert ", and a confirmed regression (int8: " in sentence(judgement)
+
+
+def test_what_is_left_at_its_default_is_no_part_of_the_setting(machine):
+    params = Params.read(ROOT / "params.yaml")
+    setting = Setting.of(machine, params.model_copy(update={"task": "segmentation"}))
+    assert setting.samples.keys() == {"source", "seed", "validation", "training", "preprocessing"}
+    assert setting.model == {"source": "resnet18", "arguments": {}, "task": "segmentation"}
+    assert Setting.of(machine, params).model == {"source": "resnet18", "arguments": {}}
 
 
 def test_two_machines_have_a_good_run_each(nights, both, tmp_path, setting):

@@ -1,0 +1,46 @@
+"""Make candidates: write their graphs as the stage convert does, build their engines, and check what they lose."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from enginery.graph.as_written import run_as_written
+from enginery.graph.choose_boxes import BoxesInGraph, choose_in_graph
+from enginery.graph.onnx_file import save_graph
+from enginery.mixing.blocks import Parts
+from enginery.mixing.ways import Way
+from enginery.quantization.in_dialect import Ingredients
+from enginery.quantization.mixed import quantize_beside
+from enginery.search.checks import Checks
+
+Build = Callable[[Path, Path], object]  # of a graph an engine, in this folder
+
+
+class Made(NamedTuple):
+    way: Way
+    engine: Path
+    used: float  # the largest part of what a threshold allows
+
+
+@dataclass(frozen=True)
+class Maker:
+    beside: str  # the precision beside int8
+    int8: Ingredients
+    parts: Parts
+    boxes: BoxesInGraph
+    checks: Checks
+    build: Build
+
+    def make(self, way: Way, folder: Path) -> Made:
+        """Write and build a mix."""
+        folder.mkdir()
+        graph, engine = folder / "model.onnx", folder / "engine"
+        model, _ = quantize_beside(self.beside, self.parts.nodes_of(way), self.int8)
+        save_graph(choose_in_graph(model, self.boxes), graph)
+        self.build(graph, engine)
+        return self.check(way, graph, engine)
+
+    def check(self, way: Way, graph: Path, engine: Path) -> Made:
+        """Say what is lost by a graph that is built already."""
+        return Made(way, engine, self.checks.check_run(run_as_written(graph), 0, 0.0).used)
