@@ -28,6 +28,7 @@ SIZE = 8
 SLOWEST = (
     "test_pipeline.py", "test_user_models.py", "test_several_models.py", "test_simulation.py", "test_tensorrt_rtx.py",
     "test_bundle.py", "test_documents.py", "test_notebook.py", "test_export.py", "test_browser.py", "test_recipes.py",
+    "test_fuzz.py",
 )  # fmt: skip
 
 
@@ -45,6 +46,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     """Keep what is imported by now, a million objects, out of each search for garbage that the tests bring about."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -185,6 +185,7 @@ def test_the_worst_of_several_outputs_counts_for_each_figure():
     assert both.max_abs == scores.max_abs == 1
     assert both.relative == max(scores.relative, maps.relative)
     assert both.cosine == min(scores.cosine, maps.cosine)
+    assert both.worst_cosine == min(scores.worst_cosine, maps.worst_cosine) < 1 - 1e-3
     assert agreement_between(wanted, got) == 1
     assert compare(wanted, got | {"map": np.full((2, 3, 4), np.nan)}).nonfinite == 24
 

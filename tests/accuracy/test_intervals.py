@@ -5,7 +5,13 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import binomtest, bootstrap
 
-from enginery.accuracy.intervals import difference_of_shares, interval_of_agreement, interval_of_drop, share
+from enginery.accuracy.intervals import (
+    _acceleration,
+    difference_of_shares,
+    interval_of_agreement,
+    interval_of_drop,
+    share,
+)
 from enginery.tasks.choose import task_of
 
 RNG = np.random.default_rng(0)
@@ -50,6 +56,14 @@ def test_a_paired_interval_is_narrower_than_those_of_strangers_and_lies_where_sc
     strangers = interval_of_drop(rmse, wanted, RNG.permutation(got))
     assert strangers.high - strangers.low > 5 * (found.high - found.low)
     assert interval_of_drop(rmse, wanted, got) == found, "the same samples give the same interval"
+
+
+def test_the_skewness_is_of_the_figures_without_each_sample_in_turn():
+    values = np.array([9.0, 0, 1, 2])
+    without = np.array([np.delete(values, place).mean() for place in range(4)])
+    apart = without.mean() - without
+    found = _acceleration(lambda weights: (weights @ values) / weights.sum(axis=1), 4)
+    assert found == pytest.approx((apart**3).sum() / (6 * (apart**2).sum() ** 1.5))
 
 
 @pytest.mark.parametrize("count", [25, 100])

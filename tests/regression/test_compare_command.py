@@ -12,7 +12,8 @@ from enginery.regression.measurements import read_measurements
 
 
 def enginery(*arguments, folder):
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    # In a folder of its own for the lock of races, as one that waits for another says so.
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(folder)}
     command = [warm_python() / "enginery", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
 

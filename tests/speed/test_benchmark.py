@@ -45,7 +45,7 @@ def test_a_baseline_has_a_title():
     assert [baseline_title(each) for each in ("onnxruntime", "eager")] == ["ONNX Runtime", "PyTorch eager"]
 
 
-@pytest.mark.parametrize(("tuned", "raced"), [([], (8, 4)), ([4], (8, 4)), ([2, 6], (2, 4, 6, 8))])
+@pytest.mark.parametrize(("tuned", "raced"), [([], (8, 4)), ([4], (8, 4)), ([4, 8], (8, 4)), ([2, 6], (2, 4, 6, 8))])
 def test_each_batch_size_that_a_profile_is_tuned_for_is_raced(build, tuned, raced):
     params = BenchmarkParams(batches=(8, 4), seconds=1, baselines=("eager",), requests=(1,), confidence=0.95, seed=0)
     profiles = tuple({"batch": Range(min=2, opt=batch, max=8)} for batch in tuned)

@@ -8,10 +8,11 @@ from enginery.speed import contention as module
 from enginery.speed.contention import Usage, contention_between, read_usage
 
 
-def test_others_took_the_busy_time_that_is_not_of_this_process():
+def test_others_took_the_busy_time_that_is_not_of_this_process(monkeypatch):
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda process: range(3) if process == 0 else ())
     before, after = Usage(0.0, 100.0, 5.0, 10.0, 1.0), Usage(2.0, 103.0, 5.1, 12.0, 1.5)
     found = contention_between(before, after)
-    assert (found.others, found.stolen, found.throttled) == (0.5, 0.05, 0.25)
+    assert (found.cores, found.others, found.stolen, found.throttled) == (3, 0.5, 0.05, 0.25)
 
 
 def test_a_coarse_clock_gives_no_negative_share():

@@ -235,6 +235,7 @@ def _work(drawn: "list[tuple[Mutant, list[str]]]", results: "multiprocessing.Que
         __import__(library)
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder  # where the lock of races lies: others are not waited for
         root = _copy(Path(folder, "project"))
         for mutant, steps in drawn:
             try:

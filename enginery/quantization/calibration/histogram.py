@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 1 << 16  # elements, so that the temporary arrays of one step stay in the processor's cache
+CHUNK = 65_536  # elements, so that the temporary arrays of one step stay in the processor's cache
 LOWEST = np.finfo(np.float32).min
 NARROWEST = 2.0**-126  # the narrowest bin whose inverse float32 holds
 

@@ -4,14 +4,17 @@ This is GPTQ, which needs one pass over some samples and no learning: the produc
 say how much each weight can make good. onnxsim's GPTQ and AdaRound round products of matrices to four bits alone.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
+from enginery.core.cores import in_parallel
 from enginery.data.feeds import Feeds
 from enginery.quantization.placement import Placement
 from enginery.quantization.rescue.tensors import tensors_of
@@ -91,15 +94,23 @@ class Layer(NamedTuple):
 def round_weights(model: onnx.ModelProto, kept: Collection[str], batches: Iterable[Feeds], largest: int) -> Rounded:
     """Return the bytes of the weights that are in int8 if the nodes of the names in `kept` are not."""
     layers = find_layers(ir.from_proto(onnx.shape_inference.infer_shapes(model)), kept)
-    given, rounded = list(batches), {}
-    for portion in portions(layers):
-        sums = _sums_of(portion, model, given)
-        for layer in portion:
-            name, axis = layer.weights.name or "", output_channels(layer.node, layer.array.ndim)
-            steps = weight_scales(layer.array, axis, largest)
-            units = np.asarray(layer.by_sum(layer.array / steps), np.float64)
-            rounded[name] = layer.as_given(round_by_sum(units, sums.pop(name), largest))
+    given = list(batches)
+    rounded: dict[str, NDArray[np.int8]] = {}
+    # Several threads of one product add in another order than one does. So layers take the cores, one thread each, and
+    # the bytes do not depend on how many there are.
+    with threadpool_limits(1, "blas"):
+        for portion in portions(layers):
+            sums = _sums_of(portion, model, given)
+            names = [layer.weights.name or "" for layer in portion]
+            work = partial(_round, sums=sums, largest=largest)
+            rounded |= zip(names, in_parallel(work, portion), strict=True)
     return rounded
+
+
+def _round(layer: Layer, sums: dict[str, Floats], largest: int) -> NDArray[np.int8]:
+    steps = weight_scales(layer.array, output_channels(layer.node, layer.array.ndim), largest)
+    units = np.asarray(layer.by_sum(layer.array / steps), np.float64)
+    return layer.as_given(round_by_sum(units, sums.pop(layer.weights.name or ""), largest))
 
 
 def portions(layers: Iterable[Layer]) -> Iterator[list[Layer]]:
@@ -118,11 +129,17 @@ def _sums_of(layers: Sequence[Layer], model: onnx.ModelProto, batches: Sequence[
     """Return the products of the inputs of each layer with each other, by the name of its weights: means over rows."""
     sums: dict[str, Floats] = {}
     for arrays in tensors_of(model, list(dict.fromkeys(layer.tensor for layer in layers)), batches):
-        for layer in layers:
-            rows, name = layer.rows(arrays[layer.tensor].astype(np.float32), ROWS // len(batches)), layer.weights.name
-            products = (np.swapaxes(rows, 1, 2) @ rows).astype(np.float64) / rows.shape[1]
-            sums[name or ""] = sums.get(name or "", 0) + products
+        work = partial(_products, arrays=arrays, most=ROWS // len(batches))
+        for layer, products in zip(layers, in_parallel(work, layers), strict=True):
+            name = layer.weights.name or ""
+            sums[name] = sums.get(name, 0) + products
     return sums
+
+
+def _products(layer: Layer, arrays: Mapping[str, NDArray[Any]], most: int) -> Floats:
+    rows = layer.rows(arrays[layer.tensor].astype(np.float32), most)
+    products: Floats = (np.swapaxes(rows, 1, 2) @ rows).astype(np.float64) / rows.shape[1]
+    return products
 
 
 def find_layers(model: ir.Model, kept: Collection[str]) -> list[Layer]:

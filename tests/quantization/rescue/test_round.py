@@ -5,6 +5,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from support.pass_checks import model_of_text, session_of
+from threadpoolctl import threadpool_info
 
 from enginery.graph.onnx_file import load_graph
 from enginery.quantization.rescue import round as module
@@ -102,3 +103,16 @@ def test_layers_that_take_turns_get_the_same_bytes(tiny_onnx, samples, monkeypat
     in_turns = round_weights(graph, (), given, 127)
     assert in_turns.keys() == at_once.keys()
     assert all(np.array_equal(in_turns[name], at_once[name]) for name in at_once)
+
+
+def test_one_thread_adds_each_sum(tiny_onnx, samples, monkeypatch):
+    """Two would add in another order: the bytes would depend on the number of cores."""
+    threads = set()
+
+    def rounded(*given):
+        threads.update(each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas")
+        return round_by_sum(*given)
+
+    monkeypatch.setattr(module, "round_by_sum", rounded)
+    round_weights(load_graph(tiny_onnx), (), [samples.cycled(8)], 127)
+    assert threads == {1}
