@@ -53,6 +53,7 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
     require_steady(source_model, checked, wanted)
     if profile.batch.min == 1:
         require_same_alone(source_model, checked[0], wanted[0], task)
+    del source_model  # its weights, which may be large, while those of a model that has never run are exported
     graph = adopted or export_model(load_model(weights), example, varying, profile, ExportParams.read().opset)
     with new_folder(exported) as unfinished:
         path = unfinished / "model.onnx"

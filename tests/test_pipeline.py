@@ -2,12 +2,17 @@
 
 import csv
 import json
+import re
 
 import boto3
 import pytest
 import simulated
 from moto.server import ThreadedMotoServer
 from support.checkout import PRECISIONS, Project, checkout, each, ran
+
+from enginery.fleet.answer import Answer
+from enginery.fleet.file import Fleet
+from enginery.fleet.page import as_text
 
 LOOSE = {"cosine": 0, "relative_error": 10, "agreement": 0, "metric_drop": 1}
 KEPT = {"op_types": [], "nodes": []}
@@ -23,6 +28,14 @@ from torch import nn
 def network(parts):
     width = json.load(open(parts[0]["config"]))["width"]
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, width), nn.Linear(width, 10))
+"""
+# As a target of a fleet does, with a shorter look at the energy.
+ANSWER = """
+from functools import partial
+from enginery.fleet import here
+
+here.energy_per_image = partial(here.energy_per_image, seconds=0)
+print(here.answer_here("t4", "abc").model_dump_json())
 """
 
 
@@ -162,7 +175,14 @@ def test_the_whole_pipeline_runs_with_tensorrt_and_a_precision_that_the_gpu_lack
     assert "Measured on Simulated GPU (compute capability 7.5, driver 590.10, CUDA 13.0)" in summary
     assert "were replayed as one CUDA graph" in summary
     assert list((tmp_path / "enginery/timing").glob("Simulated-GPU_*.cache"))
-    assert ran(own.repro()) == set()
+    answered = own.run("python", "-c", ANSWER)
+    assert answered.returncode == 0, answered.stderr
+    assert re.findall(r"(?m)^Running stage '(.+)'", answered.stderr) == ["machine/dvc.yaml:machine"], "all has run"
+    answer = Answer.parse(answered.stdout.encode(), "the answer")
+    text = as_text("net", Fleet.model_construct(targets=()), [answer])
+    assert re.search("bf16 on t4 +not built", text)
+    assert "bf16 on t4, not built: compute capability 7.5 does not have bf16" in text
+    assert all(one.energy.joules > 0 for one in answer.precisions if one.speeds)
 
 
 def test_engines_for_rtx_gpus_are_built_here_and_kept_for_one(own):

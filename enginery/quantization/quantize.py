@@ -1,6 +1,7 @@
 """Make int8 and fp8 graphs for TensorRT: ModelOpt places Q/DQ nodes, which `fusion` mends, and the scales are ours."""
 
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from enginery.core.params.precisions import Keep, Rest
 from enginery.core.precisions import PRECISIONS
 from enginery.core.scratch import scratch_folder
 from enginery.graph.data_apart import in_memory
-from enginery.graph.files import copy_graph, data_of
-from enginery.graph.onnx_file import load_graph
+from enginery.graph.files import data_of
+from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.quantization.calibration.cache import read_cache, write_cache
+from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.fusion import mend_fusions
 from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, quiet_modelopt
+from enginery.quantization.stand_ins import Replaced, put_back, with_stand_ins
 from enginery.quantization.structure import LARGEST_FLOAT16
 from enginery.quantization.write_int8 import Rounded
 
@@ -51,7 +54,9 @@ def quantize(
     The scales and all unquantized nodes have the type `rest`. `sizes` are those of `batch_of_zeros`: an image that the
     graph accepts. `largest_weight` is for int8 alone, as are weights that are `rounded` already.
     """
-    made = _quantize_by_modelopt(source, precision, amax, keep, rest, sizes, largest_weight)
+    made, replaced = _quantize_by_modelopt(source, precision, amax, keep, rest, sizes, largest_weight)
+    if replaced:
+        made = put_back(made, replaced)
     if rounded:
         _set_rounded(made.graph, rounded)
     return mend_fusions(made)
@@ -65,28 +70,32 @@ def _quantize_by_modelopt(
     rest: Rest,
     sizes: Mapping[str, int] | None,
     largest_weight: int,
-) -> onnx.ModelProto:
+) -> tuple[onnx.ModelProto, Replaced]:
+    """Return the graph, and the large weights that are to be put back."""
     zeros = batch_of_zeros(source, sizes or {})
     tiny = [re.escape(name) for name in nodes_with_tiny_inputs(source, precision, amax, rest)]
     with quiet_modelopt(), scratch_folder() as scratch:
         from modelopt.onnx.quantization import quantize as modelopt_quantize
 
-        cache, target = scratch / "calibration.cache", scratch / "quantized.onnx"
+        given, cache, target = (scratch / name for name in ("model.onnx", "calibration.cache", "quantized.onnx"))
         write_cache(amax, cache)
+        high = [*keep.nodes, *tiny]
+        replaced = _save_lighter(source, keep.model_copy(update={"nodes": high}), given)
         shapes = ",".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in zeros.items())
         with errors_as_sentences(precision):
             modelopt_quantize(
-                str(copy_graph(source, scratch)),  # since ModelOpt changes the file of some graphs
+                str(given),
                 quantize_mode=precision,
                 calibration_data=zeros,  # ModelOpt runs it, but takes the ranges from the cache
                 calibration_shapes=shapes,
                 calibration_cache_path=str(cache),
                 calibration_eps=["cpu"],
                 op_types_to_exclude=list(keep.op_types),
-                nodes_to_exclude=[*keep.nodes, *tiny],
+                nodes_to_exclude=high,
                 high_precision_dtype=rest,
                 output_path=str(target),
-                use_external_data_format=data_of(source).exists(),
+                use_external_data_format=data_of(given).exists(),
+                enable_shared_constants_duplication=not replaced,
                 log_level="ERROR",
             )
         model = in_memory(load_graph(target))  # the file does not stay
@@ -98,7 +107,18 @@ def _quantize_by_modelopt(
         if precision == "int8" and largest_weight < PRECISIONS["int8"].largest:
             _limit_weights(model.graph, constants, largest_weight)
         _require_usable_scales(model.graph, constants)
-        return model
+        return model, replaced
+
+
+def _save_lighter(source: Path, keep: Keep, target: Path) -> Replaced:
+    """Save the graph for ModelOpt, which changes the file of some, with few of its weights if they are large."""
+    if not data_of(source).exists():
+        shutil.copyfile(source, target)
+        return {}
+    model = load_graph(source)
+    light, replaced = with_stand_ins(model, kept_nodes(keep, model))
+    save_graph(light, target)
+    return replaced
 
 
 def _set_float16_scales(graph: onnx.GraphProto, constants: Constants, source: Path) -> None:
@@ -172,6 +192,6 @@ def tensors_to_quantize(source: Path, precision: str, keep: Keep, sizes: Mapping
     produced = [name for node in load_graph(source).graph.node for name in node.output]
     activations = [*batch_of_zeros(source, sizes or {}), *produced]
     ones = dict.fromkeys(activations, 1.0)
-    graph = _quantize_by_modelopt(source, precision, ones, keep, "fp32", sizes, PRECISIONS["int8"].largest).graph
+    graph = _quantize_by_modelopt(source, precision, ones, keep, "fp32", sizes, PRECISIONS["int8"].largest)[0].graph
     quantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
     return [name for name in activations if name in quantized]

@@ -3,6 +3,7 @@
 
 import functools
 import os
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ real = real_module("pynvml")
 NAME, DRIVER = cudart.DEVICE_NAME, "590.10"
 CONTEXT_BYTES = 300 << 20  # what a process takes before it allocates anything
 CLOCKS = {real.NVML_CLOCK_GRAPHICS: 2400, real.NVML_CLOCK_SM: 2400, real.NVML_CLOCK_MEM: 9000}
+MILLIWATTS = 120_000
 _GPU = SimpleNamespace()
 _state = {"ready": False}
 
@@ -105,7 +107,13 @@ def nvmlDeviceGetMaxClockInfo(handle, type):
 
 @_simulates
 def nvmlDeviceGetPowerUsage(handle):
-    return 120_000
+    return MILLIWATTS
+
+
+@_simulates
+def nvmlDeviceGetTotalEnergyConsumption(handle):
+    """Millijoules since the driver was loaded, at the power above."""
+    return int(time.monotonic() * MILLIWATTS)
 
 
 @_simulates

@@ -1,0 +1,116 @@
+"""Let ModelOpt see one of the large weights of each shape in the place of all of them.
+
+ModelOpt holds twelve copies of the weights at once. Where it puts Q/DQ nodes depends on shapes, not on values.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx.external_data_helper import uses_external_data
+
+from enginery.graph.data_apart import array_of
+from enginery.graph.passes.find import unused_name
+
+
+class Operand(NamedTuple):
+    node: str
+    place: int
+
+
+Replaced = dict[Operand, onnx.TensorProto]
+
+
+def with_stand_ins(model: onnx.ModelProto, kept: Collection[str]) -> tuple[onnx.ModelProto, Replaced]:
+    """Return a copy in which nodes share their large weights, and the weights that they had.
+
+    A node in `kept` shares with others in `kept`. Small constants that are shared already become copies, which ModelOpt
+    makes itself only where it may copy all.
+    """
+    light = onnx.ModelProto()
+    light.CopyFrom(model)
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    readers = Counter(name for node in light.graph.node for name in node.input)
+    taken = {*constants, *readers, *(name for node in light.graph.node for name in node.output)}
+    stand_ins: dict[tuple[object, ...], str] = {}
+    replaced: Replaced = {}
+    seen: set[str] = set()
+    for node in light.graph.node:
+        for index, name in enumerate(node.input):
+            if (tensor := constants.get(name)) is None:
+                continue
+            if uses_external_data(tensor):
+                alike = node.op_type, index, node.name in kept, tensor.data_type, *tensor.dims
+                if readers[name] > 1:
+                    continue
+                if alike in stand_ins:
+                    node.input[index], replaced[Operand(node.name, index)] = stand_ins[alike], tensor
+                elif array_of(tensor).any():  # zeros have a scale that tells nothing
+                    stand_ins[alike] = name
+            elif name in seen:
+                node.input[index] = unused_name(name, taken)
+                light.graph.initializer.add().CopyFrom(tensor)
+                light.graph.initializer[-1].name = node.input[index]
+            seen.add(name)
+    names = {tensor.name for tensor in replaced.values()}
+    for tensor in [tensor for tensor in light.graph.initializer if tensor.name in names]:
+        light.graph.initializer.remove(tensor)
+    return light, replaced
+
+
+def put_back(model: onnx.ModelProto, replaced: Replaced) -> onnx.ModelProto:
+    """Return the graph with its own weights, in the type of their stand-ins, and with Q/DQ nodes of their own."""
+    whole = ir.from_proto(model)
+    nodes = {node.name: node for node in whole.graph}
+    for (name, index), tensor in replaced.items():
+        _put_back(whole.graph, nodes[name], index, tensor)
+    return ir.to_proto(whole)
+
+
+def _put_back(graph: ir.Graph, node: ir.Node, index: int, tensor: onnx.TensorProto) -> None:
+    value = node.inputs[index]
+    pair: list[ir.Node] = []  # that rounds the stand-in
+    while value is not None and (maker := value.producer()) is not None:
+        pair.insert(0, maker)
+        value = maker.inputs[0]
+    assert value is not None
+    assert value.const_value is not None
+    stand_in, array = value.const_value.numpy(), array_of(tensor)
+    limits = np.finfo(stand_in.dtype)
+    own = _constant(graph, tensor.name, array.clip(limits.min, limits.max).astype(stand_in.dtype))
+    scales: dict[ir.Value, ir.Value] = {}  # two in a float16 graph, otherwise one
+    for each in pair:
+        _, scale, zero = each.inputs
+        assert scale is not None
+        if scale not in scales:
+            name = f"{tensor.name}_scale{len(scales) or ''}"
+            scales[scale] = _constant(graph, name, _scale(scale, each, stand_in, array))
+        rounded = ir.val(f"{tensor.name}_{each.op_type}", type=each.outputs[0].type, shape=each.outputs[0].shape)
+        given = [own, scales[scale], zero]
+        copy = ir.node(each.op_type, given, dict(each.attributes), outputs=[rounded], name=rounded.name)
+        node.prepend(copy)
+        own = rounded
+    node.replace_input_with(index, own)
+
+
+def _scale(scale: ir.Value, node: ir.Node, stand_in: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
+    """Return the scales of weights, for each channel or for all: to these, as the stand-in's are to it."""
+    assert scale.const_value is not None
+    given = scale.const_value.numpy()
+    channel = node.attributes["axis"].as_int() % array.ndim if given.size > 1 else None
+    others = tuple(axis for axis in range(array.ndim) if axis != channel)
+    widest, own = (np.abs(each).max(axis=others).astype(np.float32) for each in (stand_in, array))
+    exact = own * (given.flat[widest.argmax()].astype(np.float32) / widest.max())
+    made = np.where(exact > 0, exact, 1).reshape(given.shape).astype(given.dtype)
+    limited: NDArray[Any] = np.maximum(made, np.finfo(given.dtype).smallest_subnormal)
+    return limited
+
+
+def _constant(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
+    value = ir.val(name, const_value=ir.tensor(array, name=name))
+    graph.initializers.add(value)
+    return value
