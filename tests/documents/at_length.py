@@ -146,13 +146,16 @@ BENCHMARKS = {
     "alarm": ("1", "of all races: "),
     "alarm_ratios": ("2", "of all comparisons"),
     "zoo": ("squeezenet1_1 --epochs 0", '"ratios": {'),
+    "intervals": ("--sets 5", "| pixel agreement of 97 % | 512 | "),
+    "rebuilds": ("--times 2", "fp32: 2 builds, 1 different answers"),
     "cluster": ("--images 256 --workers 1 --seconds 1", "| validate  | processes | "),
     "peers": ("squeezenet1_1 --epochs 0 --rows rows.jsonl", "| squeezenet1_1 | "),
 }
-# They need a GPU or three nights, or make models for peers.py and zoo.py, or are run by cluster.py.
+# They need a GPU, three nights or tens of minutes (mixes, stage_memory), or make models for peers.py and zoo.py, or are
+# run by cluster.py.
 NOT_HERE = {
-    "bare_loop", "cluster_ceiling", "cluster_work", "conv_bias", "host_states", "launches", "max_autotune", "nights",
-    "small_transformers", "streams", "zoo_models",
+    "bare_loop", "cluster_ceiling", "cluster_work", "conv_bias", "host_states", "launches", "max_autotune", "mixes",
+    "nights", "small_transformers", "stage_memory", "streams", "zoo_models",
 }  # fmt: skip
 
 
