@@ -29,7 +29,7 @@ def network(parts):
     width = json.load(open(parts[0]["config"]))["width"]
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, width), nn.Linear(width, 10))
 """
-# As a target of a fleet does, with a shorter look at the energy.
+# This script answers as a target of a fleet does, and looks at the energy for a shorter time.
 ANSWER = """
 from functools import partial
 from enginery.fleet import here

@@ -176,7 +176,7 @@ def test_a_convolution_that_is_read_exact_and_quantized_is_right_in_both(build, 
 
 
 def test_a_wide_product_of_two_activations_is_right(build, inference, tmp_path):
-    """Without VNNI, a CPU adds two of its products in 16 bits: with numbers as large as these, 18 % were wrong."""
+    """A CPU without VNNI adds two of its products in 16 bits: with numbers as large as these, 18 % were wrong."""
     shape = "float[batch,2,64,64]"
     model = model_of_text(f"g ({shape} a, {shape} b) => ({shape} y) {{ [product] y = MatMul (a, b) }}")
     feeds = {name: np.random.default_rng(0).uniform(-1, 1, (8, 2, 64, 64)).astype(np.float32) for name in "ab"}
