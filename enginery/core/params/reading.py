@@ -14,6 +14,7 @@ from enginery.core.precisions import PRECISIONS
 from enginery.core.text import in_one_line, suggestion
 
 SECTION = "input should be a section of parameters"
+LARGEST = 1_000_000  # a file of parameters or classes
 IN_YAML = {"model_type": SECTION, "dict_type": SECTION, "tuple_type": "input should be a list"}
 
 
@@ -21,13 +22,29 @@ def read_yaml(file: Path) -> Any:
     try:
         text = file.read_text(encoding="utf-8")
         try:
-            return YAML(typ="safe").load(text)
+            return load_yaml(text)
         except (YAMLError, *UNREADABLE):
-            return YAML(typ="safe", pure=True).load(text)  # slower than the parser in C, whose errors omit names
+            return load_yaml(text, pure=True)  # slower than the parser in C, whose errors omit names
     except FileNotFoundError:
         raise EngineryError(f"{file} is not in {Path.cwd()}: run from the root of the project") from None
     except (YAMLError, *UNREADABLE) as error:
         raise EngineryError(f"{file} is not valid YAML: {yaml_problem(error)}") from None
+
+
+def load_yaml(text: str | bytes, pure: bool = False) -> Any:
+    """Return what a text in YAML says. A few lines of aliases, each of which repeats another one ten times, would fill
+    all memory."""
+    yaml = YAML(typ="safe", pure=pure)
+    whole = yaml.compose(text)
+    waiting, size = [whole] if whole else [], 0
+    while waiting:
+        value = waiting.pop().value  # a text, parts, or pairs of a key and a part
+        size += 1 + len(value)
+        if size > LARGEST:
+            raise ValueError(f"with its aliases written out it has more than {LARGEST:,} characters")
+        if not isinstance(value, str):
+            waiting += [part for each in value for part in (each if isinstance(each, tuple) else (each,))]
+    return yaml.constructor.construct_document(whole) if whole else None
 
 
 def yaml_problem(error: Exception) -> str:
