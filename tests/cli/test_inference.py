@@ -143,6 +143,7 @@ def refused(*arguments, **more):
 
 
 def test_an_empty_folder_is_a_sentence(built, tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")  # which nobody writes into
     (tmp_path / "notes.txt").write_text("no picture")
     assert f"{tmp_path} holds no images: looked for .avif, .bmp" in refused(built, tmp_path)
 

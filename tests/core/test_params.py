@@ -98,6 +98,10 @@ def of_texts(changes):
         ),
         # Precisions.
         ({"precisions.in8": {}}, "precisions.in8: unknown precision; known here: fp32, fp16, bf16, int8, fp8"),
+        (
+            {"precisions.int8; touch pwned": {}},
+            "precisions.int8; touch pwned: unknown precision; known here: fp32, fp16",
+        ),
         ({"precisions.tf32": {}}, "precisions.tf32: unknown precision; known here: fp32, fp16, bf16, int8, fp8"),
         ({"precisions": {}}, "precisions is empty"),
         ({"precisions.int8.from": "simplified"}, "precisions.int8.from: int8 is made from 'searched' or 'calibrated'"),

@@ -52,6 +52,13 @@ def test_a_crash_is_a_sentence_and_all_else_is_passed_on(work, code, said):
     assert printed == ("done\n" if "done" in work else "")
 
 
+def test_where_the_system_gives_no_more_processes_the_work_goes_on():
+    no_more = "import os\ndef fork():\n    raise BlockingIOError\nos.fork = fork\n"
+    command = [sys.executable, "-c", no_more + PROGRAM.format("print('done')")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
 @pytest.mark.parametrize(
     ("sent", "work", "told"),
     [

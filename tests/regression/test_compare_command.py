@@ -8,6 +8,7 @@ import pytest
 from support.paths import ROOT
 from support.warm_python import warm_python
 
+from enginery.core.errors import EngineryError
 from enginery.regression.measurements import read_measurements
 
 
@@ -89,6 +90,16 @@ def test_a_run_that_cannot_be_read_is_one_sentence(project, place, said):
     assert done.returncode == (1 if place else 2)
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == (1 if place else 2 + done.stderr.count("\n      "))
+
+
+def test_what_is_called_like_an_option_of_git_is_a_revision(project, monkeypatch):
+    """Git would write into the file."""
+    monkeypatch.chdir(project)
+    written = project / "new:." / "reports/measurements.json"
+    written.parent.mkdir(parents=True)
+    with pytest.raises(EngineryError, match="no git revision"):
+        read_measurements("--output=new")
+    assert not written.exists()
 
 
 def test_measurements_are_read_as_they_were_written(run, tmp_path):

@@ -15,7 +15,7 @@ from enginery.core.cores import in_parallel
 from enginery.core.errors import EngineryError
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.data.preprocessing import decode, normalize, pixels_of
-from enginery.data.sources.files import IMAGE_SUFFIXES
+from enginery.data.sources.files import IMAGE_SUFFIXES, is_image
 from enginery.data.texts import Text
 from enginery.engine.engine import Engine
 from enginery.engine.record import EngineRecord
@@ -80,16 +80,11 @@ def find_images(places: Sequence[Path]) -> list[Path]:
         if not place.is_dir():
             found.append(place)
             continue
-        inside = sorted(path for path in _files_below(place) if _is_image(path))
+        inside = sorted(path for path in _files_below(place) if is_image(path))
         if not inside:
             raise EngineryError(f"{place} holds no images: looked for {', '.join(sorted(IMAGE_SUFFIXES))}")
         found += inside
     return found
-
-
-def _is_image(path: Path) -> bool:
-    """Tell by its name whether a file is an image. Some systems put a file with a leading dot beside each photo."""
-    return path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

@@ -22,6 +22,7 @@ IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".avif", ".t
 
 
 def is_image(entry: Path) -> bool:
+    """Tell by its name whether a file is an image. To open a pipe would be to wait for who writes into it."""
     hidden = entry.name.startswith(".")  # some systems put hidden files beside each photo
     return entry.suffix.lower() in IMAGE_SUFFIXES and not hidden and entry.is_file()
 
