@@ -50,14 +50,13 @@ def run_model(name: str, floating: "PrecisionName") -> None:
     made: tuple[PrecisionName, ...] = (floating, "int8")
     for precision in made:
         zoo.take(precision, lambda _, call: call())
-    both = [zoo.made_at(f"{kind}/{name}") for kind in ("converted", "engines") for name in reversed(made)]
-    places = ("samples/calibration", "dialect.json", "exported/boxes.json", "target.json", "machine.json")
-    given = [zoo.made_at(place) for place in places]
     for folder in ("data/traces", "artifacts/mixed"):
         Path(folder).mkdir()
+    made_of = ("simplified", "calibrated", "rescued/int8", "converted", "engines", "samples/calibration")
+    records = ("dialect.json", "exported/boxes.json", "target.json", "machine.json")
+    given = [zoo.made_at(place) for place in (*made_of, *records)]
     given += [Path("data/plugins"), Path("data/traces"), zoo.made_at("mixed/best.json")]
-    made_of = [zoo.made_at(place) for place in ("simplified", "calibrated", "rescued/int8")]
-    mix("best", *made_of, *both, *given)
+    mix("best", *given)
 
 
 def main() -> None:
