@@ -20,7 +20,7 @@ from enginery.quantization.cast import cast
 from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.placement import products_of_activations
-from enginery.quantization.quantize import nodes_with_tiny_inputs, quantize, tensors_to_quantize
+from enginery.quantization.quantize import activations, nodes_with_tiny_inputs, quantize, quantized_activations
 from enginery.quantization.structure import nodes_beyond_int8
 from enginery.quantization.write_blocks import Written, write_blocks
 from enginery.quantization.write_int8 import Range, Rounded, tensors_in_int8, write_int8
@@ -84,15 +84,31 @@ def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelP
         require_tensors(given.ranges, tensors_in_int8(graph, kept))
         made = write_int8(graph, value_ranges(given.ranges), kept, largest_weight, given.rounded)
     else:
-        more = (*given.keep.nodes, *map(re.escape, (*high, *given.spared)))
-        keep = given.keep.model_copy(update={"nodes": more})
-        require_tensors(given.ranges, tensors_to_quantize(given.graph, precision, keep, given.sizes))
-        made = quantize(given.graph, precision, amax, keep, rest, given.sizes, largest_weight, given.rounded)
+        made = _quantize_for_gpu(precision, given, graph, high)
         high |= dict.fromkeys(nodes_with_tiny_inputs(given.graph, precision, amax, rest), TINY_SCALE)
     if not given.spared and all(node.op_type != "QuantizeLinear" for node in made.graph.node):
         why = next((f"{name} and others: {reason}" for name, reason in high.items()), "keep leaves it nothing to round")
         raise EngineryError(f"{precision} can hold nothing of this graph ({why}): delete precisions.{precision}")
     return made, high
+
+
+def _quantize_for_gpu(
+    precision: str, given: Ingredients, graph: onnx.ModelProto, high: Collection[str]
+) -> onnx.ModelProto:
+    """Let ModelOpt say what is rounded, and refuse the ranges if one of that is missing."""
+    more = (*given.keep.nodes, *map(re.escape, (*high, *given.spared)))
+    made = quantize(
+        given.graph,
+        precision,
+        dict.fromkeys(activations(graph), 1.0) | given.ranges.amax,  # it silently leaves out what has no range
+        given.keep.model_copy(update={"nodes": more}),
+        rest_of(given.keep, given.wanted),
+        sizes=given.sizes,
+        largest_weight=given.wanted.largest_weight,
+        rounded=given.rounded,
+    )
+    require_tensors(given.ranges, quantized_activations(made, graph))
+    return made
 
 
 def write_blocks_in_dialect(
