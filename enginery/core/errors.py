@@ -2,6 +2,8 @@
 
 from errno import EDQUOT, EFBIG, ENOSPC, EROFS
 
+from enginery.core.text import printable
+
 LONGEST = 1200  # characters of a sentence, which may quote what stands in a file
 # What the readers of JSON and YAML raise, besides errors of their own, for numbers of a thousand digits, dates that do
 # not exist, keys that are lists, and brackets within brackets within brackets.
@@ -27,5 +29,6 @@ def sentence_of(error: BaseException) -> str | None:
 
 def _safe(sentence: str) -> str:
     """Return a sentence that a terminal can show: what it quotes may be long, and control the terminal."""
-    shown = sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST // 2]} … {sentence[-LONGEST // 2 :]}"
-    return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in shown)
+    return printable(
+        sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST // 2]} … {sentence[-LONGEST // 2 :]}"
+    )
