@@ -2,18 +2,21 @@
 blocks of numbers, the graph is the same for all."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import onnx
+import onnx_ir as ir
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep, Rest
+from enginery.graph.data_apart import with_bodies
 from enginery.graph.onnx_file import load_graph
 from enginery.graph.passes import apply_passes
 from enginery.graph.passes.drop_idle_strides import DropIdleStrides
 from enginery.graph.passes.pad_before_pooling import PadBeforePooling
+from enginery.graph.passes.spell_out_col2im import SpellOutCol2Im
 from enginery.graph.passes.spell_out_hard_swish import SpellOutHardSwish
 from enginery.quantization.calibration.provenance import Calibration, require_tensors
 from enginery.quantization.cast import cast
@@ -25,19 +28,26 @@ from enginery.quantization.structure import nodes_beyond_int8
 from enginery.quantization.write_blocks import Written, write_blocks
 from enginery.quantization.write_int8 import Range, Rounded, tensors_in_int8, write_int8
 
-REWRITES = {  # by compiler and precision
+REWRITES: dict[tuple[str, str], tuple[Callable[[], ir.passes.PassBase], ...]] = {  # by compiler and precision
     ("tensorrt", "bf16"): (SpellOutHardSwish,),
     ("cpu", "bf16"): (DropIdleStrides,),
     ("cpu", "int8"): (PadBeforePooling, DropIdleStrides),
 }
+UNKNOWN: dict[tuple[str, str], Callable[[], ir.passes.PassBase]] = {  # operators that a compiler does not know
+    ("tensorrt", "Col2Im"): SpellOutCol2Im,
+}
+WITHOUT_KERNEL = {("tensorrt", "bf16"): "ConvTranspose"}  # github.com/NVIDIA/TensorRT/issues/4829
 NOTHING = Keep(op_types=(), nodes=())
 OVERFLOWS = "this CPU adds products of two activations in 16 bits, which overflow"
+NO_KERNEL = "the compiler has no kernel for it"
 TINY_SCALE = "it cannot hold the scale of what the node reads"
 
 
 def rewritten(graph: onnx.ModelProto, wanted: Dialect, precision: str) -> onnx.ModelProto | None:
     """Return the graph without what one compiler has trouble with, or None where it has none."""
-    rewrites = REWRITES.get((wanted.compiler, precision), ())
+    operators = {node.op_type for each in with_bodies(graph.graph) for node in each.node}
+    unknown = [UNKNOWN[wanted.compiler, name] for name in operators if (wanted.compiler, name) in UNKNOWN]
+    rewrites = [*REWRITES.get((wanted.compiler, precision), ()), *unknown]
     return apply_passes(graph, *(rewrite() for rewrite in rewrites)) if rewrites else None
 
 
@@ -109,6 +119,16 @@ def _quantize_for_gpu(
     )
     require_tensors(given.ranges, quantized_activations(made, graph))
     return made
+
+
+def cast_in_dialect(
+    precision: str, source: Path, sizes: Mapping[str, int], wanted: Dialect, keep: Keep
+) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Return the graph in fp16 or bf16, and the nodes that stay in float32 since the compiler has no kernel."""
+    without = WITHOUT_KERNEL.get((wanted.compiler, precision))
+    found = [node.name for node in load_graph(source).graph.node if node.op_type == without]
+    more = (*keep.nodes, *map(re.escape, found))
+    return cast(source, precision, keep.model_copy(update={"nodes": more}), sizes), dict.fromkeys(found, NO_KERNEL)
 
 
 def write_blocks_in_dialect(
