@@ -1,6 +1,7 @@
 """Read params.yaml, and say in a sentence which entry is unknown or impossible."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -20,15 +21,19 @@ IN_YAML = {"model_type": SECTION, "dict_type": SECTION, "tuple_type": "input sho
 
 def read_yaml(file: Path) -> Any:
     try:
-        text = file.read_text(encoding="utf-8")
-        try:
-            return load_yaml(text)
-        except (YAMLError, *UNREADABLE):
-            return load_yaml(text, pure=True)  # slower than the parser in C, whose errors omit names
+        return _parsed(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise EngineryError(f"{file} is not in {Path.cwd()}: run from the root of the project") from None
     except (YAMLError, *UNREADABLE) as error:
         raise EngineryError(f"{file} is not valid YAML: {yaml_problem(error)}") from None
+
+
+@lru_cache(maxsize=4)  # a stage reads several sections of one file
+def _parsed(text: str) -> Any:
+    try:
+        return load_yaml(text)
+    except (YAMLError, *UNREADABLE):
+        return load_yaml(text, pure=True)  # slower than the parser in C, whose errors omit names
 
 
 def load_yaml(text: str | bytes, pure: bool = False) -> Any:
