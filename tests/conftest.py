@@ -2,6 +2,7 @@
 
 import gc
 import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
+from support.warm_python import let_pytorch_read_its_operators_once
 
 from enginery.core.params.build import BuildParams, Profile, Range, TensorRTParams
 from enginery.core.params.inference import InferenceParams
@@ -46,6 +48,8 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     """Keep what is imported by now, a million objects, out of each search for garbage that the tests bring about."""
+    if "enginery.model.export" in sys.modules:
+        let_pytorch_read_its_operators_once()
     gc.enable()
     gc.collect()
     gc.freeze()

@@ -1,7 +1,6 @@
 """Make int8 and fp8 graphs for TensorRT: ModelOpt places Q/DQ nodes, which `fusion` mends, and the scales are ours."""
 
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -109,10 +108,7 @@ def _place_by_modelopt(
 
 
 def _save_lighter(source: Path, keep: Keep, target: Path) -> Replaced:
-    """Save the graph for ModelOpt, which changes the file of some, with few of its weights if they are large."""
-    if not data_of(source).exists():
-        shutil.copyfile(source, target)
-        return {}
+    """Save the graph for ModelOpt, which changes the file of some, with few of its large weights."""
     model = load_graph(source)
     light, replaced = with_stand_ins(model, kept_nodes(keep, model))
     save_graph(light, target)

@@ -1,6 +1,7 @@
 """Let ModelOpt see one of the large weights of each shape in the place of all of them.
 
-ModelOpt holds twelve copies of the weights at once. Where it puts Q/DQ nodes depends on shapes, not on values.
+ModelOpt holds twelve copies of the weights at once, and goes through them again and again. Where it puts Q/DQ nodes
+depends on shapes, not on values.
 """
 
 from collections import Counter
@@ -11,11 +12,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx.external_data_helper import uses_external_data
 
-from enginery.graph.data_apart import array_of, with_bodies
+from enginery.graph.data_apart import array_of, bytes_of, with_bodies
 from enginery.graph.passes.constants import add_constant
 from enginery.graph.passes.find import unused_name
+
+LARGE = 1 << 14  # bytes of a tensor
 
 
 class Operand(NamedTuple):
@@ -34,7 +36,7 @@ def with_stand_ins(model: onnx.ModelProto, kept: Collection[str]) -> tuple[onnx.
     """
     light = onnx.ModelProto()
     light.CopyFrom(model)
-    large = {tensor.name: tensor for tensor in model.graph.initializer if uses_external_data(tensor)}
+    large = {tensor.name: tensor for tensor in model.graph.initializer if bytes_of(tensor) >= LARGE}
     replaced = _share_alike(light.graph, large, kept)
     names = {tensor.name for tensor in replaced.values()}
     for tensor in [tensor for tensor in light.graph.initializer if tensor.name in names]:

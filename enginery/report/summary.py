@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from enginery.core.runtimes import RUNTIMES
+from enginery.core.templates import templates_in
 from enginery.report import tables
 from enginery.report.evidence import Findings
 from enginery.report.notes import noise_by_batch, notes_on
@@ -16,13 +16,7 @@ from enginery.report.wording import device
 
 
 def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> str:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = templates_in(Path(__file__).parent)
     environment.filters["markdown"] = _markdown
     chosen = recommend(findings)
     return environment.get_template("summary.md.j2").render(

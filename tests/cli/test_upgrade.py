@@ -7,6 +7,7 @@ import sys
 import pytest
 from packaging.version import Version
 from support.command import enginery
+from support.warm_python import warm_python
 
 from enginery import __version__
 from enginery.cli.project import merge_params as merging
@@ -129,7 +130,7 @@ def test_what_runs_again_is_what_can_have_changed(project):
     made = [f"--{name}=artifacts/{name}.json" for name in ("machine", "target", "dialect", "tools", "task")]
     data = [f"--{name}=data/{name}" for name in ("models", "weights", "calibration", "plugins")]
     (project / "artifacts/code").mkdir(parents=True)
-    machine = [sys.executable, "-m", "stages", "machine", *data, *made, "--code=artifacts/code"]
+    machine = [warm_python() / "python3", "-m", "stages", "machine", *data, *made, "--code=artifacts/code"]
     subprocess.run(machine, cwd=project, check=True, capture_output=True)
     edit(project / "artifacts/code/calibrate.json", {"enginery/": "another/"})
     files = {name: (project / name).read_text() for name in ("dvc.yaml", "machine/dvc.yaml", "params.yaml")}

@@ -3,11 +3,11 @@
 import os
 import shutil
 import subprocess
-import sys
 
 import nbformat
 import pytest
 from support.command import ROOT
+from support.warm_python import warm_python
 
 TOUR = ROOT / "notebooks/tour.ipynb"
 PICTURES = 4
@@ -24,8 +24,9 @@ def executed(tmp_path_factory):
         else:
             shutil.copy(source, root / name)
     before = {path.relative_to(root) for path in root.rglob("*")}
-    environment = os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "notebooks/run.py", "executed.ipynb"]
+    inline = "module://matplotlib_inline.backend_inline"  # as the kernel sets it before it imports matplotlib
+    environment = os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": inline}
+    command = [warm_python() / "python3", "notebooks/run.py", "executed.ipynb"]  # which starts the kernel by its like
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert {path.relative_to(root) for path in root.rglob("*")} - before == {

@@ -22,7 +22,7 @@ VERSIONS = {
 FAKE = """\
 #!/usr/bin/env bash
 if [ "$*" = --help ]; then echo "&&&& RUNNING TensorRT.trtexec [TensorRT v$FAKE_VERSION] [b106]"; exit; fi
-printf '%s\\n' "$(basename "$0")" "$@"
+printf '%s\\n' "${0##*/}" "$@"
 for flag; do case $flag in
     --saveEngine=*) touch "${flag#*=}" ;;
     --loadEngine=*reproduced.plan) [ -e "${flag#*=}" ] || exit 1 ;;

@@ -5,6 +5,7 @@ import graphlib
 import json
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 from support.paths import ROOT
@@ -98,11 +99,13 @@ def test_no_module_imports_itself_through_others():
     graphlib.TopologicalSorter({module: imported_by(tree) for module, tree in at_once.items()}).prepare()
 
 
+@cache
 def parsed(module):
     path = ROOT.joinpath(*module.split("."))
     return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
 
 
+@cache
 def imported_by(tree):
     """Return the modules of the project that are imported, except for type checkers alone."""
     found = set()

@@ -3,6 +3,7 @@
 import importlib.metadata
 import re
 import tomllib
+from functools import cache
 
 import pytest
 from packaging.requirements import Requirement
@@ -23,6 +24,7 @@ ALL = [
 LOCK = (ROOT / "requirements.lock").read_text()
 
 
+@cache
 def locked():
     """Return the locked versions by name: one, or one for each platform."""
     versions = {}

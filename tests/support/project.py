@@ -35,13 +35,18 @@ def make_project(root: Path, engine: Path, onnx: Path, machine: Machine) -> Path
     return root
 
 
-def let_make_run(root: Path) -> None:
-    """Let `make` find this environment and take it for an up-to-date one of its own."""
+def let_make_run(root: Path, *programs: Path) -> None:
+    """Let `make` find this environment and take it for an up-to-date one of its own. What lies in the folders
+    `programs` stands in place of the environment's programs of the same names."""
     for name in ("Makefile", "pyproject.toml", "requirements.lock"):
         shutil.copy(ROOT / name, root / name)
-    (root / ".venv").mkdir()
-    for name in ("bin", "lib", "pyvenv.cfg"):
+    (root / ".venv/bin").mkdir(parents=True)
+    for name in ("lib", "pyvenv.cfg"):
         (root / ".venv" / name).symlink_to(Path(sys.prefix) / name)
+    for program in (each for folder in (Path(sys.prefix, "bin"), *programs) for each in folder.iterdir()):
+        link = root / ".venv/bin" / program.name
+        link.unlink(missing_ok=True)
+        link.symlink_to(program)
     (root / ".venv/ready").touch()
 
 

@@ -90,6 +90,7 @@ def serve(folder: Path, owner: int) -> None:
     gc.enable()
     gc.collect()
     _let_dvc_read_its_lock_in_c()
+    let_pytorch_read_its_operators_once()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     with socket.socket(socket.AF_UNIX) as listening:
@@ -119,6 +120,14 @@ def _let_dvc_read_its_lock_in_c() -> None:
         return (module.parse_yaml if os.path.basename(path) == "dvc.lock" else with_comments)(text, path)
 
     module.parse_yaml_for_update = parse
+
+
+def let_pytorch_read_its_operators_once() -> None:
+    """Keep the list of operators that PyTorch translates to ONNX. For each export it reads the source of 500 functions
+    again, which takes as long as all else that it does for a small network."""
+    registry = import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
+    registry.from_torchlib = staticmethod(cache(registry.from_torchlib))
+    registry.from_torchlib(opset_version=20)  # that of params.yaml
 
 
 def run(connection: socket.socket, folder: Path) -> None:
@@ -162,6 +171,8 @@ def _run_program(connection: socket.socket, client: Path) -> None:
     _forget_modules_that_stand_in(added)
     sys.path[:0] = added
     invalidate_caches()
+    if backend := environment.get("MPLBACKEND"):  # which matplotlib looks for when it is imported
+        sys.modules["matplotlib"].rcParams["backend"] = backend
     if "SIMULATED_TENSORRT" in environment:
         import sitecustomize  # noqa: F401  # as Python does when it starts
     sys.argv = arguments

@@ -1,6 +1,7 @@
 """Read params.yaml, and say in a sentence which entry is unknown or impossible."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -14,20 +15,41 @@ from enginery.core.precisions import PRECISIONS
 from enginery.core.text import in_one_line, suggestion
 
 SECTION = "input should be a section of parameters"
+LARGEST = 1_000_000  # a file of parameters or classes
 IN_YAML = {"model_type": SECTION, "dict_type": SECTION, "tuple_type": "input should be a list"}
 
 
 def read_yaml(file: Path) -> Any:
     try:
-        text = file.read_text(encoding="utf-8")
-        try:
-            return YAML(typ="safe").load(text)
-        except (YAMLError, *UNREADABLE):
-            return YAML(typ="safe", pure=True).load(text)  # slower than the parser in C, whose errors omit names
+        return _parsed(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise EngineryError(f"{file} is not in {Path.cwd()}: run from the root of the project") from None
     except (YAMLError, *UNREADABLE) as error:
         raise EngineryError(f"{file} is not valid YAML: {yaml_problem(error)}") from None
+
+
+@lru_cache(maxsize=4)  # a stage reads several sections of one file
+def _parsed(text: str) -> Any:
+    try:
+        return load_yaml(text)
+    except (YAMLError, *UNREADABLE):
+        return load_yaml(text, pure=True)  # slower than the parser in C, whose errors omit names
+
+
+def load_yaml(text: str | bytes, pure: bool = False) -> Any:
+    """Return what a text in YAML says. A few lines of aliases, each of which repeats another one ten times, would fill
+    all memory."""
+    yaml = YAML(typ="safe", pure=pure)
+    whole = yaml.compose(text)
+    waiting, size = [whole] if whole else [], 0
+    while waiting:
+        value = waiting.pop().value  # a text, parts, or pairs of a key and a part
+        size += 1 + len(value)
+        if size > LARGEST:
+            raise ValueError(f"with its aliases written out it has more than {LARGEST:,} characters")
+        if not isinstance(value, str):
+            waiting += [part for each in value for part in (each if isinstance(each, tuple) else (each,))]
+    return yaml.constructor.construct_document(whole) if whole else None
 
 
 def yaml_problem(error: Exception) -> str:

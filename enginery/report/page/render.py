@@ -5,6 +5,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def render_page(
     )
 
 
+@cache  # which keeps the compiled templates, too
 def open_templates(*more: Path) -> Environment:
     """Return the templates of pages, and those in other folders. All have the same style and script."""
     environment = Environment(

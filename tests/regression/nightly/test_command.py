@@ -137,7 +137,7 @@ def test_a_machine_that_stays_slow_has_its_own_exit_status(project, run):
 
 
 def test_make_fails_on_red_and_not_on_a_slow_machine(project, run):
-    let_make_run(project.root)
+    let_make_run(project.root, warm_python())
     nightly = ("bash", "-c", "make nightly")
     assert project.night(run(13.0, 4.4), command=nightly).returncode == 0
     slow = project.night(*[run(13.0, 4.4, pace=7.4)] * 4, command=nightly)
