@@ -98,8 +98,9 @@ def _of_spot(entry: Evidence, spot: Spot) -> str:
 def explain_spots(findings: Findings) -> str:
     validation = findings.precisions[0].validation
     return (
-        f"At single batch sizes, over {validation.spots[0].samples} {findings.kind} or one batch: {validation.metric}, and the "
-        "relative error against the same engine's outputs on the full set, which ran at the largest batch size"
+        f"At single batch sizes, over {validation.spots[0].samples} {findings.kind} or one batch: "
+        f"{validation.metric}, and the relative error against the same engine's outputs on the full set, which ran at "
+        "the largest batch size"
     )
 
 
