@@ -19,14 +19,14 @@ from enginery.engine.folder import REFUSED, pass_on_refusal, read_engine
 from enginery.engine.gpu.nvml import GpuSampler
 from enginery.engine.machine import Machine
 from enginery.model.checkpoint import load_model
-from enginery.speed.benchmark import RAW_COLUMNS, race_contenders, race_over_sizes, raw_rows, with_tuned_batches
+from enginery.speed.benchmark import RAW_COLUMNS, Race, race_contenders, race_over_sizes, raw_rows, with_tuned_batches
 from enginery.speed.contenders import onnxruntime_session, pytorch_contender, require_possible
 from enginery.speed.contention import ContentionWatch
 from enginery.speed.exported_times import FILE, write_exported_times
 from enginery.speed.isolated import measure_engine_isolated, pytorch_peak_memory
 from enginery.speed.machine_lock import whole_machine
 from enginery.speed.machine_pace import pace_meter
-from enginery.speed.records import ENGINE, LAUNCHED, Benchmark
+from enginery.speed.records import ENGINE, LAUNCHED, Benchmark, Isolated
 from enginery.speed.throughput import engine_throughput
 from enginery.speed.timing import Contender
 
@@ -76,6 +76,15 @@ def benchmark(
             pytorch=torch.__version__,
             sizes=sizes,
         )
+    _write(report, summary, race, isolated, sampler)
+    for ratio in summary.ratios:
+        print(
+            f"{precision}, batch {ratio.batch}: {ratio.median:.2f} times {ratio.baseline} "
+            f"({ratio.low:.2f} to {ratio.high:.2f})"
+        )
+
+
+def _write(report: Path, summary: Benchmark, race: Race, isolated: Isolated, sampler: GpuSampler | None) -> None:
     with new_folder(report) as unfinished:
         summary.write(unfinished / "summary.json")
         timings = pd.DataFrame(raw_rows(race.timings), columns=RAW_COLUMNS)
@@ -84,11 +93,6 @@ def benchmark(
             pd.DataFrame(sampler.samples).to_csv(unfinished / "gpu.csv", index=False)
         for batch, calls in isolated.calls.items():
             write_exported_times(calls, unfinished / FILE.format(batch))
-    for ratio in summary.ratios:
-        print(
-            f"{precision}, batch {ratio.batch}: {ratio.median:.2f} times {ratio.baseline} "
-            f"({ratio.low:.2f} to {ratio.high:.2f})"
-        )
 
 
 def _contenders(

@@ -8,7 +8,7 @@ LONGEST = 1200  # characters of a sentence, which may quote what stands in a fil
 # What the readers of JSON and YAML raise, besides errors of their own, for numbers of a thousand digits, dates that do
 # not exist, keys that are lists, and brackets within brackets within brackets.
 UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError, OverflowError)
-PROTOBUFS = ("google.protobuf.message", "EncodeError")
+PROTOBUFS = "Protobuf cannot write a graph, of which it takes 2 GB at most"  # its own error says no more than that
 UNWRITABLE = (EDQUOT, EFBIG, ENOSPC, EROFS)  # of a copy these concern the file that is written, which is named second
 
 
@@ -23,15 +23,15 @@ def sentence_of(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         file = (error.errno in UNWRITABLE and error.filename2) or error.filename or "the operating system"
         return _safe(f"{file}: {error.strerror or error}")
-    if lacks_memory(error):
-        return _safe(f"there is not enough memory{f': {error}' if str(error) else ''}")
+    if is_out_of_memory(error):
+        why = str(error) if isinstance(error, MemoryError) else PROTOBUFS
+        return _safe(f"there is not enough memory{f': {why}' if why else ''}")
     return None
 
 
-def lacks_memory(error: BaseException) -> bool:
-    """Tell whether memory ran out, for which Protobuf, which need not be installed, has an error of its own."""
-    kind = type(error)
-    return isinstance(error, MemoryError) or (kind.__module__, kind.__name__) == PROTOBUFS
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether memory did not suffice. Protobuf, which is not imported here, then raises an EncodeError."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "EncodeError"
 
 
 def _safe(sentence: str) -> str:

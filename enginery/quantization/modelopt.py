@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from enginery.core.errors import EngineryError, lacks_memory
+from enginery.core.errors import EngineryError, is_out_of_memory
 from enginery.core.text import in_one_line
 from enginery.data.feeds import Feeds
 from enginery.graph.onnx_file import graph_inputs
@@ -45,8 +45,11 @@ def errors_as_sentences(precision: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # ONNX Runtime's exceptions, which pass through, share no base class
-        if lacks_memory(error):
-            raise
+        if is_out_of_memory(error):
+            raise EngineryError(
+                f"there is not enough memory for ModelOpt to make {precision} of the graph, of which it holds several "
+                "copies: take a machine with more, or drop the precision"
+            ) from None
         why = in_one_line(error) or type(error).__name__
         raise EngineryError(
             f"ModelOpt cannot make {precision} of the graph: {why}; keep what it names in high precision, or drop the "

@@ -91,6 +91,12 @@ def reduce_fault(
             return part
 
         found.append(smallest(case, attempt))
+    return _write_smallest(found, whole, way, limit, folder)
+
+
+def _write_smallest(found: list[Case], whole: Fault, way: Way, limit: float, folder: Path) -> tuple[Case, Fault]:
+    """Write the last of the cases that shows the fault again."""
+    title = RUNTIMES[way.target.runtime].title
     with new_folder(folder) as unfinished:
         # Prefer a case that fails without our cures: an ONNX file says more than OpenVINO's form of it.
         for least, chosen in itertools.product(reversed(found), dict.fromkeys((way._replace(cured=False), way))):
@@ -99,9 +105,8 @@ def reduce_fault(
             headline = f"{title} {way.target.runtime_version}: what it makes of {_nodes(least.model)}."
             final = run_case(least, chosen.script(headline), unfinished, chosen.prepare, limit)
             if final and final.is_like(whole):
-                (unfinished / "README.md").write_text(
-                    write_readme(least.model, way.target, final, chosen.cured), encoding="utf-8"
-                )
+                readme = write_readme(least.model, way.target, final, chosen.cured)
+                (unfinished / "README.md").write_text(readme, encoding="utf-8")
                 return least, final
         raise EngineryError(f"the fault does not show each time: {title} was right when it ran the same nodes again")
 

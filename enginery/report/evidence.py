@@ -79,6 +79,11 @@ class Findings:
     refused: Mapping[str, str] = field(default_factory=dict)  # by precision: why there is no engine of it
 
     @property
+    def kind(self) -> str:
+        """Return what the samples are called."""
+        return self.precisions[0].validation.kind
+
+    @property
     def batches(self) -> list[int]:
         return list(dict.fromkeys(entry.batch for entry in self.precisions[0].benchmark.latencies))
 

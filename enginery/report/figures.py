@@ -35,7 +35,7 @@ def draw_figures(findings: Findings, failures: Mapping[str, tuple[str, ...]], fo
         _save(folder / "latency.png", lambda axes: _bars(axes, findings, "p50", "milliseconds per batch, p50"))
         if findings.precisions[0].benchmark.sizes:
             _save(folder / "sizes.png", lambda axes: _sizes(axes, findings))
-        rate = "images per second, one at a time"
+        rate = f"{findings.kind} per second, one at a time"
         _save(folder / "throughput.png", lambda axes: _bars(axes, findings, "images_per_second", rate))
         _save(folder / "tradeoff.png", lambda axes: _tradeoff(axes, findings, failures))
 

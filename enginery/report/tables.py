@@ -26,7 +26,7 @@ from enginery.speed.records import (
 OWN_PROCESS = "in a process of its own"
 CONTRADICTION = (
     f"An asterisk: in that pass, one at a time was more than {MOST_DEVIATION - 1:.0%} faster or slower than in the "
-    "race. Trust how many times as many images there were, not the images per second."
+    "race. Trust how many times as many there were, not how many per second."
 )
 FEWEST_FOR_A_LINE = 3  # a line fits any two batch sizes
 
@@ -98,8 +98,9 @@ def _of_spot(entry: Evidence, spot: Spot) -> str:
 def explain_spots(findings: Findings) -> str:
     validation = findings.precisions[0].validation
     return (
-        f"At single batch sizes, over {validation.spots[0].samples} images or one batch: {validation.metric}, and the "
-        "relative error against the same engine's outputs on the full set, which ran at the largest batch size"
+        f"At single batch sizes, over {validation.spots[0].samples} {findings.kind} or one batch: "
+        f"{validation.metric}, and the relative error against the same engine's outputs on the full set, which ran at "
+        "the largest batch size"
     )
 
 

@@ -1,5 +1,6 @@
 """`enginery infer`: its answers, and what it feeds the engine."""
 
+import io
 import json
 import os
 import shutil
@@ -7,15 +8,17 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 from support.command import ROOT, enginery, on_a_terminal
 
-from enginery.cli.inference.images import ImageReader, picture_files, required_preprocessing
+from enginery.cli.inference.images import ImageReader, find_images, picture_files, required_preprocessing
 from enginery.cli.inference.infer import batch_size
 from enginery.cli.inference.task import require_readable
+from enginery.cli.inference.texts import find_texts
 from enginery.core.errors import EngineryError
 from enginery.engine.engine import open_engine
 
@@ -256,6 +259,25 @@ def test_a_folder_that_may_not_be_read_is_a_sentence(built):
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"enginery: {locked}: Permission denied\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "content", "found"),
+    [
+        ("-", b"a.png\n\nb c.png\n", ["a.png", "b c.png"]),
+        ("-", b"\n", "standard input, which - stands for, has no lines"),
+        ("-", b"\xff\n", "standard input is no text in UTF-8"),
+        ("\udcff", b"", "'.udcff' is no text in UTF-8"),
+        (" ", b"", "one of the texts is empty: leave it out"),
+    ],
+)
+def test_standard_input_names_images_or_holds_texts(given, content, found, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
+    if isinstance(found, str):
+        with pytest.raises(EngineryError, match=found):
+            find_texts([given], SimpleNamespace(together=1))
+    else:
+        assert find_images([Path(given)]) == list(map(Path, found))
 
 
 @pytest.mark.parametrize("folder", ["sub", "."])

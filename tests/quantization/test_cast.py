@@ -3,6 +3,7 @@ import itertools
 import numpy as np
 import onnx
 import pytest
+from google.protobuf.message import EncodeError
 from onnx import TensorProto, helper, numpy_helper
 from support.quantized import KEEP_NOTHING, KEEPS_CONVOLUTIONS
 
@@ -10,6 +11,7 @@ from enginery.core.errors import EngineryError
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.bf16_twin import float32_twin
 from enginery.quantization.cast import cast, forget_unknown_sizes
+from enginery.quantization.modelopt import errors_as_sentences
 
 
 def kept_in_float32(model):
@@ -54,6 +56,13 @@ def test_a_graph_that_modelopt_cannot_convert_is_refused(tiny_graph, tmp_path):
     onnx.save(model, tmp_path / "model.onnx")
     with pytest.raises(EngineryError, match=r"^ModelOpt cannot make fp16 of the graph: .*exact.*; keep what it names"):
         cast(tmp_path / "model.onnx", "fp16", KEEP_NOTHING)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), EncodeError("Failed to serialize proto")])
+def test_too_little_memory_is_no_fault_of_the_graph(error):
+    told = "not enough memory for ModelOpt to make int8 of the graph"
+    with pytest.raises(EngineryError, match=told), errors_as_sentences("int8"):
+        raise error
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,11 @@ def test_what_there_is_no_time_for_is_not_measured(journal, monkeypatch):
             "ab",
             "2 of 5 layers stay in floating point, 40% of the work, which takes 70% ",
         ),
-        ([(0, 1.4), (5, 1.2)], "", "no set of layers keeps the thresholds; the closest leaves 5 layers"),
+        (
+            [(0, 1.4), (5, 1.2)],
+            "",
+            "the closest leaves 5 layers in floating point, 100% of the work, which takes 120% of what the thresholds allow",
+        ),
     ],
 )
 def test_the_answer_is_a_sentence(path, spared, said):
@@ -147,11 +151,22 @@ def test_the_answer_is_a_sentence(path, spared, said):
     assert said in in_words(found)
 
 
-def test_what_was_searched_after_another_rescue_is_refused(tmp_path):
+def test_what_was_searched_for_something_else_is_refused(tmp_path):
     ranges = SimpleNamespace(cache_sha256="ranges", model_sha256="model")
     about = {"precision": "int8", "calibration": "ranges", "model": "model", "rescue": "rescued"}
     found = Search(**about, layers=(), samples=(8, 16), path=(), spared=("conv",))
     found.write(tmp_path / "int8.json")
     assert spared_layers(tmp_path / "int8.json", ranges, "rescued") == ("conv",)
-    with pytest.raises(EngineryError, match=r"int8\.json was searched with another calibration, model or rescue: run"):
-        spared_layers(tmp_path / "int8.json", ranges, "another")
+    for calibration, model, rescue in (
+        ("other", "model", "rescued"),
+        ("ranges", "other", "rescued"),
+        ("ranges", "model", "other"),
+    ):
+        other = SimpleNamespace(cache_sha256=calibration, model_sha256=model)
+        with pytest.raises(
+            EngineryError, match=r"int8\.json was searched with another calibration, model or rescue: r"
+        ):
+            spared_layers(tmp_path / "int8.json", other, rescue)
+    (tmp_path / "int8.json").write_text('{"precision": "int8", "threshold": 1}')
+    with pytest.raises(EngineryError, match=r"int8\.json is damaged or of another version of Enginery"):
+        spared_layers(tmp_path / "int8.json", ranges, "rescued")

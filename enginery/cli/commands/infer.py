@@ -13,11 +13,12 @@ examples:
   enginery infer artifacts/engines/int8 photos --json | jq -r '.top[0].class'
   enginery infer artifacts/engines/int8 photos --pictures seen
   enginery infer artifacts/engines/int8 "a text" more.csv
-  enginery infer artifacts/engines/int8 - < lines.txt    a text in each line
+  enginery infer artifacts/engines/int8 - < lines.txt    a text, or an image's path, in each line
 
 Samples are prepared like those on which the engine was validated. An engine
-for texts takes texts as they stand, files (.csv, .jsonl, .txt) and standard
-input; where it reads two texts as one, a tab divides them.
+for texts takes texts as they stand and files (.csv, .jsonl, .txt); where it
+reads two texts as one, a tab divides them. - stands for the lines of standard
+input: texts, or paths of images.
 --json prints a line for each: {"image": ..., "error": ...}, or {"image": ...}
 or {"text": ...} with what the task has: "top": [{"class": ..., "index": ...,
 "probability": ...}] of a classifier, "boxes" of a detector, in pixels of the

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from enginery.cli.inference.answer import Answer
+from enginery.cli.inference.standard_input import lines_of_standard_input
 from enginery.cli.inference.task import require_readable, run_filled
 from enginery.core.cores import in_parallel
 from enginery.core.errors import EngineryError
@@ -74,9 +75,9 @@ def required_preprocessing(record: EngineRecord, folder: Path) -> Preprocessing:
 
 
 def find_images(places: Sequence[Path]) -> list[Path]:
-    """Return the given files, and all images in and below the given folders."""
+    """Return the given files, those that the lines of standard input name for `-`, and all images below folders."""
     found: list[Path] = []
-    for place in places:
+    for place in _named(places):
         if not place.is_dir():
             found.append(place)
             continue
@@ -85,6 +86,11 @@ def find_images(places: Sequence[Path]) -> list[Path]:
             raise EngineryError(f"{place} holds no images: looked for {', '.join(sorted(IMAGE_SUFFIXES))}")
         found += inside
     return found
+
+
+def _named(places: Sequence[Path]) -> Iterator[Path]:
+    for place in places:
+        yield from map(Path, lines_of_standard_input()) if place == Path("-") else (place,)
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

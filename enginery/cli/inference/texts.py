@@ -1,15 +1,16 @@
 """Answer for texts: find them in files, on standard input or among the arguments, and turn them into tokens."""
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from enginery.cli.inference.answer import Answer
+from enginery.cli.inference.standard_input import lines_of_standard_input
 from enginery.cli.inference.task import require_readable, run_filled
 from enginery.core.errors import EngineryError
+from enginery.core.text import is_unicode
 from enginery.data.manifest import PreparedTexts
 from enginery.data.sample_set import TOKENIZER
-from enginery.data.sources.text_table import ONE, SUFFIXES, TWO, read_rows, rows_in, text_in
+from enginery.data.sources.text_table import ONE, SUFFIXES, TWO, read_rows, text_in
 from enginery.data.texts import Text, TextReader
 from enginery.engine.engine import Engine
 
@@ -51,8 +52,7 @@ def find_texts(places: Sequence[str], prepared: PreparedTexts) -> list[Text]:
     for place in places:
         file = Path(place) if len(place) < LONGEST_NAME else None
         if place == "-":
-            rows = rows_in(sys.stdin.read(), ".txt", "standard input")[1]
-            found += [_one_input(row["text"], prepared.together) for _, row in rows]
+            found += [_one_input(line, prepared.together) for line in lines_of_standard_input()]
         elif file and file.suffix in SUFFIXES and file.is_file():
             found += _of_samples(file, prepared.together)
         else:
@@ -62,6 +62,10 @@ def find_texts(places: Sequence[str], prepared: PreparedTexts) -> list[Text]:
 
 def _one_input(text: str, together: int) -> Text:
     """Return a text, or the two that a tab divides if the model reads two as one input."""
+    if not is_unicode(text):
+        raise EngineryError(f"{text!r} is no text in UTF-8")
+    if not text.strip():
+        raise EngineryError("one of the texts is empty: leave it out")
     parts = tuple(text.split("\t")) if together > 1 else (text,)
     if len(parts) != together or not all(part.strip() for part in parts):
         raise EngineryError(f"the model reads {together} texts as one input, with a tab between them, and not {text!r}")

@@ -108,21 +108,17 @@ def _questions(
 
 
 def read_rows(path: Path) -> tuple[list[str], list[Row]]:
+    """Return the columns and the rows of a file. Empty lines do not count."""
     if path.suffix not in SUFFIXES:
         raise EngineryError(f"samples.source: {path} is no file of texts: give one of {', '.join(SUFFIXES)}")
     try:
         content = path.read_text("utf-8-sig")  # spreadsheets put a byte order mark first
     except (UnicodeDecodeError, IsADirectoryError):
         raise EngineryError(f"samples.source: {path} is not a text file in UTF-8") from None
-    return rows_in(content, path.suffix, str(path))
-
-
-def rows_in(content: str, suffix: str, what: str) -> tuple[list[str], list[Row]]:
-    """Return the columns and the rows of a file's content. Empty lines do not count."""
-    read = {".csv": _read_csv, ".jsonl": _read_json_lines, ".txt": _read_lines}[suffix]
-    columns, rows = read(content, what)
+    read = {".csv": _read_csv, ".jsonl": _read_json_lines, ".txt": _read_lines}[path.suffix]
+    columns, rows = read(content, str(path))
     if not rows:
-        raise EngineryError(f"samples.source: {what} holds no texts")
+        raise EngineryError(f"samples.source: {path} holds no texts")
     return columns, rows
 
 

@@ -49,7 +49,7 @@ def _answers(
     """Draw how good the answers are, by a result's metric, or how many are PyTorch's."""
     name, unit = (of.name, of.unit) if of else ("same answer as PyTorch", "%")
     heights = [100 * value if unit else value for value in values]
-    beside = f"{name}, %{' of images' if of is None else ''}" if unit else name
+    beside = f"{name}, %{f' of {findings.kind}' if of is None else ''}" if unit else name
     axes = Axes(speed[0], around(heights, most=100 if unit else math.inf), speed[1], beside)
     texts = [figure(value, unit) for value in values]
     less = of is not None and not of.higher_is_better

@@ -79,7 +79,7 @@ def _at_a_glance(entry: Evidence, findings: Findings, failures: Mapping[str, tup
 
 def latencies(findings: Findings) -> Table:
     """List each contender at each batch size. Ratios are to the baseline that ran beside the engine."""
-    columns = ["contender", "batch", "p50, ms", "p90, ms", "p99, ms", "images/s"]
+    columns = ["contender", "batch", "p50, ms", "p90, ms", "p99, ms", f"{findings.kind}/s"]
     columns += [f"times {baseline_title(name)} (interval)" for name in findings.baselines]
     return table("Latency and how many times as fast", columns, list(_latency_rows(findings)))
 
@@ -125,7 +125,7 @@ def throughputs(findings: Findings) -> Table:
         for entry in findings.precisions
         for one in entry.benchmark.throughput
     ]
-    each = ("images/s", "times one at a time", "p50, ms per request", "p99, ms per request")
+    each = (f"{findings.kind}/s", "times one at a time", "p50, ms per request", "p99, ms per request")
     return table("Throughput", ("precision", "batch", "requests in flight", *each), rows)
 
 

@@ -73,11 +73,11 @@ def _spread(latency: Latency) -> tuple[Mark, ...]:
 
 def throughput_picture(findings: Findings, looks: Looks, batch: int) -> Figure:
     """Draw the rates, with a bar for each number of requests in flight."""
-    first = findings.precisions[0]
+    first, kind = findings.precisions[0], findings.kind
     rows = []
     for name in findings.baselines:
         rate = first.latency(batch, name).images_per_second
-        drawn = bar(rate, tooltip=f"{rate:,.0f} images/s, 1 request")
+        drawn = bar(rate, tooltip=f"{rate:,.0f} {kind}/s, 1 request")
         rows.append(Row(baseline_title(name), (drawn,), f"{rate:,.0f}", "faint"))
     for entry in findings.precisions:
         look, found = looks[entry.precision], entry.throughputs(batch)
@@ -86,12 +86,14 @@ def throughput_picture(findings: Findings, looks: Looks, batch: int) -> Figure:
         for one, rate in zip(found, rates, strict=True):
             single = one.requests == 1
             how = "1 request" if single else f"{one.requests} requests in flight"
-            bars.append(bar(rate, f"{look} lighter" if single else look, f"{rate:,.0f} images/s, {how}"))
+            bars.append(bar(rate, f"{look} lighter" if single else look, f"{rate:,.0f} {kind}/s, {how}"))
         figures = " · ".join(f"{rate:,.0f}" for rate in rates)
         most = f"{max(rates):,.0f}" if len(rates) > 1 else ""
         rows.append(Row(entry.precision, tuple(bars), figures, look, most))
     title = f"Throughput at batch {batch}"
-    picture = draw_rows(f"throughput-{batch}", title, rows, _longest(rows), "images/s", "Images per second: ")
+    picture = draw_rows(
+        f"throughput-{batch}", title, rows, _longest(rows), f"{kind}/s", f"{kind.capitalize()} per second: "
+    )
     return Figure(f"Batch {batch}", picture)
 
 
