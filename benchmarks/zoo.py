@@ -50,7 +50,9 @@ THREADS = 1  # of the race: with more, PyTorch loses many times over where other
 GIGABYTES = int(os.environ.get("ZOO_GIGABYTES", "12"))  # of memory that one model may take
 
 
-def run_model(name: str, row_file: Path, epochs: int | None, device: str, timed: bool) -> None:
+def run_model(
+    name: str, row_file: Path, epochs: int | None, device: str, precisions: Sequence[str], timed: bool
+) -> None:
     """Run a model in the current folder. Its row is written after each step, so that a crash keeps the steps before."""
     import torch
 
@@ -82,8 +84,8 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str, timed:
     elif not attempt("prepare", partial(prepare, step), row, "metrics"):
         row["failed"] = row["metrics"]["failed"]
     else:
-        precisions = list(Params.read().precisions)
-        made = [name for name in precisions if attempt(f"{name}", partial(take, name, step), row["precisions"], name)]
+        wanted = [name for name in Params.read().precisions if name in precisions or not precisions]
+        made = [name for name in wanted if attempt(f"{name}", partial(take, name, step), row["precisions"], name)]
         for precision in made:
             attempt(f"nvidia {precision}", partial(nvidia_verdict, precision), row["nvidia"], precision)
         if timed:
@@ -461,6 +463,7 @@ def main() -> None:
         "--epochs", type=int, help="of training; 0 fits only a classifier's last layer, on random weights"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train")
+    parser.add_argument("--precisions", nargs="+", default=[], help="all of params.yaml unless told")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--untimed", action="store_true", help="leave out the race, which other work would disturb")
     parser.add_argument("--jobs", type=int, default=1, help="how many models run at a time, untimed if several")
@@ -469,10 +472,12 @@ def main() -> None:
     options = parser.parse_args()
     models = [name for given in options.models for name in GROUPS.get(given, [given])]
     passed = ["--device", options.device, *([] if options.epochs is None else ["--epochs", str(options.epochs)])]
+    passed += ["--precisions", *options.precisions] if options.precisions else []
     if options.table:
         print(table([row for row in read(options.rows) if options.models == list(GROUPS) or row["model"] in models]))
     elif options.one:
-        run_model(models[0], options.one, options.epochs, options.device, not options.untimed)
+        timed = not options.untimed
+        run_model(models[0], options.one, options.epochs, options.device, options.precisions, timed)
     elif options.cluster:
         arguments = ["--minutes", str(options.minutes), *passed]
         run = partial(side_by_side, address=options.cluster, arguments=arguments)

@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 from enginery.core.process import end_with_parent, outlive_crashes
+from enginery.core.streams import escape_what_is_printed
 from enginery.pipeline.stage import run_stage
 
 if __name__ == "__main__":
@@ -12,6 +13,7 @@ if __name__ == "__main__":
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
     if name not in names:
         sys.exit(f"python3 -m stages NAME: '{name}' is no stage; there are {', '.join(names)}")
+    escape_what_is_printed()
     end_with_parent()
     outlive_crashes(name)
     run_stage(getattr(import_module(f"stages.{name}"), name))

@@ -16,11 +16,11 @@ from enginery.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginery.graph.files import copy_graph
 from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_graph
 from enginery.mixing.records import MIX, Mix
-from enginery.quantization.cast import cast
 from enginery.quantization.conversion import Conversion, require_kept_exist
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import (
     Ingredients,
+    cast_in_dialect,
     quantize_in_dialect,
     rest_of,
     rewritten,
@@ -109,7 +109,7 @@ def in_precision(
     precision: str, plan: Plan, source: Path, sizes: Mapping[str, int], wanted: Dialect
 ) -> onnx.ModelProto:
     """Return the graph of a file in its precision. Print the nodes that stay in another, with the reasons."""
-    facts, given = PRECISIONS[plan.made_as], plan.given
+    facts, given, rest = PRECISIONS[plan.made_as], plan.given, rest_of(plan.keep, wanted)
     if facts.block:
         ranges = given.ranges if given else None
         graph, in_blocks, high = write_blocks_in_dialect(plan.made_as, source, ranges, sizes, wanted, plan.keep)
@@ -120,8 +120,9 @@ def in_precision(
         mix = plan.mix
         graph, high = quantize_beside(mix.beside, mix.floating, of) if mix else quantize_in_dialect(plan.made_as, of)
     else:
-        return cast(source, plan.made_as, plan.keep, sizes)
-    _print_reasons(precision, high, rest_of(plan.keep, wanted))
+        graph, high = cast_in_dialect(plan.made_as, source, sizes, wanted, plan.keep)
+        rest = "fp32"
+    _print_reasons(precision, high, rest)
     return graph
 
 

@@ -28,7 +28,7 @@ from enginery.mixing.in_words import in_words
 from enginery.mixing.make import Build, Maker
 from enginery.mixing.race import Races
 from enginery.mixing.records import Mix
-from enginery.mixing.source import is_searched, open_source
+from enginery.mixing.source import for_compiler, is_searched, open_int8
 from enginery.mixing.traces import Traces, median_times, require_executed, trace_or_read
 from enginery.mixing.ways import ways_worth_trying
 from enginery.quantization.dialect import Dialect
@@ -66,8 +66,9 @@ def mix(
     for engine in (quantized, floating):
         require_executed(read_engine(engine), precision)
     here = _here(Machine.read(machine), samples, build)
+    given, spared = open_int8(converted / "int8", simplified, calibrated, rescued, samples)
     with scratch_folder() as folder:
-        source = open_source(simplified, calibrated, rescued, converted / "int8", samples, wanted, keep, folder)
+        source = for_compiler(given, spared, samples, wanted, keep, folder)
         graph = load_graph(source.graph)
         parts = parts_of(graph, source)
         traced = trace_or_read(params, precision, quantized, floating, parts.places, traces, here)

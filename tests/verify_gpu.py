@@ -13,6 +13,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -572,7 +573,8 @@ def test_polygraphy_finds_that_an_engine_computes_what_its_graph_means(engines, 
     record = EngineRecord.read(engines / precision / "engine.json")
     write_comparison(record, graphs[precision], [{"input": images}, {"input": images[:3]}], engines / precision)
     script = ["bash", str(engines / precision / "polygraphy.sh")]
-    done = subprocess.run(script, capture_output=True, text=True)
+    own = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the Python that has the package
+    done = subprocess.run(script, env=os.environ | {"PATH": own}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 

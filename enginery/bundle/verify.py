@@ -87,6 +87,11 @@ def wrong_signature(content: bytes, signature: Path, key: Path) -> "str | None":
     return None
 
 
+def printable(text: str) -> str:
+    """Escape what would control the terminal: the name of a file could wipe out what is said of it."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--key", type=Path, help="the public key of who made the bundle, a PEM file")
@@ -95,7 +100,7 @@ def main() -> None:
     )
     chosen = parser.parse_args()
     if wrong := check(chosen.folder, chosen.key):
-        sys.exit("\n".join(wrong))
+        sys.exit("\n".join(map(printable, wrong)))
     signed = ", and signed with this key" if chosen.key else ""
     print(f"all files are as they were made{signed}")
 

@@ -1,10 +1,13 @@
 """Write a bundle: the folder to deploy, with an engine and all that is needed to use, serve and trace it."""
 
+import fcntl
 import inspect
 import json
+import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from enginery.bundle import verify
@@ -27,7 +30,7 @@ from enginery.core.files import new_folder, sha256
 from enginery.core.params.all import Params
 from enginery.core.record import Record
 from enginery.core.runtimes import RUNTIMES
-from enginery.engine.folder import BUNDLED, RECORD, REPRODUCE
+from enginery.engine.folder import BUNDLED, RECORD, REPRODUCE, read_engine, require_made_of
 from enginery.engine.record import EngineRecord
 from enginery.engine.trtexec import reproduce_script
 from enginery.graph.files import copy_graph
@@ -51,14 +54,39 @@ def write_bundle(precision: str, out: Path | None, artifacts: Path, reports: Pat
     passed, params = require_passed(precision, artifacts, reports), Params.read()
     model = f"{name_of(params)}-{precision}"
     folder = out or BUNDLES / model
-    require_replaceable(folder)
-    with new_folder(folder.resolve()) as unfinished:
+    with alone_in(folder.resolve().parent), new_folder(folder.resolve()) as unfinished:
+        require_replaceable(folder)
         fill(passed, params, model, unfinished, signer is not None)
+        require_unchanged(passed, unfinished)
         files = {path.relative_to(unfinished).as_posix(): sha256(path) for path in files_in(unfinished)}
         Bundle(precision=precision, engine=passed.record.identity, files=files).write(unfinished / MANIFEST)
         if signer:
             signer.sign(unfinished)
     return folder
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Wait until no other bundle is written into the folder: each would take the other's files for what a kill left."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # where folders cannot be locked
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def require_unchanged(passed: Passed, bundle: Path) -> None:
+    """Refuse copies of another engine or graph than what passed: a run may have made new ones meanwhile."""
+    try:
+        same = read_engine(bundle / BUNDLED) == passed.record
+        require_made_of(passed.record, passed.record.precision, bundle / passed.onnx.name)
+    except EngineryError:
+        same = False
+    if not same:
+        raise EngineryError(f"{passed.folder} was changed while it was packed, as by `dvc repro`: pack it again")
 
 
 def name_of(params: Params) -> str:

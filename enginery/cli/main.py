@@ -13,6 +13,7 @@ from enginery.cli.completion import FUNCTIONS
 from enginery.cli.terminal import painted
 from enginery.core.errors import sentence_of
 from enginery.core.process import outlive_crashes
+from enginery.core.streams import escape_what_is_printed
 from enginery.core.text import suggestion
 
 INTERRUPTED = 130
@@ -106,6 +107,7 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    escape_what_is_printed()
 
 
 def fail(sentence: str, status: int = 1) -> NoReturn:

@@ -10,11 +10,12 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.representer import RoundTripRepresenter
 
-from enginery.core.errors import UNREADABLE, EngineryError
+from enginery.core.errors import UNREADABLE, EngineryError, sentence_of
 from enginery.core.files import new_file
 from enginery.core.params.all import Params
-from enginery.core.params.reading import yaml_problem
+from enginery.core.params.reading import load_yaml, yaml_problem
 from enginery.core.params.section import PARAMS_FILE
+from enginery.core.process import outlive_crashes
 
 Content = MutableMapping[str, Any]
 
@@ -52,7 +53,9 @@ def _write_null(representer: RoundTripRepresenter, _: None) -> ScalarNode:
 
 def _read(yaml: YAML, path: Path) -> Content:
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        load_yaml(text)  # which refuses aliases that repeat each other without end
+        content = yaml.load(text)
     except FileNotFoundError:
         raise EngineryError(f"{path} does not exist") from None
     except (YAMLError, *UNREADABLE) as error:
@@ -76,10 +79,13 @@ def main() -> None:
     recipe = Path(sys.argv[1])
     try:
         apply_recipe(recipe)
-    except EngineryError as error:
-        sys.exit(f"recipe: {error}")
+    except Exception as error:
+        if sentence := sentence_of(error):
+            sys.exit(f"recipe: {sentence}")
+        raise
     print(f"{PARAMS_FILE} now follows {recipe}; `dvc params diff` shows how, `git checkout {PARAMS_FILE}` undoes it")
 
 
 if __name__ == "__main__":
+    outlive_crashes("recipe")  # such as the reader of YAML, on thousands of brackets within each other
     main()

@@ -2,10 +2,13 @@
 
 from errno import EDQUOT, EFBIG, ENOSPC, EROFS
 
+from enginery.core.text import printable
+
 LONGEST = 1200  # characters of a sentence, which may quote what stands in a file
 # What the readers of JSON and YAML raise, besides errors of their own, for numbers of a thousand digits, dates that do
 # not exist, keys that are lists, and brackets within brackets within brackets.
 UNREADABLE = (ValueError, TypeError, AttributeError, RecursionError, OverflowError)
+PROTOBUFS = ("google.protobuf.message", "EncodeError")
 UNWRITABLE = (EDQUOT, EFBIG, ENOSPC, EROFS)  # of a copy these concern the file that is written, which is named second
 
 
@@ -20,12 +23,19 @@ def sentence_of(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         file = (error.errno in UNWRITABLE and error.filename2) or error.filename or "the operating system"
         return _safe(f"{file}: {error.strerror or error}")
-    if isinstance(error, MemoryError):
+    if lacks_memory(error):
         return _safe(f"there is not enough memory{f': {error}' if str(error) else ''}")
     return None
 
 
+def lacks_memory(error: BaseException) -> bool:
+    """Tell whether memory ran out, for which Protobuf, which need not be installed, has an error of its own."""
+    kind = type(error)
+    return isinstance(error, MemoryError) or (kind.__module__, kind.__name__) == PROTOBUFS
+
+
 def _safe(sentence: str) -> str:
     """Return a sentence that a terminal can show: what it quotes may be long, and control the terminal."""
-    shown = sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST // 2]} … {sentence[-LONGEST // 2 :]}"
-    return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in shown)
+    return printable(
+        sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST // 2]} … {sentence[-LONGEST // 2 :]}"
+    )

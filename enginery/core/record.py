@@ -39,6 +39,6 @@ class Record(BaseModel):
             return cls.model_validate_json(content)
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
+            place = " ".join(".".join(str(part) for part in first["loc"]).split())
             wrong = f"{place}: {first['msg']}" if place else first["msg"]
             raise EngineryError(f"{origin} is damaged or of another version of Enginery ({wrong})") from None

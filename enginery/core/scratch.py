@@ -40,7 +40,7 @@ def _remove_leftovers(root: Path) -> None:
                 folder.rmdir()
     for folder in root.glob(f"{IN_USE}*"):
         with suppress(OSError):  # in use, of another user, or just removed
-            descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder)

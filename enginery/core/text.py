@@ -43,8 +43,18 @@ def first_few(names: Sequence[str], most: int = 5) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Tell whether a text can be written. JSON may hold halves of characters, such as "\\ud800"."""
-    return not any("\ud800" <= each <= "\udfff" for each in text)
+    """Tell whether a text can be written. JSON may hold halves of characters, such as "\\ud800", and names of files any
+    bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def printable(text: str) -> str:
+    """Escape what would control a terminal. Lines stay lines."""
+    return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)
 
 
 def in_one_line(error: BaseException) -> str:

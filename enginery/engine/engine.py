@@ -1,7 +1,7 @@
 """Open an engine and run it. Its files and its target are checked before anything is loaded."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,8 @@ from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import Arrays, ClockedSession, Session, load_runtime
 from enginery.engine.target import require_fits
 from enginery.engine.this_machine import describe_machine
+
+NOT_RUN = "the engine cannot run these inputs, or is another one than its engine.json describes"
 
 
 def open_engine(folder: Path, machine: Machine | None, inference: InferenceParams) -> "Engine":
@@ -35,13 +37,19 @@ def open_engines(folder: Path, machine: Machine | None, inference: InferencePara
     require_fits(record.target, machine, folder)
     require_weights(record, folder)
     runtime = load_runtime(machine.runtime)
-    try:
+    with _in_a_sentence(f"{folder}: {machine.runtime} cannot open the engine"):
         sessions = runtime.load(folder, record.blueprint, inference.on(machine.cores), requests)
+    return [Engine(record, session) for session in sessions]
+
+
+@contextmanager
+def _in_a_sentence(what: str) -> Iterator[None]:
+    try:
+        yield
     except (EngineryError, OSError, MemoryError):
         raise
     except Exception as error:  # each library raises errors of its own
-        raise EngineryError(f"{folder}: {machine.runtime} cannot open the engine: {in_one_line(error)}") from error
-    return [Engine(record, session) for session in sessions]
+        raise EngineryError(f"{what}: {in_one_line(error)}") from error
 
 
 class Engine(AbstractContextManager["Engine"]):
@@ -59,12 +67,14 @@ class Engine(AbstractContextManager["Engine"]):
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         """Return the outputs by name, for inputs by name: arrays with the batch as their first axis."""
         self._require_fitting(feeds)
-        return self._session.run(feeds)
+        with _in_a_sentence(NOT_RUN):
+            return self._session.run(feeds)
 
     def bind(self, feeds: Arrays) -> Callable[[], object]:
         """Place inputs where the engine reads them, and return a call that runs one inference on them."""
         self._require_fitting(feeds)
-        return self._session.bind(feeds)
+        with _in_a_sentence(NOT_RUN):
+            return self._session.bind(feeds)
 
     def clock(self, feeds: Arrays) -> Callable[[], Moments]:
         """Return a call like that of `bind`, which tells when each part of it began and ended. Only a GPU can."""

@@ -21,7 +21,11 @@ SCRIPT = """\
 set -euo pipefail
 cd "$(dirname "$0")"
 export ORT_DISABLE_TELEMETRY=1
-command -v polygraphy >/dev/null || {{ echo "polygraphy is not on the PATH: pip install polygraphy" >&2; exit 1; }}
+if ! command -v polygraphy >/dev/null; then
+    python3 -c "import polygraphy" 2>/dev/null ||
+        {{ echo "polygraphy is neither on the PATH nor in python3's packages: pip install polygraphy" >&2; exit 1; }}
+    polygraphy() {{ python3 -c "import sys; from polygraphy.tools import main; sys.exit(main())" "$@"; }}
+fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 {rtx}{twin}

@@ -1,6 +1,7 @@
 """engine.json: all that is known of an engine, and what its layers really run in."""
 
 from collections import Counter
+from typing import Annotated
 
 from pydantic import Field
 
@@ -17,6 +18,7 @@ from enginery.data.manifest import PreparedTexts
 from enginery.engine.target import Target
 from enginery.graph.interface import Blueprint, Interface
 
+FileName = Annotated[str, Field(pattern=r"^[^/\x00]+$")]  # in the engine's folder, or beside the graph
 UNKNOWN = "unknown"  # the kind or precision of a layer that the runtime does not describe
 
 
@@ -36,9 +38,11 @@ class EngineRecord(Record):
     precision: str
     target: Target
     build: BuildParams
-    files: dict[str, str]
+    files: dict[FileName, str]
     bytes: int  # without the files of `weights`
-    weights: dict[str, str] = Field(default_factory=dict)  # hashes of the files that a stripped plan takes them from
+    weights: dict[FileName, str] = Field(
+        default_factory=dict
+    )  # hashes of the files that a stripped plan takes them from
     graph_sha256: str | None = None  # of the graph but for its weights, if others may be put in
     onnx_sha256: str
     onnx_bytes: int

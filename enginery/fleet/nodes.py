@@ -138,5 +138,5 @@ def _without_cluster() -> bytes:
 def _git(*arguments: str) -> bytes:
     done = subprocess.run(["git", *arguments], capture_output=True)
     if done.returncode:
-        raise EngineryError(f"git {arguments[0]}: {done.stderr.decode().strip()}")
+        raise EngineryError(f"git {arguments[0]}: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout

@@ -27,7 +27,7 @@ DATA_SHA256 = "enginery.data_sha256"  # so that a stage that depends on model.on
 
 def is_large(model: onnx.ModelProto) -> bool:
     """Tell whether the weights need a file of their own."""
-    sizes = map(_size, _constants(model.graph))
+    sizes = map(bytes_of, _constants(model.graph))
     return sum(size for size in sizes if size >= FEWEST_BYTES) > MOST_BYTES
 
 
@@ -39,7 +39,7 @@ def find_data(model: onnx.ModelProto, folder: Path) -> None:
     """Read the weights that are beside the file, or refer to them by an absolute path if they are large."""
     large = is_large(model)
     for tensor in filter(uses_external_data, _constants(model.graph)):
-        if large and _size(tensor) >= FEWEST_BYTES:
+        if large and bytes_of(tensor) >= FEWEST_BYTES:
             _refer_to(tensor, folder)
         else:
             _take_in(tensor, folder)
@@ -136,7 +136,7 @@ def _attributes(graph: onnx.GraphProto) -> Iterator[TensorProto]:
         yield from ([attribute.t] if attribute.HasField("t") else []) + list(attribute.tensors)
 
 
-def _size(tensor: TensorProto) -> int:
+def bytes_of(tensor: TensorProto) -> int:
     """Return the bytes of a tensor without a look at its values, of which Protobuf would return a copy."""
     try:
         itemsize = int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
@@ -155,7 +155,7 @@ def _take_in(tensor: TensorProto, folder: Path) -> None:
 
 def _refer_to(tensor: TensorProto, folder: Path) -> None:
     info, path = ExternalDataInfo(tensor), folder / ExternalDataInfo(tensor).location
-    if (missing := (info.offset or 0) + (info.length or _size(tensor)) - path.stat().st_size) > 0:
+    if (missing := (info.offset or 0) + (info.length or bytes_of(tensor)) - path.stat().st_size) > 0:
         raise ValueError(f"{path.name} ends {missing} bytes before {tensor.name} does")
     for entry in tensor.external_data:
         if entry.key == "location":
@@ -167,7 +167,7 @@ def _read(tensor: TensorProto) -> TensorProto:
     info = ExternalDataInfo(tensor)
     with open(info.location, "rb") as file:
         file.seek(info.offset or 0)
-        values = file.read(info.length or _size(tensor))
+        values = file.read(info.length or bytes_of(tensor))
     return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=values)
 
 

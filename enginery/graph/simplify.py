@@ -26,6 +26,8 @@ SKIPPED = [
     # rounding into an int8 product through a Split or a Reshape.
     "fuse_qkv",
     "fuse_matmul_add_bias_into_gemm_batched",
+    # The Softmax of one place as a constant: NVIDIA's builder knows the attention only as a whole, and fails otherwise.
+    "eliminate_nop_softmax",
 ]
 
 

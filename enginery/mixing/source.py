@@ -1,5 +1,6 @@
 """Open what int8 is made of, so that its parts in a mix are its own."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from enginery.core.params.precisions import Keep
@@ -8,7 +9,7 @@ from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import Ingredients, rewritten
 from enginery.quantization.modelopt import named_sizes
-from enginery.quantization.rescue.records import digest_of, open_rescued
+from enginery.quantization.rescue.records import Rescued, digest_of, open_calibrated, open_rescued
 from enginery.search.records import SEARCH, spared_layers
 
 
@@ -17,21 +18,21 @@ def is_searched(converted: Path) -> bool:
     return (converted / SEARCH).exists()
 
 
-def open_source(
-    simplified: Path,
-    calibrated: Path,
-    rescued: Path,
-    converted: Path,
-    samples: SampleSet,
-    wanted: Dialect,
-    keep: Keep,
-    folder: Path,
+def open_int8(
+    converted: Path, simplified: Path, calibrated: Path, rescued: Path, samples: SampleSet
+) -> tuple[Rescued, tuple[str, ...]]:
+    """Return what the int8 graph in the folder `converted` is made of, and the layers that its search spared."""
+    if not is_searched(converted):
+        return open_calibrated(simplified, calibrated, samples), ()
+    given = open_rescued(simplified, calibrated, rescued, samples)
+    return given, spared_layers(converted / SEARCH, given.ranges, digest_of(rescued))
+
+
+def for_compiler(
+    given: Rescued, spared: Collection[str], samples: SampleSet, wanted: Dialect, keep: Keep, folder: Path
 ) -> Ingredients:
     """Write the graph as the compiler takes it into the folder, and return it with all that int8 needs."""
-    searched = is_searched(converted)
-    source, ranges, rounded = open_rescued(simplified, calibrated, rescued if searched else None, samples)
-    plain = load_graph(source)
+    plain = load_graph(given.graph)
     save_graph(rewritten(plain, wanted, "int8") or plain, folder / "model.onnx")
     sizes = named_sizes(plain, samples.cycled(1))
-    spared = spared_layers(converted / SEARCH, ranges, digest_of(rescued)) if searched else ()
-    return Ingredients(folder / "model.onnx", ranges, sizes, wanted, keep, spared, rounded)
+    return Ingredients(folder / "model.onnx", given.ranges, sizes, wanted, keep, spared, given.rounded)

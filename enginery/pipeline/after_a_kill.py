@@ -24,9 +24,7 @@ LOCKS = (Path("dvc.lock"), Path("machine/dvc.lock"))  # what stages had and made
 
 def mend_after_a_kill(root: Path) -> list[str]:
     """Return what was mended, a sentence each. If another DVC is at work, its files are left alone."""
-    # A project may be a folder of a larger repository, whose root has DVC's files.
-    folder = root.resolve()
-    tmp = next((each / TMP for each in (folder, *folder.parents) if (each / TMP).is_dir()), None)
+    tmp = find_tmp(root)
     if tmp is None:
         return []
     mended: list[str] = []
@@ -37,6 +35,13 @@ def mend_after_a_kill(root: Path) -> list[str]:
         except LockError:
             continue
     return mended
+
+
+def find_tmp(root: Path) -> Path | None:
+    """Return DVC's folder for temporary files, or None before the first run. A project may be a folder of a larger
+    repository, whose root has it."""
+    folder = root.resolve()
+    return next((each / TMP for each in (folder, *folder.parents) if (each / TMP).is_dir()), None)
 
 
 def _mend_lock_files(root: Path) -> list[str]:

@@ -2,42 +2,52 @@
 blocks of numbers, the graph is the same for all."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import onnx
+import onnx_ir as ir
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep, Rest
+from enginery.graph.data_apart import with_bodies
 from enginery.graph.onnx_file import load_graph
 from enginery.graph.passes import apply_passes
 from enginery.graph.passes.drop_idle_strides import DropIdleStrides
 from enginery.graph.passes.pad_before_pooling import PadBeforePooling
+from enginery.graph.passes.spell_out_col2im import SpellOutCol2Im
 from enginery.graph.passes.spell_out_hard_swish import SpellOutHardSwish
 from enginery.quantization.calibration.provenance import Calibration, require_tensors
 from enginery.quantization.cast import cast
 from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.placement import products_of_activations
-from enginery.quantization.quantize import nodes_with_tiny_inputs, quantize, tensors_to_quantize
+from enginery.quantization.quantize import activations, nodes_with_tiny_inputs, quantize, quantized_activations
 from enginery.quantization.structure import nodes_beyond_int8
 from enginery.quantization.write_blocks import Written, write_blocks
 from enginery.quantization.write_int8 import Range, Rounded, tensors_in_int8, write_int8
 
-REWRITES = {  # by compiler and precision
+REWRITES: dict[tuple[str, str], tuple[Callable[[], ir.passes.PassBase], ...]] = {  # by compiler and precision
     ("tensorrt", "bf16"): (SpellOutHardSwish,),
     ("cpu", "bf16"): (DropIdleStrides,),
     ("cpu", "int8"): (PadBeforePooling, DropIdleStrides),
 }
+UNKNOWN: dict[tuple[str, str], Callable[[], ir.passes.PassBase]] = {  # operators that a compiler does not know
+    ("tensorrt", "Col2Im"): SpellOutCol2Im,
+}
+WITHOUT_KERNEL = {("tensorrt", "bf16"): "ConvTranspose"}  # github.com/NVIDIA/TensorRT/issues/4829
 NOTHING = Keep(op_types=(), nodes=())
 OVERFLOWS = "this CPU adds products of two activations in 16 bits, which overflow"
+NO_KERNEL = "the compiler has no kernel for it"
 TINY_SCALE = "it cannot hold the scale of what the node reads"
 
 
 def rewritten(graph: onnx.ModelProto, wanted: Dialect, precision: str) -> onnx.ModelProto | None:
     """Return the graph without what one compiler has trouble with, or None where it has none."""
-    rewrites = REWRITES.get((wanted.compiler, precision), ())
+    operators = {node.op_type for each in with_bodies(graph.graph) for node in each.node}
+    unknown = [UNKNOWN[wanted.compiler, name] for name in operators if (wanted.compiler, name) in UNKNOWN]
+    rewrites = [*REWRITES.get((wanted.compiler, precision), ()), *unknown]
     return apply_passes(graph, *(rewrite() for rewrite in rewrites)) if rewrites else None
 
 
@@ -84,15 +94,41 @@ def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelP
         require_tensors(given.ranges, tensors_in_int8(graph, kept))
         made = write_int8(graph, value_ranges(given.ranges), kept, largest_weight, given.rounded)
     else:
-        more = (*given.keep.nodes, *map(re.escape, (*high, *given.spared)))
-        keep = given.keep.model_copy(update={"nodes": more})
-        require_tensors(given.ranges, tensors_to_quantize(given.graph, precision, keep, given.sizes))
-        made = quantize(given.graph, precision, amax, keep, rest, given.sizes, largest_weight, given.rounded)
+        made = _quantize_for_gpu(precision, given, graph, high)
         high |= dict.fromkeys(nodes_with_tiny_inputs(given.graph, precision, amax, rest), TINY_SCALE)
     if not given.spared and all(node.op_type != "QuantizeLinear" for node in made.graph.node):
         why = next((f"{name} and others: {reason}" for name, reason in high.items()), "keep leaves it nothing to round")
         raise EngineryError(f"{precision} can hold nothing of this graph ({why}): delete precisions.{precision}")
     return made, high
+
+
+def _quantize_for_gpu(
+    precision: str, given: Ingredients, graph: onnx.ModelProto, high: Collection[str]
+) -> onnx.ModelProto:
+    """Let ModelOpt say what is rounded, and refuse the ranges if one of that is missing."""
+    more = (*given.keep.nodes, *map(re.escape, (*high, *given.spared)))
+    made = quantize(
+        given.graph,
+        precision,
+        dict.fromkeys(activations(graph), 1.0) | given.ranges.amax,  # it silently leaves out what has no range
+        given.keep.model_copy(update={"nodes": more}),
+        rest_of(given.keep, given.wanted),
+        sizes=given.sizes,
+        largest_weight=given.wanted.largest_weight,
+        rounded=given.rounded,
+    )
+    require_tensors(given.ranges, quantized_activations(made, graph))
+    return made
+
+
+def cast_in_dialect(
+    precision: str, source: Path, sizes: Mapping[str, int], wanted: Dialect, keep: Keep
+) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Return the graph in fp16 or bf16, and the nodes that stay in float32 since the compiler has no kernel."""
+    without = WITHOUT_KERNEL.get((wanted.compiler, precision))
+    found = [node.name for node in load_graph(source).graph.node if node.op_type == without]
+    more = (*keep.nodes, *map(re.escape, found))
+    return cast(source, precision, keep.model_copy(update={"nodes": more}), sizes), dict.fromkeys(found, NO_KERNEL)
 
 
 def write_blocks_in_dialect(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from enginery.core.errors import EngineryError
+from enginery.core.errors import EngineryError, lacks_memory
 from enginery.core.text import in_one_line
 from enginery.data.feeds import Feeds
 from enginery.graph.onnx_file import graph_inputs
@@ -45,6 +45,8 @@ def errors_as_sentences(precision: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # ONNX Runtime's exceptions, which pass through, share no base class
+        if lacks_memory(error):
+            raise
         why = in_one_line(error) or type(error).__name__
         raise EngineryError(
             f"ModelOpt cannot make {precision} of the graph: {why}; keep what it names in high precision, or drop the "

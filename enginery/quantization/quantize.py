@@ -1,7 +1,6 @@
 """Make int8 and fp8 graphs for TensorRT: ModelOpt places Q/DQ nodes, which `fusion` mends, and the scales are ours."""
 
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,9 +12,10 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep, Rest
 from enginery.core.precisions import PRECISIONS
 from enginery.core.scratch import scratch_folder
+from enginery.data.feeds import Feeds
 from enginery.graph.data_apart import in_memory
 from enginery.graph.files import data_of
-from enginery.graph.onnx_file import load_graph, save_graph
+from enginery.graph.onnx_file import graph_inputs, load_graph, save_graph
 from enginery.quantization.calibration.cache import read_cache, write_cache
 from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.fusion import mend_fusions
@@ -45,6 +45,7 @@ def quantize(
     amax: Mapping[str, float],
     keep: Keep,
     rest: Rest,
+    *,
     sizes: Mapping[str, int] | None = None,
     largest_weight: int = PRECISIONS["int8"].largest,
     rounded: Rounded | None = None,
@@ -52,9 +53,24 @@ def quantize(
     """Return the graph with Q/DQ nodes, which ModelOpt places where TensorRT fuses them, and with our scales.
 
     The scales and all unquantized nodes have the type `rest`. `sizes` are those of `batch_of_zeros`: an image that the
-    graph accepts. `largest_weight` is for int8 alone, as are weights that are `rounded` already.
+    graph accepts. `largest_weight` is for int8 alone, as are weights that are `rounded` already. A tensor without a
+    range stays as it is.
     """
-    made, replaced = _quantize_by_modelopt(source, precision, amax, keep, rest, sizes, largest_weight)
+    tiny = [re.escape(name) for name in nodes_with_tiny_inputs(source, precision, amax, rest)]
+    keep = keep.model_copy(update={"nodes": (*keep.nodes, *tiny)})
+    zeros = batch_of_zeros(source, sizes or {})
+    with quiet_modelopt(), scratch_folder() as scratch:
+        cache = scratch / "calibration.cache"
+        write_cache(amax, cache)
+        made, replaced = _place_by_modelopt(source, precision, cache, keep, rest, zeros)
+        constants = {tensor.name: tensor for tensor in made.graph.initializer}
+        if rest == "fp32":
+            _set_float16_scales(made.graph, constants, source)
+        if precision == "fp8":
+            _set_fp8_scales(made.graph, constants, read_cache(cache))
+        if precision == "int8" and largest_weight < PRECISIONS["int8"].largest:
+            _limit_weights(made.graph, constants, largest_weight)
+        _require_usable_scales(made.graph, constants)
     if replaced:
         made = put_back(made, replaced)
     if rounded:
@@ -62,25 +78,15 @@ def quantize(
     return mend_fusions(made)
 
 
-def _quantize_by_modelopt(
-    source: Path,
-    precision: str,
-    amax: Mapping[str, float],
-    keep: Keep,
-    rest: Rest,
-    sizes: Mapping[str, int] | None,
-    largest_weight: int,
+def _place_by_modelopt(
+    source: Path, precision: str, cache: Path, keep: Keep, rest: Rest, zeros: Feeds
 ) -> tuple[onnx.ModelProto, Replaced]:
     """Return the graph, and the large weights that are to be put back."""
-    zeros = batch_of_zeros(source, sizes or {})
-    tiny = [re.escape(name) for name in nodes_with_tiny_inputs(source, precision, amax, rest)]
-    with quiet_modelopt(), scratch_folder() as scratch:
-        from modelopt.onnx.quantization import quantize as modelopt_quantize
+    from modelopt.onnx.quantization import quantize as modelopt_quantize
 
-        given, cache, target = (scratch / name for name in ("model.onnx", "calibration.cache", "quantized.onnx"))
-        write_cache(amax, cache)
-        high = [*keep.nodes, *tiny]
-        replaced = _save_lighter(source, keep.model_copy(update={"nodes": high}), given)
+    with scratch_folder() as scratch:
+        given, target = scratch / "model.onnx", scratch / "quantized.onnx"
+        replaced = _save_lighter(source, keep, given)
         shapes = ",".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in zeros.items())
         with errors_as_sentences(precision):
             modelopt_quantize(
@@ -91,30 +97,18 @@ def _quantize_by_modelopt(
                 calibration_cache_path=str(cache),
                 calibration_eps=["cpu"],
                 op_types_to_exclude=list(keep.op_types),
-                nodes_to_exclude=high,
+                nodes_to_exclude=list(keep.nodes),
                 high_precision_dtype=rest,
                 output_path=str(target),
                 use_external_data_format=data_of(given).exists(),
                 enable_shared_constants_duplication=not replaced,
                 log_level="ERROR",
             )
-        model = in_memory(load_graph(target))  # the file does not stay
-        constants = {tensor.name: tensor for tensor in model.graph.initializer}
-        if rest == "fp32":
-            _set_float16_scales(model.graph, constants, source)
-        if precision == "fp8":
-            _set_fp8_scales(model.graph, constants, read_cache(cache))
-        if precision == "int8" and largest_weight < PRECISIONS["int8"].largest:
-            _limit_weights(model.graph, constants, largest_weight)
-        _require_usable_scales(model.graph, constants)
-        return model, replaced
+        return in_memory(load_graph(target)), replaced  # the file does not stay
 
 
 def _save_lighter(source: Path, keep: Keep, target: Path) -> Replaced:
-    """Save the graph for ModelOpt, which changes the file of some, with few of its weights if they are large."""
-    if not data_of(source).exists():
-        shutil.copyfile(source, target)
-        return {}
+    """Save the graph for ModelOpt, which changes the file of some, with few of its large weights."""
     model = load_graph(source)
     light, replaced = with_stand_ins(model, kept_nodes(keep, model))
     save_graph(light, target)
@@ -139,11 +133,11 @@ def _set_fp8_scales(graph: onnx.GraphProto, constants: Constants, amax: Mapping[
     casts = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Cast"}
     back = {node.input[0]: node.input[1] for node in graph.node if node.op_type == "DequantizeLinear"}
     ranges: dict[str, float] = {}  # by scale, since the inputs of a Concat share one
-    for node in graph.node:
-        if node.op_type != "QuantizeLinear" or (name := casts.get(node.input[0], node.input[0])) not in amax:
-            continue
-        for scale in (node.input[1], back[node.output[0]]):  # two constants in a float16 graph, otherwise one
-            ranges[scale] = max(ranges.get(scale, 0.0), amax[name])
+    for node in [node for node in graph.node if node.op_type == "QuantizeLinear"]:
+        name = node.input[0] if node.input[0] in amax else casts.get(node.input[0], "")
+        if name in amax:
+            for scale in (node.input[1], back[node.output[0]]):  # two constants in a float16 graph, otherwise one
+                ranges[scale] = max(ranges.get(scale, 0.0), amax[name])
     for name, value in ranges.items():
         dtype = numpy_helper.to_array(constants[name]).dtype
         constants[name].CopyFrom(numpy_helper.from_array(np.array(value / PRECISIONS["fp8"].largest, dtype), name))
@@ -187,11 +181,16 @@ def _require_usable_scales(graph: onnx.GraphProto, constants: Constants) -> None
                 )
 
 
-def tensors_to_quantize(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | None = None) -> list[str]:
-    """Return the activations that need a range, since ModelOpt silently leaves out those that a cache lacks."""
-    produced = [name for node in load_graph(source).graph.node for name in node.output]
-    activations = [*batch_of_zeros(source, sizes or {}), *produced]
-    ones = dict.fromkeys(activations, 1.0)
-    graph = _quantize_by_modelopt(source, precision, ones, keep, "fp32", sizes, PRECISIONS["int8"].largest)[0].graph
-    quantized = {node.input[0] for node in graph.node if node.op_type == "QuantizeLinear"}
-    return [name for name in activations if name in quantized]
+def activations(source: onnx.ModelProto) -> list[str]:
+    """Return the names of all that a graph reads and computes."""
+    inputs = [tensor.name for tensor in graph_inputs(source.graph)]
+    return [*inputs, *(name for node in source.graph.node for name in node.output)]
+
+
+def quantized_activations(made: onnx.ModelProto, source: onnx.ModelProto) -> list[str]:
+    """Return the activations of the source that are rounded in what was made of it."""
+    known = activations(source)
+    casts = {node.output[0]: node.input[0] for node in made.graph.node if node.op_type == "Cast"}  # in a float16 graph
+    read = {node.input[0] for node in made.graph.node if node.op_type == "QuantizeLinear"}
+    rounded = read | {casts[name] for name in read - set(known) if name in casts}
+    return [name for name in known if name in rounded]

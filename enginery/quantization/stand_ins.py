@@ -1,20 +1,23 @@
 """Let ModelOpt see one of the large weights of each shape in the place of all of them.
 
-ModelOpt holds twelve copies of the weights at once. Where it puts Q/DQ nodes depends on shapes, not on values.
+ModelOpt holds twelve copies of the weights at once, and goes through them again and again. Where it puts Q/DQ nodes
+depends on shapes, not on values.
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx.external_data_helper import uses_external_data
 
-from enginery.graph.data_apart import array_of
+from enginery.graph.data_apart import array_of, bytes_of, with_bodies
+from enginery.graph.passes.constants import add_constant
 from enginery.graph.passes.find import unused_name
+
+LARGE = 1 << 14  # bytes of a tensor
 
 
 class Operand(NamedTuple):
@@ -33,33 +36,47 @@ def with_stand_ins(model: onnx.ModelProto, kept: Collection[str]) -> tuple[onnx.
     """
     light = onnx.ModelProto()
     light.CopyFrom(model)
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    readers = Counter(name for node in light.graph.node for name in node.input)
-    taken = {*constants, *readers, *(name for node in light.graph.node for name in node.output)}
-    stand_ins: dict[tuple[object, ...], str] = {}
-    replaced: Replaced = {}
-    seen: set[str] = set()
-    for node in light.graph.node:
-        for index, name in enumerate(node.input):
-            if (tensor := constants.get(name)) is None:
-                continue
-            if uses_external_data(tensor):
-                alike = node.op_type, index, node.name in kept, tensor.data_type, *tensor.dims
-                if readers[name] > 1:
-                    continue
-                if alike in stand_ins:
-                    node.input[index], replaced[Operand(node.name, index)] = stand_ins[alike], tensor
-                elif array_of(tensor).any():  # zeros have a scale that tells nothing
-                    stand_ins[alike] = name
-            elif name in seen:
-                node.input[index] = unused_name(name, taken)
-                light.graph.initializer.add().CopyFrom(tensor)
-                light.graph.initializer[-1].name = node.input[index]
-            seen.add(name)
+    large = {tensor.name: tensor for tensor in model.graph.initializer if bytes_of(tensor) >= LARGE}
+    replaced = _share_alike(light.graph, large, kept)
     names = {tensor.name for tensor in replaced.values()}
     for tensor in [tensor for tensor in light.graph.initializer if tensor.name in names]:
         light.graph.initializer.remove(tensor)
+    _copy_shared(light.graph, {tensor.name: tensor for tensor in model.graph.initializer if tensor.name not in large})
     return light, replaced
+
+
+def _share_alike(graph: onnx.GraphProto, large: Mapping[str, onnx.TensorProto], kept: Collection[str]) -> Replaced:
+    """Let nodes whose large weights have one shape read the weights of the first, and return what they read before."""
+    readers = Counter(name for each in with_bodies(graph) for node in each.node for name in node.input)
+    own = [(node, place, name) for node, place, name in _inputs(graph) if name in large and readers[name] == 1]
+    stand_ins: dict[tuple[object, ...], str] = {}
+    replaced: Replaced = {}
+    for node, place, name in own:
+        tensor = large[name]
+        alike = node.op_type, place, node.name in kept, tensor.data_type, *tensor.dims
+        if alike in stand_ins:
+            node.input[place], replaced[Operand(node.name, place)] = stand_ins[alike], tensor
+        elif array_of(tensor).any():  # zeros have a scale that tells nothing
+            stand_ins[alike] = name
+    return replaced
+
+
+def _copy_shared(graph: onnx.GraphProto, small: Mapping[str, onnx.TensorProto]) -> None:
+    """Let no two inputs read the same small constant."""
+    taken = {*(tensor.name for tensor in graph.initializer)}
+    taken.update(name for node in graph.node for name in (*node.input, *node.output))
+    seen: set[str] = set()
+    for node, place, name in _inputs(graph):
+        if name in seen:
+            copy = graph.initializer.add()
+            copy.CopyFrom(small[name])
+            node.input[place] = copy.name = unused_name(name, taken)
+        elif name in small:
+            seen.add(name)
+
+
+def _inputs(graph: onnx.GraphProto) -> list[tuple[onnx.NodeProto, int, str]]:
+    return [(node, place, name) for node in graph.node for place, name in enumerate(node.input)]
 
 
 def put_back(model: onnx.ModelProto, replaced: Replaced) -> onnx.ModelProto:
@@ -67,11 +84,11 @@ def put_back(model: onnx.ModelProto, replaced: Replaced) -> onnx.ModelProto:
     whole = ir.from_proto(model)
     nodes = {node.name: node for node in whole.graph}
     for (name, index), tensor in replaced.items():
-        _put_back(whole.graph, nodes[name], index, tensor)
+        _put_back(whole, nodes[name], index, tensor)
     return ir.to_proto(whole)
 
 
-def _put_back(graph: ir.Graph, node: ir.Node, index: int, tensor: onnx.TensorProto) -> None:
+def _put_back(model: ir.Model, node: ir.Node, index: int, tensor: onnx.TensorProto) -> None:
     value = node.inputs[index]
     pair: list[ir.Node] = []  # that rounds the stand-in
     while value is not None and (maker := value.producer()) is not None:
@@ -81,14 +98,14 @@ def _put_back(graph: ir.Graph, node: ir.Node, index: int, tensor: onnx.TensorPro
     assert value.const_value is not None
     stand_in, array = value.const_value.numpy(), array_of(tensor)
     limits = np.finfo(stand_in.dtype)
-    own = _constant(graph, tensor.name, array.clip(limits.min, limits.max).astype(stand_in.dtype))
+    own = add_constant(model, node, tensor.name, array.clip(limits.min, limits.max).astype(stand_in.dtype))
     scales: dict[ir.Value, ir.Value] = {}  # two in a float16 graph, otherwise one
     for each in pair:
         _, scale, zero = each.inputs
         assert scale is not None
         if scale not in scales:
             name = f"{tensor.name}_scale{len(scales) or ''}"
-            scales[scale] = _constant(graph, name, _scale(scale, each, stand_in, array))
+            scales[scale] = add_constant(model, node, name, _scale(scale, each, stand_in, array))
         rounded = ir.val(f"{tensor.name}_{each.op_type}", type=each.outputs[0].type, shape=each.outputs[0].shape)
         given = [own, scales[scale], zero]
         copy = ir.node(each.op_type, given, dict(each.attributes), outputs=[rounded], name=rounded.name)
@@ -108,9 +125,3 @@ def _scale(scale: ir.Value, node: ir.Node, stand_in: NDArray[Any], array: NDArra
     made = np.where(exact > 0, exact, 1).reshape(given.shape).astype(given.dtype)
     limited: NDArray[Any] = np.maximum(made, np.finfo(given.dtype).smallest_subnormal)
     return limited
-
-
-def _constant(graph: ir.Graph, name: str, array: NDArray[Any]) -> ir.Value:
-    value = ir.val(name, const_value=ir.tensor(array, name=name))
-    graph.initializers.add(value)
-    return value

@@ -6,6 +6,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from enginery.graph.data_apart import array_of
+
 LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 NORMALIZATIONS = {"LayerNormalization", "RMSNormalization", "SkipLayerNormalization", "GroupNormalization"}
 PASSED_ON = {"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Dropout"}
@@ -30,7 +32,19 @@ def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict
         else:
             continue
         found = dict.fromkeys(names, why) | found
+    found |= dict.fromkeys(_nodes_placing(nodes, constants), "it only puts numbers in their places")
     return dict.fromkeys(nodes_making_rows(model), "it makes rows of numbers, as of boxes") | found
+
+
+def _nodes_placing(nodes: list[onnx.NodeProto], constants: Mapping[str, onnx.TensorProto]) -> list[str]:
+    """Return the transposed convolutions whose kernels hold a single one each."""
+    weighted = [node for node in nodes if node.op_type == "ConvTranspose" and node.input[1] in constants]
+    kernels = {node.name: array_of(constants[node.input[1]]) for node in weighted}
+    return [
+        name
+        for name, kernel in kernels.items()
+        if kernel.max() == 1 and np.all(np.count_nonzero(kernel.reshape(len(kernel), -1), axis=1) == 1)
+    ]
 
 
 def nodes_making_rows(model: onnx.ModelProto) -> list[str]:

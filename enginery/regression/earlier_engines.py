@@ -12,10 +12,10 @@ from dvc.repo import Repo
 from dvc_data.hashfile.hash_info import HashInfo
 from dvc_data.hashfile.tree import Tree
 from dvc_objects.errors import ObjectFormatError
-from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from enginery.core.errors import UNREADABLE, EngineryError
+from enginery.core.params.reading import load_yaml
 from enginery.core.paths import ENGINES, LOCK
 from enginery.core.scratch import scratch_folder
 from enginery.engine.folder import RECORD
@@ -49,7 +49,7 @@ def engines_of(place: str) -> Iterator[Callable[[str], Path]]:
 
 
 def _hashes_of_revision(revision: str) -> dict[str, str]:
-    shown = subprocess.run(["git", "show", f"{revision}:./{LOCK}"], capture_output=True)
+    shown = subprocess.run(["git", "show", "--end-of-options", f"{revision}:./{LOCK}"], capture_output=True)
     if shown.returncode:
         raise EngineryError(f"{revision} has no {LOCK}, which would name its engines")
     return parse_hashes(shown.stdout, f"{revision}:{LOCK}")
@@ -64,7 +64,7 @@ def parse_hashes(lock: bytes, origin: str) -> dict[str, str]:
 def hashes_of_outs(lock: bytes, origin: str) -> dict[str, list[str]]:
     """Read DVC's hashes of what each stage made, which is at least one thing, but for the gate."""
     try:
-        stages = YAML(typ="safe").load(lock)["stages"]
+        stages = load_yaml(lock)["stages"]
         made = {name: [str(out["md5"]) for out in stage["outs"]] for name, stage in stages.items() if "outs" in stage}
     except (YAMLError, LookupError, *UNREADABLE):
         made = {"": []}

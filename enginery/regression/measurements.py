@@ -39,8 +39,8 @@ def read_measurements(place: str) -> Measurements:
             return Measurements.parse(path.read_bytes(), str(path))
         except EngineryError as error:
             raise EngineryError(f"{error}; reports are compared by their {MEASUREMENTS.name}") from None
-    shown = subprocess.run(["git", "show", f"{place}:./{MEASUREMENTS}"], capture_output=True)
+    shown = subprocess.run(["git", "show", "--end-of-options", f"{place}:./{MEASUREMENTS}"], capture_output=True)
     if shown.returncode:
-        reason = (shown.stderr.decode().strip().splitlines() or ["git gives no reason"])[0]
+        reason = (shown.stderr.decode(errors="replace").strip().splitlines() or ["git gives no reason"])[0]
         raise EngineryError(f"{place} is no file, no folder, and no git revision with {MEASUREMENTS} ({reason})")
     return Measurements.parse(shown.stdout, f"{place}:{MEASUREMENTS}")

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from enginery.core.text import printable
+
 NAME = "enginery-timing.lock"  # the same for all users and projects of the machine
 
 
@@ -19,7 +21,7 @@ def whole_machine(who: str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            other = os.pread(descriptor, 1000, 0).decode(errors="replace") or "another process"
+            other = printable(os.pread(descriptor, 1000, 0).decode(errors="replace")) or "another process"
             print(f"{who} waits until {other} has timed its engines on this machine", file=sys.stderr, flush=True)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         os.ftruncate(descriptor, 0)

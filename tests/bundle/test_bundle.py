@@ -8,7 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,10 +29,11 @@ from support.project import build_project, judge, make_project
 from support.texts import write_tokenizer
 from support.warm_python import warm_python
 
-from enginery.bundle import licences, pages
+from enginery.bundle import licences, pages, write
 from enginery.bundle.gate import require_passed
 from enginery.bundle.pages import REPLACED, preprocessing_for_bundle, standalone_preprocessing
 from enginery.bundle.triton import configuration, replayed_sizes
+from enginery.bundle.write import fill, write_bundle
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.params.build import Axis, Profile, Range
@@ -822,6 +826,31 @@ def test_a_bundle_is_replaced_unless_somebody_worked_in_it(project):
     assert "would be replaced, but notes.txt is none of its files: save it" in refused(project)
     (first / "notes.txt").unlink()
     assert "labels.txt" in names_in(bundled(project))
+
+
+def test_two_bundles_at_once_wait_for_each_other(project, monkeypatch):
+    """Each would remove the unfinished files of the other, as what a kill left."""
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(write, "fill", lambda *given: (time.sleep(0.1), fill(*given)))
+    with ThreadPoolExecutor() as both:
+        places = (Path("artifacts"), Path("reports"))
+        assert list(both.map(lambda _: write_bundle("fp32", Path("both"), *places), range(2))) == [Path("both")] * 2
+
+
+@pytest.mark.parametrize("name", ["engine.json", "engine.blob", "model.onnx"])
+def test_an_engine_that_changes_while_it_is_packed_is_refused(project, monkeypatch, name):
+    def fill_and_change(passed, params, model, folder, signed):
+        fill(passed, params, model, folder, signed)
+        with next(folder.rglob(name)).open("ab") as file:
+            file.write(b"\n ")
+
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(write, "fill", fill_and_change)
+    if name == "engine.json":  # whole, but another one
+        monkeypatch.setattr(write, "read_engine", lambda folder: None)
+    with pytest.raises(EngineryError, match="was changed while it was packed, as by `dvc repro`: pack it again"):
+        write_bundle("fp32", None, Path("artifacts"), Path("reports"))
+    assert not list(project.glob("bundles/*"))
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,11 @@ def hash_again(bundle):
         (lambda bundle: (bundle / "engine/more").symlink_to("/etc"), None, "engine/more is none of the bundle's files"),
         (lambda bundle: (bundle / "json.py").write_text("exit()"), None, "json.py is none of the bundle's files"),
         (lambda bundle: (bundle / "__future__.py").write_text("exit()"), "ours", "__future__.py is none of the bundle"),
+        (
+            lambda bundle: (bundle / "\x1b[2Jall is well").write_text(""),
+            None,
+            r"\x1b[2Jall is well is none of the bundle's",
+        ),
         (replace_by_link, None, "infer.py was changed"),
         (link_manifest, None, "bundle.json is a link or a folder"),
         (sign_with_a_folder, None, "bundle.sig is a link or a folder"),

@@ -105,8 +105,10 @@ def test_a_missing_recipe_is_named(params_file, tmp_path):
         apply_recipe(tmp_path / "nowhere.yaml", params_file)
 
 
-def test_the_command_ends_with_one_line_on_a_bad_recipe(recipe, params_file, monkeypatch):
+@pytest.mark.parametrize(("given", "said"), [("recipe.yaml", "runtime: input should be"), (".", "Is a directory")])
+def test_the_command_ends_with_one_line_on_a_bad_recipe(recipe, params_file, monkeypatch, given, said):
     monkeypatch.chdir(params_file.parent)
-    monkeypatch.setattr("sys.argv", ["recipes", str(recipe("runtime: nothing\n"))])
-    with pytest.raises(SystemExit, match=r"^recipe: .*runtime: input should be .*$"):
+    recipe("runtime: nothing\n")
+    monkeypatch.setattr("sys.argv", ["recipes", given])
+    with pytest.raises(SystemExit, match=rf"^recipe: .*{said}.*$"):
         recipes.main()

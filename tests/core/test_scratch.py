@@ -8,7 +8,7 @@ import time
 import pytest
 from support.paths import ROOT
 
-from enginery.core.scratch import NEW, scratch_folder
+from enginery.core.scratch import IN_USE, NEW, scratch_folder
 
 HOLDS = (
     "from enginery.core.scratch import scratch_folder\nwith scratch_folder() as one:\n    print(one, flush=True)\n    "
@@ -47,6 +47,13 @@ def test_what_a_killed_process_left_goes_with_the_next_and_what_is_in_use_stays(
         assert len(list(temporary.iterdir())) == 2  # its own, and that of the one at work
     working.communicate("\n")
     assert not any(temporary.iterdir())
+
+
+def test_what_somebody_else_put_there_does_not_stop_it(temporary):
+    """To open a pipe is to wait for who writes into it, and all users write into /tmp."""
+    os.mkfifo(temporary / f"{IN_USE}pipe")
+    with scratch_folder() as folder:
+        assert folder.is_dir()
 
 
 def test_what_was_left_before_it_was_locked_goes_later(temporary):

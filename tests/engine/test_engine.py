@@ -13,7 +13,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.engine.build import build_engine
 from enginery.engine.engine import open_engine
-from enginery.engine.folder import require_made_of
+from enginery.engine.folder import read_engine, require_made_of
 from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import load_runtime
 from enginery.engine.runtimes import onnxruntime as onnxruntime_module
@@ -198,6 +198,25 @@ def test_an_input_that_does_not_fit_is_refused_by_name_and_limit(engine, method,
     with pytest.raises(EngineryError) as caught:
         getattr(engine, method)({name: np.zeros(shape, dtype)})
     assert wanted in str(caught.value)
+
+
+def test_an_engine_that_its_record_describes_wrongly_is_a_sentence(copy, machine, inference):
+    """The record of another engine may lie beside it: the hashes in it are right, and the names are not."""
+    file = copy / "engine.json"
+    file.write_text(file.read_text().replace('"name": "input"', '"name": "image"'))
+    with open_engine(copy, machine, inference) as engine:
+        for method in (engine.run, engine.bind):
+            with pytest.raises(EngineryError, match=r"is another one than its engine.json describes: .*image"):
+                method({"image": np.zeros((4, 3, 8, 8), np.float32)})
+
+
+@pytest.mark.parametrize("name", ["../engine.blob", "/etc/passwd", "a/b", "", "a\0b"])
+def test_a_record_names_files_of_its_folder_only(copy, name):
+    """`enginery bundle` would copy them out of the bundle, too."""
+    record = json.loads((copy / "engine.json").read_text())
+    (copy / "engine.json").write_text(json.dumps(record | {"files": {name: "0"}}))
+    with pytest.raises(EngineryError, match="String should match pattern"):
+        read_engine(copy)
 
 
 def test_no_input_at_all_is_refused(engine):

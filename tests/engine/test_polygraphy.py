@@ -89,10 +89,22 @@ def test_there_is_no_script_where_polygraphy_has_no_such_runtime(built_by):
     assert [path.name for path in built_by("openvino").iterdir() if "polygraphy" in path.name] == []
 
 
-def test_without_polygraphy_it_is_a_sentence(built, onnx_of, tmp_path):
+@pytest.mark.parametrize("in_python", [False, True], ids=["not installed", "in python3's packages"])
+def test_without_polygraphy_on_the_path(built, onnx_of, tmp_path, in_python):
+    """pip may install it where the PATH does not lead."""
     record = EngineRecord.read(built / "engine.json")
     (tmp_path / "polygraphy.sh").write_text(comparison_script(record, onnx_of["fp32"], "model.onnx"))
-    (tmp_path / "dirname").symlink_to(Path(shutil.which("dirname")))
+    for tool in ("dirname", "mktemp", "rm"):
+        (tmp_path / tool).symlink_to(Path(shutil.which(tool)))
+    (tmp_path / "python3").write_text(f"#!{shutil.which('bash')}\n{'echo $*' if in_python else 'exit 1'}\n")
+    (tmp_path / "python3").chmod(0o755)
     command = [shutil.which("bash"), tmp_path / "polygraphy.sh"]
     done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "polygraphy is not on the PATH: pip install polygraphy\n")
+    if in_python:
+        assert (done.returncode, done.stdout.count("from polygraphy.tools import main; sys.exit(main()) run ")) == (
+            0,
+            2,
+        )
+    else:
+        sentence = "polygraphy is neither on the PATH nor in python3's packages: pip install polygraphy\n"
+        assert (done.returncode, done.stderr) == (1, sentence)

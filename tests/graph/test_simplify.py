@@ -68,3 +68,11 @@ def test_products_of_a_transformer_stay_apart_beside_their_biases():
     nodes = " ".join(f"{name}0 = MatMul (x, {name}) {name}1 = Add ({name}0, {name}b)" for name in matrices)
     model = model_of_text(f"g ({rows} x) => ({rows} q1, {rows} k1, {rows} v1) {{ {nodes} }}", matrices | biases)
     assert [node.op_type for node in simplify_graph(model).graph.node] == ["MatMul", "Add"] * 3
+
+
+def test_an_attention_of_one_place_keeps_its_softmax():
+    """The last of MobileViT's at 64 pixels. As a constant, NVIDIA's builder ended in `kqv_gemm_split.cpp: CHECK(0)`."""
+    row = "float[batch,2,1,4]"
+    nodes = "t = Transpose <perm = [0, 1, 3, 2]> (k) a = MatMul (q, t) p = Softmax (a) y = MatMul (p, v)"
+    model = model_of_text(f"g ({row} q, {row} k, {row} v) => ({row} y) {{ {nodes} }}")
+    assert "Softmax" in [node.op_type for node in simplify_graph(model).graph.node]

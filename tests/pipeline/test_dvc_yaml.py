@@ -256,7 +256,7 @@ def test_parameters_are_read_by_stages_and_commands_only():
         "enginery/fleet/here.py",
         "enginery/fleet/run.py",
         "enginery/pipeline/__main__.py",
-        "enginery/regression/nightly/__main__.py",
+        "enginery/regression/nightly/night.py",
     ]
 
 

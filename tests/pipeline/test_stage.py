@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import EncodeError
 from support.paths import ROOT
 
 from enginery.core.errors import EngineryError
@@ -38,6 +39,7 @@ def test_arguments_reach_the_stage_with_their_types(arguments):
         (OSError(5, "Input/output error", "source", None, "copy"), "stage: source: Input/output error"),
         (MemoryError(), "stage: there is not enough memory"),
         (MemoryError("Unable to allocate 1 TiB"), "stage: there is not enough memory: Unable to allocate 1 TiB"),
+        (EncodeError("Failed to serialize proto"), "stage: there is not enough memory: Failed to serialize proto"),
         (EngineryError("\x1b[2J\u202e"), r"stage: \x1b[2J\u202e"),
         (EngineryError("a" * 1000 + "b" * 1000), f"stage: {'a' * 600} … {'b' * 600}"),
         (KeyboardInterrupt(), "stage: interrupted; nothing half-written was kept. Run `dvc repro` again to go on."),

@@ -10,7 +10,7 @@ from enginery.graph.as_written import open_as_written, run_graph
 from enginery.quantization.calibration.cache import read_cache, write_cache
 from enginery.quantization.calibration.measure import measure
 from enginery.quantization.cast import cast
-from enginery.quantization.quantize import nodes_with_tiny_inputs, quantize, tensors_to_quantize
+from enginery.quantization.quantize import activations, nodes_with_tiny_inputs, quantize, quantized_activations
 
 AMAX = {"input": 2.5, "relu": 7.3, "features": 3.1}
 WEIGHTS = ("w1", "w2", "w3")
@@ -49,13 +49,20 @@ def int8(tiny_onnx):
     return quantize(tiny_onnx, "int8", AMAX, KEEP_NOTHING, rest="fp32")
 
 
-def test_the_activations_to_quantize_are_those_that_enter_the_arithmetic(tiny_onnx):
+def quantized_where_all_have_ranges(path, keep=KEEP_NOTHING, rest="fp32"):
+    source = onnx.load(path)
+    return quantized_activations(quantize(path, "int8", dict.fromkeys(activations(source), 1.0), keep, rest), source)
+
+
+@pytest.mark.parametrize("rest", ["fp32", "fp16"])
+def test_the_activations_to_quantize_are_those_that_enter_the_arithmetic(tiny_onnx, rest):
     """The average pool's input is among them, since it runs in int8 between other int8 operators."""
-    assert tensors_to_quantize(tiny_onnx, "int8", KEEP_NOTHING) == ["input", "relu", "relu_2", "pooled", "features"]
+    found = quantized_where_all_have_ranges(tiny_onnx, rest=rest)
+    assert found == ["input", "relu", "relu_2", "pooled", "features"]
 
 
 def test_tensors_of_kept_nodes_need_no_range(tiny_onnx):
-    assert "features" not in tensors_to_quantize(tiny_onnx, "int8", Keep(op_types=("Gemm",), nodes=()))
+    assert "features" not in quantized_where_all_have_ranges(tiny_onnx, Keep(op_types=("Gemm",), nodes=()))
 
 
 def test_int8_quantizes_every_operator_that_carries_the_arithmetic(int8):
@@ -210,7 +217,7 @@ def test_converting_prints_nothing(tiny_onnx, capfd):
 
 
 def test_only_floats_of_a_graph_of_several_inputs_are_quantized(pair_onnx, pair_feeds):
-    names = tensors_to_quantize(pair_onnx, "int8", KEEP_NOTHING)
+    names = quantized_where_all_have_ranges(pair_onnx)
     assert {"image", "both"} <= set(names)
     assert "numbers" not in names
     quantized = quantize(pair_onnx, "int8", dict.fromkeys(names, 4.0), KEEP_NOTHING, rest="fp32")
@@ -232,7 +239,7 @@ def half_onnx(tiny_onnx, tmp_path_factory):
 def test_a_float16_graph_is_quantized_by_its_measured_ranges(half_onnx, tiny_onnx, samples, rest):
     found = measure(onnx.load(half_onnx), samples.batches(8), bins=2048)
     amax = {name: histogram.amax for name, histogram in found.items()}
-    assert set(tensors_to_quantize(half_onnx, "int8", KEEP_NOTHING)) <= amax.keys()
+    assert set(quantized_where_all_have_ranges(half_onnx)) <= amax.keys()
     quantized = quantize(half_onnx, "int8", amax, KEEP_NOTHING, rest)
     assert quantized_inputs(quantized).keys() >= {"conv1", "conv2", "classifier"}
     feeds = samples.cycled(len(samples))

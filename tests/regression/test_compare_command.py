@@ -74,6 +74,7 @@ def test_a_comparison_that_is_not_possible_has_its_own_exit_status(project, run)
     ("place", "said"),
     [
         ("nowhere", "nowhere is no file, no folder, and no git revision with reports/measurements.json"),
+        ("\udcff", "\\udcff is no file, no folder, and no git revision"),
         ("broken", "broken/measurements.json is damaged or of another version of Enginery (machine: Field required)"),
         (".", ". holds no measurements.json: give the reports folder of a finished run"),
         ("broken/other.json", "; reports are compared by their measurements.json"),

@@ -1,5 +1,6 @@
 """One race at a time has the machine."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -50,6 +51,17 @@ def test_the_second_race_waits_until_the_first_ends_however_it_ends(lock, capsys
     other = f"process {first.pid} in {Path.cwd()}"
     said = f"benchmark, int8 waits until {other} has timed its engines on this machine\n"
     assert capsys.readouterr().err == said
+
+
+def test_what_another_user_wrote_into_the_file_controls_no_terminal(lock, capsys):
+    lock.write_text("\x1b[2J")
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = threading.Thread(target=race)
+        second.start()
+        second.join(0.1)
+    second.join()
+    assert capsys.readouterr().err.startswith(r"benchmark, int8 waits until \x1b[2J has timed")
 
 
 def test_the_file_is_for_all_users(lock):

@@ -18,7 +18,15 @@ from enginery.graph.onnx_file import count_nodes, load_graph
 from enginery.quantization.calibration.cache import write_cache
 from enginery.quantization.calibration.provenance import provided_provenance
 from enginery.quantization.dialect import dialect_of
-from enginery.quantization.in_dialect import OVERFLOWS, Ingredients, quantize_in_dialect, write_blocks_in_dialect
+from enginery.quantization.in_dialect import (
+    NO_KERNEL,
+    OVERFLOWS,
+    Ingredients,
+    cast_in_dialect,
+    quantize_in_dialect,
+    rewritten,
+    write_blocks_in_dialect,
+)
 from enginery.quantization.modelopt import named_sizes
 from stages.convert import convert
 
@@ -53,8 +61,8 @@ def test_a_graph_of_which_eight_bits_can_hold_nothing_is_refused(tiny_onnx, samp
         quantize_in_dialect("int8", Ingredients(tiny_onnx, ranges, sizes, dialect, KEEP_NOTHING))
 
 
-@pytest.mark.parametrize(("dialect", "rewritten"), [(CPU, False), (TENSORRT, True)], ids=["cpu", "tensorrt"])
-def test_only_tensorrt_has_its_hard_swish_spelled_out(samples, tmp_path, monkeypatch, dialect, rewritten):
+@pytest.mark.parametrize(("dialect", "spelled"), [(CPU, False), (TENSORRT, True)], ids=["cpu", "tensorrt"])
+def test_only_tensorrt_has_its_hard_swish_spelled_out(samples, tmp_path, monkeypatch, dialect, spelled):
     weights = {"w": np.ones((4, 3, 1, 1), np.float32)}
     nodes = "c = Conv (input, w) y = HardSwish (c)"
     model = model_of_text(f"g (float[batch,3,8,8] input) => (float[batch,4,8,8] y) {{ {nodes} }}", weights)
@@ -67,7 +75,30 @@ def test_only_tensorrt_has_its_hard_swish_spelled_out(samples, tmp_path, monkeyp
     BoxesInGraph().write(Path("boxes.json"))
     others = Path("dialect.json"), Path("boxes.json"), Path("bf16")
     convert("bf16", simplified, simplified, calibrated, Path("none"), samples.folder, *others)
-    assert ("HardSigmoid" in count_nodes(load_graph(Path("bf16/model.onnx")))) == rewritten
+    assert ("HardSigmoid" in count_nodes(load_graph(Path("bf16/model.onnx")))) == spelled
+
+
+@pytest.mark.parametrize(("dialect", "read"), [(CPU, True), (TENSORRT, False)], ids=["cpu", "tensorrt"])
+def test_only_tensorrt_has_its_col2im_spelled_out(dialect, read):
+    sizes = {"image": np.array([4, 4]), "block": np.array([2, 2])}
+    nodes = "y = Col2Im <strides = [2, 2]> (input, image, block)"
+    model = model_of_text(f"g (float[batch,8,4] input) => (float[batch,2,4,4] y) {{ {nodes} }}", sizes)
+    for precision in ("fp32", "int8"):
+        assert ("Col2Im" in count_nodes(rewritten(model, dialect, precision) or model)) == read
+
+
+@pytest.mark.parametrize(
+    ("dialect", "precision", "stays"),
+    [(TENSORRT, "bf16", {"up": NO_KERNEL}), (TENSORRT, "fp16", {}), (CPU, "bf16", {})],
+    ids=["tensorrt bf16", "tensorrt fp16", "cpu bf16"],
+)
+def test_transposed_convolutions_stay_in_float32_where_bf16_has_no_kernel_for_them(tmp_path, dialect, precision, stays):
+    weights = {"w": np.ones((8, 3, 1, 1), np.float32), "v": np.ones((8, 8, 2, 2), np.float32)}
+    nodes = "c = Conv (input, w) [up] y = ConvTranspose (c, v)"
+    onnx.save(model_of_text(f"g (float[batch,3,8,8] input) => (float[] y) {{ {nodes} }}", weights), tmp_path / "m.onnx")
+    made, high = cast_in_dialect(precision, tmp_path / "m.onnx", {}, dialect, KEEP_NOTHING)
+    (kernel,) = (tensor for tensor in made.graph.initializer if list(tensor.dims) == [8, 8, 2, 2])
+    assert (high, kernel.data_type == TensorProto.FLOAT) == (stays, bool(stays))
 
 
 def test_a_graph_that_accepts_only_some_sizes_is_quantized_at_that_of_the_samples(samples, tmp_path):

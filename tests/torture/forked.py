@@ -62,7 +62,8 @@ def _work(work: Callable[[], object], inside: Path, memory: int, seconds: int, w
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + memory, taken + memory))
     spent = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-    resource.setrlimit(resource.RLIMIT_CPU, (int(spent) + seconds + 1,) * 2)
+    most = int(spent) + seconds + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most + 60))  # at the second limit the kernel kills, as for memory
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.alarm(20 * seconds)
     outside: list[str] = []

@@ -27,6 +27,7 @@ def _packed(method: int) -> bytes:
 
 DEEP, LONG, HALF = b"[" * 100_000, b"9" * 5000, rb"\ud800"
 COCO = b'{"images": [%s], "categories": [{"id": 1, "name": "cat"}], "annotations": [%s]}'
+BOMB = "".join(f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 9)}]\n" for n in range(10)).encode()
 HALF_TRIED = (
     b'{"precision": "int8", "samples": [8, 8], "error": 0.2, "at_once": 0.2, "kept": [], "enough": null, "tried": '
     b'[{"names": ["round"], "error": 0.1, "at_once": null}]}'
@@ -41,6 +42,16 @@ FOUND: list[tuple[str, bytes, tuple[str, ...]]] = [
     ("params.yaml", b"samples: 2001-13-45\n", (SENTENCE,)),
     ("params.yaml", b"? [a, b]\n: 1\n", (SENTENCE,)),
     ("params.yaml", b"task: " + b"x" * 100_000, (SENTENCE,)),
+    *(
+        (kind, head + BOMB, (SENTENCE,))
+        for kind, head in (
+            ("params.yaml", b"model:\n"),
+            ("recipe", b"model:\n"),
+            ("fleet.yaml", b"targets:\n"),
+            ("YOLO data.yaml", b"names:\n"),
+        )
+    ),
+    ("recipe", b"model: &a {b: *a}", (SENTENCE,)),
     ("COCO", DEEP, (SENTENCE,)),
     ("COCO", COCO % (IMAGE, LONG), (SENTENCE,)),
     ("COCO", COCO % (IMAGE, b'{"image_id": 1, "category_id": 1, "bbox": [1, 1, 1%s, 1]}' % (b"0" * 400)), (SENTENCE,)),
@@ -62,6 +73,7 @@ FOUND: list[tuple[str, bytes, tuple[str, ...]]] = [
     ("rwlock", json.dumps({"write": {"/a": {"pid": 10**30, "cmd": "dvc"}}, "read": {}}).encode(), (WORKED,)),
     ("journal of a search", b'null\n[[1], 2]\n\xff\n[1, 2, 3]\n"ab"\n' + DEEP, (WORKED,)),
     ("answer of a target", b'{"target": "../../../a", "model": "m"}', (SENTENCE,)),
+    ("answer of a target", b'{"\\n\\n": 1}', (SENTENCE,)),
     ("rounded.npz", _npy(), (SENTENCE,)),
     ("rescue.json", HALF_TRIED, (WORKED,)),
     ("engine, right hash", b"no blob", (SENTENCE,)),

@@ -15,6 +15,7 @@ from enginery.core.precisions import PRECISIONS
 from enginery.core.text import in_one_line, suggestion
 
 SECTION = "input should be a section of parameters"
+LARGEST = 1_000_000  # a file of parameters or classes
 IN_YAML = {"model_type": SECTION, "dict_type": SECTION, "tuple_type": "input should be a list"}
 
 
@@ -30,9 +31,25 @@ def read_yaml(file: Path) -> Any:
 @lru_cache(maxsize=4)  # a stage reads several sections of one file
 def _parsed(text: str) -> Any:
     try:
-        return YAML(typ="safe").load(text)
+        return load_yaml(text)
     except (YAMLError, *UNREADABLE):
-        return YAML(typ="safe", pure=True).load(text)  # slower than the parser in C, whose errors omit names
+        return load_yaml(text, pure=True)  # slower than the parser in C, whose errors omit names
+
+
+def load_yaml(text: str | bytes, pure: bool = False) -> Any:
+    """Return what a text in YAML says. A few lines of aliases, each of which repeats another one ten times, would fill
+    all memory."""
+    yaml = YAML(typ="safe", pure=pure)
+    whole = yaml.compose(text)
+    waiting, size = [whole] if whole else [], 0
+    while waiting:
+        value = waiting.pop().value  # a text, parts, or pairs of a key and a part
+        size += 1 + len(value)
+        if size > LARGEST:
+            raise ValueError(f"with its aliases written out it has more than {LARGEST:,} characters")
+        if not isinstance(value, str):
+            waiting += [part for each in value for part in (each if isinstance(each, tuple) else (each,))]
+    return yaml.constructor.construct_document(whole) if whole else None
 
 
 def yaml_problem(error: Exception) -> str:

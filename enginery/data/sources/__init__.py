@@ -6,6 +6,7 @@ from pathlib import Path
 from enginery.core.errors import EngineryError
 from enginery.core.params.samples import SamplesParams
 from enginery.core.tasks import CLASSIFICATION, DETECTION
+from enginery.core.text import is_unicode
 from enginery.core.user_files import user_file
 from enginery.data.sources.arrays import ARRAY_SUFFIXES, ImageArray, open_array
 from enginery.data.sources.classes import read_classes
@@ -27,6 +28,9 @@ Source = ImageFiles | ImageArray | Tensors | Texts
 def open_source(params: SamplesParams, data: Path, task: str = CLASSIFICATION, texts: Path = TEXTS) -> Source:
     """Open the samples with what the task wants to know of them, as far as it is there. Texts lie in another folder."""
     source = _open_texts(params, texts, Known(task)) if params.text else _open(params, data, Known(task, params.ignore))
+    names = (*source.class_names, *(source.names if isinstance(source, ImageFiles) else ()))
+    if odd := [name for name in names if not is_unicode(name)]:
+        raise EngineryError(f"samples.source: {odd[0]!r} is a name whose bytes are no text in UTF-8: rename the file")
     return source if Known(task).labels else replace(source, labels=None)
 
 

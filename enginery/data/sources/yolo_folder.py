@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from enginery.core.errors import UNREADABLE, EngineryError
-from enginery.core.params.reading import yaml_problem
+from enginery.core.params.reading import load_yaml, yaml_problem
 from enginery.data.box_rows import COLUMNS, COUNTED
 from enginery.data.sources.boxes import Boxes, Rows, require_boxes, wrong_box
 from enginery.data.sources.classes import MOST_CLASSES, Classes
@@ -94,7 +93,7 @@ def _named_classes(root: Path) -> Classes | None:
         if file.suffix == ".txt":
             names: Any = [line.strip() for line in file.read_text("utf-8-sig").splitlines() if line.strip()]
         else:
-            names = (YAML(typ="safe").load(file) or {}).get("names")
+            names = (load_yaml(file.read_bytes()) or {}).get("names")
             names = [names[number] for number in sorted(names)] if isinstance(names, dict) else names
     except (YAMLError, *UNREADABLE) as error:
         raise EngineryError(f"samples.source: {file} cannot be read: {yaml_problem(error)}") from None

@@ -1,6 +1,6 @@
 import onnx_ir as ir
 
-from enginery.graph.passes.constants import add_integers
+from enginery.graph.passes.constants import add_constant
 from enginery.graph.passes.find import find_nodes, names_in_use, unused_name
 
 AXES_ARE_AN_INPUT = 13  # from this opset on; before it, Squeeze takes its axes as an attribute
@@ -24,7 +24,7 @@ class NameSqueezedAxes(ir.passes.InPlacePass):
         for node, axes in to_name:
             name = unused_name(f"{node.outputs[0].name}.axes", taken)
             node.resize_inputs(2)
-            node.replace_input_with(1, add_integers(model, node, name, axes))
+            node.replace_input_with(1, add_constant(model, node, name, axes))
         return ir.passes.PassResult(model, modified=bool(to_name))
 
 

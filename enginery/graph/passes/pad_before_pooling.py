@@ -1,6 +1,6 @@
 import onnx_ir as ir
 
-from enginery.graph.passes.constants import add_integers
+from enginery.graph.passes.constants import add_constant
 from enginery.graph.passes.find import find_nodes, names_in_use, unused_name
 
 AMOUNTS_ARE_AN_INPUT = 11  # from this opset on; before it, Pad takes its amounts as an attribute
@@ -36,7 +36,7 @@ def _move_padding(model: ir.Model, node: ir.Node, taken: set[str]) -> None:
     padded = ir.val(unused_name(f"{node.outputs[0].name}.padded", taken))
     name = f"{node.name or node.outputs[0].name}.pad"
     if model.opset_imports.get("", 1) >= AMOUNTS_ARE_AN_INPUT:
-        amounts = add_integers(model, node, unused_name(f"{padded.name}.pads", taken), all_axes)
+        amounts = add_constant(model, node, unused_name(f"{padded.name}.pads", taken), all_axes)
         pad = ir.node("Pad", [node.inputs[0], amounts], outputs=[padded], name=name)
     else:
         pad = ir.node("Pad", [node.inputs[0]], {"pads": all_axes}, outputs=[padded], name=name)

@@ -5,7 +5,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from enginery.graph.passes.constants import add_integers
+from enginery.graph.passes.constants import add_constant
 from enginery.graph.passes.find import find_nodes, names_in_use, unused_name
 
 Values = Sequence[ir.Value | None]
@@ -28,7 +28,7 @@ class ReshapeStridedCopies(ir.passes.InPlacePass):
             node.op_type = "Reshape"
             node.attributes.clear()
             node.replace_input_with(0, source)
-            node.replace_input_with(1, add_integers(model, node, name, shape))
+            node.replace_input_with(1, add_constant(model, node, name, shape))
         return ir.passes.PassResult(model, modified=bool(copies))
 
 

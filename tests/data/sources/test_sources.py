@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,16 @@ def test_a_link_out_of_data_is_refused(pets):
     Path("data/link").symlink_to("/etc")
     with pytest.raises(EngineryError, match="does not lie in data"):
         user_file("data/link", Path("data"), "samples.source", "digits")
+
+
+@pytest.mark.parametrize("odd", ["dog/\udcff.png", "\udcff/1.png"])
+def test_a_name_that_is_no_text_is_refused(pets, samples_params, odd):
+    """Linux takes any bytes for the name of a file, and no record can hold them."""
+    root = Path(samples_params().source)
+    (root / odd).parent.mkdir(exist_ok=True)
+    shutil.copy(root / "dog/1.png", root / odd)
+    with pytest.raises(EngineryError, match="is a name whose bytes are no text in UTF-8"):
+        open_source(samples_params(), Path("data"))
 
 
 def test_what_does_not_exist_is_named(pets):

@@ -41,7 +41,10 @@ from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.graph.read_interface import read_blueprint
 from enginery.graph.simplify import fold_constants, simplify_graph
 from enginery.model.export import export_model
+from enginery.quantization.calibration.provenance import Calibration
 from enginery.quantization.cast import cast
+from enginery.quantization.dialect import dialect_of
+from enginery.quantization.in_dialect import Ingredients, cast_in_dialect, quantize_in_dialect, rewritten
 from enginery.quantization.quantize import quantize
 from enginery.quantization.write_blocks import write_blocks
 
@@ -185,6 +188,30 @@ def test_the_patterns_of_nvidias_rules_are_built_in_int8_and_fp8(name, ada, tmp_
         made.mkdir()
         load_runtime("tensorrt_rtx").compile(path, read_blueprint(path, ada), made)
         assert list(made.iterdir()), kind
+
+
+FOLDED = """
+    [a] a = Conv <strides = [2, 2], kernel_shape = [2, 2]> (x, c) [r] r = Reshape (a, columns)
+    [f] f = Col2Im <strides = [2, 2]> (r, image, block) [y] y = ConvTranspose (f, w)
+"""  # as `torch.nn.functional.fold` becomes, and as a U-Net doubles its images
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_nvidias_compiler_lacks_is_written_otherwise(precision, ada, tmp_path):
+    sizes = {"columns": np.array([0, 32, 16]), "image": np.array([8, 8]), "block": np.array([2, 2])}
+    random, shapes = np.random.default_rng(0).normal, {"c": (32, 32, 2, 2), "w": (8, 8, 2, 2)}
+    weights = {name: random(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    given = model_of_text(f"g (float[batch,32,8,8] x) => (float[batch,8,9,9] y) {{ {FOLDED} }}", sizes | weights)
+    ranges = Calibration.model_construct(amax=dict.fromkeys("xarfy", 4.0), lowest={}, source="here")
+    path, dialect = tmp_path / "model.onnx", dialect_of("tensorrt", "cuda", "8.9")
+    graph = rewritten(given, dialect, precision)
+    save_graph(graph, path)
+    if precision in ("fp16", "bf16"):
+        graph, _ = cast_in_dialect(precision, path, {}, dialect, EVERYTHING)
+    elif precision != "fp32":
+        graph, _ = quantize_in_dialect(precision, Ingredients(path, ranges, {}, dialect, EVERYTHING))
+    save_graph(graph, path)
+    load_runtime("tensorrt_rtx").compile(path, read_blueprint(path, ada), tmp_path)
 
 
 def operator_graph(

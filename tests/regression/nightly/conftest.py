@@ -6,8 +6,8 @@ import pytest
 
 from enginery.regression.history import History, Setting, read_history
 from enginery.regression.measurements import Measurements
-from enginery.regression.nightly.__main__ import record_night
 from enginery.regression.nightly.judgement import Found
+from enginery.regression.nightly.night import record_night
 from enginery.regression.nightly.summary import write_summary
 from enginery.regression.speed_change import SpeedChange
 
