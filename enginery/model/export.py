@@ -93,10 +93,10 @@ def _export(
             program = torch.onnx.export(wrapped, arrays, **settings)
     except torch.onnx.errors.OnnxExporterError as error:
         with _quiet_exporter(), suppress(Exception):  # the exporter's own error is then all that is known
-            traced = torch.export.export(wrapped, arrays, dynamic_shapes=shapes, strict=False)
+            traced = torch.export.export(wrapped, arrays, dynamic_shapes=shapes, strict=False).run_decompositions()
             trace = _stack_trace(error, traced)  # the user's line, which the error does not tell
             # Attention as one operator has another layout than in PyTorch, and T5 takes a view of it. Parts export.
-            program = torch.onnx.export(traced.run_decompositions(), arrays, **settings)
+            program = torch.onnx.export(traced, arrays, **settings)
         if program is None:
             raise EngineryError(f"the model cannot be exported to ONNX: {_cause(error, trace)}") from None
     if program is None:
@@ -155,7 +155,7 @@ def _cause(error: BaseException, stack_trace: str) -> str:
 def _stack_trace(error: BaseException, program: torch.export.ExportedProgram) -> str:
     """Return the stack trace of an operator without a translation, whose node the error names."""
     named = re.search(r"translating node %(\w+)", str(error))
-    nodes = program.run_decompositions().graph.nodes if named else ()
+    nodes = program.graph.nodes if named else ()
     return next((str(node.meta.get("stack_trace", "")) for node in nodes if named and node.name == named[1]), "")
 
 
