@@ -118,7 +118,8 @@ def test_what_there_is_no_time_for_is_not_measured(journal, monkeypatch):
         (
             [(0, 1.4), (5, 1.2)],
             "",
-            "the closest leaves 5 layers in floating point, 100% of the work, which takes 120% of what the",
+            "the closest leaves 5 layers in floating point, 100% of the work, which takes 120% of what the thresholds "
+            "allow",
         ),
     ],
 )
