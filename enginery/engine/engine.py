@@ -18,7 +18,7 @@ from enginery.engine.runtimes import Arrays, ClockedSession, Session, load_runti
 from enginery.engine.target import require_fits
 from enginery.engine.this_machine import describe_machine
 
-NOT_RUN = "the engine cannot run these inputs, or is another one than its engine.json describes"
+NOT_RUN = "the engine cannot run these inputs, or is another one than its engine.json describes:"
 
 
 def open_engine(folder: Path, machine: Machine | None, inference: InferenceParams) -> "Engine":
@@ -37,7 +37,7 @@ def open_engines(folder: Path, machine: Machine | None, inference: InferencePara
     require_fits(record.target, machine, folder)
     require_weights(record, folder)
     runtime = load_runtime(machine.runtime)
-    with _in_a_sentence(f"{folder}: {machine.runtime} cannot open the engine"):
+    with _in_a_sentence(f"{folder}: {machine.runtime} cannot open the engine:"):
         sessions = runtime.load(folder, record.blueprint, inference.on(machine.cores), requests)
     return [Engine(record, session) for session in sessions]
 
@@ -49,7 +49,7 @@ def _in_a_sentence(what: str) -> Iterator[None]:
     except (EngineryError, OSError, MemoryError):
         raise
     except Exception as error:  # each library raises errors of its own
-        raise EngineryError(f"{what}: {in_one_line(error)}") from error
+        raise EngineryError(f"{what} {in_one_line(error)}") from error
 
 
 class Engine(AbstractContextManager["Engine"]):
