@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from support.command import ROOT, enginery, on_a_terminal
 
-from enginery.cli.inference.images import ImageReader, find_images, picture_files, required_preprocessing
+from enginery.cli.inference.images import ImageReader, find_images, picture_files
 from enginery.cli.inference.infer import batch_size
 from enginery.cli.inference.task import require_readable
 from enginery.cli.inference.texts import find_texts
@@ -199,20 +199,17 @@ def test_an_engine_of_another_machine_is_a_sentence(built, images, tmp_path, cha
 def test_an_engine_that_is_no_classifier_of_images_is_refused(built, machine, inference):
     with open_engine(built, machine, inference) as engine:
         record = engine.record
-    fed_tensors = record.model_copy(update={"preprocessing": None})
-    with pytest.raises(EngineryError, match="takes tensors, not images"):
-        required_preprocessing(fed_tensors, built)
     inputs = record.interface.inputs * 2
     pair = record.model_copy(update={"interface": record.interface.model_copy(update={"inputs": inputs})})
-    refused = "its task, classification, needs one input and an output that it can read, and it has input"
+    refused = "its task, classification, needs an output that it can read, and for images one input, and it has input"
     with pytest.raises(EngineryError, match=refused):
         require_readable(pair, built)
-    with pytest.raises(EngineryError, match="has no answers for images"):
+    with pytest.raises(EngineryError, match="has no answers to show"):
         require_readable(record.model_copy(update={"scores": "none"}), built)
     interface = record.interface
     varying = interface.outputs[0].model_copy(update={"shape": ("batch", "height//8")})
     pieces = record.model_copy(update={"interface": interface.model_copy(update={"outputs": (varying,)})})
-    with pytest.raises(EngineryError, match="has no answers for images"):
+    with pytest.raises(EngineryError, match="has no answers to show"):
         require_readable(pieces, built)
 
 

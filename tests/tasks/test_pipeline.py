@@ -99,7 +99,7 @@ def validated(monkeypatch):
     return Validation.read(Path("reports/validation/int8.json"))
 
 
-def test_a_regressor_of_arrays(project, monkeypatch):
+def test_a_regressor_of_arrays(project, monkeypatch, capsys):
     import networks
     import torch
 
@@ -119,6 +119,27 @@ samples: {source: data/images/rows.npz, preprocessing: null}
     assert rmse.reference == pytest.approx(0.01, rel=1e-3)
     assert rmse.drop > 0
     assert rmse.interval.low < rmse.drop < rmse.interval.high
+    capsys.readouterr()
+    engine = Path("artifacts/engines/int8")
+    assert infer(engine, [Path("data/images/rows.npz")], 3, None, 1, True) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["row"] for each in told] == list(range(40))
+    assert np.allclose([each["values"] for each in told], exact, atol=0.2 * np.abs(exact).max())
+    np.savez("wrong.npz", input=inputs[0, 0])
+    np.savez("other.npz", x=inputs)
+    np.savez("wide.npz", input=inputs[:, :5])
+    for names, wrong in (
+        (["wrong.npz"], "each array needs the rows along its first axis"),
+        (["other.npz"], r"needs an array for each input \(input\), and has x"),
+        (["wide.npz"], r"input input has shape \(\d+, 5\)"),
+        (["data/images/rows.npz", "wide.npz"], "ask for one at a time"),
+        (["rows.csv"], "is no .npz: the engine takes arrays"),
+        (["none.npz"], "^none.npz cannot be read"),
+    ):
+        with pytest.raises(EngineryError, match=wrong):
+            infer(engine, list(map(Path, names)), 3, None, 1, True)
+    with pytest.raises(EngineryError, match="takes arrays"):
+        infer(engine, [Path("data/images/rows.npz")], 3, None, 1, True, Path("seen"))
 
 
 def test_a_segmenter_of_images_with_masks(project, monkeypatch, capsys):

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from enginery.cli.completion import FILE, FOLDER, add_engine, add_path
 
 UNREADABLE = 5
-SUMMARY = "answer for images or texts with an engine: classes, boxes, areas, numbers"
+SUMMARY = "answer for images, texts or arrays: classes, boxes, areas, numbers"
 EXAMPLES = """\
 examples:
   enginery infer artifacts/engines/int8 cat.jpg dog.png
@@ -13,16 +13,19 @@ examples:
   enginery infer artifacts/engines/int8 photos --json | jq -r '.top[0].class'
   enginery infer artifacts/engines/int8 photos --pictures seen
   enginery infer artifacts/engines/int8 "a text" more.csv
-  enginery infer artifacts/engines/int8 - < lines.txt    a text, or an image's path, in each line
+  enginery infer artifacts/engines/int8 houses.npz
+  enginery infer artifacts/engines/int8 - < lines.txt
 
 Samples are prepared like those on which the engine was validated. An engine
 for texts takes texts as they stand and files (.csv, .jsonl, .txt); where it
-reads two texts as one, a tab divides them. - stands for the lines of standard
-input: texts, or paths of images.
---json prints a line for each: {"image": ..., "error": ...}, or {"image": ...}
-or {"text": ...} with what the task has: "top": [{"class": ..., "index": ...,
-"probability": ...}] of a classifier, "boxes" of a detector, in pixels of the
-image, "areas" with a "share" of a segmenter, "values" or a "vector".
+reads two texts as one, a tab divides them. One without images takes .npz files
+that have an array for each input. - stands for the lines of standard input:
+texts, or paths of images.
+--json prints a line for each: {"image": ..., "error": ...}, or {"image": ...},
+{"text": ...} or {"file": ..., "row": ...} with what the task has: "top":
+[{"class": ..., "index": ..., "probability": ...}] of a classifier, "boxes" of
+a detector, in pixels of the image, "areas" with a "share" of a segmenter,
+"values" or a "vector".
 --pictures draws each answer onto a copy of its image.
 Exits 5 if an image could not be read, after answering for the others; 1 if the
 engine cannot be used."""
@@ -30,7 +33,7 @@ engine cannot be used."""
 
 def add_arguments(command: ArgumentParser) -> None:
     add_engine(command)
-    what = "image files and folders of them, or texts and files of them"
+    what = "image files and folders of them, texts and files of them, or files of arrays"
     add_path(command, "samples", FILE, str, nargs="+", metavar="SAMPLE", help=what)
     at_a_time = "samples at a time; the engine's largest if not given"
     command.add_argument(

@@ -2,19 +2,32 @@
 
 import json
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from enginery.data.texts import Text
 from enginery.tasks.task import Shown
 
 
-class Answer(NamedTuple):
-    """The answer for one image or text, or the error that prevented it."""
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A sample that is a row of the arrays of a file."""
 
-    given: Path | Text
+    file: Path
+    number: int
+    arrays: Mapping[str, NDArray[np.generic]]
+
+
+class Answer(NamedTuple):
+    """The answer for one image, text or row, or the error that prevented it."""
+
+    given: Path | Text | Row
     shown: Shown | None
     error: str | None
     picture: Image.Image | None = None  # with the answer drawn onto it
@@ -32,7 +45,9 @@ def print_answer(answer: Answer, width: int, as_line: bool) -> None:
         print(f"{written:<{width}}   {answer.shown.text}", flush=True)
 
 
-def as_written(given: Path | Text) -> str:
+def as_written(given: Path | Text | Row) -> str:
+    if isinstance(given, Row):
+        return f"{given.file}, row {given.number}"
     return str(given) if isinstance(given, Path) else " | ".join(" ".join(text.split()) for text in given)
 
 
@@ -40,5 +55,7 @@ def as_json(answer: Answer) -> str:
     found = answer.shown.fields if answer.shown else {"error": answer.error}
     if isinstance(answer.given, Path):
         return json.dumps({"image": str(answer.given), **found})
+    if isinstance(answer.given, Row):
+        return json.dumps({"file": str(answer.given.file), "row": answer.given.number, **found})
     text = answer.given[0] if len(answer.given) == 1 else list(answer.given)
     return json.dumps({"text": text, **found}, ensure_ascii=False)

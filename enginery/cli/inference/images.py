@@ -14,12 +14,9 @@ from enginery.cli.inference.standard_input import lines_of_standard_input
 from enginery.cli.inference.task import require_readable, run_filled
 from enginery.core.cores import in_parallel
 from enginery.core.errors import EngineryError
-from enginery.core.params.preprocessing import Preprocessing
 from enginery.data.preprocessing import decode, normalize, pixels_of
 from enginery.data.sources.files import IMAGE_SUFFIXES, is_image
-from enginery.data.texts import Text
 from enginery.engine.engine import Engine
-from enginery.engine.record import EngineRecord
 
 Tensor = NDArray[np.float32]
 PICTURES = {".jpg", ".jpeg", ".png"}  # what is written; images of other types become .png
@@ -39,8 +36,8 @@ class ImageReader:
     cut = 0  # images, which texts can be
 
     def __init__(self, engine: Engine, folder: Path) -> None:
-        self._engine = engine
-        self.how = required_preprocessing(engine.record, folder)
+        assert engine.record.preprocessing, "the caller looked"
+        self._engine, self.how = engine, engine.record.preprocessing
         self._task = require_readable(engine.record, folder)
 
     def answer(self, images: Sequence[Path], top: int, draws: bool = False) -> Iterator[Answer]:
@@ -66,12 +63,6 @@ class ImageReader:
             return Read(normalize(pixels_of(image, self.how), self.how), image)
         except EngineryError as error:
             return f"{path}: {error}"
-
-
-def required_preprocessing(record: EngineRecord, folder: Path) -> Preprocessing:
-    if record.preprocessing is None:
-        raise EngineryError(f"{folder} takes tensors, not images: feed it with enginery.open_engine from Python")
-    return record.preprocessing
 
 
 def find_images(places: Sequence[Path]) -> list[Path]:
@@ -101,12 +92,12 @@ def _files_below(folder: Path) -> Iterator[Path]:
         yield from (Path(root) / name for name in names)
 
 
-def picture_files(images: Sequence[Path], folder: Path) -> dict[Path | Text, Path]:
+def picture_files(images: Sequence[Path], folder: Path) -> dict[Path, Path]:
     """Return where each image with its answer goes: to its name, below the folders in which the images differ."""
     absolute = [Path(os.path.abspath(image)) for image in images]
     common = Path(os.path.commonpath([path.parent for path in absolute]))
     given = {path.resolve() for path in absolute}
-    found: dict[Path | Text, Path] = {}
+    found: dict[Path, Path] = {}
     for image, path in zip(images, absolute, strict=True):
         name = path.relative_to(common)
         found[image] = folder / (name if name.suffix.lower() in PICTURES else name.with_name(f"{name.name}.png"))

@@ -1,12 +1,13 @@
-"""Answer for images or texts with an engine, as its task answers: classes and their probabilities, boxes, numbers."""
+"""Answer for images, texts or arrays with an engine, as its task answers: classes, boxes, numbers."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from enginery import open_engine
-from enginery.cli.inference.answer import as_written, print_answer
+from enginery.cli.inference.answer import Row, as_written, print_answer
+from enginery.cli.inference.arrays import ArraysReader, find_rows
 from enginery.cli.inference.images import ImageReader, find_images, picture_files, save_picture
 from enginery.cli.inference.texts import TextsReader, best_first, find_texts
 from enginery.core.errors import EngineryError
@@ -28,19 +29,20 @@ def infer(
     as_lines: bool,
     pictures: Path | None = None,
 ) -> int:
-    """Print the answer for each image or text, and return how many could not be read. Draw each answer onto a copy of
-    its image in the folder `pictures`."""
+    """Print the answer for each image, text or row, and return how many could not be read. Draw each answer onto a copy
+    of its image in the folder `pictures`."""
     require_engine(folder)  # before the images: if the two are swapped, the message should be about the engine
-    text = read_engine(folder).text
-    if text and pictures:
-        raise EngineryError(f"--pictures is for images, and {folder} takes texts")
-    images = [] if text else find_images(list(map(Path, places)))
-    found = find_texts(list(map(str, places)), text) if text else images
-    drawn: Mapping[Path | Text, Path] = picture_files(images, pictures) if pictures else {}
+    record = read_engine(folder)
+    text, takes_images = record.text, record.preprocessing is not None
+    if pictures and not takes_images:
+        raise EngineryError(f"--pictures is for images, and {folder} takes {'texts' if text else 'arrays'}")
+    images = find_images(list(map(Path, places))) if takes_images else []
+    found = images or _not_images(record, places)
+    drawn = picture_files(images, pictures) if pictures else {}
     width = max(len(as_written(each)) for each in found)
     unread = 0
     with open_engine(folder, threads) as engine:
-        reader = TextsReader(engine, folder) if text else ImageReader(engine, folder)
+        reader = (TextsReader if text else ImageReader if takes_images else ArraysReader)(engine, folder)
         size = batch_size(engine.record, batch)
         batches = [found[start : start + size] for start in range(0, len(found), size)]
         answers = (answer for few in _with_bar(batches) for answer in reader.answer(few, top, bool(drawn)))
@@ -48,13 +50,19 @@ def infer(
         for answer in best_first(answers) if is_ranking else answers:
             unread += answer.error is not None
             print_answer(answer, min(width, WIDEST) if text else width, as_lines)
-            if answer.picture:
+            if answer.picture and isinstance(answer.given, Path):
                 save_picture(answer.picture, drawn[answer.given])
         if reader.cut:
             print(f"longer than the model reads, and cut: {reader.cut} of {len(found)} texts", file=sys.stderr)
     if unread:
         print(f"could not be read: {unread} of {len(found)} images", file=sys.stderr)
     return unread
+
+
+def _not_images(record: EngineRecord, places: Sequence[str | Path]) -> Sequence[Text | Row]:
+    if record.text:
+        return find_texts(list(map(str, places)), record.text)
+    return find_rows(list(map(Path, places)), [spec.name for spec in record.interface.inputs])
 
 
 def _with_bar(batches: list[Any]) -> Iterable[Any]:

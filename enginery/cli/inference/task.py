@@ -16,11 +16,11 @@ def require_readable(record: EngineRecord, folder: Path) -> Task:
     """Return the task of the engine, if it can read one of its outputs."""
     inputs, outputs = record.interface.inputs, record.interface.outputs
     task = task_of(record.task, record.scores, record.class_names, record.boxes, record.preprocessing)
-    if (len(inputs) != 1 and not record.text) or task.reads({spec.name: spec.shape for spec in outputs}) is None:
+    if (len(inputs) != 1 and record.preprocessing) or task.reads({spec.name: spec.shape for spec in outputs}) is None:
         tensors = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in (*inputs, *outputs))
         raise EngineryError(
-            f"{folder} has no answers for images: its task, {record.task}, needs one input and an output that it can "
-            f"read, and it has {tensors}"
+            f"{folder} has no answers to show: its task, {record.task}, needs an output that it can read, and for "
+            f"images one input, and it has {tensors}"
         )
     return task
 
