@@ -56,7 +56,7 @@ def _arrays_of(place: Path, inputs: Sequence[str]) -> dict[str, NDArray[np.gener
     if 0 in lengths or len(lengths) > 1:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
         raise EngineryError(
-            f"{place} has {shapes}: each array needs the rows along its first axis, as many as the others"
+            f"{place} has {shapes}: each array needs the rows along its first axis, as many as others"
         )
     return arrays
 
