@@ -55,9 +55,7 @@ def _arrays_of(place: Path, inputs: Sequence[str]) -> dict[str, NDArray[np.gener
     lengths = {len(array) if array.ndim else 0 for array in arrays.values()}
     if 0 in lengths or len(lengths) > 1:
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise EngineryError(
-            f"{place} has {shapes}: each array needs the rows along its first axis, as many as others"
-        )
+        raise EngineryError(f"{place} has {shapes}: each array needs the rows along its first axis, as many as others")
     return arrays
 
 
