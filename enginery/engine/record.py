@@ -40,9 +40,8 @@ class EngineRecord(Record):
     build: BuildParams
     files: dict[FileName, str]
     bytes: int  # without the files of `weights`
-    weights: dict[FileName, str] = Field(
-        default_factory=dict
-    )  # hashes of the files that a stripped plan takes them from
+    # hashes of the files that a stripped plan takes its weights from
+    weights: dict[FileName, str] = Field(default_factory=dict)
     graph_sha256: str | None = None  # of the graph but for its weights, if others may be put in
     onnx_sha256: str
     onnx_bytes: int

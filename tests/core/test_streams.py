@@ -1,4 +1,4 @@
-"""What is printed does not control the terminal."""
+"""Printing never lets a text control the terminal."""
 
 import io
 import sys

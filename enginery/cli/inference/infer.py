@@ -37,7 +37,7 @@ def infer(
     if pictures and not takes_images:
         raise EngineryError(f"--pictures is for images, and {folder} takes {'texts' if text else 'arrays'}")
     images = find_images(list(map(Path, places))) if takes_images else []
-    found = images or _not_images(record, places)
+    found = images if takes_images else _not_images(record, places)
     drawn = picture_files(images, pictures) if pictures else {}
     width = max(len(as_written(each)) for each in found)
     unread = 0
