@@ -30,7 +30,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
-from zoo_models import GROUPS, Row, needs_of
+from zoo_models import GRAPH, GROUPS, TRAINED, Row, needs_of, train_by_graph
 
 if TYPE_CHECKING:
     from enginery.core.precisions import PrecisionName
@@ -148,6 +148,8 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, fl
     users = (Path("data") / name for name in ("models", "weights", "calibration", "plugins"))
     step("machine", partial(machine, *users, **records))
     step("samples", partial(samples, Path("data/images"), Path("data/texts"), records["task"], **sets))
+    if Params.read().weights.source == TRAINED:
+        step("train", partial(train_by_graph, sets["training"]))
     step("weights", partial(weights, Path("data/weights"), Path("data/models"), sets["training"], made / "weights"))
     step("export", partial(export, made / "weights", validation, made / "exported"))
     step("simplify", partial(simplify, made / "exported", validation, made / "simplified"))
@@ -462,7 +464,7 @@ def main() -> None:
     parser.add_argument(
         "--epochs", type=int, help="of training; 0 fits only a classifier's last layer, on random weights"
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train")
+    parser.add_argument("--device", choices=("cpu", "cuda", GRAPH), default="cpu", help="where to train")
     parser.add_argument("--precisions", nargs="+", default=[], help="all of params.yaml unless told")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--untimed", action="store_true", help="leave out the race, which other work would disturb")

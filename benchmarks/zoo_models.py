@@ -1,6 +1,8 @@
 """List the models of zoo.py, and make what each needs in the current folder: parameters, samples and weights."""
 
 import json
+import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -115,6 +117,9 @@ GROUPS: dict[str, Sequence[str]] = {
     "detection": list(DETECTORS),
 }
 SIZES = (64, 96, 224)
+GRAPH = "cuda-graph"  # where gpu_training.py trains, longer and with larger images
+SIZES_THERE = (128, 224)
+TRAINED = "data/weights/trained.pt"  # by gpu_training.py
 SCENE = 64  # pixels of the scenes for segmenters
 WORDS_IN_TEXT, CLASSES = 24, 4  # of what models of transformers learn
 LESSONS = 1000
@@ -131,11 +136,20 @@ def needs_of(name: str, epochs: int | None, device: str) -> Row:
 
 
 def _of_digits(name: str, epochs: int | None, device: str) -> Row:
-    """A classifier learns the digits by `weights.source: train`."""
+    """A classifier learns the digits by `weights.source: train`, or on a GPU by gpu_training.py."""
     from torch import nn
 
-    model, size, arguments = smallest(name)
+    model, size, arguments = smallest(name, SIZES_THERE if device == GRAPH else SIZES)
     normalizes = any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in model.modules())
+    if device == GRAPH:
+        long = (60 if normalizes else 100) if epochs is None else epochs
+        training: Row = {"epochs": long, "learning_rate": 0.001 if normalizes else 0.0003}
+        changes = {
+            "model": {"source": name, "arguments": arguments},
+            "samples": {"preprocessing": {"resize": size, "crop": size}},
+            "weights": {"source": TRAINED, "training": training},
+        }
+        return {"size": size, "weights": f"{long} epochs on a GPU", "changes": changes}
     few = (4 if size < SIZES[-1] else 1) if epochs is None else epochs
     # One rule for all: networks without BatchNorm need a lower rate.
     training = {"size": size, "epochs": few, "learning_rate": 0.003 if normalizes else 0.0005, "device": device}
@@ -147,15 +161,15 @@ def _of_digits(name: str, epochs: int | None, device: str) -> Row:
     return {"size": size, "weights": f"{few} epochs", "changes": changes}
 
 
-def smallest(name: str) -> tuple["nn.Module", int, Row]:
-    """Return the model, the first of SIZES whose images it takes, and the arguments that it needs for that."""
+def smallest(name: str, sizes: Sequence[int]) -> tuple["nn.Module", int, Row]:
+    """Return the model, the first of the sizes whose images it takes, and the arguments that it needs for that."""
     import torch
 
     from enginery.core.params.model import ModelParams
     from enginery.model.factory import make_model
 
     why: Exception
-    for size in SIZES:
+    for size in sizes:
         for arguments in ({}, {"img_size": size}):  # as many networks of timm have it
             if arguments and not name.startswith("timm:"):
                 continue
@@ -167,6 +181,29 @@ def smallest(name: str) -> tuple["nn.Module", int, Row]:
                 continue
             return model, size, arguments
     raise why
+
+
+def train_by_graph(training: Path) -> None:
+    """Train the model of params.yaml on a GPU, and write the weights that params.yaml names."""
+    import torch
+    from filelock import FileLock
+    from gpu_training import train_on_gpu
+
+    from enginery.core.params.all import Params
+    from enginery.data.sample_set import SampleSet
+    from enginery.model.factory import make_model
+    from enginery.model.training import known_labels
+
+    params, samples = Params.read(), SampleSet.open(training)
+    how = params.weights.training
+    torch.manual_seed(how.seed)
+    model = make_model(params.model, samples.classes)
+    images = np.concatenate([array for feeds in samples.batches(64) for array in feeds.values()])
+    with FileLock(
+        Path(tempfile.gettempdir(), f"zoo-gpu-{os.environ.get('CUDA_VISIBLE_DEVICES', '')}")
+    ):  # one at a time
+        train_on_gpu(model, torch.from_numpy(images), known_labels(samples), how.epochs, how.learning_rate)
+    torch.save(model.state_dict(), _place(TRAINED))
 
 
 def _of_scenes(name: str, epochs: int | None, device: str) -> Row:
