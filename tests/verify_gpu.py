@@ -162,8 +162,10 @@ def test_an_engine_says_whether_it_is_replayed(engines, machine, precision):
         assert engine.replays or (machine.runtime == "onnxruntime" and precision == "int8")
 
 
+@pytest.mark.parametrize("shares", [False, True], ids=["", "in turns"])
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
-def test_requests_side_by_side_get_the_answers_to_their_own_questions(engines, machine, images, inference):
+def test_requests_side_by_side_get_the_answers_to_their_own_questions(engines, machine, images, inference, shares):
+    inference = inference.model_copy(update={"share_scratch": shares})
     questions = [images, images[::-1].copy(), images + 1]
     with ExitStack() as opened:
         asked = [opened.enter_context(one) for one in open_engines(engines / "fp32", machine, inference, 3)]

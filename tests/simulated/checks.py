@@ -701,6 +701,34 @@ def test_an_engine_takes_device_memory_and_gives_it_back(plan, log, monkeypatch)
     assert "out of memory" in log.errors()
 
 
+def test_memory_of_the_user_is_large_enough_and_of_one_context_at_a_time(plan, log, device):
+    """The second context waits for nothing first, and then for an event after the work of the first."""
+    stream, allocate = device
+    _, other = cudart.cudaStreamCreateWithFlags(cudart.cudaStreamNonBlocking)
+    _, event = cudart.cudaEventCreate()
+    engine = trt.Runtime(log).deserialize_cuda_engine(plan)
+    size = engine.device_memory_size_v2
+    scratch, contexts = allocate(size), []
+    for each in range(2):
+        context = engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+        assert context.set_input_shape("input", (4, 3, 8, 8))
+        for name in ("input", "logits"):
+            context.set_tensor_address(name, allocate(10_000))
+        assert each or not context.execute_async_v3(stream)  # without memory
+        context.set_device_memory(scratch, size - 1)
+        assert log.errors().count("getDeviceMemorySizeV2") == each + 1
+        context.set_device_memory(scratch, size)
+        contexts.append(context)
+    assert contexts[0].execute_async_v3(stream)
+    with pytest.raises(RuntimeError, match="at once: undefined behavior"):
+        contexts[1].execute_async_v3(other)
+    cudart.cudaEventRecord(event, stream)
+    cudart.cudaStreamWaitEvent(other, event, 0)
+    assert contexts[1].execute_async_v3(other)
+    cudart.cudaStreamDestroy(other)
+    cudart.cudaEventDestroy(event)
+
+
 def test_pytorch_takes_its_cpu_for_a_gpu():
     import torch
 

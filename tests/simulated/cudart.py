@@ -30,15 +30,24 @@ class _Block(NamedTuple):
     on_device: bool
 
 
+class _Work:
+    """Work on a stream. A graph puts the same on it again and again."""
+
+    def __init__(self, do: Callable[[], None]) -> None:
+        self.do, self.scratch = do, getattr(do, "scratch", None)  # the address of memory that it computes in
+
+
 class _Stream:
     def __init__(self) -> None:
-        self.queue: list[Callable[[], None]] = []
+        self.queue: list[_Work] = []
+        self.waited_for: set[_Work] = set()  # what other streams do before its next work
         self.captured: list[Callable[[], None]] | None = None
         self.spoiled = False
 
 
 class _Event:
     recorded, seconds = False, None
+    before: frozenset[_Work] = frozenset()  # the work that it follows
 
 
 class _CudaError(Exception):
@@ -85,9 +94,15 @@ def device_bytes() -> int:
 
 
 def enqueue(stream: object, work: Callable[[], None]) -> None:
-    """Put work on a stream, or into the graph that it is captured into."""
-    queue = _stream(stream)
-    (queue.queue if queue.captured is None else queue.captured).append(work)
+    """Put work on a stream, or into the graph that it is captured into. Two streams may not use memory at once."""
+    queue, mine = _stream(stream), _Work(work)
+    if queue.captured is not None:
+        queue.captured.append(work)
+        return
+    others = (each for other in list(_streams.values()) if other is not queue for each in other.queue)
+    if mine.scratch and any(each.scratch == mine.scratch for each in set(others) - queue.waited_for):
+        raise RuntimeError("two streams compute in the same device memory at once: undefined behavior")
+    queue.queue.append(mine)
 
 
 def is_capturing(stream: object) -> bool:
@@ -265,7 +280,24 @@ def cudaEventRecord(event, stream):
         found.seconds = time.perf_counter()
 
     found.recorded, found.seconds = True, None
+    found.before = frozenset(_stream(stream).queue) | _stream(stream).waited_for
     enqueue(stream, happen)
+
+
+@_simulates()
+def cudaStreamWaitEvent(stream, event, flags):
+    if is_capturing(stream):
+        raise _CudaError("cudaErrorStreamCaptureIsolation")  # the event is of work outside of the graph
+    found = _found(_events, event)
+    if not found.recorded:
+        return  # the CUDA Runtime API: the call then does nothing
+
+    def wait() -> None:
+        if found.seconds is None:
+            _drain_all()
+
+    _stream(stream).waited_for |= found.before
+    enqueue(stream, wait)
 
 
 @_simulates()
@@ -364,7 +396,7 @@ def _require_no_capture() -> None:
 def _drain(stream: _Stream) -> None:
     queue, stream.queue = stream.queue, []
     for work in queue:
-        work()
+        work.do()
 
 
 def _drain_all() -> None:

@@ -693,15 +693,18 @@ class ICudaEngine(Simulated, real=trt.ICudaEngine):
     def create_engine_inspector(self):
         return EngineInspector._new(engine=self)
 
-    def create_execution_context(self):
-        scratch = _DeviceMemory(self.device_memory_size_v2)
+    def create_execution_context(self, strategy=trt.ExecutionContextAllocationStrategy.STATIC):
+        """NvInferRuntime.h: with USER_MANAGED the user provides the memory, before the first run."""
+        is_users = strategy == trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        scratch = _DeviceMemory(0 if is_users else self.device_memory_size_v2)
         if scratch.address is None or failing("out_of_memory_run"):
             for line in OUT_OF_MEMORY:
                 self._logger.log(ERROR, line.format(self.device_memory_size_v2))
             return None
         context = IExecutionContext._new(
-            engine=self, scratch=scratch, logger=self._logger, shapes={}, addresses={}, unprepared=True
+            engine=self, scratch=scratch, users=None, logger=self._logger, shapes={}, addresses={}, unprepared=True
         )
+        context._users_memory = is_users
         self._contexts.add(context)
         return context
 
@@ -880,6 +883,18 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
             sizes[0] += 1
         return trt.Dims(sizes)
 
+    def set_device_memory(self, memory, size):
+        """NvInferRuntime.h: at least as large as the engine says, and in use until the inference is complete. The
+        function returns nothing: what is wrong is logged."""
+        wanted = self._engine.device_memory_size_v2
+        call = "IExecutionContext::setDeviceMemoryV2: Error Code 3: API Usage Error (Parameter check failed, condition:"
+        if size < wanted:
+            return self._logger.log(ERROR, f"{call} size >= mEngine.getDeviceMemorySizeV2(). {size} < {wanted})")
+        if not self._users_memory:
+            return self._logger.log(ERROR, f"{call} allocationStrategy == USER_MANAGED.)")
+        cudart.require_memory(int(memory), size, on_device=True)
+        self._users = int(memory)
+
     def set_output_allocator(self, name, output_allocator):
         if name not in self._engine._tensors() or self._engine.get_tensor_mode(name) != trt.TensorIOMode.OUTPUT:
             return self._refuse(f"Given invalid tensor name: {name}. Get valid tensor names with getIOTensorName()")
@@ -903,6 +918,8 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
                 )
         if missing := self.infer_shapes():
             return self._refuse(f"{call} 3: API Usage Error (Not all shapes are specified: {', '.join(missing)}.)")
+        if self._users_memory and self._users is None:
+            return self._refuse(f"{call} 3: API Usage Error (Parameter check failed, condition: device memory is set.)")
         if failing("execute_false"):
             return self._refuse(f"{call} 1: Cuda Runtime (an illegal memory access was encountered)")
         if error := cudart.unseen_error():  # of whatever call: CUDA does not tell whose it was
@@ -925,6 +942,7 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
                     return self._refuse(f"{call} 2: OutOfMemory (Requested size was {size} bytes for output {name}.)")
                 _notify(allocators[name], name, found[name])
         work = functools.partial(_compute, self._engine, dict(self._shapes), addresses)
+        work.scratch = self._users
         if self.profiler and self.enqueue_emits_profile:
             return self._run_and_report(int(stream_handle), work)
         cudart.enqueue(int(stream_handle), work)

@@ -12,6 +12,7 @@ class InferenceParams(Section, place="inference"):
     threads: int = Field(ge=0)
     cuda_graph: bool
     weights_on_gpu_mb: WeightsOnGPU = "auto"
+    share_scratch: bool = False
 
     @field_validator("weights_on_gpu_mb", mode="before")
     @classmethod

@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from itertools import accumulate, pairwise
 from typing import Protocol, TypeVar
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 from enginery.engine.gpu.cuda import Buffer, Event, Graph, Pinned, Stream
+from enginery.engine.gpu.scratch import Scratch
 from enginery.engine.moments import Moments
 from enginery.engine.runtimes import Arrays
 from enginery.graph.interface import Blueprint, TensorSpec
@@ -67,10 +68,13 @@ class Growing:
 
 
 class DeviceSession:
-    def __init__(self, stream: Stream, executor: Executor, blueprint: Blueprint, replay: bool) -> None:
-        """Allocate memory for the largest sizes. With `replay`, the work of each shape is captured into a graph."""
+    def __init__(
+        self, stream: Stream, executor: Executor, blueprint: Blueprint, replay: bool, scratch: Scratch | None = None
+    ) -> None:
+        """Allocate memory for the largest sizes. With `replay`, the work of each shape is captured into a graph.
+        `scratch` is memory that the executor computes in, and those of other sessions in their turns."""
         self.replays = replay or executor.replays
-        self._stream, self._executor, self._replay = stream, executor, replay
+        self._stream, self._executor, self._replay, self._scratch = stream, executor, replay, scratch
         self._interface, largest = blueprint.interface, blueprint.build.profile.at("max")
         self._shapes: Mapping[str, Shape] = {}
         self._graph: Graph | None = None
@@ -78,6 +82,8 @@ class DeviceSession:
         with ExitStack() as on_failure:
             on_failure.callback(self.close)
             self._resources.callback(stream.close)
+            if scratch:
+                self._resources.callback(scratch.close)
             self._resources.callback(executor.close)
             widest = {spec.name: spec.at(largest) for spec in self._interface.inputs}
             shapes, specs = widest | self._announced(widest), (*self._interface.inputs, *self._interface.outputs)
@@ -171,7 +177,7 @@ class DeviceSession:
             fixed = [spec for spec in self._interface.outputs if spec.name not in self._growing]
             self._arrivals = {s.name: self._hosts[s.name].view(np.dtype(s.dtype), announced[s.name]) for s in fixed}
             if self.replays:
-                self._executor.enqueue(self._stream.handle)  # work that is done once per shape must not be captured
+                self._launch()  # work that is done once per shape must not be captured
                 self._stream.synchronize()
             if self._replay:
                 self._capture()
@@ -187,10 +193,11 @@ class DeviceSession:
             self._replay = self.replays = False
 
     def _launch(self) -> None:
-        if self._graph:
-            self._stream.launch(self._graph)
-        else:
-            self._executor.enqueue(self._stream.handle)
+        with self._scratch.turn(self._stream) if self._scratch else nullcontext():
+            if self._graph:
+                self._stream.launch(self._graph)
+            else:
+                self._executor.enqueue(self._stream.handle)
 
     def _fetch(self, outputs: Arrays) -> Arrays:
         arriving = self._copy_out(outputs)

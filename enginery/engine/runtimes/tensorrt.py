@@ -23,6 +23,7 @@ from enginery.engine.folder import WEIGHTS, weights_of
 from enginery.engine.gpu import cuda
 from enginery.engine.gpu.device import find_gpu
 from enginery.engine.gpu.inspector import layers_of
+from enginery.engine.gpu.scratch import Scratch
 from enginery.engine.gpu.session import DeviceSession, Growing, Shape
 from enginery.engine.gpu.timing_cache import locked, read_timing_cache, set_aside, timing_cache_path, write_timing_cache
 from enginery.engine.record import Layer, LayerTime
@@ -117,8 +118,10 @@ class TensorRT:
         engine = self._opened(folder, blueprint, inference, requests)
         captures_itself = inference.cuda_graph and self._is_rtx
         replay = inference.cuda_graph and not captures_itself
-        contexts = (self._context(engine, inference.cuda_graph) for _ in range(requests))
-        return [self._session(engine, context, blueprint, captures_itself, replay) for context in contexts]
+        shares = inference.share_scratch and requests > 1
+        scratch = Scratch(engine.device_memory_size_v2, requests) if shares else None
+        contexts = (self._context(engine, inference.cuda_graph, scratch) for _ in range(requests))
+        return [self._session(engine, context, blueprint, captures_itself, replay, scratch) for context in contexts]
 
     def trace(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int
@@ -151,12 +154,18 @@ class TensorRT:
         (refitted / PLAN).write_bytes(plan)
 
     def _session(
-        self, engine: Any, context: Any, blueprint: Blueprint, captures_itself: bool = False, replay: bool = False
+        self,
+        engine: Any,
+        context: Any,
+        blueprint: Blueprint,
+        captures_itself: bool = False,
+        replay: bool = False,
+        scratch: Scratch | None = None,
     ) -> DeviceSession:
         stream = cuda.Stream()
         allocator = _new_allocator(self._trt())
         executor = _Executor(self._title, engine, context, allocator, self._log, captures_itself, stream.handle)
-        return DeviceSession(stream, executor, blueprint, replay)
+        return DeviceSession(stream, executor, blueprint, replay, scratch)
 
     def _build(self, builder: Any, network: Any, config: Any) -> Any:
         """Build in another thread, because this one cannot be interrupted within the library. After an interrupt the
@@ -295,7 +304,8 @@ class TensorRT:
         if options.is_stripped:
             self._refit(engine, weights_of(folder))
         if options.streaming:
-            self._share_weights(engine, inference.weights_on_gpu_mb if inference else "auto", requests)
+            scratches = 1 if inference and inference.share_scratch else requests
+            self._share_weights(engine, inference.weights_on_gpu_mb if inference else "auto", scratches)
         return engine
 
     def _refit(self, engine: Any, onnx: Path) -> None:
@@ -312,12 +322,12 @@ class TensorRT:
             missing = refitter.get_missing_weights()
             raise EngineryError(f"{what}: {f'it lacks {first_few(missing)}' if missing else self._why()}")
 
-    def _share_weights(self, engine: Any, wanted: WeightsOnGPU, requests: int) -> None:
+    def _share_weights(self, engine: Any, wanted: WeightsOnGPU, scratches: int) -> None:
         """Say how many bytes of the weights stay on the GPU, which must be known before there is a context."""
         size = budget = engine.streamable_weights_size
         if wanted == "auto":  # TensorRT's own choice reaches Python in 32 bits, too few for what is to be streamed
             scratch = engine.device_memory_size_v2 + engine.weight_streaming_scratch_memory_size
-            budget = cuda.free_memory() * 4 // 5 - requests * scratch  # a fifth is for inputs, outputs and others
+            budget = cuda.free_memory() * 4 // 5 - scratches * scratch  # a fifth is for inputs, outputs and others
         elif wanted != "all":
             budget = wanted * 1_000_000
         budget = min(max(budget, 0), size)
@@ -344,19 +354,24 @@ class TensorRT:
             raise EngineryError(f"{title} cannot load {plan}: {self._why('Run `dvc repro` to build it again')}")
         return engine
 
-    def _context(self, engine: Any, replay: bool = False) -> Any:
+    def _context(self, engine: Any, replay: bool = False, scratch: Scratch | None = None) -> Any:
         trt = self._trt()
+        strategies = trt.ExecutionContextAllocationStrategy
+        strategy = strategies.USER_MANAGED if scratch else strategies.STATIC
         if self._is_rtx:
             settings, kernels = engine.create_runtime_config(), trt.DynamicShapesKernelSpecializationStrategy
             # By default it starts with slower kernels, and compiles the right ones for a shape while it is being timed.
             settings.dynamic_shapes_kernel_specialization_strategy = kernels.EAGER
+            settings.set_execution_context_allocation_strategy(strategy)
             if replay:
                 settings.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
             context = engine.create_execution_context(settings)
         else:
-            context = engine.create_execution_context()
+            context = engine.create_execution_context(strategy)
         if context is None:
             raise EngineryError(f"{self._title} cannot make the engine ready: {self._why()}")
+        if scratch:
+            context.set_device_memory(scratch.address, scratch.size)
         return context
 
     def _layers(self, folder: Path, blueprint: Blueprint) -> list[Layer]:
