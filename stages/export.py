@@ -52,7 +52,7 @@ def export(weights: Path, validation: Path, exported: Path) -> None:
     in_graph = BoxesInGraph.of(task, {name: values.shape for name, values in wanted[0].items()})
     require_steady(source_model, checked, wanted)
     if profile.batch.min == 1:
-        require_same_alone(source_model, checked[0], wanted[0], task)
+        require_same_alone(source_model, checked[0], wanted[0], task, known.values)
     del source_model  # its weights, which may be large, while those of a model that has never run are exported
     graph = adopted or export_model(load_model(weights), example, varying, profile, ExportParams.read().opset)
     with new_folder(exported) as unfinished:

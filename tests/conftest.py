@@ -10,9 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
+from support.pass_checks import model_of_text
 from support.warm_python import let_pytorch_read_its_operators_once
 
-from enginery.core.params.build import BuildParams, Profile, Range, TensorRTParams
+from enginery.core.params.build import Axis, BuildParams, Profile, Range, TensorRTParams
 from enginery.core.params.inference import InferenceParams
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.params.samples import SamplesParams
@@ -24,6 +25,7 @@ from enginery.engine.build import build_engine
 from enginery.engine.engine import open_engine
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
+from enginery.graph.onnx_file import save_graph
 
 CLASSES = 16
 SIZE = 8
@@ -188,6 +190,31 @@ def chosen_onnx(tmp_path_factory):
     path = tmp_path_factory.mktemp("chosen") / "model.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
     return path
+
+
+SIZED_BODY = """
+    [wide] wide = Cast <to = 7> (sizes) [two] two = Mul (wide, factor)
+    [y] resized = Resize <axes = [2, 3], mode = "nearest"> (image, , , two) [map] map = Relu (resized)
+"""
+
+
+@pytest.fixture(scope="session")
+def sized_onnx(tmp_path_factory):
+    """A graph whose second input holds a size: its output is twice as large, whatever the size of the image."""
+    given = "float[batch, 3, 8, 8] image, int64[2] sizes"
+    path = tmp_path_factory.mktemp("sized") / "model.onnx"
+    save_graph(
+        model_of_text(f"g ({given}) => (float[batch, 3, tall, wide] map) {{ {SIZED_BODY} }}", {"factor": np.int64(2)}),
+        path,
+    )
+    return path
+
+
+@pytest.fixture(scope="session")
+def sized_build(build):
+    """Parameters for `sized_onnx`: the size has a range of its own."""
+    axes = {name: Axis(min=4, opt=6, max=16, values={"sizes": n}) for n, name in enumerate(("rows", "columns"))}
+    return build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=2, max=4), axes=axes)})
 
 
 @pytest.fixture(scope="session")

@@ -345,6 +345,27 @@ def test_the_size_of_an_output_may_follow_from_values(
     assert ("runs without a CUDA graph" in capfd.readouterr().err) == inference.cuda_graph
 
 
+@pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
+def test_the_values_of_an_input_may_be_sizes(sized_onnx, sized_build, machine, manifest, tmp_path, images, inference):
+    """Each call has another size than the last one, of another profile, or only other images."""
+    if machine.runtime == "onnxruntime":
+        pytest.skip("ONNX Runtime on a GPU refuses it")
+    large = {"rows": Range(min=12, opt=16, max=16), "columns": Range(min=4, opt=16, max=16)}
+    build = sized_build.model_copy(update={"profiles": (large,), "tf32": False})
+    build_engine("fp32", sized_onnx, target_of(machine, build.tensorrt), build, manifest, tmp_path / "sized")
+    with open_engine(tmp_path / "sized", machine, inference) as engine:
+        for rows, columns, batch in ((6, 6, 2), (6, 7, 2), (6, 7, 2), (16, 16, 2), (4, 16, 4), (16, 4, 4), (6, 6, 1)):
+            feeds = {"image": images[:batch] + rows, "sizes": np.array([rows, columns])}
+            wanted = run_graph(open_as_written(sized_onnx), feeds)["map"]
+            for got in (engine.run(feeds)["map"], engine.run(feeds)["map"]):
+                assert got.shape == (batch, 3, 2 * rows, 2 * columns)
+                assert relative_error(wanted, got) < LIMITS["fp32"], f"at {rows} x {columns}"
+        call, other = (engine.bind({"image": images[:2], "sizes": np.array(sizes)}) for sizes in ([5, 5], [9, 4]))
+        for each in (call, other, call):
+            assert each() > 0
+        assert engine.replays == inference.cuda_graph
+
+
 def test_a_bound_call_keeps_its_inputs_while_others_are_run(engines, machine, images):
     with open_engine(engines / "fp32", machine, REPLAYED) as engine:
         call = engine.bind({"input": images[:4]})

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from enginery.bundle.gate import Passed
 from enginery.bundle.licences import DATA, LICENCE, WEIGHTS, about_model, licence_of, terms_of
-from enginery.bundle.triton import is_served
+from enginery.bundle.triton import holds_sizes, is_served
 from enginery.core.params.all import Params
 from enginery.core.params.model import NO_SCORES
 from enginery.core.runtimes import RUNTIMES
@@ -59,6 +59,7 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "cpp_library": CPP_LIBRARIES.get(target.runtime),
         "served_plugins": [f"/models/{model}/1/{name}" for name in record.build.tensorrt.plugin_names],
         "served": is_served(record),
+        "sized": holds_sizes(record),
         "reproduce": f"{'engine/' if RUNTIMES[target.runtime].is_tensorrt else ''}{REPRODUCE}",
         "measured_by": MEASURED_BY[target.runtime],
         "sizes": record.profile.at("opt"),

@@ -22,8 +22,13 @@ TYPES = {
 
 
 def is_served(record: EngineRecord) -> bool:
-    """Tell whether Triton can serve the engine: its backend of TensorRT never refits one that lacks its weights."""
-    return record.target.runtime in BACKENDS and not record.weights
+    """Tell whether Triton can serve the engine: its backend of TensorRT never refits one that lacks its weights, and
+    no configuration for inputs that hold sizes was tried."""
+    return record.target.runtime in BACKENDS and not record.weights and not holds_sizes(record)
+
+
+def holds_sizes(record: EngineRecord) -> bool:
+    return any(spec.values for spec in record.interface.inputs)
 
 
 def write_repository(passed: Passed, model: str, labels: str, folder: Path) -> None:

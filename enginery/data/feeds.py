@@ -11,6 +11,12 @@ Outputs = dict[str, NDArray[Any]]
 Run = Callable[[Feeds], Outputs]
 Axes = Mapping[int, str]  # which axes of an input may vary, by number: the batch, height and width of images
 AxesOf = Mapping[str, Axes]  # by input
+
+
+class Places(dict[int, str]):
+    """Which values of an input are the sizes of axes, by their places: of an input that holds sizes, and no samples."""
+
+
 BATCH = "batch"
 INPUT_TYPES = ("float32", "int32", "int64", "bool")  # what engines take
 
@@ -19,6 +25,9 @@ def resized(feeds: Feeds, axes_of: AxesOf, sizes: Mapping[str, int]) -> Feeds:
     """Return the samples repeated or cut to other sizes, for uses that do not depend on their content."""
 
     def fitted(array: NDArray[Any], axes: Axes) -> NDArray[Any]:
+        if isinstance(axes, Places):
+            values = [sizes.get(axes.get(place, ""), size) for place, size in enumerate(array.flat)]
+            return np.array(values, array.dtype).reshape(array.shape)
         for number, axis in axes.items():
             if axis in sizes and axis != BATCH:
                 array = np.take(array, np.arange(sizes[axis]) % array.shape[number], number)

@@ -1,8 +1,9 @@
 """The list of a split's samples: manifest.json."""
 
+import operator
 from dataclasses import dataclass
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.params.text import TextPreprocessing
@@ -35,7 +36,8 @@ class Manifest(Record):
     """The samples of one split, in order, with the inputs of the model that they are for and how they are prepared.
 
     `task` says what the model does with them, `class_names` is empty if unknown, and `preprocessing` is None for
-    arrays, which are fed as they are; `text` is for texts.
+    arrays, which are fed as they are; `text` is for texts. `values` are those of inputs that hold sizes, and no row for
+    each sample.
     """
 
     task: str
@@ -45,6 +47,7 @@ class Manifest(Record):
     text: PreparedTexts | None = None
     class_names: tuple[str, ...]
     samples: tuple[Sample, ...]
+    values: dict[str, int | tuple[int, ...]] = Field(default_factory=dict, exclude_if=operator.not_)
 
     @property
     def kind(self) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256_of
 from enginery.core.params.build import ENDS, Profile
-from enginery.data.feeds import AxesOf, Feeds, resized
+from enginery.data.feeds import Axes, AxesOf, Feeds, Places, resized
 from enginery.data.manifest import Manifest
 from enginery.data.texts import padded_length
 
@@ -86,12 +86,16 @@ class SampleSet:
         arrays = {name: array[indices] for name, array in self._mapped_anew().items()}
         if self.manifest.text and self.lengths is not None:
             length = padded_length(int(self.lengths[indices].max(initial=1)), self.manifest.text.how)
-            return {name: array[:, :length] for name, array in arrays.items()}
+            return self._with_values({name: array[:, :length] for name, array in arrays.items()})
         if how is None:
-            return arrays
+            return self._with_values(arrays)
         from enginery.data.preprocessing import normalize  # needs Pillow, which engines run without
 
-        return {name: normalize(array, how) for name, array in arrays.items()}
+        return self._with_values({name: normalize(array, how) for name, array in arrays.items()})
+
+    def _with_values(self, feeds: Feeds) -> Feeds:
+        """Add the inputs that hold sizes, after those with a row for each sample."""
+        return {**feeds, **{name: np.array(values, np.int64) for name, values in self.manifest.values.items()}}
 
     def portion(self, places: NDArray[np.int64]) -> "SampleSet":
         """Return some samples in memory, without their names, so that they can be sent to another machine."""
@@ -110,7 +114,8 @@ class SampleSet:
             feeds = self.read_at(np.arange(count) % len(self))
             return feeds if self.sized is None or self.sizes is None else resized(feeds, self.sized, self.sizes)
         dtype, arrays = np.float32 if self.manifest.preprocessing else None, self._mapped_anew()
-        return {name: np.zeros((count, *array.shape[1:]), dtype or array.dtype) for name, array in arrays.items()}
+        zeros = {name: np.zeros((count, *array.shape[1:]), dtype or array.dtype) for name, array in arrays.items()}
+        return self._with_values(zeros)
 
     def at(self, sizes: Mapping[str, int], profile: Profile) -> "SampleSet":
         """Return the samples repeated or cut to these sizes in `cycled`: timings do not depend on their content."""
@@ -159,8 +164,10 @@ def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:
 
 def varying_axes(samples: SampleSet, profile: Profile) -> AxesOf:
     """Return which axes of each input vary, by the profile's names. Refuse names that do not fit the samples."""
-    shapes = {name: array.shape for name, array in samples.cycled(1).items()}
-    varying = {name: {n: axis for n, axis in samples.axes.items() if axis in profile.ranges} for name in shapes}
+    holding = samples.manifest.values
+    shapes = {name: array.shape for name, array in samples.cycled(1).items() if name not in holding}
+    varying: dict[str, Axes] = {name: Places(profile.places(name)) for name in holding}
+    varying |= {name: {n: axis for n, axis in samples.axes.items() if axis in profile.ranges} for name in shapes}
     for axis, sizes in profile.axes.items():
         place, found = f"build.profile.axes.{axis}", dict[str, int]()
         for name, number in sizes.numbers(shapes).items():
@@ -170,7 +177,12 @@ def varying_axes(samples: SampleSet, profile: Profile) -> AxesOf:
                 raise EngineryError(f"{place}: input {name} has no axis {number}: the samples are {shapes[name][1:]}")
             if number in varying[name]:
                 raise EngineryError(f"{place}: axis {number} of input {name} is the {varying[name][number]} already")
-            found[name], varying[name][number] = shapes[name][number], axis
+            found[name], varying[name] = shapes[name][number], {**varying[name], number: axis}
+        for name, number in sizes.values.items():
+            values = np.atleast_1d(holding.get(name, ()))
+            if number >= len(values):
+                raise EngineryError(f"{place}: samples.values gives input {name} no number at place {number}")
+            found[name] = int(values[number])
         if len(set(found.values())) > 1:
             several = ", ".join(f"{size} in {name}" for name, size in found.items())
             raise EngineryError(f"{place}: inputs that share an axis have one size there, and the samples {several}")

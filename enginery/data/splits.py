@@ -72,6 +72,8 @@ def write_split(
             inputs, samples = (params.input,), _write_pixels(source, indices, params.preprocessing, unfinished, cluster)
         else:
             raise EngineryError(f"samples.preprocessing: {params.source} holds images, which need it")
+        if twice := sorted(params.values.keys() & {*inputs}):
+            raise EngineryError(f"samples.values: {twice[0]} is an input of samples.source already")
         manifest = Manifest(
             task=task,
             source=params.source,
@@ -80,6 +82,7 @@ def write_split(
             text=text,
             class_names=source.class_names,
             samples=tuple(samples),
+            values=params.values,
         )
         manifest.write(unfinished / MANIFEST)
     return manifest

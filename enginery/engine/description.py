@@ -91,4 +91,5 @@ def _tuned(record: EngineRecord) -> dict[str, str]:
 
 def _tensor(spec: TensorSpec, record: EngineRecord) -> str:
     sizes = (record.profile.ranges.get(str(size), size) for size in spec.shape)
-    return f"{spec.dtype}, {' x '.join(map(str, sizes))}"
+    held = ", ".join(f"{axis} {record.profile.ranges[axis]}" for axis in spec.values)
+    return f"{spec.dtype}, {held or ' x '.join(map(str, sizes))}"

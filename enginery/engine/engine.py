@@ -101,7 +101,11 @@ class Engine(AbstractContextManager["Engine"]):
             if len(array.shape) != len(spec.shape) or not all(map(self._fits, array.shape, spec.shape)):
                 wanted = ", ".join(str(ranges.get(str(size), size)) for size in spec.shape)
                 raise EngineryError(f"input {name} has shape {array.shape}, and the engine takes ({wanted})")
-            for axis, size in zip(spec.shape, array.shape, strict=True):
+            if spec.values and not all(map(self._fits, array.ravel().tolist(), spec.values)):
+                wanted = ", ".join(str(ranges[axis]) for axis in spec.values)
+                raise EngineryError(f"input {name} holds {array.tolist()}, and the engine takes ({wanted})")
+            found = *array.shape, *(array.ravel().tolist() if spec.values else ())
+            for axis, size in zip((*spec.shape, *spec.values), found, strict=True):
                 first, first_size = given.setdefault(axis, (name, size)) if isinstance(axis, str) else (name, size)
                 if size != first_size:
                     raise EngineryError(f"input {name} has {axis} {size}, and input {first} has {first_size}")

@@ -188,12 +188,13 @@ def _varies(record: EngineRecord) -> bool:
 
 
 def _varying(record: EngineRecord) -> list[TensorSpec]:
-    """Return the inputs whose shape varies: trtexec refuses shapes for a graph that has none."""
-    return [spec for spec in record.interface.inputs if any(isinstance(size, str) for size in spec.shape)]
+    """Return the inputs whose shape varies, since trtexec refuses shapes for a graph that has none, and those that hold
+    sizes, whose values trtexec takes in the place of a shape."""
+    return [s for s in record.interface.inputs if s.values or any(isinstance(size, str) for size in s.shape)]
 
 
 def _indices(record: EngineRecord) -> list[TensorSpec]:
-    return [spec for spec in record.interface.inputs if spec.dtype in INDICES]
+    return [spec for spec in record.interface.inputs if spec.dtype in INDICES and not spec.values]
 
 
 def _profiles(record: EngineRecord) -> Iterable[str]:
@@ -215,7 +216,7 @@ def _choices(record: EngineRecord) -> Iterable[str]:
     for number, profile in enumerate(record.build.all_profiles):
         if all(size in profile.ranges[axis] for axis, size in sizes.items()):
             tuned, batch = profile.at("opt"), profile.batch
-            axes = (axis for spec in record.interface.inputs for axis in spec.shape if axis in sizes)
+            axes = (axis for s in record.interface.inputs for axis in (*s.shape, *s.values) if axis in sizes)
             other = sum(abs(sizes[str(axis)] - tuned[str(axis)]) for axis in axes)
             yield f"{number} {batch.min} {batch.opt} {batch.max} {other}"
 
@@ -231,4 +232,4 @@ def _shapes(record: EngineRecord, sizes: Mapping[str, int | str]) -> str:
 
 
 def _shape(spec: TensorSpec, sizes: Mapping[str, int | str]) -> list[str]:
-    return [str(sizes[size]) if isinstance(size, str) else str(size) for size in spec.shape]
+    return [str(sizes[size]) if isinstance(size, str) else str(size) for size in spec.values or spec.shape]

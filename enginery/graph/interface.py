@@ -1,7 +1,12 @@
 """The inputs and outputs of a graph and its engine: names, types, and which axes vary."""
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
 
 from enginery.core.params.build import BuildParams
 from enginery.core.record import Record
@@ -11,12 +16,17 @@ class TensorSpec(Record):
     """A tensor of a graph and its engine. A size that varies is a name: batch, height or width.
 
     A size of an output that follows from these, or from the values of the inputs, has the graph's own name, such as
-    height//8, or ? where the graph has none: only a run tells how large it is.
+    height//8, or ? where the graph has none: only a run tells how large it is. An input that holds sizes, and no
+    samples, has in `values` the names of these.
     """
 
     name: str
     dtype: str
     shape: tuple[int | str, ...]
+    values: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
+
+    def values_at(self, sizes: Mapping[str, int]) -> list[int]:
+        return [sizes[axis] for axis in self.values]
 
     def at(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         return tuple(size if isinstance(size, int) else sizes[size] for size in self.shape)
@@ -37,6 +47,13 @@ class Interface(Record):
         """Return the size of each axis that varies, from the shapes of the inputs."""
         axes = (pair for spec in self.inputs for pair in zip(spec.shape, shapes[spec.name], strict=True))
         return {axis: size for axis, size in axes if isinstance(axis, str)}
+
+    def zeros(self, sizes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
+        """Return zeros for each input, but sizes for one that holds these."""
+        feeds = {spec.name: np.zeros(spec.at(sizes), spec.dtype) for spec in self.inputs}
+        for spec in self.inputs:
+            feeds[spec.name].flat[: len(spec.values)] = spec.values_at(sizes)
+        return feeds
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from enginery.core.params.build import BuildParams, Profile
 from enginery.data.feeds import BATCH
 from enginery.graph.interface import Blueprint, Interface, TensorSpec
 from enginery.graph.onnx_file import graph_inputs, load_graph
-from enginery.graph.shape_inputs import require_no_shape_inputs
+from enginery.graph.shape_inputs import shape_inputs, values_of
 
 ENDS_A_STRING = "\"'\\$`"  # or begins something else within one, in Python, C++ or a shell
 FLOATS = ("float32", "float16", "float64")
@@ -28,12 +28,21 @@ def read_interface(path: Path, profile: Profile) -> Interface:
 def interface_of(model: onnx.ModelProto, profile: Profile, what: str) -> Interface:
     """Return the inputs and outputs; refuse what each runtime would refuse in its own words, or not at all."""
     graph = onnx.shape_inference.infer_shapes(model).graph
-    require_no_shape_inputs(graph, what)
-    inputs = tuple(_spec(tensor, profile, f"{what}: input") for tensor in graph_inputs(graph))
+    holding = shape_inputs(graph)
+    values = {
+        tensor.name: values_of(tensor, holding[tensor.name], profile, what)
+        for tensor in graph_inputs(graph)
+        if tensor.name in holding
+    }
+    inputs = tuple(
+        _spec(tensor, profile, f"{what}: input", values=values.get(tensor.name, ())) for tensor in graph_inputs(graph)
+    )
     outputs = tuple(_spec(tensor, profile, f"{what}: output", has_other_sizes=True) for tensor in graph.output)
     for spec in inputs:
         if spec.dtype == "object":
             raise EngineryError(f"{what}: input {spec.name} holds no numbers")
+        if spec.values:
+            continue
         if not spec.shape:
             raise EngineryError(f"{what}: the batch of input {spec.name}: it is a single number, and has none")
         batch, sizes = spec.shape[0], profile.batch
@@ -42,7 +51,7 @@ def interface_of(model: onnx.ModelProto, profile: Profile, what: str) -> Interfa
                 f"{what}: the batch of input {spec.name} is fixed at {batch}, and build.profile.batch asks for "
                 f"{sizes}: export with a dynamic batch, or set all three to {batch}"
             )
-    batch_varies = any(spec.shape[0] == BATCH for spec in inputs)
+    batch_varies = any(spec.shape[:1] == (BATCH,) for spec in inputs)
     for spec in outputs:
         if spec.dtype not in FLOATS:
             raise EngineryError(
@@ -57,7 +66,13 @@ def interface_of(model: onnx.ModelProto, profile: Profile, what: str) -> Interfa
     return Interface(inputs=inputs, outputs=outputs)
 
 
-def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, has_other_sizes: bool = False) -> TensorSpec:
+def _spec(
+    tensor: onnx.ValueInfoProto,
+    profile: Profile,
+    what: str,
+    has_other_sizes: bool = False,
+    values: tuple[str, ...] = (),
+) -> TensorSpec:
     """Describe a tensor. Some of its sizes may follow from others, or from values, where it `has_other_sizes`."""
     if not tensor.type.HasField("tensor_type"):
         found = tensor.type.WhichOneof("value").removesuffix("_type")
@@ -80,7 +95,7 @@ def _spec(tensor: onnx.ValueInfoProto, profile: Profile, what: str, has_other_si
                     f"only {', '.join(profile.ranges)} may vary, as build.profile has it"
                 )
             shape[axis] = size or UNNAMED
-    return TensorSpec(name=tensor.name, dtype=dtype, shape=tuple(shape))
+    return TensorSpec(name=tensor.name, dtype=dtype, shape=tuple(shape), values=values)
 
 
 def _name_of(size: onnx.TensorShapeProto.Dimension) -> str:

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import Profile
-from enginery.data.feeds import INPUT_TYPES, AxesOf, Feeds, Run
+from enginery.data.feeds import INPUT_TYPES, AxesOf, Feeds, Places, Run
 from enginery.graph.onnx_file import graph_inputs
-from enginery.graph.shape_inputs import require_no_shape_inputs
 
 
 def adopt_graph(model: onnx.ModelProto, example: Feeds, axes_of: AxesOf, what: str) -> onnx.ModelProto:
@@ -19,7 +18,6 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes_of: AxesOf, what: s
 
     `axes_of` has those of the profile, by input. Another axis that the file leaves open gets its size in the samples.
     """
-    require_no_shape_inputs(model.graph, what)  # which samples could not give
     inputs = graph_inputs(model.graph)
     names = [tensor.name for tensor in inputs]
     if sorted(names) != sorted(example):
@@ -31,7 +29,7 @@ def adopt_graph(model: onnx.ModelProto, example: Feeds, axes_of: AxesOf, what: s
     for tensor in inputs:
         _require_fitting(tensor, example[tensor.name], what)
         for number, size in enumerate(tensor.type.tensor_type.shape.dim):
-            if not size.HasField("dim_value"):
+            if not size.HasField("dim_value") and not isinstance(axes_of[tensor.name], Places):
                 ours = axes_of[tensor.name].get(number, example[tensor.name].shape[number])
                 ours_of[size.dim_param].add(ours)
                 _set_size(size, ours)

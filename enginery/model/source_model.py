@@ -1,6 +1,6 @@
 """The source model: the user's model as it is, with which every graph and engine made of it is compared."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -88,7 +88,8 @@ def require_runs(
             hint = f"The tokenizer of samples.text knows {text.vocabulary} tokens, and texts have up to "
             hint += f"{text.how.longest}: one of its embeddings has fewer rows, as with the tokenizer of another model"
             raise EngineryError(f"{error}\n{hint}") from None
-        if _accepts(run, feeds, 2) or not _accepts(run, feeds, 1):
+        holding = samples.manifest.values
+        if _accepts(run, _rows(feeds, slice(2), holding)) or not _accepts(run, _rows(feeds, slice(1), holding)):
             raise
         hint = "It takes a single sample: set min, opt and max of build.profile.batch to 1"
         raise EngineryError(f"{error}\n{hint}") from None
@@ -118,11 +119,12 @@ def require_steady(run: Run, feeds: Sequence[Feeds], outputs: Sequence[Outputs])
     check_at_each_size(outputs, again, STEADY_LIMIT, failure)
 
 
-def require_same_alone(run: Run, feeds: Feeds, outputs: Outputs, task: Task) -> None:
+def require_same_alone(run: Run, feeds: Feeds, outputs: Outputs, task: Task, holding: Collection[str] = ()) -> None:
     """Refuse a model that answers the last sample of a batch otherwise when it is alone, as a graph does that was
-    exported from a batch of one with a loop or an index for it. Validation would blame the engine."""
+    exported from a batch of one with a loop or an index for it. Validation would blame the engine. The inputs `holding`
+    sizes have no rows."""
     count = len(next(iter(feeds.values())))
-    alone = _run_or_explain(run, describe_user_error, {name: array[-1:] for name, array in feeds.items()})
+    alone = _run_or_explain(run, describe_user_error, _rows(feeds, slice(-1, None), holding))
     check_graph(
         *task.comparable(alone, {name: array[-1:] for name, array in outputs.items()}),
         ALONE_LIMIT,
@@ -131,10 +133,14 @@ def require_same_alone(run: Run, feeds: Feeds, outputs: Outputs, task: Task) -> 
     )
 
 
-def _accepts(run: Run, feeds: Feeds, count: int) -> bool:
+def _accepts(run: Run, feeds: Feeds) -> bool:
     with suppress(EngineryError):
-        return bool(_run_or_explain(run, describe_user_error, {name: array[:count] for name, array in feeds.items()}))
+        return bool(_run_or_explain(run, describe_user_error, feeds))
     return False
+
+
+def _rows(feeds: Feeds, rows: slice, holding: Collection[str]) -> Feeds:
+    return {name: array if name in holding else array[rows] for name, array in feeds.items()}
 
 
 def _run_or_explain(run: Run, explain: Callable[[BaseException], str], feeds: Feeds) -> Outputs:

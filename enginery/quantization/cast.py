@@ -23,8 +23,10 @@ def cast(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | No
     """
     random = np.random.default_rng(0)
     zeros = batch_of_zeros(source, sizes or {}, batch=1).items()
-    # AutoCast's own range; integers become 0
-    noise = {name: random.uniform(-1, 1, array.shape).astype(array.dtype) for name, array in zeros}
+    # AutoCast's own range; integers become 0, but for sizes
+    noise = {
+        name: array if array.any() else random.uniform(-1, 1, array.shape).astype(array.dtype) for name, array in zeros
+    }
     rows = [re.escape(name) for name in nodes_making_rows(load_graph(source))]
     kept = {"nodes_to_exclude": [*keep.nodes, *rows], "op_types_to_exclude": list(keep.op_types)}
     with quiet_modelopt(), errors_as_sentences(precision):

@@ -13,25 +13,34 @@ from enginery.core.errors import EngineryError, is_out_of_memory
 from enginery.core.text import in_one_line
 from enginery.data.feeds import Feeds
 from enginery.graph.onnx_file import graph_inputs
+from enginery.graph.shape_inputs import shape_inputs
 
 LARGE_IMAGE = 224  # large enough for most networks
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
 
 
 def batch_of_zeros(source: Path, sizes: Mapping[str, int], batch: int = CALIBRATION_BATCH) -> Feeds:
-    """Return zeros for each input. `sizes` are those of the samples, for axes that vary beside the batch."""
-    zeros = {}
-    for tensor in graph_inputs(onnx.load(source, load_external_data=False).graph):
+    """Return zeros for each input, but the values of the samples for one that holds sizes. `sizes` are those of the
+    samples, for axes that vary beside the batch."""
+    zeros, graph = {}, onnx.load(source, load_external_data=False).graph
+    holding = shape_inputs(graph)
+    for tensor in graph_inputs(graph):
         kind = tensor.type.tensor_type
         axes = enumerate(kind.shape.dim)
         shape = [size.dim_value or (sizes.get(size.dim_param, LARGE_IMAGE) if axis else batch) for axis, size in axes]
         zeros[tensor.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        if tensor.name in holding:
+            zeros[tensor.name].flat[:] = [sizes[f"{tensor.name}[{n}]"] for n in range(zeros[tensor.name].size)]
     return zeros
 
 
 def named_sizes(model: onnx.ModelProto, feeds: Feeds) -> dict[str, int]:
-    """Return the size that samples have at each axis that varies beside the batch, by its name."""
-    return {
+    """Return the size that samples have at each axis that varies beside the batch, by its name, and the values of each
+    input that holds sizes, by its name and their places."""
+    values = {
+        f"{name}[{n}]": int(size) for name in shape_inputs(model.graph) for n, size in enumerate(feeds[name].flat)
+    }
+    return values | {
         size.dim_param: feeds[tensor.name].shape[number]
         for tensor in graph_inputs(model.graph)
         for number, size in enumerate(tensor.type.tensor_type.shape.dim)

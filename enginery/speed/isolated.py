@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from enginery.core.errors import EngineryError
 from enginery.core.params.benchmark import EAGER, BenchmarkParams
 from enginery.core.params.inference import InferenceParams
@@ -76,7 +74,7 @@ def _measure_pytorch(folder: str, engine: str, batch: str, threads: str, device:
 
 def _zeros(record: EngineRecord, batch: int) -> Feeds:
     sizes = record.profile.at("opt") | {BATCH: batch}
-    return {spec.name: np.zeros(spec.at(sizes), spec.dtype) for spec in record.interface.inputs}
+    return record.interface.zeros(sizes)
 
 
 def _clocked(call: Callable[[], Moments], seconds: float) -> tuple[Moments, ...]:

@@ -1,9 +1,11 @@
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.errors import error_of
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import Axis, Profile, Range
@@ -128,6 +130,21 @@ def test_axes_get_their_names_where_the_profile_says(tmp_path, manifest):
 def test_axes_that_do_not_fit_the_samples_are_refused(tmp_path, manifest, inputs, told):
     with pytest.raises(EngineryError, match=re.escape(f"build.profile.axes.length: {told}")):
         axes_of(tmp_path, manifest, length=SIZES | {"inputs": inputs})
+
+
+def test_values_of_inputs_that_hold_sizes_are_axes_too(samples, manifest):
+    """The value without an axis stays as it is."""
+    sized = SampleSet(samples.folder, manifest.model_copy(update={"values": {"sizes": (12, 3), "count": 9}}))
+    axis = partial(Axis, min=8, opt=10, max=16)
+    axes = {"rows": axis(values={"sizes": 0}), "count": axis(values={"count": 0})}
+    checked = checked_feeds(sized, Profile(batch=Range(min=1, opt=1, max=2), axes=axes))
+    assert [[feeds[name].tolist() for name in ("sizes", "count")] for feeds in checked] == [
+        [[12, 3], 9], [[8, 3], 8], [[16, 3], 16],
+    ]  # fmt: skip
+    for values, told in (({"sizes": 2}, "samples.values gives input sizes no number at place 2"),
+                         ({"sizes": 1}, "the samples have 3 there, which is not within 8 to 16")):  # fmt: skip
+        profile = Profile(batch=Range(min=1, opt=1, max=2), axes={"rows": axis(values=values)})
+        assert error_of(varying_axes, sized, profile) == f"build.profile.axes.rows: {told}"
 
 
 def test_an_axis_has_one_name(tmp_path, manifest):

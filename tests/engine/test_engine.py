@@ -268,6 +268,12 @@ def coarse(coarse_onnx, pair_build, machine, manifest, inference, tmp_path_facto
 
 
 @pytest.fixture(scope="module")
+def sized(sized_onnx, sized_build, machine, manifest, inference, tmp_path_factory):
+    with built_engine(sized_onnx, sized_build, machine, manifest, inference, tmp_path_factory) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
 def chosen(chosen_onnx, build, machine, manifest, inference, tmp_path_factory):
     with built_engine(chosen_onnx, build, machine, manifest, inference, tmp_path_factory) as opened:
         yield opened
@@ -350,9 +356,25 @@ def test_the_size_of_an_output_may_follow_from_values(chosen, chosen_onnx, chose
     assert all(np.array_equal(got[name], values) for name, values in wanted.items())
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(6, 6), (4, 16), (16, 5)])
+def test_the_values_of_an_input_may_be_sizes(sized, sized_onnx, rows, columns):
+    feeds = {"image": np.random.default_rng(rows).random((2, 3, 8, 8), np.float32), "sizes": np.array([rows, columns])}
+    wanted, call = run_graph(open_as_written(sized_onnx), feeds)["map"], sized.bind(feeds)
+    call()
+    for got in (sized.run(feeds)["map"], left_by(call)):
+        assert got.shape == (2, 3, 2 * rows, 2 * columns)
+        assert got == pytest.approx(wanted, abs=1e-5)
+
+
+def test_sizes_outside_their_ranges_are_refused(sized):
+    given = {"image": np.zeros((2, 3, 8, 8), np.float32), "sizes": np.array([6, 17])}
+    assert error_of(sized.run, given) == "input sizes holds [6, 17], and the engine takes (4 to 16, 4 to 16)"
+
+
 @pytest.mark.parametrize(
     ("graph", "sizes", "said"),
     [
+        ("sized_onnx", "sized_build", "output map is, and its size 'tall' at axis 2"),
         ("coarse_onnx", "pair_build", "output map is, and its size '(height + 1)//2' at axis 2"),
         ("chosen_onnx", "build", "output largest is, and its size 'count' at axis 1"),
     ],

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import torchvision
@@ -198,7 +199,29 @@ samples: {source: data/images/plain, preprocessing: {resize: 32, crop: 32}}
     assert (validation.main, validation.agreement.name) == (None, "top-1 agreement")
 
 
-def test_an_onnx_file_that_is_already_there(project, monkeypatch):
+SIZED = """
+samples: {values: {sizes: [16, 16]}}
+build:
+  profile:
+    axes:
+      rows: {min: 12, opt: 16, max: 20, values: {sizes: 0}}
+      columns: {min: 12, opt: 16, max: 20, values: {sizes: 1}}
+"""
+
+
+def let_an_input_resize(path):
+    """Give the graph a second input, whose values are the size that images are brought to."""
+    model = onnx.load(path)
+    for node in model.graph.node:
+        node.input[:] = ["resized" if name == "images" else name for name in node.input]
+    options = {"axes": [2, 3], "mode": "nearest"}
+    model.graph.node.insert(0, onnx.helper.make_node("Resize", ["images", "", "", "sizes"], ["resized"], **options))
+    model.graph.input.append(onnx.helper.make_tensor_value_info("sizes", onnx.TensorProto.INT64, [2]))
+    del model.graph.value_info[:]
+    onnx.save(model, path)
+
+
+def test_an_onnx_file_that_is_already_there_with_an_input_that_holds_sizes(project, monkeypatch):
     photos("data/images/pets/cat", "data/images/pets/dog")
     Path("data/models").mkdir(exist_ok=True)
     torch.manual_seed(0)
@@ -215,9 +238,13 @@ def test_an_onnx_file_that_is_already_there(project, monkeypatch):
         dynamic_shapes=(size,),
         verbose=False,
     )
-    lay_over(example("yaml", "data/models/pets.onnx"), SMALL_IMAGES, TINY)
+    let_an_input_resize("data/models/pets.onnx")
+    lay_over(example("yaml", "data/models/pets.onnx"), SMALL_IMAGES, TINY, SIZED)
     record, validation = run_pipeline(monkeypatch)
-    assert shapes(record.interface.inputs) == {"images": ("float32", ("batch", 3, 16, 16))}
+    given = {"images": ("float32", ("batch", 3, 16, 16)), "sizes": ("int64", (2,))}
+    assert shapes(record.interface.inputs) == given
+    ends = [{"rows": size, "columns": size} for size in (12, 20)]
+    assert [other.sizes for other in validation.resized] == ends
     assert shapes(record.interface.outputs) == {"scores": ("float32", ("batch", 2))}
     assert validation.reference == "ONNX Runtime"
 

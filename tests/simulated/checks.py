@@ -523,6 +523,37 @@ def test_an_output_whose_size_follows_from_values_is_allocated_by_the_user(
     assert "OutOfMemory" in log.errors()
 
 
+def test_an_input_that_holds_sizes_is_read_from_the_host_when_it_is_run(sized_onnx, log, device):
+    """NvInferRuntime.h: its address is one of the host's, and outputs have no shape before it is set."""
+    builder, network, parser, _ = parse(sized_onnx, log)
+    assert [network.get_input(n).is_shape_tensor for n in range(2)] == [False, True]
+    profile, config = builder.create_optimization_profile(), builder.create_builder_config()
+    profile.set_shape("image", (1, 3, 8, 8), (2, 3, 8, 8), (4, 3, 8, 8))
+    config.add_optimization_profile(profile)
+    assert builder.build_serialized_network(network, config) is None
+    assert "profile 0 is missing values for shape input tensor sizes" in log.errors()
+    profile.set_shape_input("sizes", [4, 4], [6, 6], [16, 16])
+    plan = builder.build_serialized_network(network, config)
+    del parser
+    (stream, allocate), engine = device, trt.Runtime(log).deserialize_cuda_engine(plan)
+    assert engine.is_shape_inference_io("sizes")
+    assert engine.get_tensor_location("sizes") == trt.TensorLocation.HOST != engine.get_tensor_location("image")
+    context, sizes = engine.create_execution_context(), np.array([5, 7])
+    context.set_input_shape("image", (2, 3, 8, 8))
+    assert context.infer_shapes() == ["sizes"]
+    context.set_tensor_address("sizes", sizes.ctypes.data)
+    assert tuple(context.get_tensor_shape("map")) == (2, 3, 10, 14)
+    for name in ("image", "map"):
+        context.set_tensor_address(name, allocate(100_000))
+    assert context.execute_async_v3(stream)
+    sizes[1] = 17
+    assert not context.execute_async_v3(stream)
+    assert "out of profile" in log.errors()
+    context.set_tensor_address("sizes", allocate(16))
+    with pytest.raises(RuntimeError, match="the host reads from the memory of the device"):
+        context.execute_async_v3(stream)
+
+
 def test_a_shape_outside_the_profile_is_refused(plan, log):
     context = trt.Runtime(log).deserialize_cuda_engine(plan).create_execution_context()
     assert not context.all_binding_shapes_specified

@@ -128,6 +128,10 @@ def require_memory(address: int, size: int, on_device: bool, status: str = "cuda
     raise _CudaError(status)
 
 
+def is_on_device(address: int) -> bool:
+    return any(start <= address < start + block.size for start, block in list(_memory.items()) if block.on_device)
+
+
 def _simulates(results: int = 0) -> Callable[[Callable], Callable]:
     """Make a function answer like the real one: the status first, then the results."""
 

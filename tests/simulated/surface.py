@@ -149,7 +149,7 @@ def _fits(kind: str, value: object) -> bool:
         return PLAIN[kind](value)
     if kind in CAPSULES:
         return type(value).__name__ == "PyCapsule"
-    if several := re.fullmatch(r"[Ll]ist\[(.*)\]", kind):
+    if several := re.fullmatch(r"(?:[Ll]ist|collections\.abc\.Sequence)\[(.*)\]", kind):
         return isinstance(value, list) and all(_fits(several[1], item) for item in value)
     name = re.sub(r".*(::|tensorrt\.)", "", kind)
     name = OTHER_NAMES.get(name, name)

@@ -19,6 +19,7 @@ from onnx import TensorProto
 
 from enginery.graph.as_written import open_as_written
 from enginery.graph.nvidia import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
+from enginery.graph.shape_inputs import shape_inputs
 from enginery.graph.twin import twin_of
 from simulated import cudart, failing
 from simulated.bindings import load_bindings
@@ -167,7 +168,7 @@ class ITensor(Simulated, real=trt.ITensor):
 
     @property
     def is_shape_tensor(self) -> bool:
-        return False
+        return self._holds_sizes
 
 
 class ILayer(Simulated, real=trt.ILayer):
@@ -198,10 +199,10 @@ class INetworkDefinition(Simulated, real=trt.INetworkDefinition):
         return ILayer._new(node=self._nodes[index])
 
     def get_input(self, index):
-        return ITensor._new(proto=self._inputs[index])
+        return ITensor._new(proto=self._inputs[index], holds_sizes=self._inputs[index].name in self._holding)
 
     def get_output(self, index):
-        return ITensor._new(proto=self._outputs[index])
+        return ITensor._new(proto=self._outputs[index], holds_sizes=False)
 
 
 class ParserError(Simulated, real=trt.ParserError):
@@ -260,7 +261,7 @@ class OnnxParser(Simulated, real=trt.OnnxParser):
             return self._refuse("Failed to convert ONNX date type to TensorRT data type.", "UNSUPPORTED_NODE")
         weights = {tensor.name for tensor in graph.initializer}
         self._network._inputs = [tensor for tensor in graph.input if tensor.name not in weights]
-        self._network._outputs = list(graph.output)
+        self._network._outputs, self._network._holding = list(graph.output), shape_inputs(graph)
         self._network._nodes = list(graph.node)
         cast_to = {one.i for node in graph.node for one in node.attribute if one.name == "to"}
         self._network._types = cast_to | {tensor.data_type for tensor in graph.initializer}
@@ -279,6 +280,11 @@ class IOptimizationProfile(Simulated, real=trt.IOptimizationProfile):
         if not len(min) == len(opt) == len(max):
             raise RuntimeError("Shape provided for opt is inconsistent with other shapes.")
         self._shapes[input] = [tuple(min), tuple(opt), tuple(max)]
+
+    def set_shape_input(self, input, min, opt, max):
+        if not len(min) == len(opt) == len(max):
+            raise RuntimeError("Shape input provided for opt is inconsistent with other shape inputs.")
+        self._values[input] = [tuple(min), tuple(opt), tuple(max)]
 
 
 class ITimingCache(Simulated, real=trt.ITimingCache):
@@ -320,7 +326,7 @@ class IBuilderConfig(Simulated, real=trt.IBuilderConfig):
         self._limits[pool] = pool_size
 
     def add_optimization_profile(self, profile):
-        for name, (low, likely, high) in profile._shapes.items():
+        for name, (low, likely, high) in (profile._shapes | profile._values).items():
             if not all(a <= b <= c for a, b, c in zip(low, likely, high, strict=True)):
                 self._logger.log(
                     ERROR,
@@ -362,7 +368,14 @@ class Builder(Simulated, real=trt.Builder):
 
     def create_network(self, flags=0):
         return INetworkDefinition._new(
-            inputs=[], outputs=[], nodes=[], types=set(), plugins=set(), parser=lambda: None, flags=int(flags)
+            inputs=[],
+            outputs=[],
+            holding={},
+            nodes=[],
+            types=set(),
+            plugins=set(),
+            parser=lambda: None,
+            flags=int(flags),
         )
 
     def create_builder_config(self):
@@ -371,7 +384,7 @@ class Builder(Simulated, real=trt.Builder):
         return IBuilderConfig._new(logger=self._logger, **state)
 
     def create_optimization_profile(self):
-        return IOptimizationProfile._new(shapes={})
+        return IOptimizationProfile._new(shapes={}, values={})
 
     def build_serialized_network(self, network, config):
         why = _obstacles(network, config) or _steps_refused(vars(config).get("progress_monitor"), network)
@@ -388,6 +401,7 @@ class Builder(Simulated, real=trt.Builder):
             "gpu": NAME,
             "capability": cudart.capability(),
             "profiles": [profile._shapes for profile in config._profiles],
+            "values": [profile._values for profile in config._profiles],
             "detailed": config.profiling_verbosity == trt.ProfilingVerbosity.DETAILED,
             "version_compatible": config.get_flag(trt.BuilderFlag.VERSION_COMPATIBLE),
             "tf32": config.get_flag(trt.BuilderFlag.TF32),
@@ -454,6 +468,12 @@ def _obstacles(network, config) -> list[str]:
         return [usage.format("Network has dynamic or shape inputs, but no optimization profile has been defined.")]
     inputs = map(network.get_input, range(network.num_inputs))
     for tensor, (number, profile) in itertools.product(inputs, enumerate(config._profiles)):
+        held = profile._values.get(tensor.name)
+        if tensor.is_shape_tensor and (held is None or len(held[0]) != int(np.prod(tensor.shape))):
+            what = f"Optimization profile {number} is missing values for shape input tensor {tensor.name}."
+            return [usage.format(what)]
+        if tensor.is_shape_tensor:
+            continue
         wanted = profile._shapes.get(tensor.name)
         if wanted is None:
             return [usage.format(f"Optimization profile is missing values for shape input {tensor.name}.")]
@@ -679,7 +699,15 @@ class ICudaEngine(Simulated, real=trt.ICudaEngine):
         return list(self._tensors())[index]
 
     def get_tensor_mode(self, name):
-        return trt.TensorIOMode.INPUT if name in self._settings["profiles"][0] else trt.TensorIOMode.OUTPUT
+        is_input = name in self._settings["profiles"][0] or self.is_shape_inference_io(name)
+        return trt.TensorIOMode.INPUT if is_input else trt.TensorIOMode.OUTPUT
+
+    def is_shape_inference_io(self, name):
+        return name in self._settings["values"][0]
+
+    def get_tensor_location(self, name):
+        places = trt.TensorLocation
+        return places.HOST if self.is_shape_inference_io(name) else places.DEVICE
 
     def get_tensor_shape(self, name):
         return self._tensors()[name].shape
@@ -709,7 +737,7 @@ class ICudaEngine(Simulated, real=trt.ICudaEngine):
         return context
 
     def _tensors(self) -> dict[str, ITensor]:
-        return {proto.name: ITensor._new(proto=proto) for proto in self._protos()}
+        return {proto.name: ITensor._new(proto=proto, holds_sizes=False) for proto in self._protos()}
 
     def _protos(self) -> list[onnx.ValueInfoProto]:
         graph = self._model.graph
@@ -848,7 +876,22 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
         return not self.infer_shapes()
 
     def infer_shapes(self):
-        return [name for name in self._profile() if name not in self._shapes]
+        lacking = [name for name in self._profile() if name not in self._shapes]
+        return lacking + [name for name in self._engine._settings["values"][0] if name not in self._addresses]
+
+    def _values(self) -> dict[str, np.ndarray]:
+        """Read the inputs that hold sizes from the memory of the host."""
+        found, tensors = {}, self._engine._tensors()
+        for name in self._engine._settings["values"][0]:
+            found[name] = _at(self._addresses[name], tensors[name].shape, tensors[name].dtype, on_device=False)
+        return found
+
+    def _values_outside(self) -> str | None:
+        for name, held in self._values().items():
+            low, _, high = self._engine._settings["values"][self.active_optimization_profile][name]
+            if not all(a <= b <= c for a, b, c in zip(low, held.ravel(), high, strict=True)):
+                return f"input {name} holds {held.tolist()}, which is not within {low} and {high}"
+        return None
 
     def set_input_shape(self, name, shape):
         shape, profile = tuple(shape), self._profile()
@@ -877,7 +920,7 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
         }
         sizes = [axis.dim_value or known.get(axis.dim_param, -1) for axis in _axes(tensors[name])]
         if -1 in sizes and self.all_binding_shapes_specified:
-            inferred = _inferred(self._engine._model, self._shapes, name)
+            inferred = _inferred(self._engine._model, self._shapes, self._values(), name)
             sizes = [more if size == -1 else size for size, more in zip(sizes, inferred, strict=True)]
         if failing("wrong_shape") and self._engine.get_tensor_mode(name) == trt.TensorIOMode.OUTPUT:
             sizes[0] += 1
@@ -920,6 +963,8 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
             return self._refuse(f"{call} 3: API Usage Error (Not all shapes are specified: {', '.join(missing)}.)")
         if self._users_memory and self._users is None:
             return self._refuse(f"{call} 3: API Usage Error (Parameter check failed, condition: device memory is set.)")
+        if outside := self._values_outside():
+            return self._refuse(f"{call} 3: API Usage Error (Runtime shape tensor out of profile: {outside}.)")
         if failing("execute_false"):
             return self._refuse(f"{call} 1: Cuda Runtime (an illegal memory access was encountered)")
         if error := cudart.unseen_error():  # of whatever call: CUDA does not tell whose it was
@@ -931,17 +976,17 @@ class IExecutionContext(Simulated, real=trt.IExecutionContext):
         if vars(self).get("_switched_on", int(stream_handle)) != int(stream_handle):
             raise RuntimeError("the profile was set on another stream, which nobody waited for: undefined behavior")
         self._unprepared = False
-        addresses = dict(self._addresses)
+        addresses, values = dict(self._addresses), {name: held.copy() for name, held in self._values().items()}
         if growing:
             cudart.cudaStreamSynchronize(stream_handle)  # the sizes are known once the work so far is done
-            found = _shapes_of_outputs(self._engine, dict(self._shapes), addresses)
+            found = _shapes_of_outputs(self._engine, dict(self._shapes), addresses, values)
             for name in allocators:
                 size = int(np.prod(found[name])) * self._engine.get_tensor_dtype(name).itemsize
                 addresses[name] = _allocate_by(allocators[name], name, addresses.get(name, 0), size, stream_handle)
                 if not addresses[name]:
                     return self._refuse(f"{call} 2: OutOfMemory (Requested size was {size} bytes for output {name}.)")
                 _notify(allocators[name], name, found[name])
-        work = functools.partial(_compute, self._engine, dict(self._shapes), addresses)
+        work = functools.partial(_compute, self._engine, dict(self._shapes), addresses, values)
         work.scratch = self._users
         if self.profiler and self.enqueue_emits_profile:
             return self._run_and_report(int(stream_handle), work)
@@ -977,10 +1022,14 @@ def _axes_of(proto):
     return proto.type.tensor_type.shape.dim
 
 
-def _inferred(model, shapes, name) -> list[int]:
-    """Infer the shape of an output whose axes have other names than the inputs': -1 where it depends on values."""
+def _inferred(model, shapes, values, name) -> list[int]:
+    """Infer the shape of an output whose axes have other names than the inputs': -1 where it depends on values that are
+    on the device."""
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
+    for held, array in values.items():
+        fixed.graph.initializer.append(onnx.numpy_helper.from_array(array, held))
+        fixed.graph.input.remove(next(tensor for tensor in fixed.graph.input if tensor.name == held))
     for tensor in (*fixed.graph.input, *fixed.graph.output):
         if tensor.name in shapes:
             for axis, size in zip(tensor.type.tensor_type.shape.dim, shapes[tensor.name], strict=True):
@@ -993,10 +1042,10 @@ def _inferred(model, shapes, name) -> list[int]:
     return [axis.dim_value or -1 for tensor in found if tensor.name == name for axis in _axes_of(tensor)]
 
 
-def _compute(engine, shapes, addresses) -> None:
+def _compute(engine, shapes, addresses, values) -> None:
     """Compute from device memory into device memory. The stream calls this when it is waited for."""
     session = engine._session
-    feeds = {name: _at(addresses[name], shape, engine.get_tensor_dtype(name)) for name, shape in shapes.items()}
+    feeds = _feeds(engine, shapes, addresses, values)
     names = [output.name for output in session.get_outputs()]
     for name, computed in zip(names, session.run(names, feeds), strict=True):
         target = _at(addresses[name], computed.shape, engine.get_tensor_dtype(name)).reshape(-1)
@@ -1004,8 +1053,13 @@ def _compute(engine, shapes, addresses) -> None:
         target[:written] = computed.reshape(-1)[:written]
 
 
-def _shapes_of_outputs(engine, shapes, addresses) -> dict:
-    feeds = {name: _at(addresses[name], shape, engine.get_tensor_dtype(name)) for name, shape in shapes.items()}
+def _feeds(engine, shapes, addresses, values) -> dict:
+    given = {name: _at(addresses[name], shape, engine.get_tensor_dtype(name)) for name, shape in shapes.items()}
+    return given | values
+
+
+def _shapes_of_outputs(engine, shapes, addresses, values) -> dict:
+    feeds = _feeds(engine, shapes, addresses, values)
     names = [output.name for output in engine._session.get_outputs()]
     return dict(zip(names, (array.shape for array in engine._session.run(names, feeds)), strict=True))
 
@@ -1032,10 +1086,13 @@ class _Dims(ctypes.Structure):
     _fields_ = (("nbDims", ctypes.c_int32), ("d", ctypes.c_int64 * 8))
 
 
-def _at(address, shape, dtype) -> np.ndarray:
+def _at(address, shape, dtype, on_device=True) -> np.ndarray:
     array_type = np.dtype(trt.nptype(dtype))
     size = int(np.prod(shape)) * array_type.itemsize
-    cudart.require_memory(address, size, on_device=True, status="cudaErrorIllegalAddress")
+    if on_device:
+        cudart.require_memory(address, size, on_device=True, status="cudaErrorIllegalAddress")
+    elif cudart.is_on_device(address):
+        raise RuntimeError("the host reads from the memory of the device: a real process would end here")
     return np.frombuffer((ctypes.c_ubyte * size).from_address(address), array_type).reshape(shape)
 
 

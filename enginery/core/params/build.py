@@ -43,13 +43,15 @@ class Range(Section):
 
 
 class Axis(Range):
-    """The sizes of an axis that the user names, and where it is: its number in each input that has it."""
+    """The sizes of an axis that the user names, and where it is: its number in each input that has it, and its place
+    among the values of inputs that hold sizes."""
 
     inputs: dict[str, Annotated[int, Field(ge=1)]] | None = Field(default=None, min_length=1)
+    values: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
 
     def numbers(self, inputs: Iterable[str]) -> dict[str, int]:
-        """Return its number by input. If the user gives none, it is the first after the batch in each input."""
-        return self.inputs or dict.fromkeys(inputs, 1)
+        """Return its number by input. If the user says nothing, it is the first after the batch in each input."""
+        return self.inputs or ({} if self.values else dict.fromkeys(inputs, 1))
 
 
 class Profile(Section, place="build.profile"):
@@ -79,6 +81,10 @@ class Profile(Section, place="build.profile"):
             if not name.isidentifier() or iskeyword(name):  # PyTorch's exporter calculates with them
                 raise ValueError(f"'{name}' must be made of letters, digits and _")
         return axes
+
+    def places(self, name: str) -> dict[int, str]:
+        """Return the axes whose sizes the values of an input are, by their places there."""
+        return {axis.values[name]: each for each, axis in self.axes.items() if name in axis.values}
 
     def at(self, bound: Bound) -> dict[str, int]:
         """Return the size of each axis at one bound."""

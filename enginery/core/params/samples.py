@@ -14,6 +14,9 @@ def _names_or_file(given: Any) -> Any:
     return given
 
 
+Size = Annotated[int, Field(ge=1)]
+
+
 class SamplesParams(Section, place="samples"):
     source: str
     class_names: Annotated[str | tuple[str, ...] | None, BeforeValidator(_names_or_file)] = None
@@ -25,6 +28,7 @@ class SamplesParams(Section, place="samples"):
     calibration: int = Field(ge=1)
     preprocessing: Preprocessing | None
     text: TextPreprocessing | None = None
+    values: dict[str, Size | Annotated[tuple[Size, ...], Field(min_length=1)]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _are_of_one_kind(self) -> Self:

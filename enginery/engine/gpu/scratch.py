@@ -1,4 +1,4 @@
-"""Scratch memory that several contexts of an engine share: they compute in turns, and only copies go on side by side."""
+"""Scratch memory that contexts of an engine share: they compute in turns, and only copies go on side by side."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

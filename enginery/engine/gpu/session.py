@@ -29,8 +29,9 @@ class Executor(Protocol):
 
     replays: bool  # whether it replays CUDA graphs by itself
 
-    def announce(self, shapes: Mapping[str, Shape]) -> Mapping[str, Shape]:
-        """Accept the shapes of the inputs, and return those of the outputs, with -1 for what only a run can tell."""
+    def announce(self, shapes: Mapping[str, Shape], values: Arrays) -> Mapping[str, Shape]:
+        """Accept the shapes of the inputs, and return those of the outputs, with -1 for what only a run can tell. The
+        values are of the inputs that hold sizes: arrays in the host's memory, which stay where they are."""
 
     def place(self, addresses: Mapping[str, int]) -> None: ...
 
@@ -86,6 +87,8 @@ class DeviceSession:
                 self._resources.callback(scratch.close)
             self._resources.callback(executor.close)
             widest = {spec.name: spec.at(largest) for spec in self._interface.inputs}
+            holding = [spec for spec in self._interface.inputs if spec.values]
+            self._values = {spec.name: self._place_values(spec, largest) for spec in holding}
             shapes, specs = widest | self._announced(widest), (*self._interface.inputs, *self._interface.outputs)
             self._growing = {name: self._keep(Growing()) for name, shape in shapes.items() if NOT_KNOWN in shape}
             if self._growing and self.replays:
@@ -95,7 +98,7 @@ class DeviceSession:
                     file=sys.stderr,
                 )
                 self._replay = self.replays = False
-            specs = tuple(spec for spec in specs if spec.name not in self._growing)
+            specs = tuple(spec for spec in specs if spec.name not in self._growing.keys() | self._values.keys())
             self._room = {spec.name: _bytes(spec, shapes[spec.name]) for spec in specs}
             self._buffers = {name: self._keep(Buffer(size)) for name, size in self._room.items()}
             self._hosts = {name: self._keep(Pinned(size)) for name, size in self._room.items()}
@@ -104,7 +107,8 @@ class DeviceSession:
 
     def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         for name, array in feeds.items():
-            self._hosts[name].view(array.dtype, array.shape)[...] = array
+            if name in self._hosts:
+                self._hosts[name].view(array.dtype, array.shape)[...] = array
         outputs = self._prepare(self._hosts, feeds)
         for name, array in outputs.items():
             self._stream.poison(self._buffers[name], array.nbytes)
@@ -161,15 +165,22 @@ class DeviceSession:
         self._resources.callback(resource.close)
         return resource
 
+    def _place_values(self, spec: TensorSpec, sizes: Mapping[str, int]) -> NDArray[np.generic]:
+        values = np.reshape(np.array(spec.values_at(sizes), spec.dtype), spec.at(sizes))
+        return self._keep(Pinned.holding(values)).view(values.dtype, values.shape)
+
     def _prepare(self, hosts: Mapping[str, Pinned], feeds: Arrays) -> dict[str, NDArray[np.generic]]:
         """Copy the inputs, prepare for their shapes, and return the arrays that the outputs will arrive in. The copies
         come first: a new shape runs once here, and must not compute on arbitrary memory."""
         for name, array in feeds.items():
-            self._stream.copy_in(hosts[name], self._buffers[name], array.nbytes)
+            if name in self._buffers:
+                self._stream.copy_in(hosts[name], self._buffers[name], array.nbytes)
         shapes = {name: array.shape for name, array in feeds.items()}
-        if shapes != self._shapes:
+        if shapes != self._shapes or not all(np.array_equal(held, feeds[name]) for name, held in self._values.items()):
             self._drop_graph()
             self._shapes = {}  # so that a failure below makes the next call start anew
+            for name, held in self._values.items():
+                held[...] = feeds[name]
             announced = self._announced(shapes)
             self._require_room(announced)
             self._executor.place({name: buffer.address for name, buffer in self._buffers.items()})
@@ -221,7 +232,7 @@ class DeviceSession:
 
     def _announced(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         """Return the shapes of the outputs that the executor announces, and refuse any that the interface forbids."""
-        announced, sizes = dict(self._executor.announce(shapes)), self._interface.sizes(shapes)
+        announced, sizes = dict(self._executor.announce(shapes, self._values)), self._interface.sizes(shapes)
         for spec in self._interface.outputs:
             self._require_fitting(spec, announced.get(spec.name), sizes)
         return announced

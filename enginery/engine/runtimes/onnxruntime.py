@@ -74,8 +74,7 @@ class ONNXRuntime:
                     _optimize(path, folder, blueprint.build)
             build, smallest = blueprint.build, blueprint.build.profile.at("min")
             with _profiled(folder, build, threads=0) as session:  # the layers are those that an inference runs
-                feeds = {spec.name: np.zeros(spec.at(smallest), spec.dtype) for spec in blueprint.interface.inputs}
-                session.run(None, feeds)
+                session.run(None, blueprint.interface.zeros(smallest))
                 (ran,) = _nodes_by_call(session)
             return [_layer(node, build.tf32) for node in ran]
         except Exception as error:  # ONNX Runtime's own exceptions share no base class
@@ -117,8 +116,9 @@ def _on_gpu(folder: Path, blueprint: Blueprint, inference: InferenceParams, opti
 def _require_known_sizes(blueprint: Blueprint) -> None:
     """Refuse an output of unknown size: a GPU's memory is bound to it, and ONNX Runtime does not say how much."""
     sizes = [(spec.name, axis, size) for spec in blueprint.interface.outputs for axis, size in enumerate(spec.shape)]
+    known = {size for spec in blueprint.interface.inputs for size in spec.shape}
     for name, axis, size in sizes:
-        if isinstance(size, str) and size not in blueprint.build.profile.ranges:
+        if isinstance(size, str) and size not in known:
             raise EngineryError(
                 f"ONNX Runtime on a GPU must be told how large output {name} is, and its size '{size}' at axis {axis} "
                 "is known from a run alone: let only the batch vary in build.profile, or take TensorRT"
@@ -167,7 +167,7 @@ class Executor:
         self._shapes: dict[str, Shape] = {}
         self._graphs: dict[tuple[int, ...], int] = {}
 
-    def announce(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    def announce(self, shapes: Mapping[str, Shape], values: Arrays) -> dict[str, Shape]:
         produced = {spec.name: spec.at(self._interface.sizes(shapes)) for spec in self._interface.outputs}
         self._shapes = {**shapes, **produced}
         return produced

@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, get_args
 
+import numpy as np
+
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.params.build import Bound, BuildParams, TensorRTParams
@@ -164,7 +166,9 @@ class TensorRT:
     ) -> DeviceSession:
         stream = cuda.Stream()
         allocator = _new_allocator(self._trt())
-        executor = _Executor(self._title, engine, context, allocator, self._log, captures_itself, stream.handle)
+        executor = _Executor(
+            self._title, engine, context, blueprint, allocator, self._log, captures_itself, stream.handle
+        )
         return DeviceSession(stream, executor, blueprint, replay, scratch)
 
     def _build(self, builder: Any, network: Any, config: Any) -> Any:
@@ -248,7 +252,11 @@ class TensorRT:
         for number, sizes in enumerate(build.all_profiles):
             profile = builder.create_optimization_profile()
             for spec in blueprint.interface.inputs:
-                profile.set_shape(spec.name, *(spec.at(sizes.at(bound)) for bound in get_args(Bound)))
+                ends = [sizes.at(bound) for bound in get_args(Bound)]
+                if spec.values:
+                    profile.set_shape_input(spec.name, *map(spec.values_at, ends))
+                else:
+                    profile.set_shape(spec.name, *map(spec.at, ends))
             if config.add_optimization_profile(profile) != number:
                 place = f"profiles.{number - 1}" if number else "profile"
                 raise EngineryError(f"{self._title} refuses build.{place} {sizes}: {self._why()}")
@@ -383,8 +391,12 @@ class TensorRT:
             for number, profile in enumerate(blueprint.build.all_profiles):
                 context, inspector = self._context(engine), engine.create_engine_inspector()
                 _set_profile(self._title, context, number, stream.handle, self._log)
+                tuned = blueprint.interface.zeros(profile.at("opt"))  # they stay while the context reads from them
                 for spec in blueprint.interface.inputs:
-                    context.set_input_shape(spec.name, spec.at(profile.at("opt")))
+                    if spec.values:
+                        context.set_tensor_address(spec.name, tuned[spec.name].ctypes.data)
+                    else:
+                        context.set_input_shape(spec.name, tuned[spec.name].shape)
                 inspector.execution_context = context  # the context must outlive the next call
                 found += layers_of(inspector.get_engine_information(trt.LayerInformationFormat.JSON), number)
             stream.synchronize()
@@ -504,19 +516,29 @@ class _Executor:
     """Runs a plan on the addresses and the stream of a DeviceSession."""
 
     def __init__(
-        self, title: str, engine: Any, context: Any, allocator: Any, log: Any, replays: bool, stream: int
+        self,
+        title: str,
+        engine: Any,
+        context: Any,
+        blueprint: Blueprint,
+        allocator: Any,
+        log: Any,
+        replays: bool,
+        stream: int,
     ) -> None:
         self.replays = replays
         self._title, self._engine, self._context, self._log = title, engine, context, log
+        self._blueprint = blueprint
         self._allocator, self._stream = allocator, stream
 
-    def announce(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    def announce(self, shapes: Mapping[str, Shape], values: Arrays) -> dict[str, Shape]:
         self._log.lines.clear()
-        profile = _nearest_profile(self._engine, shapes)
+        profile = _nearest_profile(self._blueprint, shapes, values)
         if profile != self._context.active_optimization_profile:  # before the shapes, which it forgets
             _set_profile(self._title, self._context, profile, self._stream, self._log)
+        self.place({name: array.ctypes.data for name, array in values.items()})  # TensorRT reads these on the host
         for name, shape in shapes.items():
-            if not self._context.set_input_shape(name, shape):
+            if name not in values and not self._context.set_input_shape(name, shape):
                 raise EngineryError(f"{self._title} refuses shape {shape} for input {name}: {self._log.reason()}")
         tensors = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
         return {name: tuple(self._context.get_tensor_shape(name)) for name in tensors if name not in shapes}
@@ -546,15 +568,16 @@ def _set_profile(title: str, context: Any, number: int, stream: int, log: Any) -
         raise EngineryError(f"{title} refuses optimization profile {number} of the engine: {log.reason()}")
 
 
-def _nearest_profile(engine: Any, shapes: Mapping[str, Shape]) -> int:
+def _nearest_profile(blueprint: Blueprint, shapes: Mapping[str, Shape], values: Arrays) -> int:
     """Return the profile that contains the shapes and is tuned for the nearest ones, by the sum of the differences: the
     rule of Triton. Return the first one if none does, so that TensorRT refuses the shapes in its own words."""
-    distances = {}
-    for number in range(engine.num_optimization_profiles):
-        bounds = [(shape, *engine.get_tensor_profile_shape(name, number)) for name, shape in shapes.items()]
-        sizes = [size for each in bounds for size in zip(*each, strict=True)]
-        if all(low <= size <= high for size, low, _, high in sizes):
-            distances[number] = sum(abs(size - opt) for size, _, opt, _ in sizes)
+    distances, inputs = {}, blueprint.interface.inputs
+    axes = [axis for spec in inputs for axis in (*spec.shape, *spec.values)]
+    given = [size for spec in inputs for size in (*shapes[spec.name], *np.ravel(values.get(spec.name, ())))]
+    sizes = [(axis, int(size)) for axis, size in zip(axes, given, strict=True) if isinstance(axis, str)]
+    for number, profile in enumerate(blueprint.build.all_profiles):
+        if all(size in profile.ranges[axis] for axis, size in sizes):
+            distances[number] = sum(abs(size - profile.ranges[axis].opt) for axis, size in sizes)
     return min(distances, key=distances.__getitem__, default=0)
 
 

@@ -35,7 +35,6 @@ from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import load_runtime, tensorrt
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
-from enginery.graph import read_interface
 from enginery.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.graph.read_interface import read_blueprint
@@ -659,19 +658,21 @@ def test_an_output_whose_size_follows_from_values_is_built(make, ada, chosen_onn
     assert record.bytes > 1000
 
 
-def test_an_input_whose_values_decide_shapes_is_refused_before_the_builder_does(make, build, tmp_path, monkeypatch):
-    """The four sizes look like a sample in each row of a batch of four."""
-    onnx_file = operator_graph(
-        tmp_path / "in" / "model.onnx",
-        [(("Resize", ["input", "", "", "sizes"], ["logits"], "wider"), {"mode": "nearest"})],
-        [("input", TensorProto.FLOAT, [4, 3, 8, 8]), ("sizes", TensorProto.INT64, [4])],
-        (TensorProto.FLOAT, [4, 3, None, None]),
-    )
-    four = build.model_copy(update={"profile": Profile(batch=Range(min=4, opt=4, max=4))})
-    sentence = refusal(make, onnx_file, four, tmp_path / "out" / "fp32")
-    assert "the values of input sizes decide a shape, in node wider (Resize)" in sentence
-    monkeypatch.setattr(read_interface, "require_no_shape_inputs", lambda graph, what: None)
-    sentence = refusal(make, onnx_file, four, tmp_path / "out" / "fp32")
+def test_an_input_whose_values_decide_shapes_is_built(make, ada, sized_onnx, sized_build, tmp_path, monkeypatch):
+    """NVIDIA's parser finds the same inputs, and its builder takes a range for each value, and asks for one."""
+    trt = importlib.import_module("tensorrt_rtx")
+    log = trt.Logger(trt.Logger.ERROR)
+    network = trt.Builder(log).create_network()
+    parser = trt.OnnxParser(network, log)
+    assert parser.parse_from_file(str(sized_onnx))
+    inputs = map(network.get_input, range(network.num_inputs))
+    assert {each.name: each.is_shape_tensor for each in inputs} == {"image": False, "sizes": True}
+    chosen = ada.model_copy(update={"profile": sized_build.profile})
+    record = make(sized_onnx, chosen, tmp_path / "fp32")
+    assert [spec.values for spec in record.interface.inputs] == [(), ("rows", "columns")]
+    assert record.bytes > 1000
+    monkeypatch.setattr(trt.IOptimizationProfile, "set_shape_input", lambda *given: None)
+    sentence = refusal(make, sized_onnx, chosen, tmp_path / "out" / "fp32")
     assert "Optimization profile 0 is missing values for shape input tensor sizes" in sentence
 
 
