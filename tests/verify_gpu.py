@@ -195,7 +195,7 @@ def test_an_element_that_is_not_written_is_seen(build):
     class Idle:
         replays = False
 
-        def announce(self, shapes):
+        def announce(self, shapes, values):
             return {"logits": (shapes["input"][0], 4)}
 
         def place(self, addresses):

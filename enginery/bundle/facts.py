@@ -82,6 +82,8 @@ def has_example(record: EngineRecord) -> bool:
     """Tell whether there is an example for this engine: classifiers with an image in and scores out have one,
     detectors, and models of texts."""
     inputs, outputs = record.interface.inputs, record.interface.outputs
+    if holds_sizes(record):
+        return False
     if record.text:
         return answering(record) is not None
     if record.preprocessing is None or record.scores == NO_SCORES or len(inputs) != 1:

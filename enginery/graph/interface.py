@@ -43,6 +43,11 @@ class Interface(Record):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
+    @property
+    def sampled(self) -> tuple[TensorSpec, ...]:
+        """Return the inputs with a row for each sample, without those that hold sizes."""
+        return tuple(spec for spec in self.inputs if not spec.values)
+
     def sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
         """Return the size of each axis that varies, from the shapes of the inputs."""
         axes = (pair for spec in self.inputs for pair in zip(spec.shape, shapes[spec.name], strict=True))

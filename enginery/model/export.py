@@ -19,7 +19,7 @@ from torch import nn
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import Profile
 from enginery.core.text import first_line
-from enginery.data.feeds import BATCH, AxesOf, Feeds
+from enginery.data.feeds import BATCH, AxesOf, Feeds, Places
 from enginery.graph.as_written import open_as_written
 from enginery.graph.passes.find import all_values, names_in_use, unused_name
 from enginery.model.call import call_model
@@ -69,8 +69,8 @@ def export_model(model: nn.Module, example: Feeds, axes_of: AxesOf, profile: Pro
         if not sizes.fixed
     }
     wrapped, arrays = _WithTupleOutput(model, list(given)).eval(), tuple(given.values())
-    dynamic = ({n: dims[axis] for n, axis in axes_of[name].items() if axis in dims} for name in given)
-    shapes = {"arrays": tuple(dynamic)}
+    varying = ({} if isinstance(axes_of[name], Places) else axes_of[name] for name in given)
+    shapes = {"arrays": tuple({n: dims[axis] for n, axis in axes.items() if axis in dims} for axes in varying)}
     settings = {"input_names": list(given), "output_names": outputs, "opset_version": opset}
     with _lengths_that_vary(model):
         program = _export(wrapped, arrays, shapes, settings)

@@ -246,7 +246,7 @@ def test_a_batch_that_follows_from_values_is_refused(build):
     class Selects:
         replays = False
 
-        def announce(self, shapes):
+        def announce(self, shapes, values):
             return {"boxes": (-1, 4)}
 
         def close(self):

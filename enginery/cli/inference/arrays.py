@@ -22,7 +22,7 @@ class ArraysReader:
         self._engine, self._task = engine, require_readable(engine.record, folder)
 
     def answer(self, rows: Sequence[Row], top: int, draws: bool = False) -> Iterator[Answer]:
-        names = [spec.name for spec in self._engine.record.interface.inputs]
+        names = [spec.name for spec in self._engine.record.interface.sampled]
         feeds = {name: np.stack([row.arrays[name][row.number] for row in rows]) for name in names}
         shown = self._task.show(run_filled(self._engine, feeds), top)
         yield from (Answer(row, one, None) for row, one in zip(rows, shown, strict=True))

@@ -44,7 +44,7 @@ class ImageReader:
         """Answer for one batch, in the order given. An image that cannot be read is left out of the batch."""
         read = list(in_parallel(self._read, images))
         readable = [one.tensor for one in read if not isinstance(one, str)]
-        (spec,) = self._engine.record.interface.inputs
+        (spec,) = self._engine.record.interface.sampled
         feeds = {spec.name: np.stack(readable)} if readable else {}
         shown = self._task.show(run_filled(self._engine, feeds), top) if readable else iter(())
         for path, one in zip(images, read, strict=True):

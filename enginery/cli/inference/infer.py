@@ -62,7 +62,7 @@ def infer(
 def _not_images(record: EngineRecord, places: Sequence[str | Path]) -> Sequence[Text | Row]:
     if record.text:
         return find_texts(list(map(str, places)), record.text)
-    return find_rows(list(map(Path, places)), [spec.name for spec in record.interface.inputs])
+    return find_rows(list(map(Path, places)), [spec.name for spec in record.interface.sampled])
 
 
 def _with_bar(batches: list[Any]) -> Iterable[Any]:
