@@ -53,12 +53,14 @@ class Interface(Record):
         axes = (pair for spec in self.inputs for pair in zip(spec.shape, shapes[spec.name], strict=True))
         return {axis: size for axis, size in axes if isinstance(axis, str)}
 
+    def holding(self, sizes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
+        """Return the inputs that hold sizes."""
+        held = {spec: np.array(spec.values_at(sizes), spec.dtype) for spec in self.inputs if spec.values}
+        return {spec.name: values.reshape(spec.at(sizes)) for spec, values in held.items()}
+
     def zeros(self, sizes: Mapping[str, int]) -> dict[str, NDArray[np.generic]]:
-        """Return zeros for each input, but sizes for one that holds these."""
-        feeds = {spec.name: np.zeros(spec.at(sizes), spec.dtype) for spec in self.inputs}
-        for spec in self.inputs:
-            feeds[spec.name].flat[: len(spec.values)] = spec.values_at(sizes)
-        return feeds
+        """Return zeros for each input but those that hold sizes."""
+        return {spec.name: np.zeros(spec.at(sizes), spec.dtype) for spec in self.sampled} | self.holding(sizes)
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ def run_filled(engine: Engine, feeds: Feeds) -> Outputs:
     """Return the outputs. Too few samples for the engine are filled up with copies, whose outputs are dropped. Inputs
     that hold sizes get those that the engine is tuned for."""
     count, least = len(next(iter(feeds.values()))), engine.record.profile.batch.min
-    tuned = engine.record.interface.zeros(engine.record.profile.at("opt"))
+    tuned = engine.record.interface.holding(engine.record.profile.at("opt"))
     filled = {name: np.resize(array, (max(count, least), *array.shape[1:])) for name, array in feeds.items()}
-    outputs = {name: each[:count] for name, each in engine.run(tuned | filled).items()}
+    outputs = {name: each[:count] for name, each in engine.run(filled | tuned).items()}
     if not all(np.isfinite(each).all() for each in outputs.values()):
         raise EngineryError("the engine's outputs are not all finite: `dvc repro` validates it, and says more")
     return outputs

@@ -87,8 +87,7 @@ class DeviceSession:
                 self._resources.callback(scratch.close)
             self._resources.callback(executor.close)
             widest = {spec.name: spec.at(largest) for spec in self._interface.inputs}
-            holding = [spec for spec in self._interface.inputs if spec.values]
-            self._values = {spec.name: self._place_values(spec, largest) for spec in holding}
+            self._values = {name: self._stay(values) for name, values in self._interface.holding(largest).items()}
             shapes, specs = widest | self._announced(widest), (*self._interface.inputs, *self._interface.outputs)
             self._growing = {name: self._keep(Growing()) for name, shape in shapes.items() if NOT_KNOWN in shape}
             if self._growing and self.replays:
@@ -165,8 +164,7 @@ class DeviceSession:
         self._resources.callback(resource.close)
         return resource
 
-    def _place_values(self, spec: TensorSpec, sizes: Mapping[str, int]) -> NDArray[np.generic]:
-        values = np.reshape(np.array(spec.values_at(sizes), spec.dtype), spec.at(sizes))
+    def _stay(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
         return self._keep(Pinned.holding(values)).view(values.dtype, values.shape)
 
     def _prepare(self, hosts: Mapping[str, Pinned], feeds: Arrays) -> dict[str, NDArray[np.generic]]:

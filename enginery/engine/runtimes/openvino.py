@@ -65,7 +65,7 @@ class OpenVINO:
     ) -> Sequence["OpenVinoSession"]:
         """Give each request a stream: that is OpenVINO's word for a share of the threads."""
         compiled = _imported(folder, _settings(inference.threads) | {"NUM_STREAMS": requests})
-        _run_smallest(compiled, blueprint.interface.zeros(blueprint.build.profile.at("min")), requests)
+        _run_smallest(compiled, blueprint.interface.holding(blueprint.build.profile.at("min")), requests)
         return [OpenVinoSession(compiled, [spec.name for spec in blueprint.interface.outputs]) for _ in range(requests)]
 
     def trace(
@@ -199,15 +199,17 @@ def _has_negative_factors(output: Any) -> bool:
     return any(factor.get_type_name() == "Constant" and (factor.data < 0).any() for factor in factors)
 
 
-def _run_smallest(compiled: Any, feeds: Arrays, requests: int) -> None:
+def _run_smallest(compiled: Any, sizes: Arrays, requests: int) -> None:
     """Run the smallest shapes on every stream, or smaller batches after a large one come out wrong. Seen with small
     int8 convolutions on a CPU with AMX: after a large batch, a smaller one is wrong; after the smallest, all are right.
     Probably a stream packs weights for the first batch that it sees, and leaves out sums that kernels for smaller
     batches need. A stream cannot be chosen, but several rounds of all requests at once reach each."""
+    shapes = {port: [size.get_min_length() for size in port.partial_shape] for port in compiled.inputs}
+    smallest = {port.any_name: np.zeros(shape, port.element_type.to_dtype()) for port, shape in shapes.items()}
     running = [compiled.create_infer_request() for _ in range(requests)]
     for _ in range(1 if requests == 1 else ROUNDS_TO_REACH_ALL):
         for request in running:
-            request.start_async(dict(feeds))
+            request.start_async(smallest | dict(sizes))
         for request in running:
             request.wait()
 
