@@ -7,6 +7,7 @@ all this. It forks for each command, and serves all workers of pytest.
 import gc
 import json
 import os
+import pickle
 import runpy
 import shlex
 import shutil
@@ -16,14 +17,18 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections import OrderedDict
 from contextlib import suppress
 from functools import cache
 from importlib import import_module, invalidate_caches
 from pathlib import Path
 from select import select
 from types import ModuleType
+from typing import TextIO
 
 from filelock import FileLock
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
 
 IMPORTED = (
     "torchvision", "torch.onnx", "modelopt.onnx.autocast", "modelopt.onnx.quantization", "modelopt.onnx.trt_utils",
@@ -89,7 +94,7 @@ def serve(folder: Path, owner: int) -> None:
         import_module(name)
     gc.enable()
     gc.collect()
-    _let_dvc_read_its_lock_in_c()
+    _let_dvc_spend_less_on_yaml()
     let_pytorch_read_its_operators_once()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
@@ -110,16 +115,29 @@ def serve(folder: Path, owner: int) -> None:
     os._exit(0)  # at once: libraries report leaks at an ordinary end
 
 
-def _let_dvc_read_its_lock_in_c() -> None:
-    """Read dvc.lock before a change as DVC reads it otherwise: it has no comments, for which DVC reads it once more in
-    pure Python, seven times as slowly and for each stage. What is written is the same."""
+def _let_dvc_spend_less_on_yaml() -> None:
+    """Read each text once: DVC parses params.yaml again for each stage, several times. Read dvc.lock without comments,
+    which it does not have, and write it in C. DVC does both in pure Python, seven times as slowly and for each stage.
+    What is written means the same, and only breaks its lines elsewhere."""
     module = import_module("dvc.utils.serialize._yaml")
-    with_comments = module.parse_yaml_for_update
+    read, read_for_update, write = module.parse_yaml, module.parse_yaml_for_update, module._dump
+    known = cache(lambda text, path: pickle.dumps(read(text, path)))
 
-    def parse(text: str, path: str) -> dict[str, object]:
-        return (module.parse_yaml if os.path.basename(path) == "dvc.lock" else with_comments)(text, path)
+    def parse(text: str, path: str, typ: str = "safe") -> object:
+        return pickle.loads(known(text, path)) if typ == "safe" else read(text, path, typ)
 
-    module.parse_yaml_for_update = parse
+    def parse_for_update(text: str, path: str) -> object:
+        return (parse if os.path.basename(path) == "dvc.lock" else read_for_update)(text, path)
+
+    def dump(data: object, stream: TextIO) -> None:
+        if isinstance(data, CommentedMap):
+            return write(data, stream)
+        yaml = YAML(typ="safe")
+        yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False
+        yaml.representer.add_representer(OrderedDict, type(yaml.representer).represent_dict)
+        yaml.dump(data, stream)
+
+    module.parse_yaml, module.parse_yaml_for_update, module._dump = parse, parse_for_update, dump
 
 
 def let_pytorch_read_its_operators_once() -> None:
