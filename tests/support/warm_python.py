@@ -38,6 +38,11 @@ IMPORTED = (
     "dvc.scm", "dvc.lock", "dvc.utils.strictyaml", "pydantic.main", "ruamel.yaml", "_ruamel_yaml",
     "jinja2", "matplotlib.backends.backend_agg",
 )  # fmt: skip
+OF_THE_COMMANDS = (
+    "enginery.cli.main", "enginery.cli.inference.infer", "enginery.bundle.write", "enginery.core.params.all",
+    "enginery.engine.engine", "enginery.engine.this_machine", "enginery.regression.nightly.night",
+    "enginery.regression.comparison",
+)  # fmt: skip
 PROGRAMS = {"python3": (), "python": (), "dvc": ("-m", "dvc"), "enginery": ("-m", "enginery.cli")}
 PROGRAMS |= {"polygraphy": ("-c", "from polygraphy.tools import main; raise SystemExit(main())")}
 CLIENT = """#!{python} -IS
@@ -53,6 +58,7 @@ with socket.socket(socket.AF_UNIX) as server:
     server.shutdown(socket.SHUT_WR)
     sys.exit(int(server.recv(8) or 70))
 """
+ROOT = Path(__file__).parents[2]
 TEMPORARY = tempfile.gettempdir()  # a test may put another in its place
 
 
@@ -90,8 +96,10 @@ def serve(folder: Path, owner: int) -> None:
     """Fork for each request, as long as the owner runs."""
     sys.modules["openvino_telemetry"] = None  # as in enginery/__init__.py
     gc.disable()  # searches for garbage are a quarter of the time that imports take
-    for name in IMPORTED:
+    sys.path.insert(0, str(ROOT))
+    for name in (*IMPORTED, *OF_THE_COMMANDS):
         import_module(name)
+    sys.path.remove(str(ROOT))
     gc.enable()
     gc.collect()
     _let_dvc_spend_less_on_yaml()
@@ -213,8 +221,11 @@ def _seem_started_by(parent: int) -> None:
 
 def _forget_modules_that_stand_in(folders: list[str]) -> None:
     """Let a module in these folders be imported in place of the imported one of its name, as in a new Python."""
+    known = {getattr(module, "__file__", None) for module in sys.modules.values()}
     files = [file for folder in folders for way in ("*.py", "*/__init__.py") for file in Path(folder).glob(way)]
-    names = {file.parent.name if file.stem == "__init__" else file.stem for file in files}
+    others = [file for file in files if str(file) not in known]
+    names = {file.parent.name if file.stem == "__init__" else file.stem for file in others}
+    names |= {"enginery"} if names else set()  # whose modules have imported the others
     for name in [name for name in sys.modules if name.partition(".")[0] in names]:
         del sys.modules[name]
 
