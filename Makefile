@@ -28,7 +28,8 @@ fleet: $(READY)  ## build, validate and race on all machines of fleet.yaml, and 
 	enginery fleet
 
 test: $(READY) $(BINDINGS)  ## run the tests, two files at a time
-	pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@# Keep what Python compiles, also where a variable says otherwise: else each of a thousand processes compiles anew.
+	env -u PYTHONDONTWRITEBYTECODE pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 verify-gpu: $(READY)  ## on a machine with an NVIDIA GPU: check what only a GPU can show
 	pytest -x -s tests/verify_gpu.py

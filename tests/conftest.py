@@ -37,10 +37,11 @@ SLOWEST = (
 
 
 def pytest_configure():
-    """Take Ctrl-C as a terminal's programs do: what a script starts in the background ignores it, and so would every
-    process that a test starts and interrupts."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Take Ctrl-C and a lost terminal as a terminal's programs do: what a script or nohup starts ignores them, and so
+    would every process that a test starts and interrupts."""
+    for number, usual in {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 def pytest_collection_modifyitems(items):

@@ -7,6 +7,7 @@ all this. It forks for each command, and serves all workers of pytest.
 import gc
 import json
 import os
+import pickle
 import runpy
 import shlex
 import shutil
@@ -16,14 +17,18 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from collections import OrderedDict
 from contextlib import suppress
 from functools import cache
 from importlib import import_module, invalidate_caches
 from pathlib import Path
 from select import select
 from types import ModuleType
+from typing import TextIO
 
 from filelock import FileLock
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
 
 IMPORTED = (
     "torchvision", "torch.onnx", "modelopt.onnx.autocast", "modelopt.onnx.quantization", "modelopt.onnx.trt_utils",
@@ -32,6 +37,11 @@ IMPORTED = (
     "dvc.cli.parser", "dvc.repo.reproduce", "dvc.repo.graph", "dvc.repo.experiments", "dvc.repo.plots", "dvc.rwlock",
     "dvc.scm", "dvc.lock", "dvc.utils.strictyaml", "pydantic.main", "ruamel.yaml", "_ruamel_yaml",
     "jinja2", "matplotlib.backends.backend_agg",
+)  # fmt: skip
+OF_THE_COMMANDS = (
+    "enginery.cli.main", "enginery.cli.inference.infer", "enginery.bundle.write", "enginery.core.params.all",
+    "enginery.engine.engine", "enginery.engine.this_machine", "enginery.regression.nightly.night",
+    "enginery.regression.comparison",
 )  # fmt: skip
 PROGRAMS = {"python3": (), "python": (), "dvc": ("-m", "dvc"), "enginery": ("-m", "enginery.cli")}
 PROGRAMS |= {"polygraphy": ("-c", "from polygraphy.tools import main; raise SystemExit(main())")}
@@ -48,6 +58,7 @@ with socket.socket(socket.AF_UNIX) as server:
     server.shutdown(socket.SHUT_WR)
     sys.exit(int(server.recv(8) or 70))
 """
+ROOT = Path(__file__).parents[2]
 TEMPORARY = tempfile.gettempdir()  # a test may put another in its place
 
 
@@ -85,11 +96,13 @@ def serve(folder: Path, owner: int) -> None:
     """Fork for each request, as long as the owner runs."""
     sys.modules["openvino_telemetry"] = None  # as in enginery/__init__.py
     gc.disable()  # searches for garbage are a quarter of the time that imports take
-    for name in IMPORTED:
+    sys.path.insert(0, str(ROOT))
+    for name in (*IMPORTED, *OF_THE_COMMANDS):
         import_module(name)
+    sys.path.remove(str(ROOT))
     gc.enable()
     gc.collect()
-    _let_dvc_read_its_lock_in_c()
+    _let_dvc_spend_less_on_yaml()
     let_pytorch_read_its_operators_once()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
@@ -110,16 +123,29 @@ def serve(folder: Path, owner: int) -> None:
     os._exit(0)  # at once: libraries report leaks at an ordinary end
 
 
-def _let_dvc_read_its_lock_in_c() -> None:
-    """Read dvc.lock before a change as DVC reads it otherwise: it has no comments, for which DVC reads it once more in
-    pure Python, seven times as slowly and for each stage. What is written is the same."""
+def _let_dvc_spend_less_on_yaml() -> None:
+    """Read each text once: DVC parses params.yaml again for each stage, several times. Read dvc.lock without comments,
+    which it does not have, and write it in C. DVC does both in pure Python, seven times as slowly and for each stage.
+    What is written means the same, and only breaks its lines elsewhere."""
     module = import_module("dvc.utils.serialize._yaml")
-    with_comments = module.parse_yaml_for_update
+    read, read_for_update, write = module.parse_yaml, module.parse_yaml_for_update, module._dump
+    known = cache(lambda text, path: pickle.dumps(read(text, path)))
 
-    def parse(text: str, path: str) -> dict[str, object]:
-        return (module.parse_yaml if os.path.basename(path) == "dvc.lock" else with_comments)(text, path)
+    def parse(text: str, path: str, typ: str = "safe") -> object:
+        return pickle.loads(known(text, path)) if typ == "safe" else read(text, path, typ)
 
-    module.parse_yaml_for_update = parse
+    def parse_for_update(text: str, path: str) -> object:
+        return (parse if os.path.basename(path) == "dvc.lock" else read_for_update)(text, path)
+
+    def dump(data: object, stream: TextIO) -> None:
+        if isinstance(data, CommentedMap):
+            return write(data, stream)
+        yaml = YAML(typ="safe")
+        yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False
+        yaml.representer.add_representer(OrderedDict, type(yaml.representer).represent_dict)
+        yaml.dump(data, stream)
+
+    module.parse_yaml, module.parse_yaml_for_update, module._dump = parse, parse_for_update, dump
 
 
 def let_pytorch_read_its_operators_once() -> None:
@@ -195,8 +221,11 @@ def _seem_started_by(parent: int) -> None:
 
 def _forget_modules_that_stand_in(folders: list[str]) -> None:
     """Let a module in these folders be imported in place of the imported one of its name, as in a new Python."""
+    known = {getattr(module, "__file__", None) for module in sys.modules.values()}
     files = [file for folder in folders for way in ("*.py", "*/__init__.py") for file in Path(folder).glob(way)]
-    names = {file.parent.name if file.stem == "__init__" else file.stem for file in files}
+    others = [file for file in files if str(file) not in known]
+    names = {file.parent.name if file.stem == "__init__" else file.stem for file in others}
+    names |= {"enginery"} if names else set()  # whose modules have imported the others
     for name in [name for name in sys.modules if name.partition(".")[0] in names]:
         del sys.modules[name]
 
