@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from enginery.report.page.rows import Row, bar, draw_rows
+from enginery.report.page.rows import Row, bar, dot, draw_rows
 from enginery.report.page.scales import from_zero
 from enginery.report.page.svg import Figure
 from enginery.report.searched_times import Times
@@ -65,11 +65,11 @@ def _row(found: Search, layer: Layer, length: float, value: str) -> Row:
 
 
 def _times(found: Search, layers: Sequence[Layer], times: Times) -> Markup:
-    """Draw how long each layer takes in floating point, and below in what was searched unless it is spared."""
+    """Draw how long each layer takes in floating point, and in what was searched unless it is spared."""
     rows = [_time_row(found, layer, times) for layer in layers]
     scale = from_zero(mark.end for row in rows for mark in row.marks)
     title = f"The time of each layer in {times.beside} and in {found.precision}"
-    unit = f"ms at batch {times.batch}: {times.beside}, below it {found.precision}; spared layers in colour"
+    unit = f"ms at batch {times.batch} in {times.beside}; the dot: in {found.precision}"
     return draw_rows("search-times", title, rows, scale, unit)
 
 
@@ -82,7 +82,7 @@ def _time_row(found: Search, layer: Layer, times: Times) -> Row:
     before = bar(floating, "strong" if is_spared else "faint", times.beside)
     if is_spared or searched is None:
         return Row(layer.name, (before,), f"{floating:.3f}, " + ("spared" if is_spared else "then fused"), look)
-    return Row(layer.name, (before, bar(searched, "plain", found.precision)), f"{floating:.3f} to {searched:.3f}", look)
+    return Row(layer.name, (before, dot(searched, "plain", found.precision)), f"{floating:.3f} to {searched:.3f}", look)
 
 
 def _counts(found: Search) -> dict[str, tuple[int, int]]:
@@ -106,7 +106,7 @@ def _changed(found: Search) -> Markup:
         for name in most[:MOST_SAMPLES]
     ]
     title = f"Calibration samples whose answer changes by {found.precision}"
-    unit = "% of the sets of layers tried on the sample that change its answer; in colour: also the set that was chosen"
+    unit = "% of the sets tried on the sample; in colour: the chosen one, too"
     return draw_rows("search-changed", title, rows, from_zero([100.0]), unit)
 
 
