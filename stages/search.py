@@ -1,6 +1,6 @@
 """Find the layers that must stay in floating point, so that a precision keeps its thresholds."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -38,11 +38,12 @@ from enginery.search.in_words import in_words
 from enginery.search.journal import Journal
 from enginery.search.on_cluster import OnCluster, Rounding
 from enginery.search.records import Layer, Search
-from enginery.search.search import find_spared
+from enginery.search.search import Answer, find_spared
 from enginery.search.switches import SwitchedGraph
 from enginery.search.trial import Trial
 from enginery.search.work import shares_of_work
 from enginery.tasks.choose import task_of
+from enginery.tasks.task import Task
 
 
 def search(
@@ -56,22 +57,62 @@ def search(
     found: Path,
 ) -> None:
     """Write which layers are spared, what each loses alone, and which sets were tried."""
-    keep, limits = PrecisionParams.read_for(precision).keep, PrecisionParams.read_for(precision).thresholds
-    wanted, seconds = Dialect.read(dialect), SearchParams.read_for(precision).seconds
-    samples = SampleSet.open(calibration)
+    seconds, limits = SearchParams.read_for(precision).seconds, PrecisionParams.read_for(precision).thresholds
+    samples, wanted = SampleSet.open(calibration), Dialect.read(dialect)
+    given, plain = _ingredients(precision, simplified, calibrated, rescued, samples, wanted)
+    graph = rewritten(plain, wanted, precision) or plain
+    rounding = _rounding(precision, graph, given)
+    switched = SwitchedGraph(graph, *rounding)
+    work = shares_of_work(graph, switched.layers, given.sizes)
+    with open_cluster() as cluster, scratch_folder() as scratch:
+        run, convert = _ways_to_run(precision, given, switched)
+        there = OnCluster(cluster, graph, rounding, convert, scratch) if cluster else None
+        trial = Trial(graph, switched, run, samples, _task(samples), limits, there)
+        # Sums may differ in their last bits with another number of threads.
+        journal = Journal.about(*_all_it_depends_on(precision, given, samples, code), cluster and cluster.threads)
+        answer = find_spared(trial, work, journal, seconds)
+    record = Search(
+        precision=precision,
+        calibration=given.ranges.cache_sha256,
+        model=given.ranges.model_sha256,
+        rescue=digest_of(rescued),
+        layers=_layers(graph, switched, work, answer),
+        samples=(trial.chosen, trial.checked),
+        path=answer.path,
+        spared=answer.spared,
+    )
+    record.write(found)
+    print(f"{precision}: {in_words(record)}")
+
+
+def _ingredients(
+    precision: str, simplified: Path, calibrated: Path, rescued: Path, samples: SampleSet, wanted: Dialect
+) -> tuple[Ingredients, onnx.ModelProto]:
+    """Return what the precision is made of, and its graph."""
     source, ranges, rounded = open_rescued(simplified, calibrated, rescued, samples)
     if not len(samples):
         raise EngineryError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
-    plain = load_graph(source)
-    sizes = named_sizes(plain, samples.cycled(1))
-    require_kept_exist(keep, plain)
-    graph = rewritten(plain, wanted, precision) or plain
-    kept = {*nodes_in_floats(precision, graph, ranges.amax, wanted), *kept_nodes(keep, graph)}
-    require_tensors(ranges, tensors_in_int8(graph, kept))
-    largest = wanted.largest_weight if precision == "int8" else PRECISIONS[precision].largest
-    rounding = Rounding(value_ranges(ranges), frozenset(kept), largest, rounded, precision)
-    switched = SwitchedGraph(graph, *rounding)
-    given = Ingredients(source, ranges, sizes, wanted, keep, rounded=rounded)
+    keep, graph = PrecisionParams.read_for(precision).keep, load_graph(source)
+    sizes = named_sizes(graph, samples.cycled(1))
+    require_kept_exist(keep, graph)
+    return Ingredients(source, ranges, sizes, wanted, keep, rounded=rounded), graph
+
+
+def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients) -> Rounding:
+    """Return what is rounded, and how. Refuse ranges that lack one of its tensors."""
+    kept = {*nodes_in_floats(precision, graph, given.ranges.amax, given.wanted), *kept_nodes(given.keep, graph)}
+    require_tensors(given.ranges, tensors_in_int8(graph, kept))
+    largest = given.wanted.largest_weight if precision == "int8" else PRECISIONS[precision].largest
+    return Rounding(value_ranges(given.ranges), frozenset(kept), largest, given.rounded or {}, precision)
+
+
+def _ways_to_run(
+    precision: str, given: Ingredients, switched: SwitchedGraph
+) -> tuple[Callable[[Collection[str]], Run], Callable[[Collection[str]], onnx.ModelProto] | None]:
+    """Return what runs the graph as it will be converted with some layers spared, and what converts it so where the
+    switched graph only resembles that."""
+    if is_written_here(precision, given.keep, given.wanted):
+        return switched.run_with, None
 
     def converted(spared: Collection[str]) -> onnx.ModelProto:
         made, _ = quantize_in_dialect(precision, given._replace(spared=spared))
@@ -80,33 +121,28 @@ def search(
     def run_converted(spared: Collection[str]) -> Run:
         return partial(run_graph, open_as_written(converted(spared)))
 
-    scores, boxes, known = ModelParams.read().scores, BoxesParams.read(), samples.manifest
-    task = task_of(known.task, scores, known.class_names, boxes, known.preprocessing)
-    files = graph_sha256(source), ranges.cache_sha256, sha256(calibration / MANIFEST), sha256(code)
-    choices = precision, wanted.model_dump(), keep.model_dump(), scores, known.task, boxes.model_dump()
-    about = *files, digests_of(rounded), *choices
-    work = shares_of_work(graph, switched.layers, sizes)
-    is_alike = is_written_here(precision, keep, wanted)
-    with open_cluster() as cluster, scratch_folder() as scratch:
-        run, convert = (switched.run_with, None) if is_alike else (run_converted, converted)
-        there = OnCluster(cluster, graph, rounding, convert, scratch) if cluster else None
-        trial = Trial(graph, switched, run, samples, task, limits, there)
-        # Sums may differ in their last bits with another number of threads.
-        journal = Journal.about(*about, cluster and cluster.threads)
-        answer = find_spared(trial, work, journal, seconds)
+    return run_converted, converted
+
+
+def _task(samples: SampleSet) -> Task:
+    known = samples.manifest
+    return task_of(known.task, ModelParams.read().scores, known.class_names, BoxesParams.read(), known.preprocessing)
+
+
+def _all_it_depends_on(precision: str, given: Ingredients, samples: SampleSet, code: Path) -> tuple[object, ...]:
+    """Return what a measurement depends on, beside the question."""
+    manifest = samples.folder / MANIFEST
+    files = graph_sha256(given.graph), given.ranges.cache_sha256, sha256(manifest), sha256(code)
+    choices = precision, given.wanted.model_dump(), given.keep.model_dump(), ModelParams.read().scores
+    task = samples.manifest.task, BoxesParams.read().model_dump()
+    return *files, digests_of(given.rounded or {}), *choices, *task
+
+
+def _layers(
+    graph: onnx.ModelProto, switched: SwitchedGraph, work: Mapping[str, float], answer: Answer
+) -> tuple[Layer, ...]:
     operators = {node.name: node.op_type for node in graph.graph.node}
-    record = Search(
-        precision=precision,
-        calibration=ranges.cache_sha256,
-        model=ranges.model_sha256,
-        rescue=digest_of(rescued),
-        layers=tuple(
-            Layer(name=name, op_type=operators[name], work=work[name], loss=answer.losses.get(name))
-            for name in switched.layers
-        ),
-        samples=(trial.chosen, trial.checked),
-        path=answer.path,
-        spared=answer.spared,
+    return tuple(
+        Layer(name=name, op_type=operators[name], work=work[name], loss=answer.losses.get(name))
+        for name in switched.layers
     )
-    record.write(found)
-    print(f"{precision}: {in_words(record)}")

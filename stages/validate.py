@@ -6,7 +6,7 @@ import numpy as np
 
 from enginery.accuracy.examples import EXAMPLES, Examples
 from enginery.accuracy.records import Validation
-from enginery.accuracy.validate import Elsewhere, validate_engine
+from enginery.accuracy.validate import Elsewhere, Wanted, validate_engine
 from enginery.cluster.ray_cluster import open_cluster
 from enginery.core.files import new_folder
 from enginery.core.params.inference import InferenceParams
@@ -38,7 +38,7 @@ def validate(
             Examples(examples=()).write(unfinished / EXAMPLES)
         return
     here = Machine.read(machine)
-    wanted = Reference.read(reference / "reference.json")
+    wanted = _wanted(SampleSet.open(validation), reference)
     with (
         open_cluster() as cluster,
         open_engine(engine, here, InferenceParams.read()) as loaded,
@@ -48,11 +48,9 @@ def validate(
         record = validate_engine(
             loaded,
             converted / "model.onnx",
-            SampleSet.open(validation),
-            {name: np.load(reference / output_file(n), mmap_mode="r") for n, name in enumerate(wanted.outputs)},
+            wanted,
             PrecisionParams.read_for(precision).thresholds,
             ValidationParams.read(),
-            wanted.made_by,
             unfinished,
             Elsewhere(
                 outputs_on(GraphWork(converted), cluster),
@@ -68,6 +66,13 @@ def validate(
         print(f"{precision}: BROKEN THRESHOLD: {line}")
     for line in record.unsure:
         print(f"{precision}: not sure: {line}")
+
+
+def _wanted(samples: SampleSet, reference: Path) -> Wanted:
+    record = Reference.read(reference / "reference.json")
+    files = (reference / output_file(number) for number, _ in enumerate(record.outputs))
+    outputs = {name: np.load(file, mmap_mode="r") for name, file in zip(record.outputs, files, strict=True)}
+    return Wanted(samples, outputs, record.made_by)
 
 
 def _results(record: Validation) -> str:

@@ -34,44 +34,43 @@ class Elsewhere(NamedTuple):
     engine: OutputsOf | None = None
 
 
+class Wanted(NamedTuple):
+    """What an engine should return for the samples."""
+
+    samples: SampleSet
+    outputs: Outputs
+    made_by: str = PYTORCH
+
+
 def validate_engine(
     engine: Engine,
     onnx: Path,
-    samples: SampleSet,
-    reference: Outputs,
+    wanted: Wanted,
     limits: Thresholds,
     params: ValidationParams,
-    made_by: str = PYTORCH,
     examples: Path | None = None,
     elsewhere: Elsewhere | None = None,
 ) -> Validation:
-    """Validate an engine against `reference`, the outputs that `made_by` returned for the same samples. Draw samples on
-    which they differ into the folder `examples`. `elsewhere` runs them over the whole set on other machines."""
-    precision, sizes = engine.record.precision, engine.record.profile.batch
-    known = samples.manifest
-    task = task_of(known.task, engine.record.scores, known.class_names, engine.record.boxes, known.preprocessing)
-    task = task.knowing(samples.truth, np.arange(len(samples)))
-    whole, as_written = sizes.min > 1, run_as_written(onnx)
-    elsewhere = elsewhere or Elsewhere()
-    graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph", outputs=elsewhere.graph)
-    compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine", outputs=elsewhere.engine)
+    """Validate an engine against what is wanted. Draw samples on which they differ into the folder `examples`.
+    `elsewhere` runs engine and graph over the whole set on other machines."""
+    samples, reference = wanted.samples, wanted.outputs
+    task, as_written = _task_of(engine, samples), run_as_written(onnx)
+    graph, compiled = _run_both(engine, as_written, samples, elsewhere or Elsewhere())
     results = measure(task, (reference, graph, compiled), samples.truth, limits)
     agreement = agreement_of(task, reference, compiled, limits, samples.manifest.kind)
     pairs = (reference, compiled), (reference, graph), (graph, compiled)
     engine_errors, graph_errors, compiler_errors = (compare(*task.comparable(*pair)) for pair in pairs)
-    batches = sorted({*spot_batches(sizes), *(each.batch.opt for each in engine.record.build.all_profiles[1:])})
-    spots = tuple(check_spot(engine, samples, reference, compiled, size, params.spot_samples, task) for size in batches)
+    spots = _check_spots(engine, wanted, compiled, params.spot_samples, task)
     other_sizes = check_sizes(engine, as_written, samples, task)
     if examples is not None:
         write_examples(task, samples, reference, compiled, examples)
     doubt = task.doubt({name: values.shape for name, values in reference.items()})
     judged = results[0] if results else None
     broken = broken_thresholds(engine_errors, agreement, judged, limits, doubt)
-    broken += broken_at_batches(spots, limits) + broken_at_sizes(other_sizes, limits)
     return Validation(
-        precision=precision,
+        precision=engine.record.precision,
         task=samples.manifest.task,
-        reference=made_by,
+        reference=wanted.made_by,
         engine=engine.record.identity,
         samples=len(samples),
         samples_sha256=samples.list_sha256,
@@ -85,12 +84,34 @@ def validate_engine(
         spots=spots,
         resized=other_sizes,
         loss_comes_from=origin_of_loss(graph_errors, compiler_errors),
-        broken=broken,
+        broken=broken + broken_at_batches(spots, limits) + broken_at_sizes(other_sizes, limits),
         unsure=unsure_thresholds(agreement, judged, limits),
         must_be_sure=params.must_be_sure,
-        padding=padding_of(samples, sizes.max),
+        padding=padding_of(samples, engine.record.profile.batch.max),
         spread=spread(*task.comparable(reference, compiled), task.leads_kept(reference, compiled)),
     )
+
+
+def _task_of(engine: Engine, samples: SampleSet) -> Task:
+    known, record = samples.manifest, engine.record
+    task = task_of(known.task, record.scores, known.class_names, record.boxes, known.preprocessing)
+    return task.knowing(samples.truth, np.arange(len(samples)))
+
+
+def _run_both(engine: Engine, as_written: Run, samples: SampleSet, elsewhere: Elsewhere) -> tuple[Outputs, Outputs]:
+    """Return what the graph and the engine return for all samples."""
+    precision, sizes = engine.record.precision, engine.record.profile.batch
+    whole = sizes.min > 1
+    graph = run_all(as_written, samples, sizes.max, whole, f"{precision}, the graph", outputs=elsewhere.graph)
+    compiled = run_all(engine.run, samples, sizes.max, whole, f"{precision}, the engine", outputs=elsewhere.engine)
+    return graph, compiled
+
+
+def _check_spots(engine: Engine, wanted: Wanted, compiled: Outputs, count: int, task: Task) -> tuple[Spot, ...]:
+    """Run the engine at its extreme batch sizes, and at those that its other profiles are tuned for."""
+    record = engine.record
+    sizes = {*spot_batches(record.profile.batch), *(each.batch.opt for each in record.build.all_profiles[1:])}
+    return tuple(check_spot(engine, wanted, compiled, size, count, task) for size in sorted(sizes))
 
 
 def spot_batches(sizes: Range) -> list[int]:
@@ -99,23 +120,16 @@ def spot_batches(sizes: Range) -> list[int]:
     return sorted({sizes.min, middle if middle % 2 else max(sizes.min, middle - 1), sizes.max})
 
 
-def check_spot(
-    engine: Engine,
-    samples: SampleSet,
-    reference: Outputs,
-    compiled: Outputs,
-    batch: int,
-    count: int,
-    task: Task,
-) -> Spot:
+def check_spot(engine: Engine, wanted: Wanted, compiled: Outputs, batch: int, count: int, task: Task) -> Spot:
     """Run full batches of one size, about `count` samples. A set that is too small is repeated."""
+    samples = wanted.samples
     batches = max(1, min(count, len(samples)) // batch)
     chosen = np.arange(batches * batch) % len(samples)
     found = run_all(engine.run, samples, batch, False, f"at batch {batch}", chosen)
     return Spot(
         batch=batch,
         samples=len(chosen),
-        errors=compare(*task.comparable(_select(reference, chosen), found)),
+        errors=compare(*task.comparable(_select(wanted.outputs, chosen), found)),
         metric=metric_of(task, found, samples.truth, chosen),
         drift=compare(*task.comparable(_select(compiled, chosen), found)).relative,
     )

@@ -30,14 +30,16 @@ def throttled_seconds() -> float:
 def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
     """Yield the results in order, and work only a few items ahead: Executor.map would keep all results in memory."""
     cores = usable_cores()
-    with ThreadPoolExecutor(cores) as pool:
-        waiting: deque[Future[Result]] = deque()
+    pool, waiting = ThreadPoolExecutor(cores), deque[Future[Result]]()
+    try:
         for item in items:
             waiting.append(pool.submit(work, item))
             if len(waiting) > AHEAD * cores:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+    finally:  # without waiting: after an error, one of these very threads may be what collects the generator
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _groups() -> Iterator[Path]:

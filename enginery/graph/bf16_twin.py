@@ -8,6 +8,7 @@ import onnx  # alone, since stages that only run graphs import this module, and 
 from onnx import TensorProto, helper, numpy_helper
 
 from enginery.graph.data_apart import array_of, with_bodies
+from enginery.graph.shapes import with_shapes
 
 BF16, FP32 = TensorProto.BFLOAT16, TensorProto.FLOAT
 
@@ -22,7 +23,7 @@ def uses_bf16(model: onnx.ModelProto) -> bool:
 
 def float32_twin(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the graph with float32 for bfloat16, and each result rounded; leave `model` as it is."""
-    twin = onnx.shape_inference.infer_shapes(model)  # a copy that holds the type of each tensor
+    twin = with_shapes(model)  # a copy that holds the type of each tensor
     for graph in reversed(list(with_bodies(twin.graph))):  # a body before its graph, which copies its nodes
         _compute_in_float32(graph)
     return twin

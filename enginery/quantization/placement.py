@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterator
 import onnx
 import onnx_ir as ir
 
+from enginery.graph.shapes import with_shapes
+
 PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 AVERAGES = {"AveragePool", "GlobalAveragePool", "ReduceMean"}
 PASSED_ON = {  # what these operators return are numbers that they read
@@ -103,13 +105,13 @@ class Placement:
 
 def arithmetic_nodes(model: onnx.ModelProto, kept: Collection[str]) -> list[str]:
     """Return the names of the nodes that could calculate with bytes."""
-    placement = Placement(ir.from_proto(onnx.shape_inference.infer_shapes(model)), kept)
+    placement = Placement(ir.from_proto(with_shapes(model)), kept)
     return [node.name or "" for node in placement.arithmetic]
 
 
 def products_of_activations(model: onnx.ModelProto) -> list[str]:
     """Return the names of the products that could calculate with bytes and have no constant weights."""
-    products = Placement(ir.from_proto(onnx.shape_inference.infer_shapes(model))).products
+    products = Placement(ir.from_proto(with_shapes(model))).products
     return [node.name or "" for node in products if _is_activation(node.inputs[1])]
 
 

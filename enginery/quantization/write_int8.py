@@ -11,6 +11,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from enginery.core.precisions import PRECISIONS
+from enginery.graph.shapes import with_shapes
 from enginery.quantization.additions import Additions, at_opset
 from enginery.quantization.placement import Group, Placement
 
@@ -93,7 +94,7 @@ class Writer:
 
     def __init__(self, model: onnx.ModelProto, kept: Collection[str] = (), precision: str = "int8") -> None:
         self._bytes = BYTES[precision]
-        self.model = ir.from_proto(_with_opset(onnx.shape_inference.infer_shapes(model), precision))
+        self.model = ir.from_proto(_with_opset(with_shapes(model), precision))
         self.placement = Placement(self.model, kept)
         self.groups = self.placement.groups()
         self._add = Additions(self.model)

@@ -73,10 +73,15 @@ def _beside_latency(entry: Evidence) -> str:
     return f"; the {what} is {whole:.2f} ms." + (f" {OVERSTATED}" if far else "")
 
 
-def cost_of_quantizing(entry: Evidence, findings: Findings) -> Parts:
-    # The fastest is that by latency. Sums of layers cannot tell: engines were timed one after the other.
+def fastest_in_floats(findings: Findings) -> Evidence | None:
+    """Return the fastest precision with layer times that is not quantized, by latency. Sums of layers cannot tell:
+    engines were timed one after the other."""
     others = [each for each in findings.precisions if each.precision not in QUANTIZED and each.trace.layers]
-    other = min(others, key=lambda each: each.latency(findings.tuned_batch).p50, default=None)
+    return min(others, key=lambda each: each.latency(findings.tuned_batch).p50, default=None)
+
+
+def cost_of_quantizing(entry: Evidence, findings: Findings) -> Parts:
+    other = fastest_in_floats(findings)
     if other is None or not entry.trace.layers:
         return ["There are no layer times to compare."]
     found = compare(entry.trace.layers, other.trace.layers)

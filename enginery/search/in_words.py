@@ -6,20 +6,31 @@ from enginery.search.records import Search
 def in_words(found: Search) -> str:
     """Return what is spared, and what that buys, in one sentence without its stop."""
     all_int8, *others = found.path
+    if not found.layers:
+        return f"no layer can be in {found.precision}"
     if not others:
-        return f"all {len(found.layers)} layers may be in {found.precision}, {_taken(all_int8.used)}"
+        return f"{_all(len(found.layers))} may be in {found.precision}, {_taken(all_int8.used)}"
     measured = sum(layer.loss is not None for layer in found.layers)
     unmeasured = "" if measured == len(found.layers) else f"; {measured} of {len(found.layers)} layers were measured"
     if not found.spared:
         closest = min(found.path, key=lambda step: step.used)
         return (
-            f"no set of layers keeps the thresholds; the closest leaves {closest.spared} layers in floating point, "
+            f"no set of layers keeps the thresholds; the closest leaves {counted(closest.spared)} in floating point, "
             f"{closest.work:.0%} of the work, {_taken(closest.used)}{unmeasured}"
         )
     share = f"{found.chosen.work:.0%} of the work"
-    spared = f"{len(found.spared)} of {len(found.layers)} layers stay in floating point, {share}"
+    stay = "stays" if len(found.spared) == 1 else "stay"
+    spared = f"{len(found.spared)} of {counted(len(found.layers))} {stay} in floating point, {share}"
     all_of_them = f"all of them in {found.precision} would take {all_int8.used:.0%}"
     return f"{spared}, {_taken(found.chosen.used)}; {all_of_them}{unmeasured}"
+
+
+def _all(layers: int) -> str:
+    return "the only layer" if layers == 1 else f"all {layers} layers"
+
+
+def counted(layers: int) -> str:
+    return f"{layers} layer{'s' * (layers != 1)}"
 
 
 def _taken(used: float) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from math import prod
 
 import onnx
-from onnx.shape_inference import infer_shapes
 
 from enginery.graph.onnx_file import graph_inputs
+from enginery.graph.shapes import with_shapes
 
 PRODUCTS_PER_NUMBER = 16  # that a CPU or GPU multiplies and adds while it writes one number to memory
 Shapes = Mapping[str, tuple[int, ...]]
@@ -49,7 +49,7 @@ def _shapes_of(model: onnx.ModelProto, sizes: Mapping[str, int]) -> Shapes:
                 size.dim_value = sizes.get(size.dim_param, 1) if axis else 1
     for tensor in fixed.graph.output:
         tensor.type.tensor_type.ClearField("shape")
-    known = infer_shapes(fixed, data_prop=True).graph
+    known = with_shapes(fixed, data_prop=True).graph
     shapes = {
         tensor.name: tuple(size.dim_value or 1 for size in tensor.type.tensor_type.shape.dim)
         for tensor in (*known.input, *known.value_info, *known.output)

@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from enginery.accuracy.results import metric_of
-from enginery.accuracy.validate import check_spot, spot_batches, validate_engine
+from enginery.accuracy.validate import Wanted, check_spot, spot_batches, validate_engine
 from enginery.core.params.build import Profile, Range
 from enginery.core.params.precisions import Thresholds
 from enginery.core.params.validation import ValidationParams
@@ -51,7 +51,7 @@ def engine(request, tiny_onnx, machine, build, inference, manifest, tmp_path_fac
 
 
 def test_an_engine_that_computes_what_pytorch_does_passes_on_every_sample(engine, tiny_onnx, samples, reference):
-    record = validate_engine(engine, tiny_onnx, samples, reference, STRICT, SPOTS)
+    record = validate_engine(engine, tiny_onnx, Wanted(samples, reference), STRICT, SPOTS)
     assert record.passed
     assert (record.samples, record.samples_sha256) == (21, samples.list_sha256)
     accuracy = metric_of(task_of("classification"), reference, samples.labels, np.arange(21))
@@ -68,14 +68,14 @@ def test_an_engine_that_computes_what_pytorch_does_passes_on_every_sample(engine
 def test_without_labels_only_the_accuracy_is_left_out(engine, tiny_onnx, samples, reference, manifest):
     without_labels = tuple(replace(sample, label=None) for sample in manifest.samples)
     unlabeled = SampleSet(samples.folder, manifest.model_copy(update={"samples": without_labels}))
-    record = validate_engine(engine, tiny_onnx, unlabeled, reference, STRICT, SPOTS)
+    record = validate_engine(engine, tiny_onnx, Wanted(unlabeled, reference), STRICT, SPOTS)
     assert record.passed
     assert {record.main, *(spot.metric for spot in record.spots)} == {None}
     assert (record.agreement.share, record.agreement.interval.high) == (1, 1)
 
 
 def test_a_loss_breaks_its_threshold_once(engine, tiny_onnx, samples, reference):
-    record = validate_engine(engine, tiny_onnx, samples, {"logits": 1.5 * reference["logits"]}, STRICT, SPOTS)
+    record = validate_engine(engine, tiny_onnx, Wanted(samples, {"logits": 1.5 * reference["logits"]}), STRICT, SPOTS)
     assert record.engine_against_pytorch.relative == pytest.approx(1 / 3, abs=1e-5)
     assert record.broken == ("relative error 3.33e-01 is above 1.00e-04",)
     assert record.loss_comes_from == "precision"
@@ -97,13 +97,13 @@ def test_a_batch_size_that_changes_the_outputs_is_named(engine, tiny_onnx, sampl
     if smallest == engine.record.profile.batch.max:
         pytest.skip("a single batch size cannot differ from itself")
     broken = WrongAtOneBatch(engine, smallest)
-    record = validate_engine(broken, tiny_onnx, samples, reference, STRICT, SPOTS)
+    record = validate_engine(broken, tiny_onnx, Wanted(samples, reference), STRICT, SPOTS)
     assert record.broken == (f"at batch {smallest} the outputs differ by 3.00e-01 from those of the full set",)
 
 
 def test_a_set_smaller_than_the_batch_is_repeated(engine, tiny_onnx, samples, reference):
     largest, task = engine.record.profile.batch.max, task_of("classification")
-    spot = check_spot(engine, samples, reference, reference, largest, 1, task)
+    spot = check_spot(engine, Wanted(samples, reference), reference, largest, 1, task)
     assert spot.samples == largest
     assert spot.drift < 1e-5
 
@@ -132,14 +132,14 @@ def sized(sized_onnx, machine, build, inference, manifest, tmp_path_factory):
 def test_an_engine_is_compared_with_its_graph_at_the_smallest_and_largest_image_size(
     sized, sized_onnx, samples, reference
 ):
-    record = validate_engine(sized, sized_onnx, samples, reference, STRICT, SPOTS)
+    record = validate_engine(sized, sized_onnx, Wanted(samples, reference), STRICT, SPOTS)
     assert record.passed
     assert [check.sizes for check in record.resized] == [{"height": 6, "width": 8}, {"height": 12, "width": 10}]
     assert all(check.errors.relative < 1e-5 for check in record.resized)
 
 
 def test_an_engine_of_one_image_size_is_compared_at_no_other(engine, tiny_onnx, samples, reference):
-    assert validate_engine(engine, tiny_onnx, samples, reference, STRICT, SPOTS).resized == ()
+    assert validate_engine(engine, tiny_onnx, Wanted(samples, reference), STRICT, SPOTS).resized == ()
 
 
 class WrongOnLargeImages:
@@ -161,5 +161,5 @@ class WrongOnLargeImages:
     ],
 )
 def test_an_image_size_that_changes_the_outputs_is_named(sized, sized_onnx, samples, reference, factor, sentence):
-    record = validate_engine(WrongOnLargeImages(sized, factor), sized_onnx, samples, reference, STRICT, SPOTS)
+    record = validate_engine(WrongOnLargeImages(sized, factor), sized_onnx, Wanted(samples, reference), STRICT, SPOTS)
     assert record.broken == (sentence,)

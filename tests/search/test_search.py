@@ -107,15 +107,20 @@ def test_what_there_is_no_time_for_is_not_measured(journal, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("path", "spared", "said"),
+    ("names", "path", "spared", "said"),
     [
-        ([(0, 0.4)], "", "all 5 layers may be in int8, which takes 40% of what the thresholds allow"),
+        ("abcde", [(0, 0.4)], "", "all 5 layers may be in int8, which takes 40% of what the thresholds allow"),
+        ("a", [(0, 0.4)], "", "the only layer may be in int8, which takes 40% of what the thresholds allow"),
+        ("", [(0, 0)], "", "no layer can be in int8"),
+        ("a", [(0, 1.4), (1, 0)], "a", "1 of 1 layer stays in floating point, 20% of the work, which takes 0% "),
         (
+            "abcde",
             [(0, 1.4), (5, 0.1), (2, 0.7)],
             "ab",
             "2 of 5 layers stay in floating point, 40% of the work, which takes 70% ",
         ),
         (
+            "abcde",
             [(0, 1.4), (5, 1.2)],
             "",
             "the closest leaves 5 layers in floating point, 100% of the work, which takes 120% of what the thresholds "
@@ -123,7 +128,7 @@ def test_what_there_is_no_time_for_is_not_measured(journal, monkeypatch):
         ),
     ],
 )
-def test_the_answer_is_a_sentence(path, spared, said):
+def test_the_answer_is_a_sentence(names, path, spared, said):
     steps = tuple(
         Step(
             spared=count,
@@ -138,7 +143,7 @@ def test_the_answer_is_a_sentence(path, spared, said):
         )
         for count, used in path
     )
-    layers = tuple(Layer(name=name, op_type="Conv", work=0.2, loss=0.1) for name in LOSSES)
+    layers = tuple(Layer(name=name, op_type="Conv", work=0.2, loss=0.1) for name in names)
     found = Search(
         precision="int8",
         calibration="",

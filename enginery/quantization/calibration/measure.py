@@ -18,6 +18,7 @@ from enginery.data.parts import AT_ONCE, Part, cut
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written
 from enginery.graph.onnx_file import load_graph
+from enginery.graph.shapes import with_shapes
 from enginery.quantization.calibration.histogram import Histogram
 
 Activations = dict[str, NDArray[np.float32]]
@@ -68,7 +69,7 @@ class Meter:
     """A graph that tells its activations in float32 or float16."""
 
     def __init__(self, model: onnx.ModelProto, threads: int = 0) -> None:
-        exposed = onnx.shape_inference.infer_shapes(model)  # a copy, which also returns each activation to measure
+        exposed = with_shapes(model)  # a copy, which also returns each activation to measure
         graph = exposed.graph
         hidden = {name for node in graph.node for name in node.output} - {output.name for output in graph.output}
         measured = [value for value in graph.value_info if value.type.tensor_type.elem_type in MEASURED.values()]

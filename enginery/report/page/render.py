@@ -28,6 +28,7 @@ from enginery.report.page.mixes import blocks_table, candidates_table
 from enginery.report.page.nights import draw_trends
 from enginery.report.page.rescues import rescue_table
 from enginery.report.page.searches import describe_search, search_pictures
+from enginery.report.searched_times import times_of
 from enginery.report.verdict import MEASURE_AGAIN, doubts, is_certain, recommend, why
 from enginery.report.wording import device
 from enginery.speed.records import baseline_title
@@ -177,7 +178,10 @@ def _explained(findings: Findings, background: Background) -> dict[str, Any]:
         "methods_chosen": ", ".join(f"{method} for {count}" for method, count in chosen.most_common()),
         "scaled": [name for name, each in background.rescues.items() if "equalize" in each.kept],
         "rescues": [rescue_table(each) for each in background.rescues.values()],
-        "searches": [(describe_search(each), search_pictures(each)) for each in background.searches.values()],
+        "searches": [
+            (describe_search(each), search_pictures(each, times_of(each, findings, background.makers)))
+            for each in background.searches.values()
+        ],
         "mixes": [(candidates_table(entry.mix), blocks_table(entry.mix)) for entry in findings.precisions if entry.mix],
         "reshaped": len(background.histograms.tensors) - len(background.drawn_tensors),
         "first_histograms": FIRST_HISTOGRAMS,

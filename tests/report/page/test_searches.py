@@ -1,8 +1,12 @@
 """The pictures of a search."""
 
+import dataclasses
 import re
 
+from enginery.engine.record import LayerTime
+from enginery.report.background import Maker
 from enginery.report.page.searches import describe_search, search_pictures
+from enginery.report.searched_times import times_of
 from enginery.search.records import Layer, Search, Step
 
 
@@ -32,12 +36,13 @@ def found(*path, spared=()):
 
 def test_what_was_tried_and_what_each_layer_loses_is_drawn():
     searched = found((0, 3.0), (3, 0.1), (1, 1.2), (2, 0.6), spared=("a", "c"))
-    path, losses, changed = (figure.picture for figure in search_pictures(searched))
+    path, changed, losses, work = (figure.picture for figure in search_pictures(searched, None))
     described = re.search(r"<desc[^>]*>(.*?)</desc>", path)[1]
-    assert re.findall(r"(\d) layers, (\d+)% of the work (\d+)%", described) == [
+    assert re.findall(r"(\d) layers?, (\d+)% of the work (\d+)%", described) == [
         ("0", "0", "300"), ("1", "25", "120"), ("2", "50", "60"), ("3", "75", "10")
     ]  # fmt: skip
-    assert "a 30.00%, 25.0% of the work; b 1.00%" in losses
+    assert "a 30.00%; b 1.00%; c 20.00%." in losses
+    assert "a 25.0%; b 25.0%; c 25.0%." in work
     assert re.findall(r"(one|two|three) (\d of \d)", changed) == [
         ("two", "3 of 4"),
         ("three", "1 of 3"),  # three of the steps looked at it
@@ -47,7 +52,30 @@ def test_what_was_tried_and_what_each_layer_loses_is_drawn():
     assert describe_search(searched).endswith("3 of 4 layers were measured, on 16 calibration samples.")
 
 
+def taking(entry, **milliseconds):
+    times = {"kind": "", "precision": entry.precision, "computes": True}
+    layers = tuple(
+        LayerTime(name=name.replace("_and_", ","), milliseconds=ms, **times) for name, ms in milliseconds.items()
+    )
+    return dataclasses.replace(entry, trace=entry.trace.model_copy(update={"layers": layers}))
+
+
+def test_what_layers_buy_is_time_where_there_are_times(findings, evidence):
+    """`b` is fused into `a` in floating point, and `c` is named after what it returns."""
+    searched = found((0, 3.0), (3, 0.1), (1, 0.6), spared=("a",))
+    raced = findings(
+        taking(evidence("fp32"), a_and_b=0.5, logits=0.25, reorder=9.0),
+        taking(evidence("int8"), a=0.5, b=0.1, c=0.125),
+    )
+    times = times_of(searched, raced, {"logits": Maker("Gemm", "c", None)})
+    assert times.floating == {"a": 0.5, "c": 0.25}
+    figure = search_pictures(searched, times)[-1]
+    assert figure.caption == "What int8 buys the same layers in time"
+    assert "a 0.500, spared; b within another layer; c 0.250 to 0.125." in figure.picture
+    assert times_of(searched, findings(evidence("fp32")), {}) is None
+
+
 def test_a_model_that_needs_nothing_is_a_sentence():
     searched = found((0, 0.4))
-    assert search_pictures(searched) == []
+    assert search_pictures(searched, None) == []
     assert describe_search(searched).startswith("All 4 layers may be in int8, which takes 40%")
