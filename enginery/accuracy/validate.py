@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enginery.accuracy.agreement import broken_thresholds, compare, origin_of_loss, spread
+from enginery.accuracy.by_chance import broken_by_chance
 from enginery.accuracy.certainty import unsure_thresholds
 from enginery.accuracy.examples import write_examples
 from enginery.accuracy.records import Resized, Spot, Validation
@@ -66,7 +67,8 @@ def validate_engine(
         write_examples(task, samples, reference, compiled, examples)
     doubt = task.doubt({name: values.shape for name, values in reference.items()})
     judged = results[0] if results else None
-    broken = broken_thresholds(engine_errors, agreement, judged, limits, doubt)
+    broken = broken_by_chance(task, wanted.made_by, reference, samples) if params.must_know else ()
+    broken += broken_thresholds(engine_errors, agreement, judged, limits, doubt)
     return Validation(
         precision=engine.record.precision,
         task=samples.manifest.task,

@@ -6,3 +6,4 @@ from enginery.core.params.section import Section
 class ValidationParams(Section, place="validation"):
     spot_samples: int = Field(ge=1)
     must_be_sure: bool = False
+    must_know: bool = True
