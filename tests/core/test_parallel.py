@@ -1,4 +1,5 @@
 import os
+import threading
 
 import pytest
 
@@ -29,3 +30,22 @@ def test_an_error_in_a_worker_is_raised_and_stops_the_rest():
     with pytest.raises(EngineryError, match="broken"):
         list(in_parallel(work, range(1000)))
     assert len(started) < 500
+
+
+def test_one_of_its_threads_may_free_what_nobody_takes(monkeypatch):
+    """After an error in whoever takes the results, any thread may be the one that collects the rest."""
+    monkeypatch.setattr("enginery.core.cores.usable_cores", lambda: 2)
+    taken, freed = threading.Event(), threading.Event()
+
+    def work(item):
+        if item == 3:
+            taken.wait(10)
+            results.close()
+            freed.set()
+        return item
+
+    results = in_parallel(work, range(1000))
+    assert next(results) == 0
+    taken.set()
+    assert freed.wait(10)
+    assert list(results) == []
