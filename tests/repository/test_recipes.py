@@ -67,7 +67,7 @@ def test_cats_and_dogs_to_the_gate(tmp_path, monkeypatch):
     photos("data/images/cats-and-dogs/dog", 20)
     checkpoint("squeezenet1_1", 2, load_recipe("cats-and-dogs").weights.source)
     smaller = TINY.replace("training: 0", "training: 0, preprocessing: {resize: 36, crop: 32}")
-    untrained = "precisions: {int8: {thresholds: {cosine: 0, relative_error: 10}}}\nvalidation: {must_know: false}\n"
+    untrained = "precisions: {int8: {thresholds: {cosine: 0, relative_error: 10}}}\n"
     lay_over("cats-and-dogs", smaller + "model: {source: squeezenet1_1}\n" + untrained)
     record, validation = run_pipeline(monkeypatch, "int8")
     (manifest, reference), export = results(), Export.read(Path("artifacts/exported/export.json"))

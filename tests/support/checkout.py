@@ -86,6 +86,7 @@ class Project:
         for section, values in TINY.items():
             self.set(**{f"{section}.{name}": value for name, value in values.items()})
         self.set(**{"precisions.fp16": None, "precisions.bf16": None})  # their chains are int8's without calibration
+        self.set(**{"validation.must_know": False})
         for precision in PRECISIONS:  # a model trained for four steps is not worth guarding
             self.set(**{f"precisions.{precision}.thresholds.{limit}": 0 for limit in ("cosine", "agreement")})
             self.set(**{f"precisions.{precision}.thresholds.relative_error": 10})
