@@ -65,6 +65,18 @@ def test_an_engine_that_computes_what_pytorch_does_passes_on_every_sample(engine
     assert all(spot.samples % spot.batch == 0 for spot in record.spots)
 
 
+@pytest.mark.parametrize("must_know", [True, False])
+def test_a_model_that_knows_nothing_of_the_samples_is_no_proof(
+    must_know, engine, tiny_onnx, samples, reference, manifest
+):
+    """The labels are those of other images, as with classes in another order."""
+    others = tuple(replace(sample, label=(sample.label + 1) % 10) for sample in manifest.samples)
+    unknown = SampleSet(samples.folder, manifest.model_copy(update={"samples": others}))
+    params = SPOTS.model_copy(update={"must_know": must_know})
+    record = validate_engine(engine, tiny_onnx, Wanted(unknown, reference), STRICT, params)
+    assert [line.partition(" is no better")[0] for line in record.broken] == ["PyTorch's own accuracy"] * must_know
+
+
 def test_without_labels_only_the_accuracy_is_left_out(engine, tiny_onnx, samples, reference, manifest):
     without_labels = tuple(replace(sample, label=None) for sample in manifest.samples)
     unlabeled = SampleSet(samples.folder, manifest.model_copy(update={"samples": without_labels}))
