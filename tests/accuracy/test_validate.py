@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
+from enginery.accuracy.examples import EXAMPLES, Examples, write_examples
 from enginery.accuracy.results import metric_of
 from enginery.accuracy.validate import Wanted, check_spot, spot_batches, validate_engine
 from enginery.core.params.build import Profile, Range
@@ -175,3 +176,9 @@ class WrongOnLargeImages:
 def test_an_image_size_that_changes_the_outputs_is_named(sized, sized_onnx, samples, reference, factor, sentence):
     record = validate_engine(WrongOnLargeImages(sized, factor), sized_onnx, Wanted(samples, reference), STRICT, SPOTS)
     assert record.broken == (sentence,)
+
+
+def test_arrays_that_are_neither_images_nor_texts_have_no_examples(samples, reference, manifest, tmp_path):
+    arrays = SampleSet(samples.folder, manifest.model_copy(update={"preprocessing": None}))
+    write_examples(task_of("classification"), arrays, reference, reference, tmp_path)
+    assert Examples.read(tmp_path / EXAMPLES).examples == ()

@@ -33,7 +33,12 @@ SUBJECTS = {  # code, and the tests that are run in turn until one notices: the 
     "enginery/regression/*.py": ("tests/regression/test_comparison.py", "tests/regression"),
     "enginery/quantization/calibration/*.py": ("tests/quantization/calibration", "tests/quantization"),
     "enginery/search/*.py": ("tests/search", "tests/tasks"),
-    "enginery/speed/*.py": ("tests/speed", "tests/regression/test_engine_race.py", "tests/report/test_notes.py"),
+    "enginery/speed/*.py": (
+        "tests/speed",
+        "tests/regression/test_engine_race.py",
+        "tests/regression/test_compare_times.py",
+        "tests/report/test_notes.py",
+    ),
 }
 SLOW = "tests/tasks/test_pipeline.py"  # runs whole pipelines
 EXPLAINED = Path(__file__).with_name("survivors.txt")
