@@ -2,14 +2,15 @@
 
 Networks with many layers wait for the CPU that starts their kernels, so one step is recorded as a CUDA graph and
 replayed. Images are shifted, turned and scaled at random, and labels smoothed, as published weights were trained.
-Nothing of Enginery is imported: the images are an array, and the weights a state dict.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
+
+from enginery.model.training import average_statistics_anew
 
 BATCH = 64
 SMOOTHING = 0.1
@@ -28,20 +29,26 @@ def train_on_gpu(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, e
     images, labels = images.cuda().to(memory_format=torch.channels_last), labels.cuda()
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)]
     held = epochs // 4 if norms else 0
-    model.train()
-    model.training = False  # not the whole: GoogLeNet and Inception would add auxiliary outputs
     take_steps(model, images, labels, epochs - held, rate)
     if norms:
-        fit_statistics(model, norms, images)
-        model.train()
-        model.training = False
-        for norm in norms:
-            norm.eval()
-        take_steps(model, images, labels, held, rate / 4)
+        fit_statistics(model, images)
+        take_steps(model, images, labels, held, rate / 4, norms)
     model.cpu().to(memory_format=torch.contiguous_format).eval()
 
 
-def take_steps(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, epochs: int, rate: float) -> None:
+def take_steps(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    epochs: int,
+    rate: float,
+    held: Iterable[nn.Module] = (),
+) -> None:
+    """Train all parameters; the modules `held` keep their statistics."""
+    model.train()
+    model.training = False  # not the whole: GoogLeNet and Inception would add auxiliary outputs
+    for module in held:
+        module.eval()
     step, now, given, wanted = recorded_step(model, images[:BATCH].clone(), labels[:BATCH].clone(), rate)
     batches = shuffled(len(images), epochs, images.device)
     for number, few in enumerate(batches):
@@ -52,13 +59,9 @@ def take_steps(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, epo
     torch.cuda.synchronize()
 
 
-def fit_statistics(model: nn.Module, norms: Sequence[nn.BatchNorm1d | nn.BatchNorm2d], images: torch.Tensor) -> None:
+def fit_statistics(model: nn.Module, images: torch.Tensor) -> None:
     """Average BatchNorm's statistics over all images as they are, since some models average slowly."""
-    model.eval()  # without dropout and auxiliary outputs
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # a plain average
-        norm.train()
+    average_statistics_anew(model)
     with torch.no_grad():
         for few in images.split(BATCH):
             model(few)

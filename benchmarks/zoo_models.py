@@ -139,27 +139,25 @@ def _of_digits(name: str, epochs: int | None, device: str) -> Row:
     """A classifier learns the digits by `weights.source: train`, or on a GPU by gpu_training.py."""
     from torch import nn
 
-    model, size, arguments = smallest(name, SIZES_THERE if device == GRAPH else SIZES)
+    on_gpu = device == GRAPH
+    model, size, arguments = smallest(name, SIZES_THERE if on_gpu else SIZES)
     normalizes = any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in model.modules())
-    if device == GRAPH:
-        _place(TRAINED).touch()  # the pipeline asks for it before there are samples to learn from
-        long = (60 if normalizes else 100) if epochs is None else epochs
-        training: Row = {"epochs": long, "learning_rate": 0.001 if normalizes else 0.0003}
-        changes = {
-            "model": {"source": name, "arguments": arguments},
-            "samples": {"preprocessing": {"resize": size, "crop": size}},
-            "weights": {"source": TRAINED, "training": training},
-        }
-        return {"size": size, "weights": f"{long} epochs on a GPU", "changes": changes}
-    few = (4 if size < SIZES[-1] else 1) if epochs is None else epochs
     # One rule for all: networks without BatchNorm need a lower rate.
-    training = {"size": size, "epochs": few, "learning_rate": 0.003 if normalizes else 0.0005, "device": device}
+    training: Row
+    if on_gpu:
+        _place(TRAINED).touch()  # the pipeline asks for it before there are samples to learn from
+        usual, training = 60 if normalizes else 100, {"learning_rate": 0.001 if normalizes else 0.0003}
+    else:
+        usual = 4 if size < SIZES[-1] else 1
+        training = {"size": size, "learning_rate": 0.003 if normalizes else 0.0005, "device": device}
+    training["epochs"] = usual if epochs is None else epochs
     changes = {
         "model": {"source": name, "arguments": arguments},
         "samples": {"preprocessing": {"resize": size, "crop": size}},
-        "weights": {"training": training},
+        "weights": {"training": training} | ({"source": TRAINED} if on_gpu else {}),
     }
-    return {"size": size, "weights": f"{few} epochs", "changes": changes}
+    told = f"{training['epochs']} epochs{' on a GPU' if on_gpu else ''}"
+    return {"size": size, "weights": told, "changes": changes}
 
 
 def smallest(name: str, sizes: Sequence[int]) -> tuple["nn.Module", int, Row]:
@@ -200,9 +198,8 @@ def train_by_graph(training: Path) -> None:
     torch.manual_seed(how.seed)
     model = make_model(params.model, samples.classes)
     images = np.concatenate([array for feeds in samples.batches(64) for array in feeds.values()])
-    with FileLock(
-        Path(tempfile.gettempdir(), f"zoo-gpu-{os.environ.get('CUDA_VISIBLE_DEVICES', '')}")
-    ):  # one at a time
+    one_at_a_time = f"zoo-gpu-{os.environ.get('CUDA_VISIBLE_DEVICES', '')}"
+    with FileLock(Path(tempfile.gettempdir(), one_at_a_time)):
         train_on_gpu(model, torch.from_numpy(images), known_labels(samples), how.epochs, how.learning_rate)
     torch.save(model.state_dict(), _place(TRAINED))
 

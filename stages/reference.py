@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from enginery.accuracy.by_chance import answers_by_chance
 from enginery.cluster.ray_cluster import open_cluster
 from enginery.core.files import new_folder
 from enginery.core.params.boxes import BoxesParams
@@ -39,6 +40,7 @@ def reference(weights: Path, validation: Path, reference: Path) -> None:
         outputs=tuple(outputs),
         samples=len(samples),
         metrics={name: value for name, (_, value) in metrics.items()},
+        by_chance=answers_by_chance(task.knowing(truth, everything), outputs, truth),
     )
     with new_folder(reference) as unfinished:
         for index, values in enumerate(outputs.values()):

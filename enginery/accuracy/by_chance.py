@@ -6,23 +6,11 @@ from numpy.typing import NDArray
 
 from enginery.accuracy.results import metric_of
 from enginery.data.feeds import Outputs
-from enginery.data.sample_set import SampleSet
 from enginery.tasks.task import Task, Truth
 
 SHUFFLES = 19  # so that one in 20 models that guess is taken for one that knows
 FEW, FAR = 3, 5.0  # after so many, one that is so many times their spread better than all of them knows
 MOST_SAMPLES = 512
-
-
-def broken_by_chance(task: Task, made_by: str, outputs: Outputs, samples: SampleSet) -> tuple[str, ...]:
-    """Return a sentence if the answers of the source model have nothing to do with the samples."""
-    if not answers_by_chance(task, outputs, samples.truth):
-        return ()
-    return (
-        f"{made_by}'s own {task.metrics[0].name} is no better than that of its answers to other "
-        f"{samples.manifest.kind}, so that it judges nothing: the weights, the order of classes, the preprocessing or "
-        "the tokenizer are not those of the model; or set validation.must_know: false",
-    )
 
 
 def answers_by_chance(task: Task, outputs: Outputs, truth: Truth | None) -> bool:

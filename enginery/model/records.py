@@ -32,3 +32,4 @@ class Reference(Record):
     outputs: tuple[str, ...]  # their values are in one file each, which is named by its number
     samples: int
     metrics: dict[str, float]
+    by_chance: bool  # whether the first is no better than if samples got each other's answers

@@ -67,13 +67,7 @@ def usable_device(name: str) -> torch.device:
 def fit_statistics_and_last_layer(model: nn.Module, samples: SampleSet) -> None:
     """Fit BatchNorm's statistics, then the last layer, in one forward pass each over images of their own size."""
     head = last_layer(model)
-    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)]
-    model.eval()  # without dropout and auxiliary outputs
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # a plain average over all batches
-        norm.train()
-    if norms:
+    if average_statistics_anew(model):
         _run_over(model, samples, "fitting statistics")
     model.eval()
     features: list[torch.Tensor] = []
@@ -81,6 +75,17 @@ def fit_statistics_and_last_layer(model: nn.Module, samples: SampleSet) -> None:
     _run_over(model, samples, "fitting the last layer")
     hook.remove()
     _fit_last_layer(head, torch.cat(features), known_labels(samples))
+
+
+def average_statistics_anew(model: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNorm2d]:
+    """Let BatchNorm alone learn, a plain average over all batches that the model is given next. Return its layers."""
+    model.eval()  # without dropout and auxiliary outputs
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average
+        norm.train()
+    return norms
 
 
 def _run_over(model: nn.Module, samples: SampleSet, label: str) -> None:

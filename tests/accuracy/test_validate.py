@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
+from enginery.accuracy.by_chance import answers_by_chance
 from enginery.accuracy.examples import EXAMPLES, Examples, write_examples
 from enginery.accuracy.results import metric_of
 from enginery.accuracy.validate import Wanted, check_spot, spot_batches, validate_engine
@@ -74,7 +75,9 @@ def test_a_model_that_knows_nothing_of_the_samples_is_no_proof(
     others = tuple(replace(sample, label=(sample.label + 1) % 10) for sample in manifest.samples)
     unknown = SampleSet(samples.folder, manifest.model_copy(update={"samples": others}))
     params = SPOTS.model_copy(update={"must_know": must_know})
-    record = validate_engine(engine, tiny_onnx, Wanted(unknown, reference), STRICT, params)
+    by_chance = answers_by_chance(task_of("classification"), reference, unknown.truth)
+    wanted = Wanted(unknown, reference, by_chance=by_chance)
+    record = validate_engine(engine, tiny_onnx, wanted, STRICT, params)
     assert [line.partition(" is no better")[0] for line in record.broken] == ["PyTorch's own accuracy"] * must_know
 
 

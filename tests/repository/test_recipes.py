@@ -76,6 +76,12 @@ def test_cats_and_dogs_to_the_gate(tmp_path, monkeypatch):
     assert export.against_pytorch.relative_error < 1e-4
     assert (reference.samples, 0 <= reference.metrics["accuracy"] <= 1) == (24, True)
     assert 0 <= validation.main.engine <= 1
+    assert (reference.by_chance, validation.broken) == (True, ())
+    params = Path("params.yaml")
+    params.write_text(params.read_text().replace("must_know: false", "must_know: true"))
+    run_stages(monkeypatch, "validate", only="int8")
+    (told,) = Validation.read(Path("reports/validation/int8.json")).broken
+    assert told.startswith("PyTorch's own accuracy is no better than that of its answers to other images")
 
 
 def test_imagenet_as_soon_as_the_files_are_there(project, monkeypatch):
