@@ -44,9 +44,10 @@ class Checks:
         self._exact, self._exact_there = partial(run_graph, open_as_written(graph)), exact_there
         self._batch = fixed_batch(graph) or BATCH
         chosen = min(CHOOSING, max(1, len(samples) // 2))
-        self._feeds = samples.read_at(np.arange(-(-chosen // self._batch) * self._batch) % len(samples))
-        self._wanted = self._exact(self._feeds)
-        size = sum(values[0].nbytes for values in self._wanted.values())
+        places = np.arange(-(-chosen // self._batch) * self._batch) % len(samples)
+        self._batches = [samples.read_at(each) for each in places.reshape(-1, self._batch)]
+        self._wanted = [self._exact(feeds) for feeds in self._batches]
+        size = sum(values[0].nbytes for values in self._wanted[0].values())
         self.chosen, self.checked = chosen, max(1, min(len(samples) - chosen, OUTPUT_BYTES // max(size, 1)))
         self._expected: dict[int, Outputs] = {}
 

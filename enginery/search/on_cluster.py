@@ -1,7 +1,7 @@
 """Try layers on the machines of a cluster: single layers side by side, and sets of layers over parts of the samples."""
 
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +47,8 @@ class OnCluster:
         self._cluster, self._rounding, self._convert, self._scratch = cluster, rounding, convert, scratch
         self._folder = self._written(graph)
 
-    def losses_alone(self, layers: Iterable[str], feeds: Feeds) -> Iterator[Loss]:
-        return spread(LayersAlone(self._folder, self._rounding, feeds), map(Layer, layers), self._cluster)
+    def losses_alone(self, layers: Iterable[str], batches: Sequence[Feeds]) -> Iterator[Loss]:
+        return spread(LayersAlone(self._folder, self._rounding, batches), map(Layer, layers), self._cluster)
 
     def exact(self) -> OutputsOf | None:
         return outputs_on(GraphWork(self._folder), self._cluster)
@@ -74,17 +74,18 @@ class Layer:
 
 @dataclass(frozen=True)
 class LayersAlone(Work[Layer, Loss]):
-    """Measure what the outputs for some feeds lose if one layer alone is in int8."""
+    """Measure what the outputs for some batches lose if one layer alone is in int8."""
 
     folder: Path
     rounding: Rounding
-    feeds: Feeds
+    batches: Sequence[Feeds]
 
     @contextmanager
     def open(self, threads: int) -> Iterator[Callable[[Layer], Loss]]:
-        wanted = run_graph(open_as_written(load_graph(self.folder / "model.onnx"), threads), self.feeds)
+        exact = open_as_written(load_graph(self.folder / "model.onnx"), threads)
+        wanted = [run_graph(exact, feeds) for feeds in self.batches]
         graph = self.rounding.switched(self.folder, threads)
-        yield lambda layer: (layer.name, loss_alone(graph, layer.name, self.feeds, wanted))
+        yield lambda layer: (layer.name, loss_alone(graph, layer.name, self.batches, wanted))
 
 
 @dataclass(frozen=True)

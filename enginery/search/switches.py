@@ -1,6 +1,6 @@
 """A graph in int8 or fp8 in which each layer can be switched to floating point, so that one session tries them all."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -90,14 +90,18 @@ def _returning(value: ir.Value | None, name: str) -> ir.Graph:
     return ir.Graph([], copy.outputs, nodes=[copy], name=name)
 
 
-def loss_alone(graph: SwitchedGraph, layer: str, feeds: Feeds, wanted: Outputs) -> float:
+def loss_alone(graph: SwitchedGraph, layer: str, batches: Sequence[Feeds], wanted: Sequence[Outputs]) -> float:
     """Return the relative error of the outputs if this layer alone is in int8: the root mean square over samples.
 
     The squares of such errors add up, nearly. What an int8 graph gains from sparing one layer is a small difference of
     two large errors, and puts the layers in a worse order.
     """
-    found = graph.run(feeds, [name for name in graph.layers if name != layer])
-    shares = [_norms(found[name] - values) / np.maximum(_norms(values), TINY) for name, values in wanted.items()]
+    run = graph.run_with([name for name in graph.layers if name != layer])
+    shares = [
+        _norms(found[name] - values) / np.maximum(_norms(values), TINY)
+        for found, exact in zip(map(run, batches), wanted, strict=True)
+        for name, values in exact.items()
+    ]
     return float(np.sqrt(np.mean(np.square(shares))))
 
 

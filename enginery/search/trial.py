@@ -35,8 +35,8 @@ class Trial(Checks):
     def losses_alone(self, layers: Iterable[str]) -> Iterator[tuple[str, float]]:
         """Yield each layer with the relative error of the outputs if it alone is in int8."""
         if self._on_cluster:
-            return self._on_cluster.losses_alone(layers, self._feeds)
-        return ((layer, loss_alone(self._switched, layer, self._feeds, self._wanted)) for layer in layers)
+            return self._on_cluster.losses_alone(layers, self._batches)
+        return ((layer, loss_alone(self._switched, layer, self._batches, self._wanted)) for layer in layers)
 
     def check(self, spared: Collection[str], work: float) -> Step:
         """Say what is lost with these layers in floating point."""

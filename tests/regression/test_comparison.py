@@ -215,6 +215,21 @@ def test_accuracy_errors_and_executed_layers_are_compared_too(run, change, figur
 
 @pytest.mark.parametrize(
     ("before", "after", "outcome"),
+    [(0.2, 0.2, Outcome.NO_CHANGE), (0.2, 0.3, Outcome.REGRESSION), (0.3, 0.2, Outcome.IMPROVEMENT)],
+)
+def test_a_metric_of_which_less_is_better_is_compared_too(run, before, after, outcome):
+    def errors_of(error):
+        found = run(13.0, 4.4, accuracy=error)
+        (entry,) = found.precisions
+        results = tuple(each.model_copy(update={"higher_is_better": False}) for each in entry.validation.results)
+        other = entry.model_copy(update={"validation": entry.validation.model_copy(update={"results": results})})
+        return found.model_copy(update={"precisions": (other,)})
+
+    assert outcomes(compare_runs(errors_of(before), errors_of(after), 0.99))["accuracy"] == outcome
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "outcome"),
     [
         ({}, {"samples": 256}, Outcome.NOT_COMPARABLE),
         ({"digest": "a"}, {"digest": "b"}, Outcome.NOT_COMPARABLE),

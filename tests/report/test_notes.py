@@ -20,7 +20,7 @@ from enginery.core.params.boxes import BoxesParams
 from enginery.report import tables
 from enginery.report.evidence import Findings
 from enginery.report.verdict import sentence
-from enginery.speed.noise_limits import broken_limits
+from enginery.speed.noise_limits import broken_limits, machine_problems
 from enginery.speed.records import MachinePace
 
 
@@ -108,6 +108,11 @@ def test_noise_is_marked_with_its_reason_in_the_tables_the_notes_and_the_verdict
     assert "fp32 at batch" not in rest
     assert f"**Measure again:** {why}. The choice does not depend on it; `dvc repro --force" in sentence(found)
     assert tables.ratio_table(found).loc["int8 over eager", "batch 8"] == "4.00 (3.90 to 4.10) *"
+
+
+def test_a_clock_at_the_limit_is_steady(evidence):
+    at_the_limit = GPU.model_copy(update={"clock_low": 1900, "clock_high": 2000})
+    assert not machine_problems(noisy(evidence("int8", (4.0, 3.9, 4.1)), gpu=at_the_limit).benchmark)
 
 
 def test_a_precision_timed_on_a_slower_machine_is_named_and_its_ratios_are_marked(findings, evidence):

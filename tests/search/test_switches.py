@@ -23,7 +23,7 @@ def test_a_layer_in_fp8_loses_what_its_numbers_say(tiny_onnx, feeds):
     ranges = {name: Range(each.lowest, each.amax) for name, each in measure(graph, [feeds], bins=2048).items()}
     switched = SwitchedGraph(graph, ranges, (), 448, precision="fp8")
     exact = run_graph(open_as_written(graph), feeds)
-    losses = [loss_alone(switched, layer, feeds, exact) for layer in LAYERS]
+    losses = [loss_alone(switched, layer, [feeds], [exact]) for layer in LAYERS]
     assert all(0.001 < loss < 0.06 for loss in losses), losses
     np.testing.assert_allclose(switched.run(feeds, LAYERS)["logits"], exact["logits"], atol=1e-5)
 

@@ -24,11 +24,14 @@ def try_layers(tiny_onnx, samples):
     ranges = {
         name: Range(each.lowest, each.amax) for name, each in measure(graph, samples.batches(4), bins=2048).items()
     }
-    switched = SwitchedGraph(graph, ranges, [], 64)
     task = task_of("classification", None, samples.manifest.class_names)
 
-    def made(run_with=switched.run_with, limits=LIMITS, samples=samples, task=task):
-        return Trial(graph, switched, run_with, samples, task, limits)
+    def made(run_with=None, limits=LIMITS, samples=samples, task=task, batch=None):
+        graph = load_graph(tiny_onnx)
+        if batch:
+            graph.graph.input[0].type.tensor_type.shape.dim[0].dim_value = batch
+        switched = SwitchedGraph(graph, ranges, [], 64)
+        return Trial(graph, switched, run_with or switched.run_with, samples, task, limits)
 
     return made
 
@@ -106,6 +109,14 @@ def test_few_samples_are_looked_at_where_they_tell(try_layers, some):
     for factor, looked_at in ((0.1, FIRST), (0.9, 52), (1.9, 52), (2.1, FIRST)):  # of what the threshold allows
         limits = LOOSE.model_copy(update={"relative_error": lost / factor})
         assert try_layers(limits=limits, samples=samples).check([], 0.0).looked_at == looked_at, factor
+
+
+@pytest.mark.parametrize(("batch", "apart"), [(1, 1e-3), (4, 1e-3), (3, 0.5), (16, 0.5)])  # 3 and 16: of more samples
+def test_a_graph_of_one_batch_size_is_tried_as_any_other(try_layers, batch, apart):
+    free, fixed = try_layers(), try_layers(batch=batch)
+    assert fixed.check(["conv1"], 0.0).used == pytest.approx(free.check(["conv1"], 0.0).used, rel=1e-3)
+    alone, wanted = (dict(trial.losses_alone(["conv1", "conv2"])) for trial in (fixed, free))
+    assert alone == pytest.approx(wanted, rel=apart)
 
 
 def test_one_sample_is_enough_to_try(try_layers, some):

@@ -145,6 +145,13 @@ def test_onnx_runtime_is_raced_only_on_the_engines_device():
         require_possible(("eager", "onnxruntime"), "cuda")
 
 
+def test_onnx_runtime_that_is_not_installed_is_a_sentence(monkeypatch):
+    absent = SimpleNamespace(missing=lambda: "no onnxruntime here", device=lambda: "cpu")
+    monkeypatch.setattr("enginery.speed.contenders.load_runtime", lambda name: absent)
+    with pytest.raises(EngineryError, match=r"benchmark\.baselines: no onnxruntime here"):
+        require_possible(("eager", "onnxruntime"), "cpu")
+
+
 def test_only_images_get_another_layout_and_only_floats_another_type():
     given = {}
 

@@ -178,6 +178,10 @@ def test_a_pace_with_too_few_rounds_does_not_count():
     assert best_common_pace([rounds(1, 1, *[1.5] * 10)]) == 1.5
 
 
+def test_a_pace_that_one_point_never_saw_is_not_common():
+    assert best_common_pace([rounds(*[1] * 6), rounds(*[1.5] * 6)]) is None
+
+
 def test_a_machine_that_never_keeps_to_a_pace_has_no_common_pace():
     assert best_common_pace([rounds(*(1.2**step for step in range(20)))]) is None
 
