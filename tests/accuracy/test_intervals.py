@@ -5,6 +5,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import binomtest, bootstrap
 
+from enginery.accuracy import intervals
 from enginery.accuracy.intervals import (
     _acceleration,
     difference_of_shares,
@@ -58,7 +59,15 @@ def test_a_paired_interval_is_narrower_than_those_of_strangers_and_lies_where_sc
     assert interval_of_drop(rmse, wanted, got) == found, "the same samples give the same interval"
 
 
-def test_the_skewness_is_of_the_figures_without_each_sample_in_turn():
+def test_a_figure_of_which_many_draws_are_equal_is_not_moved():
+    found = interval_of_agreement(np.repeat([0.0, 0.5, 1.0], [5, 10, 5]))
+    assert found.low + found.high == pytest.approx(1, abs=0.03)
+    assert 0.2 < found.low < 0.4
+
+
+@pytest.mark.parametrize("at_once", [1, 12, 1000])
+def test_the_skewness_is_of_the_figures_without_each_sample_in_turn(monkeypatch, at_once):
+    monkeypatch.setattr(intervals, "DRAWN_AT_ONCE", at_once)  # weights: a figure, 3, all
     values = np.array([9.0, 0, 1, 2])
     without = np.array([np.delete(values, place).mean() for place in range(4)])
     apart = without.mean() - without

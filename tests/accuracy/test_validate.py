@@ -185,3 +185,14 @@ def test_arrays_that_are_neither_images_nor_texts_have_no_examples(samples, refe
     arrays = SampleSet(samples.folder, manifest.model_copy(update={"preprocessing": None}))
     write_examples(task_of("classification"), arrays, reference, reference, tmp_path)
     assert Examples.read(tmp_path / EXAMPLES).examples == ()
+
+
+def test_examples_say_what_is_the_same_where_answers_can_be(samples, reference, tmp_path):
+    others = {name: np.roll(values, 1, axis=1) for name, values in reference.items()}
+    for task, got, same in (
+        ("classification", reference, 1),
+        ("classification", others, 0),
+        ("regression", others, None),
+    ):
+        write_examples(task_of(task, None, ()), samples, reference, got, tmp_path)
+        assert {each.same for each in Examples.read(tmp_path / EXAMPLES).examples} == {same}

@@ -1,14 +1,20 @@
 """What is raced, and what is told of its timings."""
 
+import itertools
+import time
+from types import SimpleNamespace
+
 import pytest
 
 from enginery.core.params.benchmark import BenchmarkParams
-from enginery.core.params.build import Range
-from enginery.speed.benchmark import raw_rows, summarize, with_tuned_batches
+from enginery.core.params.build import Axis, Profile, Range
+from enginery.speed import benchmark
+from enginery.speed.benchmark import race_contenders, race_over_sizes, raw_rows, summarize, with_tuned_batches
 from enginery.speed.contention import contention_problems
 from enginery.speed.records import Contention, baseline_title
 from enginery.speed.timing import Call, Round, Timings, WarmUp
 
+PARAMS = BenchmarkParams(batches=(8, 4), seconds=0.01, baselines=("eager",), requests=(1,), confidence=0.95, seed=0)
 ROUND = Round({"engine": [Call(0.004, 0.002), Call(0.008, 0.003)], "eager": [Call(0.01, None)]}, pace=2e-6)
 
 
@@ -47,6 +53,29 @@ def test_a_baseline_has_a_title():
 
 @pytest.mark.parametrize(("tuned", "raced"), [([], (8, 4)), ([4], (8, 4)), ([4, 8], (8, 4)), ([2, 6], (2, 4, 6, 8))])
 def test_each_batch_size_that_a_profile_is_tuned_for_is_raced(build, tuned, raced):
-    params = BenchmarkParams(batches=(8, 4), seconds=1, baselines=("eager",), requests=(1,), confidence=0.95, seed=0)
     profiles = tuple({"batch": Range(min=2, opt=batch, max=8)} for batch in tuned)
-    assert with_tuned_batches(params, build.model_copy(update={"profiles": profiles})).batches == raced
+    assert with_tuned_batches(PARAMS, build.model_copy(update={"profiles": profiles})).batches == raced
+
+
+@pytest.mark.parametrize(("growth", "told"), [(1.0, pytest.approx(3)), (1.5, None)])
+def test_the_pace_that_all_rounds_share_is_told_in_microseconds(samples, growth, told):
+    paces = (3e-6 * growth**number for number in itertools.count())
+    contenders = dict.fromkeys(("engine", "eager"), lambda feeds: lambda: time.sleep(1e-4))
+    pace = race_contenders(contenders, samples, PARAMS, lambda: next(paces), "").pace
+    assert (pace.microseconds, pace.set_aside) == (told, 0)
+
+
+def test_other_sizes_are_raced_at_the_batch_that_is_tuned_for(build, monkeypatch):
+    def race(contenders, sized, params, *others):
+        raced.append((sized["words"], params.batches))
+        return SimpleNamespace(latencies=(), ratios=())
+
+    raced = []
+    monkeypatch.setattr(benchmark, "race_contenders", race)
+    samples = SimpleNamespace(at=lambda sizes, profile: sizes)
+    words = Axis(min=2, opt=6, max=16, values={"input": 1})
+    for axes in ({}, {"words": words}):
+        sized = build.model_copy(update={"profile": Profile(batch=Range(min=1, opt=7, max=8), axes=axes)})
+        found = race_over_sizes({}, samples, sized, PARAMS, lambda: 0.0, "")
+        assert [(each.axis, each.size) for each in found] == [("words", size) for size in (2, 6, 11, 16) if axes]
+    assert raced == [(size, (8,)) for size in (2, 6, 11, 16)]

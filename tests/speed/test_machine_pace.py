@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from enginery.speed import machine_pace
 from enginery.speed.machine_pace import pace_meter
 
 SERIES = 20  # other programs may take a core during most of them
@@ -18,3 +19,9 @@ def test_readings_of_the_machine_pace_in_a_row_agree(threads):
         torch.set_num_threads(before)
     assert all(1e-7 < readings[0] < 1e-3 for readings in series)
     assert min(readings[5] / readings[0] for readings in series) < 2
+
+
+def test_on_a_gpu_host_and_gpu_count_alike(monkeypatch):
+    monkeypatch.setattr(machine_pace, "launch_timer", lambda: iter([9.0, 4.0, 5.0]).__next__)
+    monkeypatch.setattr(machine_pace, "product_timer", lambda: iter([1.0, 3.0, 2.0]).__next__)
+    assert pace_meter("cuda", 1)() == pytest.approx(2.0)  # the geometric mean of 4 and 1

@@ -81,7 +81,8 @@ def test_every_tensor_has_a_range_and_only_a_choice_has_costs(method, tiny_graph
 def test_what_is_never_negative_has_the_whole_grid_for_its_magnitudes():
     model = model_of_text("g (float[n,16] a) => (float[n,16] y) { y = MatMul (a, w) }", {"w": W})
     given = {"a": np.random.default_rng(0).uniform(0, 1, (64, 16)).astype(np.float32)}
-    signed, unsigned = (Trial(model, {"a": lowest}).on(given)({"a": 1.0}) for lowest in (-1.0, 0.0))
+    signed, hardly, unsigned = (Trial(model, {"a": lowest}).on(given)({"a": 1.0}) for lowest in (-1.0, -0.1, 0.0))
+    assert hardly == signed
     assert unsigned == pytest.approx(signed / 2, rel=0.05)
 
 
