@@ -34,18 +34,12 @@ class Rescue(Record):
     at_once: float  # the same of all samples at once
     tried: tuple[Tried, ...]
     kept: tuple[RescueName, ...]
-    enough: float | None  # the error below which nothing was tried, or None if that does not count
-
-    @property
-    def is_close(self) -> bool:
-        """Tell whether nothing needs a rescue."""
-        return self.enough is not None and self.error < self.enough
+    enough: float | None  # the error below which only what is quick was tried, or None if all was asked for by name
 
     def in_words(self) -> str:
         """Return what was tried, in one sentence without its stop."""
         if not self.tried:
-            why = "nothing to rescue" if self.is_close else "no rescue is asked for"
-            return f"as calibrated, the outputs have an error of {self.error:.2%}: {why}"
+            return f"as calibrated, the outputs have an error of {self.error:.2%}: no rescue is asked for"
         error = errors_in_words(self.error, self.at_once)
         tried = ", ".join(f"with {each.in_words()}" for each in self.tried)
         kept = " and ".join(self.kept) or "nothing"

@@ -21,7 +21,8 @@ from enginery.quantization.rescue.records import Rescue, Rescued, Tried
 FITTED, CONFIRMED = 32, 64  # the most samples to round weights by, and those that must confirm a rescue
 MEASURED = 256  # the most samples to measure channels by: few of them miss what a channel rarely reaches
 BATCH = 8
-ENOUGH = 0.01  # an error that bf16 causes, too: below it, nothing is tried unless it is asked for by name
+ENOUGH = 0.01  # an error that bf16 causes, too: below it, only what is quick is tried unless more is asked for by name
+QUICK: tuple[RescueName, ...] = ("round",)  # equalized graphs are calibrated anew
 MARGIN = 0.05  # the least gain, as a share of the error: gains on other samples were up to six points smaller
 LOST = 1e6  # times the size of an output: no number, or no end, as where float16 overflows
 
@@ -97,8 +98,10 @@ def find_rescues(
     """Try each and all of them, and keep the fewest that do no worse than more. What is `named` must be possible."""
     loss = trial.loss(write(given))
     enough = None if named else ENOUGH
+    if enough is not None and loss.mean < enough:
+        attempts = {name: attempt for name, attempt in attempts.items() if name in QUICK}
     best, kept, least, tried = given, tuple[RescueName, ...](), loss, []
-    for names, changed in _made(given, attempts if enough is None or loss.mean >= enough else {}, trial.fitting):
+    for names, changed in _made(given, attempts, trial.fitting):
         if changed is None and named:
             raise EngineryError(
                 f"precisions.{precision}.rescue: {names[-1]} does not apply to this graph, in which it finds nothing "

@@ -22,7 +22,7 @@ from enginery.quantization.rescue.tensors import tensors_of
 from enginery.quantization.write_int8 import Rounded, output_channels, weight_scales
 
 ROWS = 4096  # of a layer's inputs that are looked at, as far as the samples have them
-MOST_INPUTS = 2304  # of a sum: time grows by the cube, and twice as many take half a minute for each layer
+MOST_INPUTS = 2304  # of a sum: time grows by the cube, and twice as many brought next to nothing
 DAMPING = 0.01  # of the mean square of an input, since few samples do not say all
 MOST_BYTES = 2**28  # of sums that are held at once, beside some copies of one layer's: more layers take turns
 BLOCK = 64  # weights after which the error reaches those far away, which is a product of matrices
@@ -169,19 +169,26 @@ def round_by_sum(units: Floats, products: Floats, largest: int) -> NDArray[np.in
     order = np.argsort(-power.mean(axis=0), kind="stable")
     damped = products + (DAMPING * power.mean(axis=1) + np.finfo(np.float32).tiny)[:, None, None] * np.eye(size)
     damped = damped[:, order][:, :, order]
-    # The upper factor of the inverse: its row i says how much the later ones can make good of what i does wrong.
-    upper = np.linalg.inv(np.linalg.cholesky(damped[:, ::-1, ::-1]))[:, ::-1, ::-1]
-    left, found = units[:, :, order], np.zeros(units.shape, np.int8)
-    peaks = np.abs(left) >= np.abs(left).max(axis=2, keepdims=True) * (1 - 1e-6)
-    for start in range(0, size, BLOCK):
-        end = min(start + BLOCK, size)
-        wrong = np.zeros((*left.shape[:2], end - start))
-        for place in range(start, end):
-            exact = left[:, :, place]
-            nearest = np.clip(np.rint(exact), -largest, largest)
-            nearest = np.where(peaks[:, :, place], np.sign(units[:, :, order[place]]) * largest, nearest)
-            found[:, :, order[place]] = nearest
-            wrong[:, :, place - start] = (exact - nearest) / upper[:, None, place, place]
-            left[:, :, place:end] -= wrong[:, :, place - start, None] * upper[:, None, place, place:end]
-        left[:, :, end:] -= wrong @ upper[:, start:end, end:]
+    # With the upper factor U of damped = U @ D @ U.T, whose diagonal is 1, the rounded weights cost the outputs least
+    # if each is rounded from what it is and U's part of all errors before it.
+    upper = np.linalg.cholesky(damped[:, ::-1, ::-1])[:, ::-1, ::-1]
+    exact = np.ascontiguousarray(np.swapaxes(units[:, :, order], 1, 2))  # by place, so that a step reads one row
+    found = np.stack([_round_in_turn(*each, largest) for each in zip(exact, upper, strict=True)])
+    return np.ascontiguousarray(np.swapaxes(found, 1, 2)[:, :, np.argsort(order)])
+
+
+def _round_in_turn(exact: Floats, upper: Floats, largest: int) -> NDArray[np.int8]:
+    """Round one group's weights, by place and output: those of a place together, and later places with its errors."""
+    upper = upper / np.diag(upper)
+    peaks = np.abs(exact) >= np.abs(exact).max(axis=0) * (1 - 1e-6)
+    found, wrong = np.zeros(exact.shape, np.int8), np.zeros_like(exact)
+    for start in range(0, len(exact), BLOCK):
+        block = slice(start, min(start + BLOCK, len(exact)))
+        wanted = exact[block] + upper[:start, block].T @ wrong[:start]
+        within = upper[block, block]
+        for number, place in enumerate(range(block.start, block.stop)):
+            nearest = np.clip(np.rint(wanted[number]), -largest, largest)
+            found[place] = np.where(peaks[place], np.sign(exact[place]) * largest, nearest)
+            wrong[place] = exact[place] - found[place]
+            wanted[number + 1 :] += within[number, number + 1 :, None] * wrong[place]
     return found

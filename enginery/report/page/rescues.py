@@ -10,15 +10,17 @@ def rescue_table(found: Rescue) -> Table:
         f"Rescues of {found.precision}, fitted to {fitted} calibration samples: the relative error of the outputs of "
         f"{confirmed} others: the mean, and in parentheses that of all at once"
     )
-    rows = [["as calibrated", errors_in_words(found.error, found.at_once), _why_none(found)]]
+    rows = [["as calibrated", errors_in_words(found.error, found.at_once), _why_no_more(found)]]
     rows += [[" and ".join(each.names), *_brought(each, found)] for each in found.tried]
     return table(caption, ["rescue", "error", "brought"], rows)
 
 
-def _why_none(found: Rescue) -> str:
-    if found.tried:
+def _why_no_more(found: Rescue) -> str:
+    if not found.tried:
+        return "no rescue is asked for"
+    if found.enough is None or found.error >= found.enough:
         return "-"
-    return "nothing to rescue" if found.is_close else "no rescue is asked for"
+    return f"below {found.enough:.0%}, so that only what is quick was tried"
 
 
 def _brought(tried: Tried, found: Rescue) -> tuple[str, str]:

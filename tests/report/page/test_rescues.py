@@ -36,8 +36,12 @@ def test_the_table_says_what_each_brought():
     assert TRIED.in_words().endswith("; round is kept")
 
 
-def test_nothing_is_tried_where_nothing_is_needed_or_asked_for():
-    assert rows(record(0.003)) == [["as calibrated", "0.30% (0.30%)", "nothing to rescue"]]
+def test_the_table_says_why_less_is_tried():
+    close = record(0.003, (Tried(names=("round",), error=0.002, at_once=0.002),), ("round",))
+    assert rows(close) == [
+        ["as calibrated", "0.30% (0.30%)", "below 1%, so that only what is quick was tried"],
+        ["round", "0.20% (0.20%)", "-33%, kept"],
+    ]
     assert rows(record(enough=None)) == [["as calibrated", "20.00% (20.00%)", "no rescue is asked for"]]
 
 
