@@ -52,6 +52,29 @@ def mend_fusions(model: onnx.ModelProto) -> onnx.ModelProto:
     return ir.to_proto(mended)
 
 
+def free_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph without Q/DQ nodes of weights that meet floats: ModelOpt leaves some in attention.
+
+    They save nothing there, and keys and values that are made so end NVIDIA's builder: "operand.h: CHECK(is_value())".
+    """
+    freed = ir.from_proto(model)
+    for node in freed.graph:
+        if node.op_type in PRODUCTS:
+            for index, other in ((1, node.inputs[0]), (0, node.inputs[1])):
+                weights = _rounding(node.inputs[index])
+                if weights and weights.exact.const_value is not None and not _is_rounded(other):
+                    node.replace_input_with(index, weights.exact)
+    RemoveUnused()(freed)
+    return ir.to_proto(freed)
+
+
+def _is_rounded(value: ir.Value | None) -> bool:
+    """Tell whether a product reads bytes: TensorRT moves Q/DQ nodes across what only passes numbers on."""
+    while value is not None and (maker := value.producer()) is not None and maker.op_type in PASSED_ON:
+        value = maker.inputs[0]
+    return _rounding(value) is not None
+
+
 def _free_sum(graph: ir.Graph, node: ir.Node) -> None:
     """Let a product's kernel end with the sum. It writes bytes if its other operand and its reader are in bytes."""
     pairs = [_pair(value) for value in node.inputs]
@@ -83,13 +106,17 @@ def _scales_of_concats(graph: ir.Graph) -> list[set[ir.Value]]:
 
 def _pair(value: ir.Value | None) -> Pair | None:
     """Return the nodes that round this operand, if it is an activation."""
+    pair = _rounding(value)
+    return pair if pair and pair.exact.const_value is None else None
+
+
+def _rounding(value: ir.Value | None) -> Pair | None:
+    """Return the nodes that round this operand."""
     dequantize = value.producer() if value is not None else None
     if dequantize is None or dequantize.op_type != "DequantizeLinear" or dequantize.inputs[0] is None:
         return None
     quantize = dequantize.inputs[0].producer()
     if quantize is None or quantize.op_type != "QuantizeLinear" or quantize.inputs[0] is None:
-        return None
-    if quantize.inputs[0].const_value is not None:
         return None
     return Pair(quantize, dequantize)
 
