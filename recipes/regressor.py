@@ -1,6 +1,6 @@
 """Make what the recipe regressor.yaml needs: how diabetes went on in 442 patients, and a network trained on half.
 
-    python3 recipes/regressor.py       # seconds
+    .venv/bin/python recipes/regressor.py       # seconds
     make repro RECIPE=recipes/regressor.yaml
 
 The data come with scikit-learn: ten measurements of a patient, and how far the disease was a year later.

@@ -1,9 +1,9 @@
 """Make what the recipes segmenter.yaml and detector.yaml need: scenes of handwritten digits, and a network trained on
 others like them.
 
-    python3 recipes/scenes.py              # with masks; some minutes on two cores
+    .venv/bin/python recipes/scenes.py              # with masks; some minutes on two cores
     make repro RECIPE=recipes/segmenter.yaml
-    python3 recipes/scenes.py detector     # with boxes
+    .venv/bin/python recipes/scenes.py detector     # with boxes
     make repro RECIPE=recipes/detector.yaml
 
 Everything follows from a seed. The scenes that are stored in data/images are for the pipeline, which draws calibration

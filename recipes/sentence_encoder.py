@@ -1,6 +1,6 @@
 """Make what the recipe sentence_encoder.yaml needs: pairs of sentences with scores, a tokenizer, and an encoder.
 
-    python3 recipes/sentence_encoder.py     # some minutes on two cores
+    .venv/bin/python recipes/sentence_encoder.py     # some minutes on two cores
     make repro RECIPE=recipes/sentence_encoder.yaml
 
 The sentences are those of docstrings that come with Python and with the packages of this project. The encoder learns
