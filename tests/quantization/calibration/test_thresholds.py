@@ -88,6 +88,16 @@ def test_entropy_agrees_with_nvidias_algorithm_at_other_sizes():
         assert entropy_bins(counts) == nvidia_entropy_bins(counts)
 
 
+@pytest.mark.parametrize("seed", [2, 5, 504])
+def test_entropy_agrees_with_nvidias_algorithm_on_few_values(seed):
+    """A bin without a value, or with one, is the last of a candidate, and one value or none lies beyond it."""
+    random = np.random.default_rng(seed)
+    counts = np.zeros(random.integers(129, 200), np.int64)
+    counts[1 : random.integers(2, 128)] = random.integers(0, 9)
+    counts[random.integers(0, len(counts), 4)] = random.integers(0, 3, 4)
+    assert entropy_bins(counts) == nvidia_entropy_bins(counts)
+
+
 def test_entropy_does_not_clip_a_uniform_distribution():
     assert entropy_bins(np.full(2048, 100)) == 2048
 
