@@ -23,5 +23,5 @@ def test_readings_of_the_machine_pace_in_a_row_agree(threads):
 
 def test_on_a_gpu_host_and_gpu_count_alike(monkeypatch):
     monkeypatch.setattr(machine_pace, "launch_timer", lambda: iter([9.0, 4.0, 5.0]).__next__)
-    monkeypatch.setattr(machine_pace, "product_timer", lambda: iter([1.0, 3.0, 2.0]).__next__)
-    assert pace_meter("cuda", 1)() == pytest.approx(2.0)  # the geometric mean of 4 and 1
+    monkeypatch.setattr(machine_pace, "product_timer", lambda: iter([2.25, 3.0, 4.0]).__next__)
+    assert pace_meter("cuda", 1)() == pytest.approx(3.0)  # the geometric mean of 4 and 2.25
