@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from enginery.model.training import average_statistics_anew
+from enginery.model.training import average_statistics_anew, batch_norms
 
 BATCH = 64
 SMOOTHING = 0.1
@@ -27,7 +27,7 @@ def train_on_gpu(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, e
     torch.backends.cudnn.benchmark = True
     model.cuda().to(memory_format=torch.channels_last)
     images, labels = images.cuda().to(memory_format=torch.channels_last), labels.cuda()
-    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)]
+    norms = batch_norms(model)
     held = epochs // 4 if norms else 0
     take_steps(model, images, labels, epochs - held, rate)
     if norms:

@@ -137,11 +137,11 @@ def needs_of(name: str, epochs: int | None, device: str) -> Row:
 
 def _of_digits(name: str, epochs: int | None, device: str) -> Row:
     """A classifier learns the digits by `weights.source: train`, or on a GPU by gpu_training.py."""
-    from torch import nn
+    from enginery.model.training import batch_norms
 
     on_gpu = device == GRAPH
     model, size, arguments = smallest(name, SIZES_THERE if on_gpu else SIZES)
-    normalizes = any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in model.modules())
+    normalizes = bool(batch_norms(model))
     # One rule for all: networks without BatchNorm need a lower rate.
     training: Row
     if on_gpu:

@@ -39,8 +39,12 @@ class Pair(NamedTuple):
 
 
 def mend_fusions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the graph with one scale for what a Concat joins, and no Q/DQ nodes between a product and its sum."""
+    """Return the graph with one scale for what a Concat joins, and no Q/DQ nodes between a product and its sum, or
+    between weights and a product of floats."""
     mended = ir.from_proto(model)
+    for node in mended.graph:
+        if node.op_type in PRODUCTS:
+            _free_weights(node)
     for node in reversed(mended.graph):  # whether a sum leads to bytes depends on the sums behind it
         if node.op_type == "Add":
             _free_sum(mended.graph, node)
@@ -52,20 +56,15 @@ def mend_fusions(model: onnx.ModelProto) -> onnx.ModelProto:
     return ir.to_proto(mended)
 
 
-def free_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the graph without Q/DQ nodes of weights that meet floats: ModelOpt leaves some in attention.
+def _free_weights(node: ir.Node) -> None:
+    """Let a product read weights as they are if they meet floats: ModelOpt leaves Q/DQ nodes of some in attention.
 
     They save nothing there, and keys and values that are made so end NVIDIA's builder: "operand.h: CHECK(is_value())".
     """
-    freed = ir.from_proto(model)
-    for node in freed.graph:
-        if node.op_type in PRODUCTS:
-            for index, other in ((1, node.inputs[0]), (0, node.inputs[1])):
-                weights = _rounding(node.inputs[index])
-                if weights and weights.exact.const_value is not None and not _is_rounded(other):
-                    node.replace_input_with(index, weights.exact)
-    RemoveUnused()(freed)
-    return ir.to_proto(freed)
+    for index, other in ((1, node.inputs[0]), (0, node.inputs[1])):
+        weights = _rounding(node.inputs[index])
+        if weights and weights.exact.const_value is not None and not _is_rounded(other):
+            node.replace_input_with(index, weights.exact)
 
 
 def _is_rounded(value: ir.Value | None) -> bool:

@@ -19,7 +19,7 @@ from enginery.graph.onnx_file import graph_inputs, load_graph, save_graph
 from enginery.graph.shapes import with_shapes
 from enginery.quantization.calibration.cache import read_cache, write_cache
 from enginery.quantization.conversion import kept_nodes
-from enginery.quantization.fusion import free_weights, mend_fusions
+from enginery.quantization.fusion import mend_fusions
 from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, quiet_modelopt
 from enginery.quantization.stand_ins import Replaced, put_back, with_stand_ins
 from enginery.quantization.structure import LARGEST_FLOAT16
@@ -74,10 +74,10 @@ def quantize(
         _require_usable_scales(made.graph, constants)
     if replaced:
         made = put_back(made, replaced)
-    made = free_weights(made)
-    if rounded:
+    made = mend_fusions(made)
+    if rounded:  # weights that are still in int8
         _set_rounded(made.graph, rounded)
-    return mend_fusions(made)
+    return made
 
 
 def _place_by_modelopt(

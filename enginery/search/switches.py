@@ -57,9 +57,6 @@ class SwitchedGraph:
         switches = {name: np.asarray(site in rounded) for site, name in self._switches.items()}
         return lambda feeds: run_graph(self._session, {**feeds, **switches})
 
-    def run(self, feeds: Feeds, spared: Iterable[str] = ()) -> Outputs:
-        return self.run_with(spared)(feeds)
-
     def _sites(self, spared: Iterable[str]) -> Iterator[Site]:
         placement = Placement(self._untouched, self._kept | set(spared))
         for group in placement.groups():

@@ -15,7 +15,7 @@ from enginery.core.params.precisions import Keep
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.quantization import quantize as quantize_module
 from enginery.quantization.calibration.measure import measure
-from enginery.quantization.fusion import free_weights, mend_fusions
+from enginery.quantization.fusion import mend_fusions
 from enginery.quantization.quantize import quantize
 from enginery.quantization.structure import nodes_beyond_int8
 
@@ -157,7 +157,7 @@ def test_weights_that_meet_floats_stay_floats(nodes, freed):
     rounded = "a = QuantizeLinear (x, s, zero) b = DequantizeLinear (a, s, zero)"
     weights = "u = QuantizeLinear (w, s, zero) v = DequantizeLinear (u, s, zero)"
     graph = model_of_text(f"g (float[2,2] x) => (float[2,2] y) {{ {rounded} {weights} {nodes} }}", constants)
-    found = free_weights(graph)
+    found = mend_fusions(graph)
     onnx.checker.check_model(found, full_check=True)
     quantized = [node.input[0] for node in found.graph.node if node.op_type == "QuantizeLinear"]
     assert ("w" in quantized) is not freed

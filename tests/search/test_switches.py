@@ -25,7 +25,7 @@ def test_a_layer_in_fp8_loses_what_its_numbers_say(tiny_onnx, feeds):
     exact = run_graph(open_as_written(graph), feeds)
     losses = [loss_alone(switched, layer, [feeds], [exact]) for layer in LAYERS]
     assert all(0.001 < loss < 0.06 for loss in losses), losses
-    np.testing.assert_allclose(switched.run(feeds, LAYERS)["logits"], exact["logits"], atol=1e-5)
+    np.testing.assert_allclose(switched.run_with(LAYERS)(feeds)["logits"], exact["logits"], atol=1e-5)
 
 
 @pytest.mark.parametrize("kept", [[], ["conv1"]], ids=["all", "one is kept"])
@@ -38,6 +38,6 @@ def test_what_is_switched_computes_what_is_written(tiny_onnx, feeds, largest, ke
     for spared in ([], ["conv2"], ["classifier", "pool"], LAYERS):
         written = write_int8(graph, ranges, [*kept, *spared], largest)
         wanted = run_graph(open_as_written(written), feeds)["logits"]
-        np.testing.assert_allclose(switched.run(feeds, spared)["logits"], wanted, atol=1e-5, err_msg=str(spared))
+        np.testing.assert_allclose(switched.run_with(spared)(feeds)["logits"], wanted, atol=1e-5, err_msg=str(spared))
     exact = run_graph(open_as_written(graph), feeds)["logits"]
-    assert np.abs(switched.run(feeds)["logits"] - exact).max() > 1e-3 > np.abs(wanted - exact).max()
+    assert np.abs(switched.run_with(())(feeds)["logits"] - exact).max() > 1e-3 > np.abs(wanted - exact).max()

@@ -169,9 +169,10 @@ def round_by_sum(units: Floats, products: Floats, largest: int) -> NDArray[np.in
     order = np.argsort(-power.mean(axis=0), kind="stable")
     damped = products + (DAMPING * power.mean(axis=1) + np.finfo(np.float32).tiny)[:, None, None] * np.eye(size)
     damped = damped[:, order][:, :, order]
-    # With the upper factor U of damped = U @ D @ U.T, whose diagonal is 1, the rounded weights cost the outputs least
-    # if each is rounded from what it is and U's part of all errors before it.
+    # Rounding costs the outputs least if each weight is rounded from what it is plus U's part of all errors before it,
+    # where damped = U @ D @ U.T, and U is the upper factor whose diagonal is 1.
     upper = np.linalg.cholesky(damped[:, ::-1, ::-1])[:, ::-1, ::-1]
+    upper = upper / np.einsum("gii->gi", upper)[:, None]
     exact = np.ascontiguousarray(np.swapaxes(units[:, :, order], 1, 2))  # by place, so that a step reads one row
     found = np.stack([_round_in_turn(*each, largest) for each in zip(exact, upper, strict=True)])
     return np.ascontiguousarray(np.swapaxes(found, 1, 2)[:, :, np.argsort(order)])
@@ -179,7 +180,6 @@ def round_by_sum(units: Floats, products: Floats, largest: int) -> NDArray[np.in
 
 def _round_in_turn(exact: Floats, upper: Floats, largest: int) -> NDArray[np.int8]:
     """Round one group's weights, by place and output: those of a place together, and later places with its errors."""
-    upper = upper / np.diag(upper)
     peaks = np.abs(exact) >= np.abs(exact).max(axis=0) * (1 - 1e-6)
     found, wrong = np.zeros(exact.shape, np.int8), np.zeros_like(exact)
     for start in range(0, len(exact), BLOCK):
