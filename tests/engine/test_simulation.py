@@ -5,6 +5,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 import simulated
@@ -192,6 +195,21 @@ def test_copies_read_what_is_there_when_they_happen(stream, memory):
     ctypes.memmove(host, b"late", 4)
     call("cudaStreamSynchronize", stream)
     assert ctypes.string_at(device, 4) == b"late"
+
+
+def test_work_is_done_in_order_when_two_threads_wait_for_it(stream):
+    """One thread does all that is waited for. The other's later work must not overtake it."""
+    done, began, may_end = [], Event(), Event()
+    cudart.enqueue(stream, lambda: (began.set(), may_end.wait(10), done.append("first")))
+    with ThreadPoolExecutor(2) as threads:
+        waits = [threads.submit(call, "cudaStreamSynchronize", stream)]
+        assert began.wait(10)
+        cudart.enqueue(stream, lambda: done.append("second"))
+        waits.append(threads.submit(call, "cudaStreamSynchronize", stream))
+        time.sleep(0.01)  # so that the second wait would have overtaken
+        may_end.set()
+        assert [wait.result() for wait in waits] == [None, None]
+    assert done == ["first", "second"]
 
 
 def test_fresh_memory_holds_garbage(stream):

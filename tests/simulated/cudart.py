@@ -1,8 +1,9 @@
 # ruff: noqa: N802, N803 - names and parameters are NVIDIA's
 """`cuda.bindings.runtime` with host memory for device memory; its enumerations are the real ones.
 
-A stream is a queue: its work is done when somebody waits for it, so that a forgotten wait is seen. Memory that no
-function here allocated is not accepted, so that copies must use pinned memory. `allocated` counts what was not freed.
+A stream is a queue: its work is done when somebody waits for it, so that a forgotten wait is seen. One thread at a time
+does work, of any stream, so that each stream's is done in order. Memory that no function here allocated is not
+accepted, so that copies must use pinned memory. `allocated` counts what was not freed.
 """
 
 import ctypes
@@ -11,6 +12,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable
+from threading import RLock
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -34,7 +36,14 @@ class _Work:
     """Work on a stream. A graph puts the same on it again and again."""
 
     def __init__(self, do: Callable[[], None]) -> None:
-        self.do, self.scratch = do, getattr(do, "scratch", None)  # the address of memory that it computes in
+        self._do, self.scratch = do, getattr(do, "scratch", None)  # the address of memory that it computes in
+        self.number, self.done = next(_numbers), False
+
+    def finish(self) -> None:
+        """Do it once: another stream that waits for it may have done so."""
+        if not self.done:
+            self.done = True
+            self._do()
 
 
 class _Stream:
@@ -55,13 +64,14 @@ class _CudaError(Exception):
         self.status = getattr(real.cudaError_t, name)
 
 
-_handles = itertools.count(4096, 16)
+_handles, _numbers = itertools.count(4096, 16), itertools.count()
 _memory: dict[int, _Block] = {}
 _streams: dict[int, _Stream] = {}
 _events: dict[int, _Event] = {}
 _graphs: dict[int, list[Callable[[], None]]] = {}
 _executables: dict[int, list[Callable[[], None]]] = {}
 _last = {"error": real.cudaError_t.cudaSuccess}
+_working = RLock()
 
 
 def __getattr__(name: str):
@@ -99,8 +109,8 @@ def enqueue(stream: object, work: Callable[[], None]) -> None:
     if queue.captured is not None:
         queue.captured.append(work)
         return
-    others = (each for other in list(_streams.values()) if other is not queue for each in other.queue)
-    if mine.scratch and any(each.scratch == mine.scratch for each in set(others) - queue.waited_for):
+    others = (each for other in list(_streams.values()) if other is not queue for each in list(other.queue))
+    if mine.scratch and any(each.scratch == mine.scratch and not each.done for each in set(others) - queue.waited_for):
         raise RuntimeError("two streams compute in the same device memory at once: undefined behavior")
     queue.queue.append(mine)
 
@@ -296,11 +306,13 @@ def cudaStreamWaitEvent(stream, event, flags):
     if not found.recorded:
         return  # the CUDA Runtime API: the call then does nothing
 
-    def wait() -> None:
-        if found.seconds is None:
-            _drain_all()
+    waited_for = found.before
 
-    _stream(stream).waited_for |= found.before
+    def wait() -> None:
+        for work in sorted(waited_for, key=lambda work: work.number):
+            work.finish()
+
+    _stream(stream).waited_for = {work for work in _stream(stream).waited_for | waited_for if not work.done}
     enqueue(stream, wait)
 
 
@@ -398,13 +410,14 @@ def _require_no_capture() -> None:
 
 
 def _drain(stream: _Stream) -> None:
-    queue, stream.queue = stream.queue, []
-    for work in queue:
-        work.do()
+    with _working:
+        while stream.queue:
+            stream.queue[0].finish()
+            del stream.queue[0]
 
 
 def _drain_all() -> None:
-    for stream in _streams.values():
+    for stream in list(_streams.values()):
         _drain(stream)
 
 
