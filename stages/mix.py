@@ -29,8 +29,8 @@ from enginery.mixing.make import Build, Maker
 from enginery.mixing.race import Races
 from enginery.mixing.records import Mix
 from enginery.mixing.source import for_compiler, is_searched, open_int8
-from enginery.mixing.traces import Traces, median_times, require_executed, trace_or_read
-from enginery.mixing.ways import ways_worth_trying
+from enginery.mixing.traces import Traces, median_times, require_executed, totals_in_turns, trace_or_read
+from enginery.mixing.ways import time_of, ways_worth_trying
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import Ingredients
 from enginery.quantization.mixed import require_mixable
@@ -81,9 +81,13 @@ def mix(
         ]
         for number, way in enumerate(ways_worth_trying(*median_times(traced.times))):
             made.append(maker.make(way, folder / str(number)))
-        races = None if params.traces else Races([each.engine for each in made], here)
+        candidates = [each.engine for each in made]
         with whole_node(f"mix, {precision}"), whole_machine(f"mix, {precision}"):
-            choice = choose(precision, params.floating, made, traced.times, races, params.seconds)
+            if params.traces:
+                races, totals = None, [[time_of(each.way, *times) for each in made] for times in traced.times]
+            else:
+                races, totals = Races(candidates, here), totals_in_turns(candidates, here)
+            choice = choose(precision, params.floating, made, totals, races, params.seconds)
     answer = _answer(precision, params, here.batch, source, parts, traced, choice, is_searched(converted / "int8"))
     answer.write(mixed)
     print(in_words(answer))

@@ -1,15 +1,15 @@
 """Choose among int8, the precision beside it and mixes of them."""
 
 from collections.abc import Sequence
-from statistics import median
 from typing import NamedTuple
+
+import numpy as np
 
 from enginery.core.errors import EngineryError
 from enginery.mixing.make import Made
-from enginery.mixing.race import Raced, Races
+from enginery.mixing.race import Raced, Races, times_of
 from enginery.mixing.records import Candidate, Times
-from enginery.mixing.traces import BlocksTimes
-from enginery.mixing.ways import Way, time_of
+from enginery.mixing.ways import Way
 from enginery.search.records import AIM
 
 INT8, FLOATING = 0, 1  # the numbers of the two candidates that mix nothing
@@ -39,13 +39,13 @@ def choose(
     precision: str,
     beside: str,
     made: Sequence[Made],
-    times: Sequence[BlocksTimes],
+    totals: Sequence[Sequence[float]],
     races: Races | None,
     seconds: float,
 ) -> Choice:
     """Race all that keep the thresholds, then the fastest mix against the faster of the two others.
 
-    Without races, layer times decide.
+    `totals` has what the layers of each candidate take together, by one trace after another. They decide without races.
     """
     kept = [number for number, each in enumerate(made) if each.used <= AIM]
     rivals, mixes = [one for one in kept if one <= FLOATING], [one for one in kept if one > FLOATING]
@@ -55,8 +55,7 @@ def choose(
             f"mix.{precision}: neither int8 nor {beside} keeps precisions.{precision}.thresholds on calibration "
             f"samples; the closer takes {closer:.0%} of what they allow, and {AIM:.0%} may be taken"
         )
-    ways = [each.way for each in made]
-    promised = [promise(INT8, number, ways, times) for number in range(len(ways))]
+    promised = [promise(INT8, number, totals) for number in range(len(made))]
     raced = races.race_all([INT8, FLOATING, *mixes], seconds) if races else None
 
     def speed(number: int) -> float:
@@ -76,7 +75,7 @@ def choose(
         ),
         mixed=mixed,
         rival="int8" if rival == INT8 else beside,
-        promised=None if mixed is None else promise(rival, mixed, ways, times),
+        promised=None if mixed is None else promise(rival, mixed, totals),
         delivered=_delivered(races, raced, rival, mixed, seconds) if races and raced and mixed is not None else None,
     )
 
@@ -87,7 +86,6 @@ def _delivered(races: Races, raced: Raced, rival: int, mixed: int, seconds: floa
     return first if first.high < 1 else races.laps_of(rival, mixed, seconds)
 
 
-def promise(over: int, number: int, ways: Sequence[Way], times: Sequence[BlocksTimes]) -> Times:
+def promise(over: int, number: int, totals: Sequence[Sequence[float]]) -> Times:
     """Return how many times as fast one candidate is as another, if layers take as long as the traces say."""
-    found = [time_of(ways[over], *each) / time_of(ways[number], *each) for each in times]
-    return Times(middle=median(found), low=min(found), high=max(found))
+    return times_of(np.array([each[over] / each[number] for each in totals]))

@@ -11,7 +11,7 @@ MIX = "mix.json"  # beside a graph that is mixed
 
 
 class Times(Record):
-    """How many times as fast one engine is as another: the middle and the range."""
+    """How many times as fast one engine is as another: the median and its interval."""
 
     middle: float
     low: float
@@ -32,7 +32,7 @@ class Candidate(Record):
 
     floating: tuple[int, ...]
     used: float  # the largest part of what a threshold allows, on calibration samples
-    promised: Times  # over all int8, by the sums of layer times: the range over the traces
+    promised: Times  # over all int8, by the sums of layer times, with the interval over the turns
     raced: float | None  # over all int8, in one race of all; None if it breaks a threshold, or nothing was raced
 
 

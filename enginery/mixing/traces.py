@@ -17,7 +17,9 @@ from enginery.speed.layer_times import trace_engine
 from enginery.speed.machine_lock import whole_machine
 from enginery.speed.records import Trace
 
-TRACES = 3  # of each engine, in turns: two of one engine may name 21 and 9 layers that int8 slows down
+# Engines are traced in turns of a few calls, so that all meet the same moments of a noisy machine. In three turns of 48
+# calls, as many as a single trace has, two traces of one engine named 21 and 9 layers that int8 slows down.
+TURNS, CALLS = 15, 4
 MOSTLY = 0.5  # of the blocks must have a layer in a trace
 
 
@@ -64,9 +66,19 @@ def trace_or_read(
 
 def trace_in_turns(int8: Path, floating: Path, places: Mapping[str, int], here: Here) -> list[BlocksTimes]:
     def times(engine: Path) -> list[float]:
-        return _times(trace_engine(engine, here.machine, here.inference, here.samples), places, str(engine))
+        return _times(_trace(engine, here), places, str(engine))
 
-    return [BlocksTimes(times(int8), times(floating)) for _ in range(TRACES)]
+    return [BlocksTimes(times(int8), times(floating)) for _ in range(TURNS)]
+
+
+def totals_in_turns(engines: Sequence[Path], here: Here) -> list[list[float]]:
+    """Return the milliseconds that the layers of each engine take together, turn by turn. A mix is traced by itself,
+    since the times of its parts do not tell what its changes of type cost."""
+    return [[_trace(engine, here).milliseconds for engine in engines] for _ in range(TURNS)]
+
+
+def _trace(engine: Path, here: Here) -> Trace:
+    return trace_engine(engine, here.machine, here.inference, here.samples, CALLS)
 
 
 def read_traces(

@@ -13,13 +13,15 @@ from enginery.speed.records import Trace
 CALLS = 48
 
 
-def trace_engine(folder: Path, machine: Machine, inference: InferenceParams, samples: SampleSet) -> Trace:
+def trace_engine(
+    folder: Path, machine: Machine, inference: InferenceParams, samples: SampleSet, calls: int = CALLS
+) -> Trace:
     """Time the layers at the batch size that the engine is tuned for. There are none if the runtime gives no times."""
     record = read_engine(folder)
     require_fits(record.target, machine, folder)
     require_weights(record, folder)
     batch, runtime = record.profile.batch.opt, load_runtime(machine.runtime)
-    layers = runtime.trace(folder, record.blueprint, inference, samples.tuned(record.profile).cycled(batch), CALLS)
+    layers = runtime.trace(folder, record.blueprint, inference, samples.tuned(record.profile).cycled(batch), calls)
     timed = any(layer.milliseconds for layer in layers)
     times = tuple(layers) if timed else ()
-    return Trace(precision=record.precision, machine=machine, batch=batch, calls=CALLS, layers=times)
+    return Trace(precision=record.precision, machine=machine, batch=batch, calls=calls, layers=times)

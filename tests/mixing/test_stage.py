@@ -70,10 +70,11 @@ def test_from_two_engines_to_that_of_their_mix(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         Raced, "times_over", lambda self, rival, number: Times(middle=1 + number, low=1 + number, high=1 + number)
     )
+    monkeypatch.setattr(module, "totals_in_turns", lambda engines, here: [[3.0, 2.7, 1.8]] * 2)
     monkeypatch.setattr(Races, "laps_of", lambda *given: Times(middle=1.2, low=1.1, high=1.3))
     run_stages(monkeypatch, "mix", "convert", "build", only="best")
     mix = Mix.read(Path("artifacts/converted/best") / MIX)
-    assert mix.delivers
+    assert (mix.delivers, mix.rival, mix.promised.middle) == (True, "fp32", 1.5)
     own, its = (in_bytes(Path(f"artifacts/converted/{name}/model.onnx")) for name in ("int8", "best"))
     assert len(its) == 2
     assert its.items() <= own.items()  # what is in int8 is rounded as in int8

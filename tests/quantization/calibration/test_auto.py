@@ -86,6 +86,17 @@ def test_what_is_never_negative_has_the_whole_grid_for_its_magnitudes():
     assert unsigned == pytest.approx(signed / 2, rel=0.05)
 
 
+def test_tensors_of_one_grid_are_signed_where_one_of_them_is():
+    """However little is negative, the trial's zero is the byte 0, so that its steps must reach the largest by 127."""
+    nodes = "{ p = Relu (a) c = Concat <axis = 1> (p, b) y = MatMul (c, w) }"
+    ends = "(float[n,16] a, float[n,16] b) => (float[n,32] y)"
+    trial = Trial(model_of_text(f"g {ends} {nodes}", {"w": np.eye(32, dtype=np.float32)}), {"p": 0.0, "b": -0.1})
+    given = {"a": np.linspace(0, 1, 160, dtype=np.float32).reshape(10, 16), "b": np.zeros((10, 16), np.float32)}
+    rounded = np.rint(given["a"] * 127) / 127
+    errors = np.linalg.norm(rounded - given["a"], axis=1) / np.linalg.norm(given["a"], axis=1)
+    assert trial.on(given)({"p": 1.0, "b": 0.1}) == pytest.approx(errors.mean(), rel=1e-4)
+
+
 def test_kept_nodes_are_exact():
     model = model_of_text("g (float[n,16] a) => (float[n,16] y) { y = MatMul (a, w) }", {"w": W})
     model.graph.node[0].name = "product"
