@@ -1,5 +1,7 @@
 """Weights that are rounded to what the outputs need."""
 
+import sys
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -24,6 +26,11 @@ CASES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def the_same_numbers_in_any_order_of_tests(monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "RNG", np.random.default_rng(0))
+
+
 def graph_of(nodes, shape, given):
     weights = RNG.normal(size=shape).astype(np.float32)
     return model_of_text(f"g ({given} input) => (float[] y) {{ {nodes} }}", {"w": weights}), weights
@@ -32,8 +39,8 @@ def graph_of(nodes, shape, given):
 def correlated(given):
     """Return inputs of which one tells much about the others, as those of a network do."""
     shape = [int(size) for size in given[len("float[batch,") : -1].split(",")]
-    common = RNG.normal(size=(16, *[1] * len(shape)))
-    return (common + 0.3 * RNG.normal(size=(16, *shape)) + 0.5).astype(np.float32)
+    common = RNG.normal(size=(64, *[1] * len(shape)))
+    return (common + 0.3 * RNG.normal(size=(64, *shape)) + 0.5).astype(np.float32)
 
 
 @pytest.mark.parametrize(("nodes", "shape", "given"), CASES.values(), ids=CASES)
