@@ -1,0 +1,81 @@
+"""Time the search for what must not be quantized at the sizes that people deploy, and take its memory.
+
+    python benchmarks/search_time.py                          # ResNet-50 at 224 pixels, EfficientNet-B4 at 380
+    python benchmarks/search_time.py convnext_tiny --size 224
+
+Weights are random but for the last layer, since only time is asked for. It searches twice: with thresholds that int8
+keeps, and with a quarter of the error that all layers in int8 have. Memory is the peak of a process that does nothing
+else, with its libraries, the graph and the samples.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import zoo
+from ruamel.yaml import YAML
+from zoo_models import needs_of
+
+SIZES = {"resnet50": 224, "efficientnet_b4": 380}
+LIMIT, TIMES_TOO_MUCH = 3600, 4  # more seconds than it takes
+WIDE = {"cosine": -1, "relative_error": 10, "agreement": 0, "metric_drop": 1}
+
+
+def run_model(name: str, size: int) -> None:
+    """Prepare a project in the current folder, and search twice in it."""
+    from enginery.search.records import Search
+    from stages.search import search
+
+    changes = needs_of(name, 0, "cpu")["changes"]
+    changes["samples"] = {"training": 200, "validation": 64, "preprocessing": {"resize": size, "crop": size}}
+    common = {"runtime": "openvino", "calibration": {"method": "max"}, "search": {"int8": {"seconds": LIMIT}}}
+    zoo.lay_over_params(changes | common)
+    lay_over(WIDE)
+    zoo.prepare(lambda what, call: None if what == "search int8" else call())
+    places = ("simplified", "calibrated", "rescued/int8", "samples/calibration", "dialect.json", "code/search.json")
+    given, found = list(map(zoo.made_at, places)), zoo.made_at("searched/int8.json")
+    for what in ("int8 is right", f"int8 loses {TIMES_TOO_MUCH} times too much"):
+        seconds, gigabytes = alone(partial(search, "int8", *given, found))
+        answer = Search.read(found)
+        spared = f"{len(answer.spared)} of {len(answer.layers)} layers spared"
+        print(f"{name}, {size} pixels, {what}: {seconds:.1f} s, {gigabytes:.2f} GB, {spared}", flush=True)
+        lay_over(WIDE | {"relative_error": answer.path[0].relative_error / TIMES_TOO_MUCH})
+
+
+def lay_over(thresholds: dict[str, float]) -> None:
+    from enginery.cli.recipes import apply_recipe
+
+    recipe = Path("recipe.yaml")
+    with recipe.open("w") as file:
+        YAML().dump({"precisions": {"int8": {"thresholds": thresholds}}}, file)
+    apply_recipe(recipe)
+
+
+def alone(call: Callable[[], object]) -> tuple[float, float]:
+    """Run it in a new process, and return its seconds and the gigabytes of its peak."""
+    process, started = multiprocessing.get_context("spawn").Process(target=call), time.perf_counter()
+    process.start()
+    _, status, usage = os.wait4(process.pid or 0, 0)
+    if status:
+        raise SystemExit("the search failed")
+    return time.perf_counter() - started, usage.ru_maxrss / 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", nargs="*", default=list(SIZES))
+    parser.add_argument("--size", type=int)
+    options = parser.parse_args()
+    for name in options.models:
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            run_model(name, options.size or SIZES[name])
+
+
+if __name__ == "__main__":
+    main()
