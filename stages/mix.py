@@ -29,8 +29,15 @@ from enginery.mixing.make import Build, Maker
 from enginery.mixing.race import Races
 from enginery.mixing.records import Mix
 from enginery.mixing.source import for_compiler, is_searched, open_int8
-from enginery.mixing.traces import Traces, median_times, require_executed, totals_in_turns, trace_or_read
-from enginery.mixing.ways import time_of, ways_worth_trying
+from enginery.mixing.traces import (
+    Traces,
+    layers_in_turns,
+    layers_on_way,
+    median_times,
+    require_executed,
+    trace_or_read,
+)
+from enginery.mixing.ways import ways_worth_trying
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import Ingredients
 from enginery.quantization.mixed import require_mixable
@@ -84,10 +91,10 @@ def mix(
         candidates = [each.engine for each in made]
         with whole_node(f"mix, {precision}"), whole_machine(f"mix, {precision}"):
             if params.traces:
-                races, totals = None, [[time_of(each.way, *times) for each in made] for times in traced.times]
+                races, layers = None, [layers_on_way(each.way, traced.times) for each in made]
             else:
-                races, totals = Races(candidates, here), totals_in_turns(candidates, here)
-            choice = choose(precision, params.floating, made, totals, races, params.seconds)
+                races, layers = Races(candidates, here), layers_in_turns(candidates, here)
+            choice = choose(precision, params.floating, made, layers, races, params.seconds)
     answer = _answer(precision, params, here.batch, source, parts, traced, choice, is_searched(converted / "int8"))
     answer.write(mixed)
     print(in_words(answer))

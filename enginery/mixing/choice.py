@@ -7,12 +7,14 @@ import numpy as np
 
 from enginery.core.errors import EngineryError
 from enginery.mixing.make import Made
-from enginery.mixing.race import Raced, Races, times_of
+from enginery.mixing.race import CONFIDENCE, SEED, Raced, Races
 from enginery.mixing.records import Candidate, Times
+from enginery.mixing.traces import LayersTimes
 from enginery.mixing.ways import Way
 from enginery.search.records import AIM
 
 INT8, FLOATING = 0, 1  # the numbers of the two candidates that mix nothing
+RESAMPLES = 1000
 
 
 class Choice(NamedTuple):
@@ -39,13 +41,13 @@ def choose(
     precision: str,
     beside: str,
     made: Sequence[Made],
-    totals: Sequence[Sequence[float]],
+    layers: Sequence[LayersTimes],
     races: Races | None,
     seconds: float,
 ) -> Choice:
     """Race all that keep the thresholds, then the fastest mix against the faster of the two others.
 
-    `totals` has what the layers of each candidate take together, by one trace after another. They decide without races.
+    `layers` has the times of the layers of each candidate. They decide without races.
     """
     kept = [number for number, each in enumerate(made) if each.used <= AIM]
     rivals, mixes = [one for one in kept if one <= FLOATING], [one for one in kept if one > FLOATING]
@@ -55,7 +57,7 @@ def choose(
             f"mix.{precision}: neither int8 nor {beside} keeps precisions.{precision}.thresholds on calibration "
             f"samples; the closer takes {closer:.0%} of what they allow, and {AIM:.0%} may be taken"
         )
-    promised = [promise(INT8, number, totals) for number in range(len(made))]
+    promised = [promise(layers[INT8], layers[number]) for number in range(len(made))]
     raced = races.race_all([INT8, FLOATING, *mixes], seconds) if races else None
 
     def speed(number: int) -> float:
@@ -75,7 +77,7 @@ def choose(
         ),
         mixed=mixed,
         rival="int8" if rival == INT8 else beside,
-        promised=None if mixed is None else promise(rival, mixed, totals),
+        promised=None if mixed is None else promise(layers[rival], layers[mixed]),
         delivered=_delivered(races, raced, rival, mixed, seconds) if races and raced and mixed is not None else None,
     )
 
@@ -86,6 +88,16 @@ def _delivered(races: Races, raced: Raced, rival: int, mixed: int, seconds: floa
     return first if first.high < 1 else races.laps_of(rival, mixed, seconds)
 
 
-def promise(over: int, number: int, totals: Sequence[Sequence[float]]) -> Times:
-    """Return how many times as fast one candidate is as another, if layers take as long as the traces say."""
-    return times_of(np.array([each[over] / each[number] for each in totals]))
+def promise(rival: LayersTimes, mix: LayersTimes) -> Times:
+    """Return how many times as fast a mix is as its rival, if each layer takes its median over the turns.
+
+    A turn is over in milliseconds, and something else may have the machine then: the sum of a turn would tell of that.
+    """
+    turns = np.random.default_rng(SEED).integers(0, len(mix), (RESAMPLES, len(mix)))
+    whole, *drawn = (_total(rival[each]) / _total(mix[each]) for each in (slice(None), *turns))
+    low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return Times(middle=whole, low=float(low), high=float(high))
+
+
+def _total(layers: LayersTimes) -> float:
+    return float(np.median(layers, axis=0).sum())

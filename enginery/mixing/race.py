@@ -6,7 +6,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from enginery.core.params.benchmark import EAGER, BenchmarkParams
 from enginery.engine.engine import open_engine
@@ -19,12 +18,6 @@ from enginery.speed.timing import Timings, median_interval, race
 CONFIDENCE, SEED = 0.95, 0
 
 
-def times_of(ratios: NDArray[np.float64]) -> Times:
-    """Return the median with its interval."""
-    low, high = median_interval(ratios, CONFIDENCE, np.random.default_rng(SEED))
-    return Times(middle=float(np.median(ratios)), low=low, high=high)
-
-
 class Raced:
     """The timings of one race."""
 
@@ -33,7 +26,9 @@ class Raced:
 
     def times_over(self, rival: int, number: int) -> Times:
         """Return how many times as fast one engine is as another."""
-        return times_of(self._timings.ratios(str(rival), str(number)))
+        ratios = self._timings.ratios(str(rival), str(number))
+        low, high = median_interval(ratios, CONFIDENCE, np.random.default_rng(SEED))
+        return Times(middle=float(np.median(ratios)), low=low, high=high)
 
 
 class Races:

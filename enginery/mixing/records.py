@@ -11,7 +11,7 @@ MIX = "mix.json"  # beside a graph that is mixed
 
 
 class Times(Record):
-    """How many times as fast one engine is as another: the median and its interval."""
+    """How many times as fast one engine is as another, and the interval of that."""
 
     middle: float
     low: float

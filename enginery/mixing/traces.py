@@ -5,6 +5,9 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from enginery.cluster.ray_cluster import whole_node
 from enginery.core.errors import EngineryError
 from enginery.core.params.mix import MixParams
@@ -13,6 +16,7 @@ from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
 from enginery.mixing.blocks import share_named, times_of_blocks
 from enginery.mixing.here import Here
+from enginery.mixing.ways import Way
 from enginery.speed.layer_times import trace_engine
 from enginery.speed.machine_lock import whole_machine
 from enginery.speed.records import Trace
@@ -21,6 +25,9 @@ from enginery.speed.records import Trace
 # calls, as many as a single trace has, two traces of one engine named 21 and 9 layers that int8 slows down.
 TURNS, CALLS = 15, 4
 MOSTLY = 0.5  # of the blocks must have a layer in a trace
+
+
+LayersTimes = NDArray[np.float64]  # the milliseconds of each layer of an engine, a row for each turn
 
 
 class BlocksTimes(NamedTuple):
@@ -71,10 +78,20 @@ def trace_in_turns(int8: Path, floating: Path, places: Mapping[str, int], here: 
     return [BlocksTimes(times(int8), times(floating)) for _ in range(TURNS)]
 
 
-def totals_in_turns(engines: Sequence[Path], here: Here) -> list[list[float]]:
-    """Return the milliseconds that the layers of each engine take together, turn by turn. A mix is traced by itself,
-    since the times of its parts do not tell what its changes of type cost."""
-    return [[_trace(engine, here).milliseconds for engine in engines] for _ in range(TURNS)]
+def layers_in_turns(engines: Sequence[Path], here: Here) -> list[LayersTimes]:
+    """Return the milliseconds of the layers of each engine. A mix is traced by itself, since the times of its parts do
+    not tell what its changes of type cost."""
+    turns = [[_trace(engine, here).layers for engine in engines] for _ in range(TURNS)]
+    return [
+        np.array([[layer.milliseconds for layer in layers] for layers in of_one]) for of_one in zip(*turns, strict=True)
+    ]
+
+
+def layers_on_way(way: Way, times: Sequence[BlocksTimes]) -> LayersTimes:
+    """Return what the parts of a mix take by the traces of both engines, without its changes of type."""
+    return np.array(
+        [[each.in_floating[n] if n in way else each.in_int8[n] for n in range(len(each.in_int8))] for each in times]
+    )
 
 
 def _trace(engine: Path, here: Here) -> Trace:

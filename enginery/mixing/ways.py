@@ -28,8 +28,3 @@ def cheapest_way(quantized: Sequence[float], floating: Sequence[float], price: f
 
 def _dearer(one: tuple[float, Way], cost: float) -> tuple[float, Way]:
     return one[0] + cost, one[1]
-
-
-def time_of(way: Way, quantized: Sequence[float], floating: Sequence[float]) -> float:
-    """Return the sum of the blocks' times on this way."""
-    return sum(floating[number] if number in way else each for number, each in enumerate(quantized))

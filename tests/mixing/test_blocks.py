@@ -6,7 +6,8 @@ from support.pass_checks import model_of_text
 
 from enginery.engine.record import LayerTime
 from enginery.mixing.blocks import blocks_of, places_of, share_named, times_of_blocks
-from enginery.mixing.ways import cheapest_way, time_of, ways_worth_trying
+from enginery.mixing.traces import BlocksTimes, layers_on_way
+from enginery.mixing.ways import cheapest_way, ways_worth_trying
 from enginery.quantization.placement import arithmetic_nodes
 
 SQUARE = {"w": np.ones((4, 4, 1, 1), np.float32)}
@@ -73,4 +74,4 @@ def test_ways_that_mix_nothing_are_not_worth_trying():
     assert ways_worth_trying([2, 2], [1, 1]) == []
     assert ways_worth_trying([100, 102, 100], [200, 100, 200]) == []
     assert ways_worth_trying([100, 110, 100], [200, 100, 200]) == [(1,)]
-    assert time_of((1,), [1, 2, 4], [10, 20, 40]) == 25
+    assert layers_on_way((1,), [BlocksTimes([1, 2, 4], [10, 20, 40])]).tolist() == [[1, 20, 4]]

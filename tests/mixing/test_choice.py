@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from support.mixes import mix_with
 
@@ -12,7 +13,7 @@ from enginery.mixing.make import Made
 from enginery.mixing.records import Times
 
 WAYS = [(), (0, 1), (1,), (0,)]
-TOTALS = [[20, 25, 15, 30], [22, 25, 15, 32]]  # milliseconds of all layers of each, in two turns
+LAYERS = [np.array(each) for each in ([[10, 10], [10, 12]], [[20, 5]] * 2, [[10, 5]] * 2, [[20, 10], [20, 12]])]
 FAST, EVEN, SLOW = (Times(middle=each, low=each - 0.02, high=each + 0.02) for each in (1.2, 1.01, 0.8))
 
 
@@ -31,7 +32,7 @@ def races(laps, *speeds):
 
 def chosen(raced, used=(0.1, 0, 0.1, 0.1), traces=None):
     made = [Made(way, "an engine", each) for way, each in zip(WAYS, used, strict=True)]
-    found = choose("best", "bf16", made, TOTALS, raced, 1.0)
+    found = choose("best", "bf16", made, LAYERS, raced, 1.0)
     return mix_with("bf16", traces, blocks=(), floating=(), **found._asdict())
 
 

@@ -70,7 +70,7 @@ def test_from_two_engines_to_that_of_their_mix(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         Raced, "times_over", lambda self, rival, number: Times(middle=1 + number, low=1 + number, high=1 + number)
     )
-    monkeypatch.setattr(module, "totals_in_turns", lambda engines, here: [[3.0, 2.7, 1.8]] * 2)
+    monkeypatch.setattr(module, "layers_in_turns", lambda *given: [np.array([[each]]) for each in (3.0, 2.7, 1.8)])
     monkeypatch.setattr(Races, "laps_of", lambda *given: Times(middle=1.2, low=1.1, high=1.3))
     run_stages(monkeypatch, "mix", "convert", "build", only="best")
     mix = Mix.read(Path("artifacts/converted/best") / MIX)
