@@ -33,7 +33,7 @@ def run_model(name: str, size: int) -> None:
     from stages.search import search
 
     changes = needs_of(name, 0, "cpu")["changes"]
-    changes["samples"] = {"training": 200, "validation": 64, "preprocessing": {"resize": size, "crop": size}}
+    changes["samples"] = {"training": 64, "validation": 64, "preprocessing": {"resize": size, "crop": size}}
     common = {"runtime": "openvino", "calibration": {"method": "max"}, "search": {"int8": {"seconds": LIMIT}}}
     zoo.lay_over_params(changes | common)
     lay_over(WIDE)

@@ -15,6 +15,7 @@ from enginery.search.records import AIM
 
 INT8, FLOATING = 0, 1  # the numbers of the two candidates that mix nothing
 RESAMPLES = 1000
+NANOSECOND = 1e-6  # in milliseconds: OpenVINO counts in microseconds, of which a tiny network may take none
 
 
 class Choice(NamedTuple):
@@ -100,4 +101,4 @@ def promise(rival: LayersTimes, mix: LayersTimes) -> Times:
 
 
 def _total(layers: LayersTimes) -> float:
-    return float(np.median(layers, axis=0).sum())
+    return max(float(np.median(layers, axis=0).sum()), NANOSECOND)

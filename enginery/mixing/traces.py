@@ -1,6 +1,7 @@
 """Find how long each block takes in both engines, on this machine or by traces from another."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -13,11 +14,11 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.mix import MixParams
 from enginery.core.user_files import user_file
 from enginery.engine.machine import Machine
-from enginery.engine.record import EngineRecord
+from enginery.engine.record import EngineRecord, LayerTime
 from enginery.mixing.blocks import share_named, times_of_blocks
 from enginery.mixing.here import Here
 from enginery.mixing.ways import Way
-from enginery.speed.layer_times import trace_engine
+from enginery.speed.layer_times import time_layers
 from enginery.speed.machine_lock import whole_machine
 from enginery.speed.records import Trace
 
@@ -72,16 +73,16 @@ def trace_or_read(
 
 
 def trace_in_turns(int8: Path, floating: Path, places: Mapping[str, int], here: Here) -> list[BlocksTimes]:
-    def times(engine: Path) -> list[float]:
-        return _times(_trace(engine, here), places, str(engine))
-
-    return [BlocksTimes(times(int8), times(floating)) for _ in range(TURNS)]
+    turns = [(_time(int8, here), _time(floating, here)) for _ in range(TURNS)]
+    for engine, of_one in zip((int8, floating), zip(*turns, strict=True), strict=True):
+        _require_times(list(chain(*of_one)), places, str(engine))
+    return [BlocksTimes(*(times_of_blocks(layers, places) for layers in both)) for both in turns]
 
 
 def layers_in_turns(engines: Sequence[Path], here: Here) -> list[LayersTimes]:
     """Return the milliseconds of the layers of each engine. A mix is traced by itself, since the times of its parts do
     not tell what its changes of type cost."""
-    turns = [[_trace(engine, here).layers for engine in engines] for _ in range(TURNS)]
+    turns = [[_time(engine, here) for engine in engines] for _ in range(TURNS)]
     return [
         np.array([[layer.milliseconds for layer in layers] for layers in of_one]) for of_one in zip(*turns, strict=True)
     ]
@@ -94,8 +95,8 @@ def layers_on_way(way: Way, times: Sequence[BlocksTimes]) -> LayersTimes:
     )
 
 
-def _trace(engine: Path, here: Here) -> Trace:
-    return trace_engine(engine, here.machine, here.inference, here.samples, CALLS)
+def _time(engine: Path, here: Here) -> list[LayerTime]:
+    return time_layers(engine, here.machine, here.inference, here.samples, CALLS)
 
 
 def read_traces(
@@ -121,15 +122,15 @@ def read_traces(
             f"{found}: the traces are from {one.in_words()}, and graphs are made for {runtime} here: take traces with "
             "the same runtime"
         )
-    times = BlocksTimes(*(_times(trace, places, f"{found / name}.json") for name, trace in traces.items()))
-    return Traces(one, [times])
+    for name, trace in traces.items():
+        _require_times(trace.layers, places, f"{found / name}.json")
+    return Traces(one, [BlocksTimes(*(times_of_blocks(trace.layers, places) for trace in traces.values()))])
 
 
-def _times(trace: Trace, places: Mapping[str, int], where: str) -> list[float]:
-    if not trace.layers:
+def _require_times(layers: Sequence[LayerTime], places: Mapping[str, int], where: str) -> None:
+    if not any(layer.milliseconds for layer in layers):
         raise EngineryError(f"{where}: the runtime gives no times of layers, by which parts are chosen")
-    if (share := share_named(trace.layers, places)) < MOSTLY:
+    if (share := share_named(layers, places)) < MOSTLY:
         raise EngineryError(
             f"{where} is a trace of another graph: {share:.0%} of this one's parts have a layer in it. Trace this model"
         )
-    return times_of_blocks(trace.layers, places)
