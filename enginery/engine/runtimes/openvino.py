@@ -29,6 +29,7 @@ PRECISION_OF_TYPE = {
 COMPUTE_LAYERS = {"Convolution", "Deconvolution", "FullyConnected", "MatMul", "ScaledDotProductAttention", "RNNSeq"}
 PRODUCTS = {"Convolution", "GroupConvolution", "MatMul"}
 MOVES = {"Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+REDUCTIONS = {"ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"}
 NOT_EXECUTED = {"Const", "Input", "Output"}
 CALLS_PER_ROUND = 4
 ROUNDS_TO_REACH_ALL = 8
@@ -93,7 +94,7 @@ def _read(onnx: Path) -> Any:
     """Read a graph through convert_model, and work around bugs. Compiled straight from the path, some int8 graphs
     (Concat before Q/DQ and Conv) silently give wrong results."""
     model = _converted(onnx)
-    _keep_negative_factors_out_of_quantization(model)
+    _keep_factors_out_of_quantization(model)
     _keep_quantized_pixels_out_of_sums(model)
     _give_products_one_reader(model)
     _keep_products_out_of_appended_axes(model)
@@ -116,12 +117,13 @@ def _converted(onnx: Path) -> Any:
             return _openvino().convert_model(twin)
 
 
-def _keep_negative_factors_out_of_quantization(model: Any) -> None:
-    """Put an operator between factors per channel and a quantization, where some factors are negative. OpenVINO fuses
-    the two, and applies the first channel's factor to all channels if the batch size varies, as in ConvNeXt's layer
-    scale. A maximum with the quantization's own lower bound keeps them apart and changes no value."""
+def _keep_factors_out_of_quantization(model: Any) -> None:
+    """Put an operator between factors per channel and a quantization, where some factors are negative, or where axes
+    are moved or reduced between the two, as by a mean over tokens. OpenVINO fuses the two, and applies the first
+    channel's factor to all channels, negative ones if the batch size varies, as in ConvNeXt's layer scale. A maximum
+    with the quantization's own lower bound keeps them apart and changes no value."""
     for quantization in model.get_ops():
-        if quantization.get_type_name() == "FakeQuantize" and _has_negative_factors(quantization.input_value(0)):
+        if quantization.get_type_name() == "FakeQuantize" and _has_misplaced_factors(quantization.input_value(0)):
             bounded = _openvino().opset13.maximum(quantization.input_value(0), quantization.input_value(1))
             quantization.input(0).replace_source_output(bounded.output(0))
 
@@ -191,12 +193,15 @@ def _appends_axes(before: Any, after: Any) -> bool:
     return all(size == wanted for size, wanted in zip(list(new)[1:], sizes, strict=True))
 
 
-def _has_negative_factors(output: Any) -> bool:
-    product = output.get_node()
-    if product.get_type_name() not in ("Multiply", "Divide"):
+def _has_misplaced_factors(output: Any) -> bool:
+    node, is_moved = output.get_node(), False
+    while node.get_type_name() in MOVES | REDUCTIONS:
+        node, is_moved = node.input_value(0).get_node(), True
+    if node.get_type_name() not in ("Multiply", "Divide"):
         return False
-    factors = [port.get_source_output().get_node() for port in product.inputs()]
-    return any(factor.get_type_name() == "Constant" and (factor.data < 0).any() for factor in factors)
+    factors = [port.get_source_output().get_node() for port in node.inputs()]
+    constants = [factor.data for factor in factors if factor.get_type_name() == "Constant"]
+    return any((array < 0).any() or (is_moved and array.size > 1) for array in constants)
 
 
 def _run_smallest(compiled: Any, sizes: Arrays, requests: int) -> None:

@@ -12,11 +12,12 @@ from enginery.engine.this_machine import find_cpu
 from enginery.graph.as_written import open_as_written
 from enginery.graph.read_interface import read_blueprint
 from enginery.quantization.dialect import dialect_of
-from enginery.quantization.in_dialect import nodes_in_floats
+from enginery.quantization.in_dialect import nodes_in_floats, rewritten
 from enginery.quantization.write_int8 import Range as Bounds
 from enginery.quantization.write_int8 import write_int8
 
 LARGEST_WEIGHT = dialect_of("openvino", "cpu", find_cpu().capability).largest_weight
+ROUNDING = {"scale": np.float32(0.02), "zero": np.int8(0)}
 IMAGES = np.random.default_rng(1).normal(size=(16, 24, 1, 1)).astype(np.float32)
 
 
@@ -98,6 +99,46 @@ def test_factors_per_channel_keep_their_sign_before_a_quantization(operator, bui
     images = IMAGES.ravel()[:32].reshape(2, 4, 2, 2)
     wanted = open_as_written(path).run(None, {"input": images})[0]
     assert session.run({"input": images})["logits"] == pytest.approx(wanted, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        "p = Mul (input, row) m = ReduceMean <keepdims = 0> (p, first)",  # the mean of tokens behind an RMSNorm
+        "p = Div (input, row) m = ReduceMax <keepdims = 0> (p, first)",
+    ],
+)
+def test_factors_per_channel_stay_with_their_channels_where_axes_move(moved, build, inference, tmp_path):
+    """OpenVINO would apply the first channel's factor to all, whatever their signs."""
+    constants = {"row": np.linspace(0.5, 1.5, 12, dtype=np.float32), "first": np.array([1])} | ROUNDING
+    nodes = f"{moved} q = QuantizeLinear (m, scale, zero) y = DequantizeLinear (q, scale, zero)"
+    path = tmp_path / "model.onnx"
+    onnx.save(model_of_text(f"g (float[batch,8,12] input) => (float[] y) {{ {nodes} }}", constants), path)
+    (session,) = opened(path, build, inference, tmp_path)
+    tokens = IMAGES.ravel()[:192].reshape(2, 8, 12)
+    wanted = open_as_written(path).run(None, {"input": tokens})[0]
+    assert session.run({"input": tokens})["y"] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_one_place_of_a_product_has_no_axis_more(build, inference, tmp_path):
+    """OpenVINO moves the scales of the weights behind the Gather, with the axis that a scalar place removes."""
+    constants = {
+        "w": np.random.default_rng(0).integers(-LARGEST_WEIGHT, LARGEST_WEIGHT + 1, (8, 4)).astype(np.int8),
+        "scales": np.linspace(0.01, 0.02, 4, dtype=np.float32),
+        "zeros": np.zeros(4, np.int8),
+        "last": np.array(-1),
+    }
+    nodes = """
+        q = QuantizeLinear (input, scale, zero) x = DequantizeLinear (q, scale, zero)
+        weights = DequantizeLinear <axis = 1> (w, scales, zeros) p = MatMul (x, weights) y = Gather <axis = 1> (p, last)
+    """
+    graph = model_of_text(f"g (float[batch,5,8] input) => (float[] y) {{ {nodes} }}", constants | ROUNDING)
+    path = tmp_path / "model.onnx"
+    onnx.save(rewritten(graph, dialect_of("openvino", "cpu", ""), "int8"), path)
+    (session,) = opened(path, build, inference, tmp_path)
+    tokens = IMAGES.ravel()[:120].reshape(3, 5, 8)
+    wanted = open_as_written(path).run(None, {"input": tokens})[0]
+    assert session.run({"input": tokens})["y"] == pytest.approx(wanted, abs=1e-4)
 
 
 def test_a_quantized_pixel_that_is_added_to_a_convolution_is_right_in_every_batch(build, inference, tmp_path):
