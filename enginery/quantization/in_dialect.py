@@ -16,7 +16,6 @@ from enginery.graph.onnx_file import load_graph
 from enginery.graph.passes import apply_passes
 from enginery.graph.passes.drop_idle_strides import DropIdleStrides
 from enginery.graph.passes.pad_before_pooling import PadBeforePooling
-from enginery.graph.passes.select_by_list import SelectByList
 from enginery.graph.passes.spell_out_col2im import SpellOutCol2Im
 from enginery.graph.passes.spell_out_hard_swish import SpellOutHardSwish
 from enginery.quantization.calibration.provenance import Calibration, require_tensors
@@ -32,7 +31,7 @@ from enginery.quantization.write_int8 import Range, Rounded, tensors_in_int8, wr
 REWRITES: dict[tuple[str, str], tuple[Callable[[], ir.passes.PassBase], ...]] = {  # by compiler and precision
     ("tensorrt", "bf16"): (SpellOutHardSwish,),
     ("cpu", "bf16"): (DropIdleStrides,),
-    ("cpu", "int8"): (PadBeforePooling, DropIdleStrides, SelectByList),
+    ("cpu", "int8"): (PadBeforePooling, DropIdleStrides),
 }
 UNKNOWN: dict[tuple[str, str], Callable[[], ir.passes.PassBase]] = {  # operators that a compiler does not know
     ("tensorrt", "Col2Im"): SpellOutCol2Im,

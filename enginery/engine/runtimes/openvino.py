@@ -98,6 +98,7 @@ def _read(onnx: Path) -> Any:
     _keep_quantized_pixels_out_of_sums(model)
     _give_products_one_reader(model)
     _keep_products_out_of_appended_axes(model)
+    _select_by_lists(model)
     return model
 
 
@@ -166,6 +167,29 @@ def _keep_products_out_of_appended_axes(model: Any) -> None:
         if port and product.get_type_name() == "MatMul" and _is_rounded(product) and _appends_axes(product, moved):
             same = _openvino().opset13.maximum(product.output(0), np.finfo(np.float32).min)
             port.replace_source_output(same.output(0))
+
+
+def _select_by_lists(model: Any) -> None:
+    """Let a Gather of one place, such as that of the last token, take a list of it, and remove the axis afterwards.
+    OpenVINO moves the scales of an int8 product's weights behind the Gather, with the axis that it removes if the place
+    is a scalar, so that the result has an axis more."""
+    for gather in model.get_ops():
+        if gather.get_type_name() == "Gather" and _selects_one_of_floats(gather):
+            place, axis = (gather.input_value(number).get_node().data.reshape(1) for number in (1, 2))
+            name = gather.get_friendly_name()
+            selected = _openvino().opset13.gather(gather.input_value(0), place, axis[0], name=name)
+            squeezed = _openvino().opset13.squeeze(selected, axis).output(0)
+            squeezed.set_names(gather.output(0).get_names())
+            for port in gather.output(0).get_target_inputs():
+                port.replace_source_output(squeezed)
+
+
+def _selects_one_of_floats(gather: Any) -> bool:
+    known = [gather.input_value(number).get_node() for number in (1, 2)]
+    is_known = all(each.get_type_name() == "Constant" for each in known)
+    computed = gather.input_value(0).get_node().get_type_name() != "Constant"
+    is_float = gather.output(0).get_element_type() == _openvino().Type.f32
+    return is_known and computed and is_float and not known[0].data.shape and not gather.get_attributes()["batch_dims"]
 
 
 def _beginning(node: Any) -> Any:
