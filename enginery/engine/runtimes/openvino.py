@@ -30,6 +30,7 @@ COMPUTE_LAYERS = {"Convolution", "Deconvolution", "FullyConnected", "MatMul", "S
 PRODUCTS = {"Convolution", "GroupConvolution", "MatMul"}
 MOVES = {"Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 REDUCTIONS = {"ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"}
+TRANSFORMS = {"DFT", "IDFT", "IRDFT", "RDFT"}
 NOT_EXECUTED = {"Const", "Input", "Output"}
 CALLS_PER_ROUND = 4
 ROUNDS_TO_REACH_ALL = 8
@@ -103,19 +104,34 @@ def _read(onnx: Path) -> Any:
 
 
 def _converted(onnx: Path) -> Any:
-    """Convert a graph, or its twin in float32 where OpenVINO lacks the operators that round in blocks."""
+    """Convert a graph, or one that computes the same, where OpenVINO lacks the operators that round in blocks, or gets
+    Fourier transforms wrong."""
     try:
-        return _openvino().convert_model(onnx)
+        model = _openvino().convert_model(onnx)
+        if TRANSFORMS.isdisjoint(operation.get_type_name() for operation in model.get_ops()):
+            return model
+        twin = _twin_of(onnx)
     except Exception:  # OpenVINO's own exceptions share no base class
-        from enginery.graph.blocks_twin import has_blocks, spelled_out  # here: engines are opened without onnx
-        from enginery.graph.onnx_file import load_graph, save_graph
-
-        if not has_blocks(graph := load_graph(onnx)):
+        if (twin := _twin_of(onnx)) is None:
             raise
-        with scratch_folder() as scratch:
-            twin = scratch / "twin.onnx"
-            save_graph(spelled_out(graph), twin)
-            return _openvino().convert_model(twin)
+    from enginery.graph.onnx_file import save_graph  # here: engines are opened without onnx
+
+    with scratch_folder() as scratch:
+        save_graph(twin, scratch / "twin.onnx")
+        return _openvino().convert_model(scratch / "twin.onnx")
+
+
+def _twin_of(onnx: Path) -> Any:
+    from enginery.graph.blocks_twin import has_blocks, spelled_out  # here, as above
+    from enginery.graph.onnx_file import load_graph
+    from enginery.graph.passes import apply_passes
+    from enginery.graph.passes.spell_out_dft import SpellOutDft
+
+    graph = load_graph(onnx)
+    if has_blocks(graph):
+        return spelled_out(graph)
+    has_transforms = any(node.op_type == "DFT" for node in graph.graph.node)
+    return apply_passes(graph, SpellOutDft()) if has_transforms else None
 
 
 def _keep_factors_out_of_quantization(model: Any) -> None:

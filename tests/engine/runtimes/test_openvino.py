@@ -141,6 +141,18 @@ def test_one_place_of_a_product_has_no_axis_more(build, inference, tmp_path):
     assert session.run({"input": tokens})["y"] == pytest.approx(wanted, abs=1e-4)
 
 
+@pytest.mark.parametrize("settings", ["onesided = 0", "onesided = 1"])
+def test_a_fourier_transform_is_along_its_axis(settings, build, inference, tmp_path):
+    """OpenVINO would take that of the other axis, or refuse what reads a one-sided one."""
+    nodes = f"c = DFT <{settings}> (input, , axis) y = Concat <axis = -1> (c, c)"
+    path = tmp_path / "model.onnx"
+    onnx.save(model_of_text(f"g (float[batch,6,8,1] input) => (float[] y) {{ {nodes} }}", {"axis": np.array(2)}), path)
+    (session,) = opened(path, build, inference, tmp_path)
+    signals = IMAGES.ravel()[:96].reshape(2, 6, 8, 1)
+    wanted = open_as_written(path).run(None, {"input": signals})[0]
+    assert session.run({"input": signals})["y"] == pytest.approx(wanted, abs=1e-4)
+
+
 def test_a_quantized_pixel_that_is_added_to_a_convolution_is_right_in_every_batch(build, inference, tmp_path):
     """It occurs in the last block of a ResNet without biases, on images of 32 pixels. OpenVINO is wrong at batch 1."""
     rng = np.random.default_rng(0)
