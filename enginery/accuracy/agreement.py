@@ -31,6 +31,8 @@ def compare(wanted: Outputs, got: Outputs) -> Errors:
 
 def _errors(wanted: Values, got: Values) -> Errors:
     """Return the errors of one output, in double precision. NaN and infinity are counted, and then taken as zero."""
+    if wanted[:1].size == 1:  # a single number has a sign, and no angle: those of all samples are one vector
+        wanted, got = wanted.reshape(1, -1), got.reshape(1, -1)
     parts = [_errors_of_block(wanted[block], got[block]) for block in blocks(wanted)]
     largest, means, differences, sizes, cosines, nonfinite = (list(column) for column in zip(*parts, strict=True))
     shares, angles = [len(each) / len(wanted) for each in cosines], np.concatenate(cosines)

@@ -50,6 +50,8 @@ def run_all(
             counted = places[:left]
             lengths = None if samples.lengths is None else samples.lengths[chosen[counted]]
             for name, values in found.items():
+                if len(values) != len(places):
+                    raise EngineryError(f"output {name} has {len(values)} rows for {len(places)} samples")
                 if name not in kept:
                     axes = _axes_of_texts(values.shape, shorter.get(name), samples, chosen[places])
                     kept[name] = _Kept(name, opened.enter_context(tempfile.TemporaryFile(dir=".")), values[:1], axes)

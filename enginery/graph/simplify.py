@@ -20,6 +20,7 @@ class Simplification(Record):
 
 
 SIMPLIFY_LIMIT = 1e-5  # folding keeps the order of sums: only the last bits may change
+SEQUENCES = {"SequenceConstruct", "SequenceEmpty", "SplitToSequence"}  # whose constant results are no arrays
 SKIPPED = [
     "fuse_attention",  # an operator of Microsoft's own, which neither TensorRT nor a quantizer knows
     # One product whose result is split, and a product of flattened rows: OpenVINO cannot fuse bias, activation and
@@ -55,6 +56,9 @@ def _checked(simplified: onnx.ModelProto, ok: bool) -> onnx.ModelProto:
 
 
 def fold_constants(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph with constants for what depends on constants alone, or as it is if Polygraphy cannot read it."""
+    if any(node.op_type in SEQUENCES for node in model.graph.node):
+        return model
     from polygraphy.backend.onnx import fold_constants as polygraphy_fold
     from polygraphy.logger import G_LOGGER
 

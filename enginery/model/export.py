@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from inspect import signature
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import onnx
 import onnx_ir as ir
 import torch
 from torch import nn
+from torch.nn import functional
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import Profile
@@ -72,7 +74,7 @@ def export_model(model: nn.Module, example: Feeds, axes_of: AxesOf, profile: Pro
     varying = ({} if isinstance(axes_of[name], Places) else axes_of[name] for name in given)
     shapes = {"arrays": tuple({n: dims[axis] for n, axis in axes.items() if axis in dims} for axes in varying)}
     settings = {"input_names": list(given), "output_names": outputs, "opset_version": opset}
-    with _lengths_that_vary(model):
+    with _lengths_that_vary(model), _bags_in_parts():
         program = _export(wrapped, arrays, shapes, settings)
     if unused := [value.name or "" for value in program.model.graph.inputs if not value.uses()]:
         raise EngineryError(
@@ -138,6 +140,34 @@ def _lengths_that_vary(model: nn.Module) -> Iterator[None]:
 
 def _length(of: Any) -> Any:
     return of.shape[0] if isinstance(of, torch.Tensor) and of.ndim else len(of)
+
+
+@contextmanager
+def _bags_in_parts() -> Iterator[None]:
+    """Let PyTorch look each embedding of a bag up and add them, where all bags have as many. The exporter writes a loop
+    over samples for them, which grows a sequence of tensors: OpenVINO cannot read it."""
+    whole = functional.embedding_bag
+
+    def bag(*given: Any, **named: Any) -> torch.Tensor:
+        call = signature(whole).bind(*given, **named)
+        call.apply_defaults()
+        settings = call.arguments
+        ids, weight, padding = (settings[name] for name in ("input", "weight", "padding_idx"))
+        if ids.ndim != 2 or settings["mode"] == "max" or settings["max_norm"] is not None:
+            return whole(*given, **named)
+        rows, shares = functional.embedding(ids, weight), settings["per_sample_weights"]
+        rows = rows if shares is None else rows * shares[..., None]
+        if padding is None:
+            return rows.sum(1) if settings["mode"] == "sum" else rows.mean(1)
+        counted = (ids != padding % len(weight))[..., None]
+        total: torch.Tensor = (rows * counted).sum(1)
+        return total if settings["mode"] == "sum" else total / counted.sum(1).clamp(min=1)
+
+    functional.embedding_bag = bag
+    try:
+        yield
+    finally:
+        functional.embedding_bag = whole
 
 
 def _cause(error: BaseException, stack_trace: str) -> str:

@@ -14,6 +14,7 @@ from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, 
 from enginery.quantization.structure import nodes_making_rows
 
 NAME_OF_ALL_SIZES = "unk"
+SCATTERING = {"ScatterElements", "ScatterND"}
 
 
 def cast(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | None = None) -> onnx.ModelProto:
@@ -27,8 +28,9 @@ def cast(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | No
     noise = {
         name: array if array.any() else random.uniform(-1, 1, array.shape).astype(array.dtype) for name, array in zeros
     }
-    rows = [re.escape(name) for name in nodes_making_rows(load_graph(source))]
-    kept = {"nodes_to_exclude": [*keep.nodes, *rows], "op_types_to_exclude": list(keep.op_types)}
+    graph = load_graph(source)
+    exact = map(re.escape, (*nodes_making_rows(graph), *_nodes_adding_scattered(graph)))
+    kept = {"nodes_to_exclude": [*keep.nodes, *exact], "op_types_to_exclude": list(keep.op_types)}
     with quiet_modelopt(), errors_as_sentences(precision):
         from modelopt.onnx.autocast import convert_to_mixed_precision
 
@@ -37,6 +39,16 @@ def cast(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | No
         )
     forget_unknown_sizes(converted)
     return converted
+
+
+def _nodes_adding_scattered(model: onnx.ModelProto) -> list[str]:
+    """Return the nodes that add or multiply numbers at places that an index tells, as those of the edges of a graph
+    network. Any number may meet at a place, and ONNX Runtime's CPU provider cannot do it in float16."""
+    return [
+        node.name
+        for node in model.graph.node
+        if node.op_type in SCATTERING and any(each.name == "reduction" and each.s != b"none" for each in node.attribute)
+    ]
 
 
 def forget_unknown_sizes(model: onnx.ModelProto) -> None:

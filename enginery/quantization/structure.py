@@ -25,10 +25,13 @@ def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict
         if any(amax.get(name, 0.0) > LARGEST_FLOAT16 for name in (*node.input, *node.output)):
             found[node.name] = "its numbers reach beyond float16, as those of a mask do"
     for node in nodes:
+        square = _averaged_square(node, made_by, constants)
+        if square:
+            found[node.name] = "it averages squares, whose range is that of the numbers squared"
         if node.op_type == "Softmax":
             names, why = _before(node, SCORES, made_by), "it makes the scores of a Softmax"
-        elif node.op_type in NORMALIZATIONS or _begins_normalization(node, constants):
-            names, why = _before(node, {"Add"} | PASSED_ON, made_by), "it adds to what is normalized later"
+        elif square or node.op_type in NORMALIZATIONS or _begins_normalization(node, constants):
+            names, why = _before(square or node, {"Add"} | PASSED_ON, made_by), "it adds to what is normalized later"
         else:
             continue
         found = dict.fromkeys(names, why) | found
@@ -84,3 +87,15 @@ def _begins_normalization(node: onnx.NodeProto, constants: Mapping[str, onnx.Ten
     axes = [list(attribute.ints) for attribute in node.attribute if attribute.name == "axes"]
     axes += [numpy_helper.to_array(constants[name]).tolist() for name in node.input[1:] if name in constants]
     return axes == [[-1]]
+
+
+def _averaged_square(
+    node: onnx.NodeProto, made_by: Mapping[str, onnx.NodeProto], constants: Mapping[str, onnx.TensorProto]
+) -> onnx.NodeProto | None:
+    """Return what squares the numbers of which the node takes the mean, with which an RMSNorm in parts begins."""
+    maker = made_by.get(node.input[0]) if node.op_type == "ReduceMean" else None
+    if maker is None or len(maker.input) != 2:
+        return None
+    number, by = maker.input
+    is_second_power = maker.op_type == "Pow" and by in constants and bool(np.all(array_of(constants[by]) == 2))
+    return maker if is_second_power or (maker.op_type == "Mul" and number == by) else None

@@ -61,6 +61,15 @@ def test_equal_outputs_agree_perfectly():
     assert got.cosine == pytest.approx(1)
 
 
+@pytest.mark.parametrize("shape", [(4,), (4, 1), (4, 1, 1)])
+def test_single_numbers_are_one_vector(shape):
+    """The sign of a target near zero may change without harm: by itself, its cosine would be -1."""
+    wanted, got = ({"target": np.float32(values).reshape(shape)} for values in ([3, -4, 0.01, 2], [3, -4, -0.01, 2]))
+    found = compare(wanted, got)
+    assert found.cosine == found.worst_cosine == pytest.approx(1, abs=1e-5)
+    assert (found.max_abs, found.mean_abs) == pytest.approx((0.02, 0.005))
+
+
 @pytest.mark.parametrize(
     ("wanted", "got", "cosine"), [([1, 2], [-1, -2], -1), ([0, 0], [0, 0], 1), ([1, 2], [0, 0], 0), ([0, 0], [1, 2], 0)]
 )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.texts import texts, write_tokenizer
 
+from enginery.core.errors import EngineryError
 from enginery.core.params.samples import SamplesParams
 from enginery.data.padding import padding_of
 from enginery.data.run_all import run_all
@@ -46,6 +47,12 @@ def test_outputs_come_in_the_order_of_the_texts_with_zeros_for_padding(tmp_path,
     chosen = np.array([3, 20, 3])
     again = run_all(model, samples, 2, whole, chosen=chosen)["vector"]
     assert np.array_equal(again, found["vector"][chosen])
+
+
+def test_outputs_of_other_samples_than_were_asked_for_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EngineryError, match="output vector has 1 rows for 4 samples"):
+        run_all(lambda feeds: {"vector": model(feeds)["vector"][None]}, sample_set(tmp_path), 4, whole=True)
 
 
 def test_batches_by_length_pad_less(tmp_path):

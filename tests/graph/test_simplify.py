@@ -10,7 +10,7 @@ from support.checkout import ROOT, Project
 from support.pass_checks import model_of_text
 
 from enginery.core.errors import EngineryError
-from enginery.graph.simplify import Simplification, simplify_graph
+from enginery.graph.simplify import Simplification, fold_constants, simplify_graph
 from stages import simplify as stage
 
 RANGE = {"min": 8, "opt": 8, "max": 16}
@@ -46,6 +46,14 @@ def simplify(samples, tmp_path, monkeypatch):
     (tmp_path / "exported").mkdir()
     onnx.save(mean_of_images(MEAN), tmp_path / "exported/model.onnx")
     return lambda: stage.simplify(tmp_path / "exported", samples.folder, tmp_path / "simplified")
+
+
+def test_a_graph_with_a_constant_sequence_stays_as_it_is():
+    """Polygraphy takes the list of arrays for an array."""
+    nodes = "s = SequenceConstruct (a, a) b = SequenceAt (s, place) y = Add (input, b)"
+    constants = {"a": np.float32(1), "place": np.array(1)}
+    model = model_of_text(f"g (float[2] input) => (float[2] y) {{ {nodes} }}", constants)
+    assert fold_constants(model) == model
 
 
 def test_what_was_removed_is_recorded(simplify, tmp_path):

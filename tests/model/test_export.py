@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from support.errors import error_of
@@ -62,6 +63,21 @@ def test_the_length_of_a_tensor_does_not_fix_the_batch():
     assert sizes_of(graph.graph.output) == {"input twice": ["batch", 3]}
     assert_computes_the_same(Counts(), graph, {"input": noise(5, 3)})
     assert "len" not in globals()
+
+
+@pytest.mark.parametrize(
+    "bag",
+    [
+        nn.EmbeddingBag(9, 4),
+        nn.EmbeddingBag(9, 4, mode="sum", padding_idx=-9),
+        nn.EmbeddingBag(9, 4, mode="mean", padding_idx=0),
+    ],
+)
+def test_bags_of_embeddings_become_sums_without_a_loop(bag):
+    ids = np.array([[0, 0, 0], [1, 8, 3], [0, 2, 2], [7, 0, 5]])
+    graph = export_model(bag.eval(), {"ids": ids[:2]}, BATCHED, BATCH, OPSET)
+    assert not {"Loop", "SequenceEmpty"} & {node.op_type for node in graph.graph.node}
+    assert_computes_the_same(bag, graph, {"ids": ids})
 
 
 class Masked(nn.Module):

@@ -35,6 +35,16 @@ PARTS = model(  # of a LayerNorm whose mean is written out
     ("centred", "Sub", ["sum", "mean"], {}),
     constants=[("last", np.array([-1]))],
 )
+SQUARES = {  # of an RMSNorm in parts
+    kind: model(
+        ("sum", "Add", ["x", "x"], {}),
+        ("square", kind, ["sum", "sum" if kind == "Mul" else "two"], {}),
+        ("mean", "ReduceMean", ["square", "last"], {}),
+        ("size", "Sqrt", ["mean"], {}),
+        constants=[("two", np.float32(2)), ("last", np.array([-1]))],
+    )
+    for kind in ("Mul", "Pow")
+}
 RESIDUAL = model(  # of a convolutional network
     ("conv", "Conv", ["x", "w"], {}),
     ("sum", "Add", ["conv", "x"], {}),
@@ -52,6 +62,8 @@ RESIDUAL = model(  # of a convolutional network
         (ATTENTION, {"mask": 3.4e38}, {"scaled", "masked", "residual"}),
         (ATTENTION, {"hidden": 70000.0}, {"scaled", "masked", "residual", "hidden", "biased"}),
         (PARTS, {}, {"sum"}),
+        (SQUARES["Mul"], {}, {"sum", "mean"}),
+        (SQUARES["Pow"], {}, {"sum", "mean"}),
         (RESIDUAL, {"sum": 300.0}, set()),
     ],
 )

@@ -29,6 +29,8 @@ PRECISION_OF_TYPE = {
 COMPUTE_LAYERS = {"Convolution", "Deconvolution", "FullyConnected", "MatMul", "ScaledDotProductAttention", "RNNSeq"}
 PRODUCTS = {"Convolution", "GroupConvolution", "MatMul"}
 MOVES = {"Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+REDUCTIONS = {"ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"}
+TRANSFORMS = {"DFT", "IDFT", "IRDFT", "RDFT"}
 NOT_EXECUTED = {"Const", "Input", "Output"}
 CALLS_PER_ROUND = 4
 ROUNDS_TO_REACH_ALL = 8
@@ -93,35 +95,52 @@ def _read(onnx: Path) -> Any:
     """Read a graph through convert_model, and work around bugs. Compiled straight from the path, some int8 graphs
     (Concat before Q/DQ and Conv) silently give wrong results."""
     model = _converted(onnx)
-    _keep_negative_factors_out_of_quantization(model)
+    _keep_factors_out_of_quantization(model)
     _keep_quantized_pixels_out_of_sums(model)
     _give_products_one_reader(model)
     _keep_products_out_of_appended_axes(model)
+    _select_by_lists(model)
     return model
 
 
 def _converted(onnx: Path) -> Any:
-    """Convert a graph, or its twin in float32 where OpenVINO lacks the operators that round in blocks."""
+    """Convert a graph, or one that computes the same, where OpenVINO lacks the operators that round in blocks, or gets
+    Fourier transforms wrong."""
     try:
-        return _openvino().convert_model(onnx)
+        model = _openvino().convert_model(onnx)
+        if TRANSFORMS.isdisjoint(operation.get_type_name() for operation in model.get_ops()):
+            return model
+        twin = _twin_of(onnx)
     except Exception:  # OpenVINO's own exceptions share no base class
-        from enginery.graph.blocks_twin import has_blocks, spelled_out  # here: engines are opened without onnx
-        from enginery.graph.onnx_file import load_graph, save_graph
-
-        if not has_blocks(graph := load_graph(onnx)):
+        if (twin := _twin_of(onnx)) is None:
             raise
-        with scratch_folder() as scratch:
-            twin = scratch / "twin.onnx"
-            save_graph(spelled_out(graph), twin)
-            return _openvino().convert_model(twin)
+    from enginery.graph.onnx_file import save_graph  # here: engines are opened without onnx
+
+    with scratch_folder() as scratch:
+        save_graph(twin, scratch / "twin.onnx")
+        return _openvino().convert_model(scratch / "twin.onnx")
 
 
-def _keep_negative_factors_out_of_quantization(model: Any) -> None:
-    """Put an operator between factors per channel and a quantization, where some factors are negative. OpenVINO fuses
-    the two, and applies the first channel's factor to all channels if the batch size varies, as in ConvNeXt's layer
-    scale. A maximum with the quantization's own lower bound keeps them apart and changes no value."""
+def _twin_of(onnx: Path) -> Any:
+    from enginery.graph.blocks_twin import has_blocks, spelled_out  # here, as above
+    from enginery.graph.onnx_file import load_graph
+    from enginery.graph.passes import apply_passes
+    from enginery.graph.passes.spell_out_dft import SpellOutDft
+
+    graph = load_graph(onnx)
+    if has_blocks(graph):
+        return spelled_out(graph)
+    has_transforms = any(node.op_type == "DFT" for node in graph.graph.node)
+    return apply_passes(graph, SpellOutDft()) if has_transforms else None
+
+
+def _keep_factors_out_of_quantization(model: Any) -> None:
+    """Put an operator between factors per channel and a quantization, where some factors are negative, or where axes
+    are moved or reduced between the two, as by a mean over tokens. OpenVINO fuses the two, and applies the first
+    channel's factor to all channels, negative ones if the batch size varies, as in ConvNeXt's layer scale. A maximum
+    with the quantization's own lower bound keeps them apart and changes no value."""
     for quantization in model.get_ops():
-        if quantization.get_type_name() == "FakeQuantize" and _has_negative_factors(quantization.input_value(0)):
+        if quantization.get_type_name() == "FakeQuantize" and _has_misplaced_factors(quantization.input_value(0)):
             bounded = _openvino().opset13.maximum(quantization.input_value(0), quantization.input_value(1))
             quantization.input(0).replace_source_output(bounded.output(0))
 
@@ -166,6 +185,29 @@ def _keep_products_out_of_appended_axes(model: Any) -> None:
             port.replace_source_output(same.output(0))
 
 
+def _select_by_lists(model: Any) -> None:
+    """Let a Gather of one place, such as that of the last token, take a list of it, and remove the axis afterwards.
+    OpenVINO moves the scales of an int8 product's weights behind the Gather, with the axis that it removes if the place
+    is a scalar, so that the result has an axis more."""
+    for gather in model.get_ops():
+        if gather.get_type_name() == "Gather" and _selects_one_of_floats(gather):
+            place, axis = (gather.input_value(number).get_node().data.reshape(1) for number in (1, 2))
+            name = gather.get_friendly_name()
+            selected = _openvino().opset13.gather(gather.input_value(0), place, axis[0], name=name)
+            squeezed = _openvino().opset13.squeeze(selected, axis).output(0)
+            squeezed.set_names(gather.output(0).get_names())
+            for port in gather.output(0).get_target_inputs():
+                port.replace_source_output(squeezed)
+
+
+def _selects_one_of_floats(gather: Any) -> bool:
+    known = [gather.input_value(number).get_node() for number in (1, 2)]
+    is_known = all(each.get_type_name() == "Constant" for each in known)
+    computed = gather.input_value(0).get_node().get_type_name() != "Constant"
+    is_float = gather.output(0).get_element_type() == _openvino().Type.f32
+    return is_known and computed and is_float and not known[0].data.shape and not gather.get_attributes()["batch_dims"]
+
+
 def _beginning(node: Any) -> Any:
     """Return the input where a chain of operators begins that only move numbers, and that ends with this node."""
     port = None
@@ -191,12 +233,15 @@ def _appends_axes(before: Any, after: Any) -> bool:
     return all(size == wanted for size, wanted in zip(list(new)[1:], sizes, strict=True))
 
 
-def _has_negative_factors(output: Any) -> bool:
-    product = output.get_node()
-    if product.get_type_name() not in ("Multiply", "Divide"):
+def _has_misplaced_factors(output: Any) -> bool:
+    node, is_moved = output.get_node(), False
+    while node.get_type_name() in MOVES | REDUCTIONS:
+        node, is_moved = node.input_value(0).get_node(), True
+    if node.get_type_name() not in ("Multiply", "Divide"):
         return False
-    factors = [port.get_source_output().get_node() for port in product.inputs()]
-    return any(factor.get_type_name() == "Constant" and (factor.data < 0).any() for factor in factors)
+    factors = [port.get_source_output().get_node() for port in node.inputs()]
+    constants = [factor.data for factor in factors if factor.get_type_name() == "Constant"]
+    return any((array < 0).any() or (is_moved and array.size > 1) for array in constants)
 
 
 def _run_smallest(compiled: Any, sizes: Arrays, requests: int) -> None:

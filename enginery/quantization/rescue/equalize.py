@@ -125,6 +125,9 @@ def _written_by(node: ir.Node) -> tuple[list[Constant], int] | None:
             axes, axis = (-1, -1), last
         case "LayerNormalization" if _flag(node, "axis", -1) in (-1, last):
             axes, axis = (-1, -1), last
+        case "Mul":  # by the weights of an RMSNorm
+            found = [own for value in node.inputs if (own := _own(value)) and _lies_along(own, last, node.outputs[0])]
+            return ([Constant(found[0], -1)], last) if found else None
         case _:
             return None
     given = [value for value in node.inputs[1:] if value is not None]

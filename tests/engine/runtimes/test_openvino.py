@@ -17,6 +17,7 @@ from enginery.quantization.write_int8 import Range as Bounds
 from enginery.quantization.write_int8 import write_int8
 
 LARGEST_WEIGHT = dialect_of("openvino", "cpu", find_cpu().capability).largest_weight
+ROUNDING = {"scale": np.float32(0.02), "zero": np.int8(0)}
 IMAGES = np.random.default_rng(1).normal(size=(16, 24, 1, 1)).astype(np.float32)
 
 
@@ -98,6 +99,58 @@ def test_factors_per_channel_keep_their_sign_before_a_quantization(operator, bui
     images = IMAGES.ravel()[:32].reshape(2, 4, 2, 2)
     wanted = open_as_written(path).run(None, {"input": images})[0]
     assert session.run({"input": images})["logits"] == pytest.approx(wanted, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        "p = Mul (input, row) m = ReduceMean <keepdims = 0> (p, first)",  # the mean of tokens behind an RMSNorm
+        "p = Div (input, row) m = ReduceMax <keepdims = 0> (p, first)",
+    ],
+)
+def test_factors_per_channel_stay_with_their_channels_where_axes_move(moved, build, inference, tmp_path):
+    """OpenVINO would apply the first channel's factor to all, whatever their signs."""
+    constants = {"row": np.linspace(0.5, 1.5, 12, dtype=np.float32), "first": np.array([1])} | ROUNDING
+    nodes = f"{moved} q = QuantizeLinear (m, scale, zero) y = DequantizeLinear (q, scale, zero)"
+    path = tmp_path / "model.onnx"
+    onnx.save(model_of_text(f"g (float[batch,8,12] input) => (float[] y) {{ {nodes} }}", constants), path)
+    (session,) = opened(path, build, inference, tmp_path)
+    tokens = IMAGES.ravel()[:192].reshape(2, 8, 12)
+    wanted = open_as_written(path).run(None, {"input": tokens})[0]
+    assert session.run({"input": tokens})["y"] == pytest.approx(wanted, abs=1e-4)
+
+
+def test_one_place_of_a_product_has_no_axis_more(build, inference, tmp_path):
+    """OpenVINO moves the scales of the weights behind the Gather, with the axis that a scalar place removes."""
+    constants = {
+        "w": np.random.default_rng(0).integers(-LARGEST_WEIGHT, LARGEST_WEIGHT + 1, (8, 4)).astype(np.int8),
+        "scales": np.linspace(0.01, 0.02, 4, dtype=np.float32),
+        "zeros": np.zeros(4, np.int8),
+        "last": np.array(-1),
+    }
+    nodes = """
+        q = QuantizeLinear (input, scale, zero) x = DequantizeLinear (q, scale, zero)
+        weights = DequantizeLinear <axis = 1> (w, scales, zeros) p = MatMul (x, weights) y = Gather <axis = 1> (p, last)
+    """
+    graph = model_of_text(f"g (float[batch,5,8] input) => (float[] y) {{ {nodes} }}", constants | ROUNDING)
+    path = tmp_path / "model.onnx"
+    onnx.save(graph, path)
+    (session,) = opened(path, build, inference, tmp_path)
+    tokens = IMAGES.ravel()[:120].reshape(3, 5, 8)
+    wanted = open_as_written(path).run(None, {"input": tokens})[0]
+    assert session.run({"input": tokens})["y"] == pytest.approx(wanted, abs=1e-4)
+
+
+@pytest.mark.parametrize("settings", ["onesided = 0", "onesided = 1"])
+def test_a_fourier_transform_is_along_its_axis(settings, build, inference, tmp_path):
+    """OpenVINO would take that of the other axis, or refuse what reads a one-sided one."""
+    nodes = f"c = DFT <{settings}> (input, , axis) y = Concat <axis = -1> (c, c)"
+    path = tmp_path / "model.onnx"
+    onnx.save(model_of_text(f"g (float[batch,6,8,1] input) => (float[] y) {{ {nodes} }}", {"axis": np.array(2)}), path)
+    (session,) = opened(path, build, inference, tmp_path)
+    signals = IMAGES.ravel()[:96].reshape(2, 6, 8, 1)
+    wanted = open_as_written(path).run(None, {"input": signals})[0]
+    assert session.run({"input": signals})["y"] == pytest.approx(wanted, abs=1e-4)
 
 
 def test_a_quantized_pixel_that_is_added_to_a_convolution_is_right_in_every_batch(build, inference, tmp_path):

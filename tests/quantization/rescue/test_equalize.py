@@ -46,6 +46,7 @@ CASES = {  # nodes after which the channels of `c` may be scaled, and the shape 
     ),
     "behind a normalization in rows": ("c = LayerNormalization (input, rows, b) y = MatMul (c, n)", MATRIX),
     "behind a normalization": ("c = LayerNormalization (input, s, b) y = MatMul (c, n)", MATRIX),
+    "behind the weights of an RMSNorm": ("c = Mul (input, s) y = MatMul (c, n)", MATRIX),
     "through a bias": ("p = MatMul (input, m) c = Add (b, p) y = MatMul (c, n)", MATRIX),
 }
 NOT = {
