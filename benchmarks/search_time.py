@@ -11,11 +11,12 @@ else, with its libraries, the graph and the samples.
 import argparse
 import contextlib
 import multiprocessing
-import os
+import re
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import zoo
@@ -59,12 +60,21 @@ def lay_over(thresholds: dict[str, float]) -> None:
 
 def alone(call: Callable[[], object]) -> tuple[float, float]:
     """Run it in a new process, and return its seconds and the gigabytes of its peak."""
-    process, started = multiprocessing.get_context("spawn").Process(target=call), time.perf_counter()
+    new, started = multiprocessing.get_context("spawn"), time.perf_counter()
+    told, tells = new.Pipe(duplex=False)
+    process = new.Process(target=tell_peak, args=(call, tells))
     process.start()
-    _, status, usage = os.wait4(process.pid or 0, 0)
-    if status:
+    process.join()
+    if process.exitcode:
         raise SystemExit("the search failed")
-    return time.perf_counter() - started, usage.ru_maxrss / 1e6
+    return time.perf_counter() - started, told.recv()
+
+
+def tell_peak(call: Callable[[], object], tells: Connection) -> None:
+    """Run it, and tell the peak of this process. What `wait` tells would include that of the process that made it."""
+    call()
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    tells.send(int(peak) / 1e6)
 
 
 def main() -> None:
