@@ -107,8 +107,18 @@ def examine_project() -> Check:
     if absent:
         remedy = "go to a project, or make one here: enginery new"
         return Check("project", State.WRONG, f"{here} has no {', '.join(absent)}", remedy)
+    if hiding := files_that_hide_modules(here):
+        found = f"{first_few(hiding)} would be imported in place of a module of Python of that name"
+        return Check("project", State.NOTE, found, "give it another name, if a stage ends with an ImportError")
     version = importlib.metadata.version("dvc") if find_spec("dvc") else "not installed"
     return Check("project", State.FINE, f"{here}, DVC {version}")
+
+
+def files_that_hide_modules(folder: Path) -> list[str]:
+    """Return what is called as a module of Python: a stage looks for modules in the project first, as models may be
+    there."""
+    found = (path for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
+    return sorted(path.name for path in found if path.stem in sys.stdlib_module_names)
 
 
 def examine_git() -> Check:
