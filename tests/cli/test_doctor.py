@@ -160,6 +160,13 @@ def test_a_full_disk_is_wrong(monkeypatch):
     assert (found.state, found.found) == (State.WRONG, "1.5 GB free")
 
 
+def test_a_project_that_cannot_be_written_to_is_wrong(project, monkeypatch):
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(doctor.os, "access", lambda place, kind: kind != os.W_OK)
+    found = doctor.examine_disk()
+    assert (found.state, found.found) == (State.WRONG, f"{project} cannot be written to")
+
+
 @pytest.mark.parametrize(("version", "state"), [((3, 10, 9), "wrong"), ((3, 11, 0), "fine"), ((3, 13, 0), "wrong")])
 def test_python_must_be_one_that_all_packages_support(monkeypatch, version, state):
     monkeypatch.setattr(doctor.sys, "version_info", version)
