@@ -6,7 +6,6 @@ from pathlib import Path
 
 from enginery.core.process import end_with_parent, outlive_crashes
 from enginery.core.streams import escape_what_is_printed
-from enginery.pipeline.stage import run_stage
 
 if __name__ == "__main__":
     names = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
@@ -16,4 +15,6 @@ if __name__ == "__main__":
     escape_what_is_printed()
     end_with_parent()
     outlive_crashes(name)
+    from enginery.pipeline.stage import run_stage  # now, as its packages take a while, and Ctrl-C may come meanwhile
+
     run_stage(getattr(import_module(f"stages.{name}"), name))

@@ -54,14 +54,15 @@ def write_bundle(precision: str, out: Path | None, artifacts: Path, reports: Pat
     passed, params = require_passed(precision, artifacts, reports), Params.read()
     model = f"{name_of(params)}-{precision}"
     folder = out or BUNDLES / model
-    with alone_in(folder.resolve().parent), new_folder(folder.resolve()) as unfinished:
+    with alone_in(folder.resolve().parent):
         require_replaceable(folder)
-        fill(passed, params, model, unfinished, signer is not None)
-        require_unchanged(passed, unfinished)
-        files = {path.relative_to(unfinished).as_posix(): sha256(path) for path in files_in(unfinished)}
-        Bundle(precision=precision, engine=passed.record.identity, files=files).write(unfinished / MANIFEST)
-        if signer:
-            signer.sign(unfinished)
+        with new_folder(folder.resolve()) as unfinished:
+            fill(passed, params, model, unfinished, signer is not None)
+            require_unchanged(passed, unfinished)
+            files = {path.relative_to(unfinished).as_posix(): sha256(path) for path in files_in(unfinished)}
+            Bundle(precision=precision, engine=passed.record.identity, files=files).write(unfinished / MANIFEST)
+            if signer:
+                signer.sign(unfinished)
     return folder
 
 

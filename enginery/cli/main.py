@@ -12,7 +12,7 @@ from enginery.cli.commands import bundle, compare, doctor, fleet, infer, inspect
 from enginery.cli.completion import FUNCTIONS
 from enginery.cli.terminal import painted
 from enginery.core.errors import sentence_of
-from enginery.core.process import outlive_crashes
+from enginery.core.process import outlive_crashes, stay_quiet_when_interrupted
 from enginery.core.streams import escape_what_is_printed
 from enginery.core.text import suggestion
 
@@ -75,6 +75,7 @@ COMMANDS: dict[str, Command] = {
 
 def main() -> None:
     """Run one command. Any error that a user can cause ends in one sentence on stderr."""
+    stay_quiet_when_interrupted()
     prepare_streams()
     parser, given = build_parser(), sys.argv[1:]
     if given and not given[0].startswith("-") and given[0] not in COMMANDS:

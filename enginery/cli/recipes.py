@@ -31,7 +31,7 @@ def edit_params(change: Callable[[Content], None], whose: str, params_file: Path
     yaml = _yaml()
     params = _read(yaml, params_file)
     change(params)
-    with new_file(params_file) as temporary:
+    with new_file(params_file.resolve()) as temporary:  # which may be a link to what several projects share
         yaml.dump(params, temporary)
         try:
             Params.read(temporary)

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sys
+from types import TracebackType
 
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 BY_KERNEL = 128  # the code of a signal that the kernel sent: at Ctrl-C, to all processes of the terminal
@@ -33,10 +34,29 @@ def program_of(module: str) -> list[str]:
     ]
 
 
+def stay_quiet_when_interrupted() -> None:
+    """Have Ctrl-C end this process without a traceback wherever it is met: while packages are imported, which takes
+    seconds, or typed again while what it began is removed."""
+
+    def say(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+        if not _is_interrupt(error):
+            sys.__excepthook__(kind, error, where)
+
+    sys.excepthook = say
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Tell whether Ctrl-C is behind an error: a library that it meets at its import may raise an ImportError."""
+    while error and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def outlive_crashes(what: str) -> None:
     """Go on in a child process, and stay behind to say in a sentence how it ended if it crashes: a library that reads a
     damaged file can end its process, and so can the system when memory runs out. A process with threads goes on as it
     is: they would be missing in the child, with the locks that they hold."""
+    stay_quiet_when_interrupted()
     if sys.platform != "linux" or len(os.listdir("/proc/self/task")) > 1:
         return
     for stream in (sys.stdout, sys.stderr):

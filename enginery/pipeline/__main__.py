@@ -4,20 +4,26 @@ import sys
 from pathlib import Path
 
 from enginery.core.errors import sentence_of
-from enginery.core.params.all import Params
 from enginery.core.process import outlive_crashes
-from enginery.core.version import require_new_enough, upgrade_hint
-from enginery.pipeline.after_a_kill import mend_after_a_kill
-from enginery.pipeline.after_a_power_cut import mend_after_a_power_cut
 
-outlive_crashes("params.yaml")  # such as the reader of YAML, on thousands of brackets within each other
-try:
+
+def make_ready() -> None:
+    from enginery.core.params.all import Params
+    from enginery.core.version import require_new_enough, upgrade_hint
+    from enginery.pipeline.after_a_kill import mend_after_a_kill
+    from enginery.pipeline.after_a_power_cut import mend_after_a_power_cut
+
     require_new_enough()
     if hint := upgrade_hint():
         print(hint, file=sys.stderr)
     Params.read()
     for sentence in (*mend_after_a_kill(Path()), *mend_after_a_power_cut(Path())):
         print(sentence, file=sys.stderr)
+
+
+outlive_crashes("params.yaml")  # such as the reader of YAML, on thousands of brackets within each other
+try:
+    make_ready()
 except Exception as error:
     if said := sentence_of(error):
         sys.exit(said)

@@ -3,14 +3,16 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, Self
 
+from pydantic import AwareDatetime, Field
+
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file, sha256_of
 from enginery.core.params.all import Params
+from enginery.core.precisions import PRECISIONS
 from enginery.core.record import Record
 from enginery.engine.machine import Machine
 from enginery.regression.changes import Outcome
@@ -25,12 +27,12 @@ GATE, FIRST = "gate", "first"  # verdicts besides outcomes: a threshold broke; t
 class Night(Record):
     """One night's result for one precision: a line of nights.jsonl. A field that is added later needs a default."""
 
-    date: datetime
+    date: AwareDatetime
     revision: str
     runtime_version: str
     driver: str
-    precision: str
-    ratios: tuple[Ratio, ...]
+    precision: str = Field(pattern=f"^({'|'.join(PRECISIONS)})$")
+    ratios: tuple[Ratio, ...] = Field(min_length=1)
     accuracy: float | None  # the value of the metric
     metric: str = "accuracy"
     relative_error: float
@@ -124,7 +126,9 @@ class History:
 
 
 def read_history(root: Path) -> list[History]:
-    return [History(path.parent, Setting.read(path)) for path in sorted(root.glob(f"*/{SETTING}"))]
+    """Return those with a night. A run may have been killed before it wrote the first, or somebody begins anew."""
+    histories = [History(path.parent, Setting.read(path)) for path in sorted(root.glob(f"*/{SETTING}"))]
+    return [history for history in histories if history.nights()]
 
 
 def last_kept(nights: Sequence[Night]) -> Night | None:

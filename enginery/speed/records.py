@@ -2,6 +2,8 @@
 
 from statistics import median
 
+from pydantic import PositiveFloat
+
 from enginery.core.params.benchmark import ONNXRUNTIME
 from enginery.core.record import Record
 from enginery.engine.gpu.conditions import GpuConditions
@@ -42,9 +44,9 @@ class Ratio(Record):
     baseline: str
     batch: int
     rounds: int
-    median: float
-    low: float
-    high: float
+    median: PositiveFloat
+    low: PositiveFloat
+    high: PositiveFloat
 
 
 class MachinePace(Record):

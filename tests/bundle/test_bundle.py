@@ -812,7 +812,8 @@ def test_a_folder_that_is_no_bundle_stays_as_it_is(project):
     (project / "mine" / "thesis.txt").write_text("years of work")
     assert refused(project, "--out", "mine") == "mine is no bundle and stays as it is: give another folder with --out"
     assert "mine/thesis.txt is a file: give a folder" in refused(project, "--out", "mine/thesis.txt")
-    assert "is no bundle and stays as it is" in refused(project, "--out", ".")
+    for place in (".", "/"):  # the latter has no name that a folder beside it could be made from
+        assert f"{place} is no bundle and stays as it is" in refused(project, "--out", place)
 
 
 def test_a_bundle_is_replaced_unless_somebody_worked_in_it(project):

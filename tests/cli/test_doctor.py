@@ -111,6 +111,18 @@ def test_outside_a_project_it_says_where_to_go(tmp_path):
     assert found["git"]["remedy"] == "clone the project, or: git init"
 
 
+@pytest.mark.parametrize(
+    ("name", "state"), [("statistics.py", "note"), ("queue/__init__.py", "note"), ("nets.py", "fine")]
+)
+def test_a_file_that_hides_a_module_of_python_is_a_note(project, monkeypatch, name, state):
+    (project / name).parent.mkdir(exist_ok=True)
+    (project / name).touch()
+    monkeypatch.chdir(project)
+    found = doctor.examine_project()
+    assert found.state == state
+    assert (name.partition("/")[0] in found.found) == (state == "note")
+
+
 def test_without_git_it_says_so(project):
     found = findings(project, PATH=str(project))
     assert found["git"] == {
@@ -146,6 +158,13 @@ def test_a_full_disk_is_wrong(monkeypatch):
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(100, 99, 1.5e9))
     found = doctor.examine_disk()
     assert (found.state, found.found) == (State.WRONG, "1.5 GB free")
+
+
+def test_a_project_that_cannot_be_written_to_is_wrong(project, monkeypatch):
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(doctor.os, "access", lambda place, kind: kind != os.W_OK)
+    found = doctor.examine_disk()
+    assert (found.state, found.found) == (State.WRONG, f"{project} cannot be written to")
 
 
 @pytest.mark.parametrize(("version", "state"), [((3, 10, 9), "wrong"), ((3, 11, 0), "fine"), ((3, 13, 0), "wrong")])

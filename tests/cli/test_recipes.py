@@ -63,6 +63,14 @@ def test_every_other_line_stays_as_it_is(recipe, params_file):
     assert [line.split("#")[0].strip() for line in changed] == ["epochs: 3"]
 
 
+def test_parameters_that_are_a_link_stay_a_link(recipe, params_file):
+    link = params_file.with_name("link.yaml")
+    link.symlink_to(params_file)
+    apply_recipe(recipe("weights: {training: {epochs: 3}}\n"), link)
+    assert link.is_symlink()
+    assert Params.read(params_file).weights.training.epochs == 3
+
+
 def test_a_recipe_applied_twice_changes_nothing_more(recipe, params_file):
     small = recipe("samples: {preprocessing: {mean: [0.1, 0.2, 0.3]}}\n")
     apply_recipe(small, params_file)

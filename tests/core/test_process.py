@@ -83,6 +83,26 @@ def test_who_is_asked_to_end_asks_the_one_that_works(sent, work, told):
         os.kill(worker, 0)
 
 
+@pytest.mark.parametrize(
+    "then",
+    [
+        "\nfinally: pass",
+        "\nfinally: raise KeyboardInterrupt",  # typed twice
+        "\nexcept BaseException as error: raise ImportError from error",  # as libraries do that are being imported
+    ],
+)
+def test_ctrl_c_leaves_no_traceback_wherever_it_is_met(then):
+    process = start(f"try: raise KeyboardInterrupt{then}")
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode != 0, errors) == (True, "")
+
+
+def test_any_other_error_leaves_its_traceback():
+    process = start("1 / 0")
+    _, errors = process.communicate(timeout=60)
+    assert "ZeroDivisionError" in errors
+
+
 def test_the_one_that_works_ends_with_the_one_that_waits():
     process = start("print('begun', flush=True)\ntime.sleep(600)")
     assert process.stdout.readline() == "begun\n"

@@ -5,6 +5,7 @@ These checks use only Python's own library. Where packages are missing, nothing 
 
 import importlib.metadata
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -107,8 +108,18 @@ def examine_project() -> Check:
     if absent:
         remedy = "go to a project, or make one here: enginery new"
         return Check("project", State.WRONG, f"{here} has no {', '.join(absent)}", remedy)
+    if hiding := files_that_hide_modules(here):
+        found = f"{first_few(hiding)} would be imported in place of a module of Python of that name"
+        return Check("project", State.NOTE, found, "give it another name, if a stage ends with an ImportError")
     version = importlib.metadata.version("dvc") if find_spec("dvc") else "not installed"
     return Check("project", State.FINE, f"{here}, DVC {version}")
+
+
+def files_that_hide_modules(folder: Path) -> list[str]:
+    """Return what is called as a module of Python: a stage looks for modules in the project first, as models may be
+    there."""
+    found = (path for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
+    return sorted(path.name for path in found if path.stem in sys.stdlib_module_names)
 
 
 def examine_git() -> Check:
@@ -128,6 +139,10 @@ def _git(*arguments: str) -> str | None:
 
 
 def examine_disk() -> Check:
+    if not os.access(".", os.W_OK):  # as in a container's read-only mount
+        return Check(
+            "disk", State.WRONG, f"{Path.cwd()} cannot be written to", "copy the project, or change its rights"
+        )
     free = shutil.disk_usage(".").free / 1e9
     found, remedy = f"{free:.1f} GB free", f"free {NEEDED_GB:.0f} GB; dvc gc -w drops old results"
     return Check("disk", State.WRONG, found, remedy) if free < NEEDED_GB else Check("disk", State.FINE, found)

@@ -1,6 +1,8 @@
 """Every way a night can end, with made-up measurements. benchmarks/nights.py runs real ones."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 from support.paths import ROOT
@@ -346,16 +348,38 @@ def test_two_machines_have_a_good_run_each(nights, both, tmp_path, setting):
     assert len(read_history(tmp_path)) == 2
 
 
-def test_a_broken_history_is_one_sentence_before_anything_is_measured(nights, both):
+@pytest.mark.parametrize(
+    "break_line",
+    [
+        lambda line: "<<<<<<< HEAD",
+        lambda line: line[:-20],
+        lambda line: re.sub(r'"ratios":\[.*?\]', '"ratios":[]', line),
+        lambda line: re.sub(r'"median":[0-9.]+', '"median":0', line),  # which no geometric mean takes
+        lambda line: re.sub(r'("date":"[^"]*)Z"', r'\1"', line),  # which cannot be put in order with the others
+        lambda line: line.replace("fp32", "fp6"),
+    ],
+)
+def test_a_broken_history_is_one_sentence_before_anything_is_measured(nights, both, break_line):
     nights.night(both())
     (history,) = read_history(nights.root)
-    with (history.folder / "nights.jsonl").open("a") as file:
-        file.write("<<<<<<< HEAD\n")
+    path = history.folder / "nights.jsonl"
+    first, second = path.read_text().splitlines()
+    broken = break_line(first)
+    assert broken != first
+    path.write_text(f"{first}\n{second}\n{broken}\n")
     with pytest.raises(
         EngineryError, match=r"nights\.jsonl, line 3 is damaged .*\)\. Mend that line, or take the file back"
     ):
         nights.night()
     assert nights.measured == []
+
+
+@pytest.mark.parametrize("leave", [Path.unlink, lambda path: path.write_text("")])
+def test_a_history_without_a_night_is_as_none(nights, both, leave):
+    nights.night(both())
+    (history,) = read_history(nights.root)
+    leave(history.folder / "nights.jsonl")
+    assert read_history(nights.root) == []
 
 
 def test_a_broken_good_run_is_one_sentence_before_anything_is_measured(nights, both):
