@@ -11,6 +11,7 @@ else, with its libraries, the graph and the samples.
 import argparse
 import contextlib
 import multiprocessing
+import os
 import re
 import tempfile
 import time
@@ -84,6 +85,7 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.models:
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            os.environ["XDG_CACHE_HOME"] = folder  # no search goes on from an earlier one
             run_model(name, options.size or SIZES[name])
 
 
