@@ -1,9 +1,11 @@
 """Find the fewest layers, by their work, that must stay in floating point for int8 to keep its thresholds."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
+
+import numpy as np
 
 from enginery.core.errors import EngineryError
 from enginery.core.progress import progress
@@ -31,15 +33,25 @@ def find_spared(trial: Trial, work: Mapping[str, float], journal: Journal, secon
         return Answer({}, tuple(path), ())
     losses = measure_layers(trial, work, journal, seconds)
     order = in_order_of_worth(losses, work)
-    few, enough = 0, len(order)
     path.append(tried(order))
     if path[-1].used > AIM:
         return Answer(losses, tuple(path), ())
-    while enough - few > 1:
-        middle = (few + enough) // 2
-        path.append(tried(order[:middle]))
-        few, enough = (few, middle) if path[-1].used <= AIM else (middle, enough)
-    return Answer(losses, tuple(path), tuple(order[:enough]))
+    few, enough, guesses = path[0], path[-1], True
+    while (width := enough.spared - few.spared) > 1:
+        middle = few.spared + width // 2
+        number = _likely([losses[name] for name in order], few, enough) if guesses else middle
+        path.append(tried(order[:number]))
+        few, enough = (few, path[-1]) if path[-1].used <= AIM else (path[-1], enough)
+        guesses = enough.spared - few.spared <= width / 2  # a guess that halves nothing is followed by a half
+    return Answer(losses, tuple(path), tuple(order[: enough.spared]))
+
+
+def _likely(losses: Sequence[float], few: Step, enough: Step) -> int:
+    """Return how many layers must be spared if errors add up by their squares between what is too few and enough."""
+    squares = np.square(losses[few.spared : enough.spared])
+    share = (few.used**2 - AIM**2) / (few.used**2 - enough.used**2)  # of these squares, which must go
+    number = int(np.searchsorted(np.cumsum(squares), share * squares.sum()))
+    return few.spared + min(number + 1, len(squares) - 1)
 
 
 def measure_layers(trial: Trial, work: Mapping[str, float], journal: Journal, seconds: float) -> dict[str, float]:
