@@ -15,7 +15,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -41,16 +41,17 @@ def run_model(name: str, size: int) -> None:
     lay_over(WIDE)
     zoo.prepare(lambda what, call: None if what == "search int8" else call())
     places = ("simplified", "calibrated", "rescued/int8", "samples/calibration", "dialect.json", "code/search.json")
-    given, found = list(map(zoo.made_at, places)), zoo.made_at("searched/int8.json")
+    found = zoo.made_at("searched/int8.json")
+    given = [*map(zoo.made_at, places), found]
     for what in ("int8 is right", f"int8 loses {TIMES_TOO_MUCH} times too much"):
-        seconds, gigabytes = alone(partial(search, "int8", *given, found))
+        seconds, gigabytes = alone(partial(search, "int8", *given))
         answer = Search.read(found)
         spared = f"{len(answer.spared)} of {len(answer.layers)} layers spared"
         print(f"{name}, {size} pixels, {what}: {seconds:.1f} s, {gigabytes:.2f} GB, {spared}", flush=True)
         lay_over(WIDE | {"relative_error": answer.path[0].relative_error / TIMES_TOO_MUCH})
 
 
-def lay_over(thresholds: dict[str, float]) -> None:
+def lay_over(thresholds: Mapping[str, float]) -> None:
     from enginery.cli.recipes import apply_recipe
 
     recipe = Path("recipe.yaml")

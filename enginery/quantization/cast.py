@@ -11,10 +11,9 @@ from enginery.core.params.precisions import Keep
 from enginery.graph.data_apart import with_bodies
 from enginery.graph.onnx_file import load_graph
 from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, quiet_modelopt
-from enginery.quantization.structure import nodes_making_rows
+from enginery.quantization.structure import nodes_adding_scattered, nodes_making_rows
 
 NAME_OF_ALL_SIZES = "unk"
-SCATTERING = {"ScatterElements", "ScatterND"}
 
 
 def cast(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | None = None) -> onnx.ModelProto:
@@ -29,7 +28,8 @@ def cast(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | No
         name: array if array.any() else random.uniform(-1, 1, array.shape).astype(array.dtype) for name, array in zeros
     }
     graph = load_graph(source)
-    exact = map(re.escape, (*nodes_making_rows(graph), *_nodes_adding_scattered(graph)))
+    scattered = (node.name for node in nodes_adding_scattered(graph))
+    exact = map(re.escape, (*nodes_making_rows(graph), *scattered))
     kept = {"nodes_to_exclude": [*keep.nodes, *exact], "op_types_to_exclude": list(keep.op_types)}
     with quiet_modelopt(), errors_as_sentences(precision):
         from modelopt.onnx.autocast import convert_to_mixed_precision
@@ -39,16 +39,6 @@ def cast(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | No
         )
     forget_unknown_sizes(converted)
     return converted
-
-
-def _nodes_adding_scattered(model: onnx.ModelProto) -> list[str]:
-    """Return the nodes that add or multiply numbers at places that an index tells, as those of the edges of a graph
-    network. Any number may meet at a place, and ONNX Runtime's CPU provider cannot do it in float16."""
-    return [
-        node.name
-        for node in model.graph.node
-        if node.op_type in SCATTERING and any(each.name == "reduction" and each.s != b"none" for each in node.attribute)
-    ]
 
 
 def forget_unknown_sizes(model: onnx.ModelProto) -> None:

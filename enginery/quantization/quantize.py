@@ -22,7 +22,7 @@ from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.fusion import mend_fusions
 from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, quiet_modelopt
 from enginery.quantization.stand_ins import Replaced, put_back, with_stand_ins
-from enginery.quantization.structure import LARGEST_FLOAT16
+from enginery.quantization.structure import LARGEST_FLOAT16, nodes_adding_scattered
 from enginery.quantization.write_int8 import Rounded
 
 SMALLEST_FLOAT16_SCALE = 2.0**-20  # below it, float16 has fewer than five bits left
@@ -101,6 +101,7 @@ def _place_by_modelopt(
                 op_types_to_exclude=list(keep.op_types),
                 nodes_to_exclude=list(keep.nodes),
                 high_precision_dtype=rest,
+                op_types_to_exclude_fp16=sorted({node.op_type for node in nodes_adding_scattered(load_graph(given))}),
                 output_path=str(target),
                 use_external_data_format=data_of(given).exists(),
                 enable_shared_constants_duplication=not replaced,

@@ -12,6 +12,7 @@ LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 NORMALIZATIONS = {"LayerNormalization", "RMSNormalization", "SkipLayerNormalization", "GroupNormalization"}
 PASSED_ON = {"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Dropout"}
 PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
+SCATTERING = {"ScatterElements", "ScatterND"}
 SCORES = {"Add", "Sub", "Mul", "Div", "Where"} | PASSED_ON  # between a product of matrices and its Softmax
 
 
@@ -67,6 +68,16 @@ def nodes_making_rows(model: onnx.ModelProto) -> list[str]:
             found[node.name] = None
             waiting += node.input
     return list(found)
+
+
+def nodes_adding_scattered(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Return the nodes that add or multiply numbers at places that an index tells, as those of the edges of a graph
+    network. Any number may meet at a place, and ONNX Runtime's CPU provider cannot do it in float16."""
+    return [
+        node
+        for node in model.graph.node
+        if node.op_type in SCATTERING and any(each.name == "reduction" and each.s != b"none" for each in node.attribute)
+    ]
 
 
 def _before(node: onnx.NodeProto, op_types: set[str], made_by: Mapping[str, onnx.NodeProto]) -> Iterator[str]:

@@ -55,11 +55,23 @@ class Night(Record):
         return geometric_mean(getattr(ratio, figure) for ratio in self.ratios if ratio.baseline == self.baseline)
 
 
+class Identity(Record):
+    """The fields of a machine that nights must share: those of MACHINE_IDENTITY."""
+
+    runtime: str
+    device_name: str
+    cores: int
+
+    @classmethod
+    def of(cls, machine: Machine) -> Self:
+        return cls(**machine.model_dump(include=set(MACHINE_IDENTITY)))
+
+
 class Setting(Record):
     """The machine, model and samples that nights must share to be compared with each other."""
 
     # How engines are made is not part of it: a nightly run must find a change there that makes an engine slower.
-    machine: dict[str, Any]
+    machine: Identity
     model: dict[str, Any]
     weights: dict[str, Any]
     samples: dict[str, Any]
@@ -70,7 +82,7 @@ class Setting(Record):
         given = params.model_dump(mode="json", exclude_defaults=True, include={"model", "task", "weights", "samples"})
         del given["samples"]["calibration"]
         return cls(
-            machine=machine.model_dump(mode="json", include=set(MACHINE_IDENTITY)),
+            machine=Identity.of(machine),
             model=given["model"] | ({"task": given["task"]} if "task" in given else {}),
             weights=given["weights"],
             samples=given["samples"],
@@ -79,14 +91,14 @@ class Setting(Record):
     @property
     def folder(self) -> str:
         """Return the folder's name, such as AMD-EPYC-2-cores-openvino-1a2b3c4d."""
-        device, cores, runtime = (self.machine[name] for name in ("device_name", "cores", "runtime"))
-        readable = re.sub(r"[^A-Za-z0-9]+", "-", f"{device} {cores} cores {runtime}").strip("-")
+        machine = f"{self.machine.device_name} {self.machine.cores} cores {self.machine.runtime}"
+        readable = re.sub(r"[^A-Za-z0-9]+", "-", machine).strip("-")
         return f"{readable}-{sha256_of(self.model_dump(mode='json'))[:8]}"
 
     @property
     def title(self) -> str:
         model = ", ".join(str(value) for value in self.model.values() if value)
-        return f"{model} on {self.machine['device_name']}, {self.machine['cores']} cores, {self.machine['runtime']}"
+        return f"{model} on {self.machine.device_name}, {self.machine.cores} cores, {self.machine.runtime}"
 
 
 class History:
@@ -127,8 +139,15 @@ class History:
 
 def read_history(root: Path) -> list[History]:
     """Return those with a night. A run may have been killed before it wrote the first, or somebody begins anew."""
-    histories = [History(path.parent, Setting.read(path)) for path in sorted(root.glob(f"*/{SETTING}"))]
+    histories = [History(path.parent, _read_setting(path)) for path in sorted(root.glob(f"*/{SETTING}"))]
     return [history for history in histories if history.nights()]
+
+
+def _read_setting(path: Path) -> Setting:
+    try:
+        return Setting.parse(path.read_bytes(), str(path))
+    except EngineryError as error:
+        raise EngineryError(f"{error}. Take the file back from git") from None
 
 
 def last_kept(nights: Sequence[Night]) -> Night | None:

@@ -2,6 +2,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.pass_checks import model_of_text
 from support.quantized import KEEP_NOTHING, KEEPS_CONVOLUTIONS, constants, quantized_inputs
 
 from enginery.core.errors import EngineryError
@@ -171,6 +172,23 @@ def test_a_quantized_graph_computes_nearly_the_same_with_any_rest(tiny_onnx, ran
     quantized = quantize(tiny_onnx, precision, ranges, KEEP_NOTHING, rest)
     got = run_graph(open_as_written(quantized), {"input": images})["logits"]
     assert 0 < np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < limit
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_sums_of_what_is_scattered_are_no_float16(tmp_path, precision):
+    """ONNX Runtime's CPU provider, which runs the graph as written, has none."""
+    random = np.random.default_rng(2)
+    weights = {name: random.normal(0, 0.2, (32, 32)).astype(np.float32) for name in ("w1", "w2")}
+    places = random.integers(0, 64, (64, 32))
+    nodes = 'a = MatMul (input, w1) b = ScatterElements <axis = 0, reduction = "add"> (a, places, a) y = MatMul (b, w2)'
+    model = model_of_text(f"g (float[64,32] input) => (float[64,32] y) {{ {nodes} }}", weights | {"places": places})
+    for node in model.graph.node:
+        node.name = node.output[0]
+    onnx.save(model, tmp_path / "model.onnx")
+    feeds = {"input": random.normal(0, 1, (64, 32)).astype(np.float32)}
+    made = quantize(tmp_path / "model.onnx", precision, {"input": 4.0, "b": 9.0}, KEEP_NOTHING, rest="fp16")
+    wanted, got = (run_graph(open_as_written(graph), feeds)["y"] for graph in (model, made))
+    assert np.linalg.norm(got - wanted) / np.linalg.norm(wanted) < 0.06
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8"])

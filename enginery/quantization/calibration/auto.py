@@ -116,15 +116,17 @@ class Trial:
         self._exact, self._rounded = open_as_written(model), open_as_written(ir.to_proto(writer.model))
 
     def on(self, feeds: Feeds) -> Cost:
-        """Return what tells, for ranges, the relative error of a sample's outputs: the mean over samples and outputs.
+        """Return what tells, for ranges, what they cost: the geometric mean of two relative errors of the outputs.
 
-        The error of all samples at once would be that of the few that a network is least sure of.
+        The mean over samples knows nothing of how large an answer is, and the error of all samples at once is that of
+        the few with the largest answers. So a share that one of them gains must not cost the other a larger share.
         """
         exact = self._exact.run(None, dict(feeds))
 
         def cost(amax: Ranges) -> float:
             outputs = self._rounded.run(None, dict(feeds) | dict(self._steps(amax)))
-            return float(np.mean([error_of(found, wanted) for found, wanted in zip(outputs, exact, strict=True)]))
+            errors = [(error_of(*pair), error_at_once(*pair)) for pair in zip(outputs, exact, strict=True)]
+            return float(np.sqrt(np.prod(np.mean(errors, axis=0))))
 
         return cost
 
@@ -138,3 +140,9 @@ def error_of(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
     """Return the mean over samples of the error of an output, relative to the size of the exact one."""
     sizes = [np.linalg.norm(array.reshape(len(array), -1), axis=1) for array in (found - exact, exact)]
     return float(np.mean(sizes[0] / np.maximum(sizes[1], TINY)))
+
+
+def error_at_once(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
+    """Return the error of an output for all samples, relative to the size of the exact one."""
+    error, size = (float(np.linalg.norm(array)) for array in (found - exact, exact))
+    return error / max(size, TINY)

@@ -340,7 +340,7 @@ def test_what_is_left_at_its_default_is_no_part_of_the_setting(machine):
 
 
 def test_two_machines_have_a_good_run_each(nights, both, tmp_path, setting):
-    other = setting.model_copy(update={"machine": setting.machine | {"device_name": "NVIDIA H200"}})
+    other = setting.model_copy(update={"machine": setting.machine.model_copy(update={"device_name": "NVIDIA H200"})})
     nights.night(both())
     nights.night(both(int8=(20.0, 9.0)), setting=other)
     assert nights.good == both()
@@ -380,6 +380,15 @@ def test_a_history_without_a_night_is_as_none(nights, both, leave):
     (history,) = read_history(nights.root)
     leave(history.folder / "nights.jsonl")
     assert read_history(nights.root) == []
+
+
+def test_a_broken_setting_is_one_sentence(nights, both):
+    nights.night(both())
+    (history,) = read_history(nights.root)
+    path = history.folder / "setting.json"
+    path.write_text(re.sub(r'"device_name": "[^"]*",', "", path.read_text()))
+    with pytest.raises(EngineryError, match=r"setting\.json is damaged .*device_name.*\)\. Take the file back"):
+        read_history(nights.root)
 
 
 def test_a_broken_good_run_is_one_sentence_before_anything_is_measured(nights, both):

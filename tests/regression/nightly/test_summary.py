@@ -49,7 +49,7 @@ def test_the_summary_links_the_run_on_github(nights, both, monkeypatch):
 
 
 def test_the_trend_has_the_nights_of_every_machine(nights, both, tmp_path, setting):
-    other = setting.model_copy(update={"machine": setting.machine | {"device_name": "NVIDIA H200"}})
+    other = setting.model_copy(update={"machine": setting.machine.model_copy(update={"device_name": "NVIDIA H200"})})
     nights.night(both())
     nights.night(both(), setting=other)
     nights.night(*[both(int8=(11.0, 3.7))] * 2)

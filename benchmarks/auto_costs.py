@@ -1,0 +1,88 @@
+"""Compare what `calibration.method: auto` may choose ranges by: the mean error of a sample alone, and with it that of
+all samples at once.
+
+    python benchmarks/auto_costs.py efficientnet_b0 inception_v3 mobilenet_v2
+
+Each model is trained as in peers.py, in a process and a project of its own. What is printed is the int8 graph as
+written against PyTorch, with weights of 8 bits and without rescues, over the validation set.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import peers
+import zoo
+
+
+def run_model(name: str, epochs: int | None) -> None:
+    peers.write_params(name, epochs, "cpu")
+    zoo.prepare(lambda _, call: call())
+
+    from enginery.core.params.calibration import CalibrationParams
+    from enginery.core.params.precisions import PrecisionParams
+    from enginery.core.scratch import scratch_folder
+    from enginery.data.feeds import Feeds
+    from enginery.data.sample_set import SampleSet
+    from enginery.graph.as_written import open_as_written
+    from enginery.graph.onnx_file import load_graph
+    from enginery.quantization.calibration import auto
+    from enginery.quantization.calibration.calibrate import calibrate_graph
+    from enginery.quantization.dialect import Dialect
+    from enginery.quantization.rescue.attempts import Attempts
+    from enginery.quantization.rescue.records import Rescued
+
+    class MeanAlone(auto.Trial):
+        def on(self, feeds: Feeds) -> auto.Cost:
+            exact = self._exact.run(None, dict(feeds))
+
+            def cost(amax: auto.Ranges) -> float:
+                outputs = self._rounded.run(None, dict(feeds) | dict(self._steps(amax)))
+                return float(np.mean([auto.error_of(*pair) for pair in zip(outputs, exact, strict=True)]))
+
+            return cost
+
+    graph = zoo.made_at("simplified/model.onnx")
+    keep, params = PrecisionParams.read_for("int8").keep, CalibrationParams.read()
+    samples, validation = (SampleSet.open(zoo.made_at(f"samples/{part}")) for part in ("calibration", "validation"))
+    wanted = Dialect.read(zoo.made_at("dialect.json")).model_copy(update={"largest_weight": 127})
+    exact = open_as_written(load_graph(graph))
+    for title, trial in {"the mean alone": MeanAlone, "both": auto.Trial}.items():
+        setattr(auto, "Trial", trial)  # noqa: B010 - mypy knows it as a class
+        with scratch_folder() as scratch:
+            ranges = calibrate_graph(graph.parent, samples, params, None, scratch)
+            attempts = Attempts("int8", keep, params, wanted, samples, None, scratch)
+            made = open_as_written(attempts.write(Rescued(graph, ranges, {})))
+        pairs = [[each.run(None, dict(feeds))[0] for each in (made, exact)] for feeds in validation.batches(16)]
+        found, right = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+        cosine = np.mean((found * right).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(right, axis=1))
+        print(
+            f"{name}, by {title}: {auto.error_of(found, right):.4f} ({auto.error_at_once(found, right):.4f}), "
+            f"cosine {cosine:.4f}, agreement {np.mean(found.argmax(1) == right.argmax(1)):.1%}, "
+            f"{dict(Counter(ranges.methods.values()))}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--one", action="store_true", help="run the one model in the current folder")
+    options = parser.parse_args()
+    if options.one:
+        run_model(options.models[0], options.epochs)
+        return
+    for name in options.models:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, str(Path(__file__).resolve()), name, "--one"]
+            command += ["--epochs", str(options.epochs)] if options.epochs else []
+            done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
+        print("\n".join(done.stdout.splitlines()[-2:]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
