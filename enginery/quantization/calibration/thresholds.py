@@ -12,6 +12,7 @@ from enginery.quantization.calibration.histogram import Histogram
 
 LEVELS = PRECISIONS["int8"].largest  # positive int8 values
 TYPICAL = 0.9  # the share of samples that `typical` clips nothing of
+CHUNK = 256  # candidates, so that what is known of their levels stays in the processor's cache
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -51,18 +52,18 @@ def entropy_bins(counts: Counts) -> int:
     prefix, prefix_filled, prefix_entropy = map(_prefix_sums, (values, (values > 0).astype(float), _x_log_x(values)))
 
     candidates = np.arange(LEVELS + 1, len(values) + 1)
-    edges = candidates[:, None] * np.arange(LEVELS + 1) // LEVELS
-    mass, filled = np.diff(prefix[edges], axis=1), np.diff(prefix_filled[edges], axis=1)
     inside, total = prefix[candidates], prefix[-1]
     folded, last = total - inside, values[candidates - 1]
 
     # P is the histogram, except that the candidate's last bin also holds what was folded into it.
     p_log_p = prefix_entropy[candidates] - _x_log_x(last) + _x_log_x(last + folded)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log_q = np.where(filled > 0, np.log(mass / filled), 0.0)
-    p_mass = mass.copy()
-    p_mass[:, -1] += folded
-    p_log_q = (p_mass * log_q).sum(axis=1)
+    p_log_q = np.empty(len(candidates))
+    for start in range(0, len(candidates), CHUNK):
+        part = slice(start, start + CHUNK)
+        edges = candidates[part, None] * np.arange(LEVELS + 1) // LEVELS
+        mass, filled = np.diff(prefix[edges], axis=1), np.diff(prefix_filled[edges], axis=1)
+        log_q = np.log(np.divide(mass, filled, out=np.ones_like(mass), where=filled > 0))
+        p_log_q[part] = (mass * log_q).sum(axis=1) + folded[part] * log_q[:, -1]
     # Both are normalized: P by the total, Q by the sum of the candidate's bins.
     with np.errstate(divide="ignore"):
         divergence = (p_log_p - p_log_q) / total - np.log(total) + np.log(inside)
@@ -72,12 +73,19 @@ def entropy_bins(counts: Counts) -> int:
 
 
 def mse_bins(counts: Counts, candidates: int = 256) -> int:
-    """Return the number of bins with the least squared error of rounding to int8 and saturating."""
+    """Return the number of bins with the least squared error of rounding to int8 and saturating.
+
+    All numbers that one level stands for have the same rounded value, so that prefix sums of the counts, of the numbers
+    and of their squares give the error of a level.
+    """
     centers = np.arange(len(counts)) + 0.5
     tried = np.unique(np.linspace(LEVELS + 1, len(counts), candidates).round().astype(int))
-    step = tried[:, None] / LEVELS
-    restored = np.minimum(np.rint(centers / step), LEVELS) * step
-    errors = ((restored - centers) ** 2 * counts).sum(axis=1)
+    restored = np.arange(LEVELS + 1) * tried[:, None] / LEVELS
+    middles = (restored[:, 1:] + restored[:, :-1]) / 2
+    ends = np.full((len(tried), 1), len(counts))
+    edges = np.concatenate([0 * ends, np.ceil(middles - 0.5).astype(int), ends], axis=1)  # how many centers lie below
+    mass, first, second = (np.diff(_prefix_sums(counts * centers**power)[edges], axis=1) for power in range(3))
+    errors = (second - 2 * restored * first + restored**2 * mass).sum(axis=1)
     return int(tried[np.argmin(errors)])
 
 
