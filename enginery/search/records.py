@@ -28,7 +28,7 @@ class Step(Record):
     relative_error: float
     agreement: float | None  # None if answers of the task cannot be the same
     metric_drop: float | None  # of the task's metric; None if it cannot be measured
-    looked_at: int  # so many of the samples to check by, the first ones: few where they are enough
+    looked_at: int  # so many of the samples to check by, the first ones: few where they show that far too much is lost
     changed: dict[str, int]  # all of these whose answer is another one, the worst first, and their places among them
     used: float  # the largest part of what a threshold allows, 1 being all of it
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from enginery.core.cores import usable_cores
 from enginery.core.params.calibration import AUTO, METHODS, CalibrationParams
 from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
@@ -41,8 +43,9 @@ def choose_ranges(
     """Return the range of each tensor by the method that the parameters name, which may be `auto`."""
 
     def ranges(method: str, names: Iterable[str]) -> dict[str, float]:
-        way = params.model_copy(update={"method": method})
-        return {name: choose_amax(histograms[name], way) for name in names}
+        way, chosen = params.model_copy(update={"method": method}), list(names)
+        with ThreadPoolExecutor(usable_cores()) as pool:  # NumPy lets other threads run
+            return dict(zip(chosen, pool.map(lambda name: choose_amax(histograms[name], way), chosen), strict=True))
 
     if params.method != AUTO:
         return Choice(ranges(params.method, histograms), {}, {})
