@@ -43,12 +43,17 @@ class Checks:
         self.limits, self._samples, self._task, self._truth = limits, samples, task, samples.truth
         self._exact, self._exact_there = partial(run_graph, open_as_written(graph)), exact_there
         self._batch = fixed_batch(graph) or BATCH
+        size = sum(values[0].nbytes for values in self._run_all(self._exact, None, np.arange(1)).values())
         chosen = min(CHOOSING, max(1, len(samples) // 2))
-        places = np.arange(-(-chosen // self._batch) * self._batch) % len(samples)
-        self._batches = [samples.read_at(each) for each in places.reshape(-1, self._batch)]
+        looked_at = np.arange(max(1, min(len(samples), chosen + OUTPUT_BYTES // max(size, 1))))
+        self._outputs = self._run_all(self._exact, exact_there, looked_at)
+        picked = _spread_by_size(self._outputs, chosen)
+        others = np.setdiff1d(looked_at, picked)
+        self.places = others if len(others) else picked
+        self.chosen, self.checked = chosen, len(self.places)
+        whole = np.resize(picked, -(-chosen // self._batch) * self._batch)
+        self._batches = [samples.read_at(each) for each in whole.reshape(-1, self._batch)]
         self._wanted = [self._exact(feeds) for feeds in self._batches]
-        size = sum(values[0].nbytes for values in self._wanted[0].values())
-        self.chosen, self.checked = chosen, max(1, min(len(samples) - chosen, OUTPUT_BYTES // max(size, 1)))
         self._expected: dict[int, Outputs] = {}
 
     def check_run(self, run: Run, spared: int, work: float) -> Step:
@@ -60,21 +65,30 @@ class Checks:
         return self._check_places(partial(self._run_all, self._exact, there), spared, work)
 
     def _check_places(self, run: RunPlaces, spared: int, work: float) -> Step:
-        """Say what is lost. Few samples tell that where far too much is.
+        """Say what is lost. A few samples show that far too much is. Only many show that little is.
 
-        That little is lost only many can tell. Where one image in forty has another answer, none of 32 has one in four
-        networks of ten; and the few images with large answers, which decide the error of all at once, may be others.
-        One image of few is a large share of them, so that answers cannot tell that too much is lost, either.
+        Where one image in forty has another answer, 32 samples hold no such image four times in ten; and they may not
+        hold the few images with large answers, which decide the error of all at once. One image of few is a large share
+        of them, so that answers cannot tell that too much is lost, either.
         """
         few = self._check(run, spared, work, min(FIRST, self.checked))
-        is_lost = max(self._used_by_errors(few)) >= MUCH
-        return few if is_lost else self._check(run, spared, work, self.checked)
+        is_clear = few.used >= LOST or max(self._used_by_errors(few)) >= MUCH or few.looked_at == self.checked
+        return few if is_clear else self._check(run, spared, work, self.checked)
+
+    def _wanted_of_first(self, count: int) -> Outputs:
+        """Return the exact outputs. Texts run with those that they are compared with, to be padded alike."""
+        if count not in self._expected:
+            places = self.places[:count]
+            self._expected[count] = (
+                {name: values[places] for name, values in self._outputs.items()}
+                if self._samples.lengths is None
+                else self._run_all(self._exact, self._exact_there, places)
+            )
+        return self._expected[count]
 
     def _check(self, run: RunPlaces, spared: int, work: float, count: int) -> Step:
-        places = (self.chosen + np.arange(count)) % len(self._samples)
-        if count not in self._expected:
-            self._expected[count] = self._run_all(self._exact, self._exact_there, places)
-        wanted, found = self._expected[count], run(places)
+        places = self.places[:count]
+        wanted, found = self._wanted_of_first(count), run(places)
         task = self._task.knowing(self._truth, places)
         errors, same = compare(*task.comparable(wanted, found)), task.agree(wanted, found)
         exact, got = (metric_of(self._task, outputs, self._truth, places) for outputs in (wanted, found))
@@ -107,6 +121,16 @@ class Checks:
 
     def _run_all(self, run: Run, there: OutputsOf | None, places: NDArray[np.int64]) -> Outputs:
         return run_all(run, self._samples, self._batch, whole=True, chosen=places, outputs=there)
+
+
+def _spread_by_size(outputs: Outputs, count: int) -> NDArray[np.int64]:
+    """Return the places of so many samples, from that with the smallest answers to that with the largest. Sizes are
+    rounded, so that the last bits, which the number of threads decides, choose nothing."""
+    rows = [values.reshape(len(values), -1).astype(np.float64) for values in outputs.values()]
+    sizes = [np.linalg.norm(each, axis=1) for each in rows]
+    shares = np.sum([np.round(each / max(each.mean(), TINY), 3) for each in sizes], axis=0)
+    order = np.argsort(shares, kind="stable")
+    return np.asarray(order[np.linspace(0, len(order) - 1, count).round().astype(int)])
 
 
 def _changed(same: Statistics, wanted: Outputs, found: Outputs) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from enginery.core.errors import EngineryError
 from enginery.core.progress import progress
+from enginery.search.checks import LOST
 from enginery.search.journal import Journal
 from enginery.search.records import AIM, Step
 from enginery.search.trial import Trial
@@ -39,10 +40,12 @@ def find_spared(trial: Trial, work: Mapping[str, float], journal: Journal, secon
     few, enough, guesses = path[0], path[-1], True
     while (width := enough.spared - few.spared) > 1:
         middle = few.spared + width // 2
+        guesses = guesses and few.used < LOST
         number = _likely([losses[name] for name in order], few, enough) if guesses else middle
         path.append(tried(order[:number]))
         few, enough = (few, path[-1]) if path[-1].used <= AIM else (path[-1], enough)
-        guesses = enough.spared - few.spared <= width / 2  # a guess that halves nothing is followed by a half
+        # A guess that halves nothing is followed by a half, and that by a guess.
+        guesses = not guesses or enough.spared - few.spared <= width / 2
     return Answer(losses, tuple(path), tuple(order[: enough.spared]))
 
 
@@ -50,8 +53,8 @@ def _likely(losses: Sequence[float], few: Step, enough: Step) -> int:
     """Return how many layers must be spared if errors add up by their squares between what is too few and enough."""
     squares = np.square(losses[few.spared : enough.spared])
     share = (few.used**2 - AIM**2) / (few.used**2 - enough.used**2)  # of these squares, which must go
-    number = int(np.searchsorted(np.cumsum(squares), share * squares.sum()))
-    return few.spared + min(number + 1, len(squares) - 1)
+    last = int(np.searchsorted(np.cumsum(squares), share * squares.sum()))  # that is spared
+    return few.spared + min(last + 1, len(squares) - 1)  # fewer than what is known to be enough
 
 
 def measure_layers(trial: Trial, work: Mapping[str, float], journal: Journal, seconds: float) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +9,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from enginery.core.cores import usable_cores
+from enginery.core.cores import in_parallel
 from enginery.core.params.calibration import AUTO, METHODS, CalibrationParams
 from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
@@ -34,7 +33,7 @@ Cost = Callable[[Ranges], float]
 class Choice(NamedTuple):
     amax: dict[str, float]
     methods: dict[str, str]  # by tensor; empty if the parameters name one for all, as `costs` is
-    costs: dict[str, float]  # the relative error of the outputs if all tensors took one method, and as chosen
+    costs: dict[str, float]  # what Trial.on tells if all tensors take one method, and as chosen
 
 
 def choose_ranges(
@@ -44,8 +43,7 @@ def choose_ranges(
 
     def ranges(method: str, names: Iterable[str]) -> dict[str, float]:
         way, chosen = params.model_copy(update={"method": method}), list(names)
-        with ThreadPoolExecutor(usable_cores()) as pool:  # NumPy lets other threads run
-            return dict(zip(chosen, pool.map(lambda name: choose_amax(histograms[name], way), chosen), strict=True))
+        return dict(zip(chosen, in_parallel(lambda name: choose_amax(histograms[name], way), chosen), strict=True))
 
     if params.method != AUTO:
         return Choice(ranges(params.method, histograms), {}, {})

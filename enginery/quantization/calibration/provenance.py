@@ -33,9 +33,7 @@ class Calibration(Record):
     amax: dict[str, float]
     lowest: dict[str, float] = Field(default_factory=dict)  # values, 0 if none is negative; a file does not say
     methods: dict[str, str] = Field(default_factory=dict)  # of `auto`: what was chosen for each tensor
-    costs: dict[str, float] = Field(
-        default_factory=dict
-    )  # of `auto`: the error of the outputs by method, and as chosen
+    costs: dict[str, float] = Field(default_factory=dict)  # of `auto`: what each method costs, and what was chosen
 
 
 def measured_provenance(

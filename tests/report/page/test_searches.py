@@ -19,7 +19,7 @@ def found(*path, spared=()):
             relative_error=0,
             agreement=None,
             metric_drop=None,
-            looked_at=2 if used < 0.25 else 16,
+            looked_at=2 if used >= 2 else 16,
             changed=dict([("two", 0), ("one", 1), ("three", 2)][: round(used)]),
             used=used,
         )
