@@ -430,7 +430,7 @@ def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact,
     def milliseconds_of_compute():
         with open_engine(engine, machine, PLAIN) as opened:
             call = opened.bind(samples.cycled(batch))
-            return statistics.median([call() for _ in range(30)][10:]) * 1000
+            return min(call() for _ in range(30)) * 1000  # whatever else runs on the machine adds to a call
 
     before = milliseconds_of_compute()
     machine.write(tmp_path / "machine.json")
@@ -445,7 +445,7 @@ def test_layers_take_together_about_what_the_whole_takes(graphs, machine, exact,
     # In a process of its own: CUDA must not have started before the stage changes its settings.
     subprocess.run([sys.executable, "-m", "stages", "trace", *options], check=True)
     trace = Trace.read(tmp_path / "trace.json")
-    compute = min(before, milliseconds_of_compute())  # what else runs on the machine slows one of the two
+    compute = min(before, milliseconds_of_compute())
     print(f"{trace.milliseconds:.3f} ms of layers, {compute:.3f} ms of compute")
     assert 0.7 < trace.milliseconds / compute < 3
     assert {layer.name for layer in EngineRecord.read(engine / "engine.json").layers if layer.computes} <= {
