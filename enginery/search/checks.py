@@ -71,9 +71,17 @@ class Checks:
         hold the few images with large answers, which decide the error of all at once. One image of few is a large share
         of them, so that answers cannot tell that too much is lost, either.
         """
-        few = self._check(run, spared, work, min(FIRST, self.checked))
+        found = run(self.places[:FIRST])
+        few = self._step(found, spared, work, len(self.places[:FIRST]))
         is_clear = few.used >= LOST or max(self._used_by_errors(few)) >= MUCH or few.looked_at == self.checked
-        return few if is_clear else self._check(run, spared, work, self.checked)
+        return few if is_clear else self._step(self._with_others(found, run), spared, work, self.checked)
+
+    def _with_others(self, found: Outputs, run: RunPlaces) -> Outputs:
+        """Return the outputs of all samples: the first are run already, but texts must be padded alike."""
+        if self._samples.lengths is not None:
+            return run(self.places)
+        others = run(self.places[FIRST:])
+        return {name: np.concatenate([values, others[name]]) for name, values in found.items()}
 
     def _wanted_of_first(self, count: int) -> Outputs:
         """Return the exact outputs. Texts run with those that they are compared with, to be padded alike."""
@@ -86,9 +94,8 @@ class Checks:
             )
         return self._expected[count]
 
-    def _check(self, run: RunPlaces, spared: int, work: float, count: int) -> Step:
-        places = self.places[:count]
-        wanted, found = self._wanted_of_first(count), run(places)
+    def _step(self, found: Outputs, spared: int, work: float, count: int) -> Step:
+        places, wanted = self.places[:count], self._wanted_of_first(count)
         task = self._task.knowing(self._truth, places)
         errors, same = compare(*task.comparable(wanted, found)), task.agree(wanted, found)
         exact, got = (metric_of(self._task, outputs, self._truth, places) for outputs in (wanted, found))
