@@ -22,6 +22,7 @@ CHOOSING = 8  # samples to measure layers by
 FIRST = 32  # of the samples to check by, which are enough where very much is lost
 MUCH = 2.0  # times what the thresholds allow
 LOST = 1e6  # times what the thresholds allow: no number, or no end
+MOST = 1000  # samples to check by: a larger calibration set makes no longer search
 OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
 BATCH = 8
 TINY = 1e-12
@@ -45,7 +46,7 @@ class Checks:
         self._batch = fixed_batch(graph) or BATCH
         size = sum(values[0].nbytes for values in self._run_all(self._exact, None, np.arange(1)).values())
         chosen = min(CHOOSING, max(1, len(samples) // 2))
-        looked_at = np.arange(max(1, min(len(samples), chosen + OUTPUT_BYTES // max(size, 1))))
+        looked_at = np.arange(max(1, min(len(samples), chosen + min(MOST, OUTPUT_BYTES // max(size, 1)))))
         self._outputs = self._run_all(self._exact, exact_there, looked_at)
         picked = _spread_by_size(self._outputs, chosen)
         others = np.setdiff1d(looked_at, picked)

@@ -11,6 +11,7 @@ from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.onnx_file import load_graph
 from enginery.quantization.calibration.measure import measure
 from enginery.quantization.write_int8 import Range
+from enginery.search import checks
 from enginery.search.checks import FIRST, LOST
 from enginery.search.switches import SwitchedGraph
 from enginery.search.trial import Trial
@@ -119,6 +120,11 @@ def test_a_graph_of_one_batch_size_is_tried_as_any_other(try_layers, batch, apar
     assert fixed.check(["conv1"], 0.0).used == pytest.approx(free.check(["conv1"], 0.0).used, rel=1e-3)
     alone, wanted = (dict(trial.losses_alone(["conv1", "conv2"])) for trial in (fixed, free))
     assert alone == pytest.approx(wanted, rel=apart)
+
+
+def test_no_more_samples_check_than_the_most(try_layers, some, monkeypatch):
+    monkeypatch.setattr(checks, "MOST", 40)
+    assert try_layers(samples=some(60)).checked == 40
 
 
 def test_one_sample_is_enough_to_try(try_layers, some):
