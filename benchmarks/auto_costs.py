@@ -81,7 +81,7 @@ def main() -> None:
             command = [sys.executable, str(Path(__file__).resolve()), name, "--one"]
             command += ["--epochs", str(options.epochs)] if options.epochs else []
             done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
-        print("\n".join(done.stdout.splitlines()[-2:]), flush=True)
+        print("\n".join(line for line in done.stdout.splitlines() if line.startswith(f"{name}, by")), flush=True)
 
 
 if __name__ == "__main__":
