@@ -9,9 +9,6 @@ for, and thresholds are so wide that nothing breaks them.
 """
 
 import argparse
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,10 +66,8 @@ def main() -> None:
         run_model(options.models[0], options.floating)
         return
     for name in options.models:
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, str(Path(__file__).resolve()), name, "--one", "--floating", options.floating]
-            done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
-        print(f"{name}: {done.stdout.splitlines()[-1]}", flush=True)
+        *_, told = zoo.run_apart(Path(__file__), name, "--floating", options.floating)
+        print(f"{name}: {told}", flush=True)
 
 
 if __name__ == "__main__":

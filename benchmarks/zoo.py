@@ -168,6 +168,14 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, fl
     return Reference.read(made / "reference" / "reference.json").metrics
 
 
+def run_apart(script: Path, name: str, *options: str) -> list[str]:
+    """Run a benchmark's script for one model, in a process and a project of its own, and return what it printed."""
+    command = [sys.executable, str(script.resolve()), name, "--one", *options]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.splitlines()
+
+
 def made_at(place: str) -> Path:
     return Path("artifacts") / place
 

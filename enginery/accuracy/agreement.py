@@ -64,12 +64,12 @@ def spread(wanted: Outputs, got: Outputs, leads_kept: NDArray[np.float64] = NONE
 def errors_of_samples(wanted: Outputs, got: Outputs) -> NDArray[np.float64]:
     """Return the relative error of each sample over all outputs together. NaN and infinity are taken as zero."""
     pairs = [(values, got[name]) for name, values in wanted.items()]
-    differences = np.linalg.norm([_norms(exact, found) for exact, found in pairs], axis=0)
-    sizes = np.linalg.norm([_norms(exact) for exact, _ in pairs], axis=0)
+    differences = np.linalg.norm([norms_of_samples(exact, found) for exact, found in pairs], axis=0)
+    sizes = np.linalg.norm([norms_of_samples(exact) for exact, _ in pairs], axis=0)
     return np.asarray(differences / np.maximum(sizes, TINY))
 
 
-def _norms(values: Values, minus: Values | None = None) -> NDArray[np.float64]:
+def norms_of_samples(values: Values, minus: Values | None = None) -> NDArray[np.float64]:
     """Return the norm of each sample, or of its difference to the same sample of `minus`."""
     parts = (finite(values[part]) - (0 if minus is None else finite(minus[part])) for part in blocks(values))
     return np.concatenate([np.linalg.norm(part.reshape(len(part), -1), axis=1) for part in parts])

@@ -1,17 +1,31 @@
 """Decide whether the speeds of two runs were measured under the same conditions, so that they can be compared."""
 
+from typing import Self
+
+from enginery.core.record import Record
 from enginery.engine.machine import Machine
 from enginery.regression.measurements import Measured, Measurements
 from enginery.speed.noise_limits import machine_problems
 from enginery.speed.records import SAME_PACE, Benchmark, Ratio
 
-MACHINE_IDENTITY = ("runtime", "device_name", "cores")  # versions may differ: a comparison shows what they do
-VERSIONS = ("runtime_version", "driver", "cuda", "operating_system")
+VERSIONS = ("runtime_version", "driver", "cuda", "operating_system")  # may differ: a comparison shows what they do
+
+
+class Identity(Record):
+    """What must be the same of the machines of two runs."""
+
+    runtime: str
+    device_name: str
+    cores: int
+
+    @classmethod
+    def of(cls, machine: Machine) -> Self:
+        return cls(**machine.model_dump(include=set(cls.model_fields)))
 
 
 def other_machine(before: Machine, after: Machine) -> str | None:
     """Return how the machines of two runs differ, or None if they are the same."""
-    pairs = ((name, getattr(before, name), getattr(after, name)) for name in MACHINE_IDENTITY)
+    pairs = ((name, getattr(before, name), getattr(after, name)) for name in Identity.model_fields)
     return next((f"another {name.replace('_', ' ')}: {was} and {now}" for name, was, now in pairs if was != now), None)
 
 

@@ -16,7 +16,7 @@ from enginery.core.precisions import PRECISIONS
 from enginery.core.record import Record
 from enginery.engine.machine import Machine
 from enginery.regression.changes import Outcome
-from enginery.regression.conditions import MACHINE_IDENTITY
+from enginery.regression.conditions import Identity
 from enginery.regression.measurements import Measurements
 from enginery.speed.records import Ratio
 
@@ -53,18 +53,6 @@ class Night(Record):
     def speed(self, figure: str = "median") -> float:
         """Return how many times as fast as the first baseline: the geometric mean over its batch sizes."""
         return geometric_mean(getattr(ratio, figure) for ratio in self.ratios if ratio.baseline == self.baseline)
-
-
-class Identity(Record):
-    """The fields of a machine that nights must share: those of MACHINE_IDENTITY."""
-
-    runtime: str
-    device_name: str
-    cores: int
-
-    @classmethod
-    def of(cls, machine: Machine) -> Self:
-        return cls(**machine.model_dump(include=set(MACHINE_IDENTITY)))
 
 
 class Setting(Record):

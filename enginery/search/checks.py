@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from enginery.accuracy.agreement import compare, errors_of_samples
+from enginery.accuracy.agreement import compare, errors_of_samples, norms_of_samples
 from enginery.accuracy.results import metric_of
 from enginery.core.params.precisions import Thresholds
 from enginery.data.feeds import Outputs, Run
@@ -73,7 +73,7 @@ class Checks:
         of them, so that answers cannot tell that too much is lost, either.
         """
         found = run(self.places[:FIRST])
-        few = self._step(found, spared, work, len(self.places[:FIRST]))
+        few = self._step(found, spared, work, min(FIRST, self.checked))
         is_clear = few.used >= LOST or max(self._used_by_errors(few)) >= MUCH or few.looked_at == self.checked
         return few if is_clear else self._step(self._with_others(found, run), spared, work, self.checked)
 
@@ -134,8 +134,7 @@ class Checks:
 def _spread_by_size(outputs: Outputs, count: int) -> NDArray[np.int64]:
     """Return the places of so many samples, from that with the smallest answers to that with the largest. Sizes are
     rounded, so that the last bits, which the number of threads decides, choose nothing."""
-    rows = [values.reshape(len(values), -1).astype(np.float64) for values in outputs.values()]
-    sizes = [np.linalg.norm(each, axis=1) for each in rows]
+    sizes = map(norms_of_samples, outputs.values())
     shares = np.sum([np.round(each / max(each.mean(), TINY), 3) for each in sizes], axis=0)
     order = np.argsort(shares, kind="stable")
     return np.asarray(order[np.linspace(0, len(order) - 1, count).round().astype(int)])

@@ -38,10 +38,11 @@ def find_spared(trial: Trial, work: Mapping[str, float], journal: Journal, secon
     if path[-1].used > AIM:
         return Answer(losses, tuple(path), ())
     few, enough, guesses = path[0], path[-1], True
+    ordered = [losses[name] for name in order]
     while (width := enough.spared - few.spared) > 1:
         middle = few.spared + width // 2
         guesses = guesses and few.used < LOST
-        number = _likely([losses[name] for name in order], few, enough) if guesses else middle
+        number = _likely(ordered, few, enough) if guesses else middle
         path.append(tried(order[:number]))
         few, enough = (few, path[-1]) if path[-1].used <= AIM else (path[-1], enough)
         # A guess that halves nothing is followed by a half, and that by a guess.

@@ -56,7 +56,7 @@ def journal(tmp_path):
 
 @pytest.mark.parametrize(("told", "tries"), [(None, 5), (0.0, 14), (0.1, 14)], ids=["true", "none", "equal"])
 def test_measured_losses_make_the_tries_few(journal, told, tries):
-    """Of 100 layers, 37 must be spared. Where losses tell nothing, halves still find them."""
+    """37 of 100 layers must be spared. Where losses tell nothing, halves still find them."""
     losses = {f"{index:03}": 0.97**index for index in range(100)}
     seems = losses if told is None else dict.fromkeys(losses, told)
     allowed = math.hypot(*list(losses.values())[37:]) / AIM * 1.0001

@@ -83,9 +83,8 @@ def mse_bins(counts: Counts, candidates: int = 256) -> int:
     restored = np.arange(LEVELS + 1) * tried[:, None] / LEVELS
     middles = (restored[:, 1:] + restored[:, :-1]) / 2
     ends = np.full((len(tried), 1), len(counts))
-    edges = np.concatenate(
-        [np.zeros_like(ends), np.ceil(middles - 0.5).astype(int), ends], axis=1
-    )  # how many centers lie below
+    below = np.ceil(middles - 0.5).astype(int)  # how many centers lie below the middle between two levels
+    edges = np.concatenate([np.zeros_like(ends), below, ends], axis=1)
     mass, first, second = (np.diff(_prefix_sums(counts * centers**power)[edges], axis=1) for power in range(3))
     errors = (second - 2 * restored * first + restored**2 * mass).sum(axis=1)
     return int(tried[np.argmin(errors)])
