@@ -2,6 +2,7 @@
 
     python benchmarks/peers.py                       # the models of MODELS
     python benchmarks/peers.py resnet50 swin_t       # two of them, or any that torchvision knows
+    python benchmarks/peers.py --jobs 5 --race-on 12 13  # five side by side, whose races take turns on two other cores
     python benchmarks/peers.py --table               # the committed rows as a Markdown table
 
 Each model has a process and a project of its own, with params.yaml as it comes but for the model, and the images' size
@@ -12,22 +13,26 @@ are those of the whole answers over the validation set, relative to PyTorch's.
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import zoo
+from filelock import FileLock
 from zoo_models import needs_of
 
 if TYPE_CHECKING:
     from enginery.data.feeds import Feeds, Run
     from enginery.data.sample_set import SampleSet
+    from enginery.engine.machine import Machine
 
 HERE = Path(__file__).parent
 ROWS = HERE.parent / "docs" / "results" / "peers.jsonl"
@@ -49,38 +54,38 @@ OWN: dict[str, dict[str, Any]] = {  # beside torchvision's: parameters of the tw
     },
 }
 BATCHES = (1, 8)
-SECONDS, MINUTES = 4.0, 60
+SECONDS, MINUTES = 3.0, 60
 OURS, FP32, NNCF, ORT = "Enginery", "Enginery fp32", "NNCF", "ONNX Runtime"
 Row = dict[str, Any]
 Call = Callable[[], object]
+Binder = Callable[["Feeds"], Call]
 
 
-def run_model(name: str, row_file: Path, epochs: int | None, device: str) -> None:
+class Contender(NamedTuple):
+    bind: Binder  # for a race
+    run: "Run"
+
+
+def run_model(name: str, row_file: Path, epochs: int | None, device: str, cores: Sequence[int]) -> None:
     """Make and race the engines of one model in the current folder, and write its row."""
     write_params(name, epochs, device)
     zoo.prepare(lambda _, call: call())
 
     from enginery.core.cores import usable_cores
-    from enginery.core.params.inference import InferenceParams
     from enginery.data.sample_set import SampleSet
-    from enginery.engine.engine import open_engine
     from enginery.engine.machine import Machine
 
     for precision in ("fp32", "int8"):
         zoo.take(precision, lambda _, call: call())
     here = Machine.read(zoo.made_at("machine.json"))
-    engines = {
-        label: open_engine(zoo.made_at(f"engines/{precision}"), here, InferenceParams.read())
-        for label, precision in ((OURS, "int8"), (FP32, "fp32"))
-    }
-    contenders: dict[str, Callable[[Feeds], Call]] = {label: engine.bind for label, engine in engines.items()}
-    runs: dict[str, Run] = {label: engine.run for label, engine in engines.items()}
     exported, calibration = zoo.made_at("exported/model.onnx"), SampleSet.open(zoo.made_at("samples/calibration"))
+    makers: dict[str, Callable[[], Contender]] = {
+        label: partial(our_engine, precision, here) for label, precision in ((OURS, "int8"), (FP32, "fp32"))
+    }
     failed = {}
-    for label, make in ((NNCF, nncf_engine), (ORT, onnxruntime_engine)):
+    for label, quantize in ((NNCF, by_nncf), (ORT, by_onnxruntime)):
         try:
-            contenders[label] = make(name, exported, calibration)
-            runs[label] = partial(run_bound, contenders[label])
+            makers[label] = quantize(name, exported, calibration)
         except Exception as error:  # a peer that fails is a row with its reason
             failed[label] = " ".join(str(error).split())[:200] or type(error).__name__
     validation = SampleSet.open(zoo.made_at("samples/validation"))
@@ -88,11 +93,23 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str) -> Non
         "model": name,
         "where": f"{here.device_name}, {usable_cores()} cores",
         "runtime": f"{here.runtime} {here.runtime_version}",
-        "answers": dict(answers(runs, validation)),
-        "milliseconds": race_all(contenders, validation),
+        "answers": dict(answers({label: make().run for label, make in makers.items()}, validation)),
         "without": failed,
     }
+    with a_turn_on(cores):
+        row["milliseconds"] = race_all({label: make().bind for label, make in makers.items()}, validation)
     row_file.write_text(json.dumps(row))
+
+
+@contextmanager
+def a_turn_on(cores: Sequence[int]) -> Iterator[None]:
+    """Move to these cores, on which nothing else is prepared, and let one race at a time have them."""
+    if not cores:
+        yield
+        return
+    with FileLock(Path(tempfile.gettempdir(), f"peers-{cores[0]}.lock")):
+        os.sched_setaffinity(0, cores)
+        yield
 
 
 def write_params(name: str, epochs: int | None, device: str) -> None:
@@ -109,16 +126,33 @@ def write_params(name: str, epochs: int | None, device: str) -> None:
     zoo.lay_over_params(needed | {"runtime": "openvino"})  # as NNCF's graph; a GPU may be there
 
 
-def nncf_engine(name: str, exported: Path, calibration: "SampleSet") -> Callable[["Feeds"], Call]:
+def our_engine(precision: str, here: "Machine") -> Contender:
+    from enginery.core.params.inference import InferenceParams
+    from enginery.engine.engine import open_engine
+
+    engine = open_engine(zoo.made_at(f"engines/{precision}"), here, InferenceParams.read())
+    return Contender(engine.bind, engine.run)
+
+
+def by_nncf(name: str, exported: Path, calibration: "SampleSet") -> Callable[[], Contender]:
     """Quantize as NNCF's documentation says, and run with OpenVINO, in float32 where it is not int8."""
     import nncf
     import openvino
 
     told = {"model_type": nncf.ModelType.TRANSFORMER} if any(each in name for each in TRANSFORMERS) else {}
-    core = openvino.Core()
     batches = list(calibration.batches(8))
-    model = nncf.quantize(core.read_model(exported), nncf.Dataset(batches), subset_size=len(batches), **told)
-    compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1})
+    graph = openvino.Core().read_model(exported)
+    return partial(nncf_engine, nncf.quantize(graph, nncf.Dataset(batches), subset_size=len(batches), **told))
+
+
+def nncf_engine(model: Any) -> Contender:
+    import openvino
+
+    from enginery.core.cores import usable_cores
+
+    settings = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": usable_cores()}
+    compiled = openvino.Core().compile_model(model, "CPU", settings)
+    outputs = [output.any_name for output in compiled.outputs]
 
     def bind(feeds: "Feeds") -> Call:
         request = compiled.create_infer_request()
@@ -131,13 +165,11 @@ def nncf_engine(name: str, exported: Path, calibration: "SampleSet") -> Callable
 
         return call
 
-    outputs = [output.any_name for output in compiled.outputs]
-    return bind
+    return Contender(bind, partial(run_bound, bind))
 
 
-def onnxruntime_engine(name: str, exported: Path, calibration: "SampleSet") -> Callable[["Feeds"], Call]:
+def by_onnxruntime(name: str, exported: Path, calibration: "SampleSet") -> Callable[[], Contender]:
     """Quantize by ONNX Runtime's static quantizer after its own preprocessing, and run with its CPU provider."""
-    import onnxruntime
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -148,16 +180,31 @@ def onnxruntime_engine(name: str, exported: Path, calibration: "SampleSet") -> C
         def get_next(self) -> Any:
             return next(self.batches, None)
 
+    quantized = "onnxruntime.onnx"
     with tempfile.TemporaryDirectory() as scratch:
-        prepared, quantized = (str(Path(scratch, file)) for file in ("prepared.onnx", "quantized.onnx"))
+        prepared = str(Path(scratch, "prepared.onnx"))
         quant_pre_process(str(exported), prepared, skip_symbolic_shape=True)
         quantize_static(prepared, quantized, Reader(), quant_format=QuantFormat.QDQ, per_channel=True)
-        session = onnxruntime.InferenceSession(quantized, providers=["CPUExecutionProvider"])
+    return partial(onnxruntime_engine, quantized)
+
+
+def onnxruntime_engine(quantized: str) -> Contender:
+    import onnxruntime
+
+    from enginery.core.cores import usable_cores
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = usable_cores()
+    session = onnxruntime.InferenceSession(quantized, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return lambda feeds: lambda: dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+    def bind(feeds: "Feeds") -> Call:
+        return lambda: dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+    return Contender(bind, partial(run_bound, bind))
 
 
-def run_bound(bind: Callable[["Feeds"], Call], feeds: "Feeds") -> Any:
+def run_bound(bind: Binder, feeds: "Feeds") -> Any:
     return bind(feeds)()
 
 
@@ -192,7 +239,7 @@ def answers(runs: Mapping[str, "Run"], validation: "SampleSet") -> Iterator[tupl
         )
 
 
-def race_all(contenders: Mapping[str, Callable[["Feeds"], Call]], validation: "SampleSet") -> dict[str, Row]:
+def race_all(contenders: Mapping[str, Binder], validation: "SampleSet") -> dict[str, Row]:
     """Return the median of each by batch size, and how many times as long as NNCF's ours takes, with its interval."""
     from enginery.core.params.benchmark import BenchmarkParams
     from enginery.speed.benchmark import race_contenders
@@ -248,17 +295,22 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, default=ROWS)
     parser.add_argument("--epochs", type=int, help="of torchvision's models; 0 to see only that all of it runs")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train")
+    parser.add_argument("--jobs", type=int, default=1, help="models at a time, each on its share of the other cores")
+    parser.add_argument("--race-on", type=int, nargs="*", default=[], help="the cores that races take turns on")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--one", type=Path)
     options = parser.parse_args()
     if options.table:
         print(table(zoo.read(options.rows)))
     elif options.one:
-        run_model(options.models[0], options.one, options.epochs, options.device)
+        run_model(options.models[0], options.one, options.epochs, options.device, options.race_on)
     else:
-        epochs = [] if options.epochs is None else ["--epochs", str(options.epochs)]
-        for name in options.models:
-            row = zoo.row_of([__file__, name, "--device", options.device, *epochs], name, MINUTES)
+        given = ["--device", options.device]
+        given += [] if options.epochs is None else ["--epochs", str(options.epochs)]
+        if options.race_on:
+            given += ["--race-on", *map(str, options.race_on)]
+            os.sched_setaffinity(0, os.sched_getaffinity(0) - set(options.race_on))
+        for row in zoo.on_this_machine(options.models, options.jobs, MINUTES, given, __file__):
             with options.rows.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(table([row]) if "answers" in row else json.dumps(row), flush=True)

@@ -301,7 +301,9 @@ def sweep(models: Sequence[str], rows: Path, again: bool, run: Callable[[list[st
         print(json.dumps(row), flush=True)
 
 
-def on_this_machine(models: Sequence[str], jobs: int, minutes: int, options: Sequence[str]) -> Iterator[Row]:
+def on_this_machine(
+    models: Sequence[str], jobs: int, minutes: int, options: Sequence[str], script: str = __file__
+) -> Iterator[Row]:
     """Run so many models at a time, each on cores of its own."""
     cores = sorted(os.sched_getaffinity(0))
     each = max(1, len(cores) // jobs)
@@ -311,7 +313,7 @@ def on_this_machine(models: Sequence[str], jobs: int, minutes: int, options: Seq
 
     def run(model: str) -> Row:
         mine = free.get()
-        row = row_of([__file__, model, *options], model, minutes, mine)
+        row = row_of([script, model, *options], model, minutes, mine)
         free.put(mine)
         return row
 
