@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import zoo
 from filelock import FileLock
-from zoo_models import needs_of
+from zoo_models import GRAPH, needs_of
 
 if TYPE_CHECKING:
     from enginery.data.feeds import Feeds, Run
@@ -41,7 +41,7 @@ MODELS = (
     "shufflenet_v2_x1_0", "densenet121", "googlenet", "efficientnet_b0", "regnet_y_400mf", "convnext_tiny", "vit",
     "encoder",
 )  # fmt: skip
-TRANSFORMERS = ("vit", "encoder", "swin", "deit", "cait", "beit")  # what NNCF is told of; names contain it
+TRANSFORMERS = ("vit", "encoder", "swin", "deit", "cait", "beit", "convnext")  # what NNCF is told of; names contain it
 OWN: dict[str, dict[str, Any]] = {  # beside torchvision's: parameters of the two models of small_transformers.py
     "vit": {
         "model": {"source": "small_transformers:vit"},
@@ -122,7 +122,8 @@ def write_params(name: str, epochs: int | None, device: str) -> None:
         command = [sys.executable, "small_transformers.py", "data/images/text.npz", "data/weights/encoder.pt", device]
         subprocess.run(command, check=True)
     needed = OWN.get(name) or needs_of(name, epochs, device)["changes"]
-    needed["weights"].setdefault("training", {})["device"] = device
+    if device != GRAPH:
+        needed["weights"].setdefault("training", {})["device"] = device
     zoo.lay_over_params(needed | {"runtime": "openvino"})  # as NNCF's graph; a GPU may be there
 
 
@@ -294,7 +295,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=list(MODELS))
     parser.add_argument("--rows", type=Path, default=ROWS)
     parser.add_argument("--epochs", type=int, help="of torchvision's models; 0 to see only that all of it runs")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train")
+    parser.add_argument("--device", choices=("cpu", "cuda", GRAPH), default="cpu", help="where to train")
     parser.add_argument("--jobs", type=int, default=1, help="models at a time, each on its share of the other cores")
     parser.add_argument("--race-on", type=int, nargs="*", default=[], help="the cores that races take turns on")
     parser.add_argument("--table", action="store_true")

@@ -15,12 +15,13 @@ from enginery.data.run_all import OutputsOf, run_all
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.onnx_file import fixed_batch
-from enginery.search.records import Step
+from enginery.search.records import AIM, Step
 from enginery.tasks.task import Statistics, Task
 
 CHOOSING = 8  # samples to measure layers by
-FIRST = 32  # of the samples to check by, which are enough where very much is lost
+FIRST = 32  # of the samples to check by, which are enough where very much is lost, or hardly anything
 MUCH = 2.0  # times what the thresholds allow
+LITTLE = AIM / 2  # of what the thresholds allow
 LOST = 1e6  # times what the thresholds allow: no number, or no end
 MOST = 1000  # samples to check by: a larger calibration set makes no longer search
 OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
@@ -50,7 +51,7 @@ class Checks:
         self._outputs = self._run_all(self._exact, exact_there, looked_at)
         picked = _spread_by_size(self._outputs, chosen)
         others = np.setdiff1d(looked_at, picked)
-        self.places = others if len(others) else picked
+        self.places = self._first_by_size(others) if len(others) else picked
         self.chosen, self.checked = chosen, len(self.places)
         whole = np.resize(picked, -(-chosen // self._batch) * self._batch)
         self._batches = [samples.read_at(each) for each in whole.reshape(-1, self._batch)]
@@ -66,16 +67,35 @@ class Checks:
         return self._check_places(partial(self._run_all, self._exact, there), spared, work)
 
     def _check_places(self, run: RunPlaces, spared: int, work: float) -> Step:
-        """Say what is lost. A few samples show that far too much is. Only many show that little is.
+        """Say what is lost. A few samples show that far too much is, or that hardly anything is.
 
-        Where one image in forty has another answer, 32 samples hold no such image four times in ten; and they may not
-        hold the few images with large answers, which decide the error of all at once. One image of few is a large share
-        of them, so that answers cannot tell that too much is lost, either.
+        Where one image in forty has another answer, 32 samples hold no such image four times in ten. So all samples
+        are judged with the errors of the few. One image of few is a large share of them, so that answers cannot tell
+        that too much is lost.
         """
         found = run(self.places[:FIRST])
         few = self._step(found, spared, work, min(FIRST, self.checked))
-        is_clear = few.used >= LOST or max(self._used_by_errors(few)) >= MUCH or few.looked_at == self.checked
-        return few if is_clear else self._step(self._with_others(found, run), spared, work, self.checked)
+        if few.used >= LOST or max(self._used_by_errors(few)) >= MUCH or few.looked_at == self.checked:
+            return few
+        if few.used <= LITTLE and self._samples.lengths is None:
+            supposed = self._step(self._as_if_like(found), spared, work, self.checked).used
+            if supposed <= LITTLE:
+                return few.model_copy(update={"used": max(few.used, supposed)})
+        return self._step(self._with_others(found, run), spared, work, self.checked)
+
+    def _as_if_like(self, found: Outputs) -> Outputs:
+        """Return outputs of all samples as if each had the error of the few whose exact answer is nearest in size."""
+        wanted = self._wanted_of_first(self.checked)
+        sizes = _sizes(wanted)
+        few = np.argsort(sizes[:FIRST])
+        between = (sizes[few][1:] + sizes[few][:-1]) / 2
+        like = few[np.searchsorted(between, sizes)]
+        return {name: values + (found[name] - values[:FIRST])[like] for name, values in wanted.items()}
+
+    def _first_by_size(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Put those first that show most: from the smallest answer to the largest."""
+        first = places[_spread_by_size({name: values[places] for name, values in self._outputs.items()}, FIRST)]
+        return np.concatenate([np.unique(first), np.setdiff1d(places, first)])
 
     def _with_others(self, found: Outputs, run: RunPlaces) -> Outputs:
         """Return the outputs of all samples: the first are run already, but texts must be padded alike."""
@@ -134,10 +154,14 @@ class Checks:
 def _spread_by_size(outputs: Outputs, count: int) -> NDArray[np.int64]:
     """Return the places of so many samples, from that with the smallest answers to that with the largest. Sizes are
     rounded, so that the last bits, which the number of threads decides, choose nothing."""
-    sizes = map(norms_of_samples, outputs.values())
-    shares = np.sum([np.round(each / max(each.mean(), TINY), 3) for each in sizes], axis=0)
-    order = np.argsort(shares, kind="stable")
+    order = np.argsort(_sizes(outputs), kind="stable")
     return np.asarray(order[np.linspace(0, len(order) - 1, count).round().astype(int)])
+
+
+def _sizes(outputs: Outputs) -> NDArray[np.float64]:
+    """Return how large the answers to each sample are, as shares of the usual size."""
+    sizes = map(norms_of_samples, outputs.values())
+    return np.asarray(np.sum([np.round(each / max(each.mean(), TINY), 3) for each in sizes], axis=0))
 
 
 def _changed(same: Statistics, wanted: Outputs, found: Outputs) -> NDArray[np.int64]:

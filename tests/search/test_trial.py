@@ -106,12 +106,36 @@ def test_the_first_metric_counts_also_where_less_is_better_of_the_second(try_lay
     assert step.metric_drop > 0
 
 
-def test_few_samples_are_looked_at_only_where_far_too_much_is_lost(try_layers, some):
+def test_few_samples_are_looked_at_only_where_far_too_much_or_hardly_anything_is_lost(try_layers, some):
     samples = some(60)
     lost = try_layers(samples=samples, limits=LOOSE).check([], 0.0).relative_error
-    for factor, looked_at in ((0.1, 52), (1.9, 52), (2.1, FIRST)):  # of what the threshold allows
+    for factor, looked_at in ((0.1, FIRST), (0.5, 52), (1.9, 52), (2.1, FIRST)):  # of what the threshold allows
         limits = LOOSE.model_copy(update={"relative_error": lost / factor})
         assert try_layers(limits=limits, samples=samples).check([], 0.0).looked_at == looked_at, factor
+
+
+def test_errors_that_change_no_answer_of_the_few_are_supposed_to_change_those_of_others(try_layers, some, tiny_onnx):
+    samples = some(60)
+    noise = np.random.default_rng(0).integers(0, 256, np.load(samples.folder / input_file(0)).shape, np.uint8)
+    np.save(samples.folder / input_file(0), noise)
+    exact = open_as_written(load_graph(tiny_onnx))
+    limits = LOOSE.model_copy(update={"agreement": 0.99})
+    places = try_layers(samples=samples, limits=limits).places
+    scores = run_graph(exact, samples.read_at(places))["logits"]
+    missing = scores.max(axis=1, keepdims=True) - scores  # until a class is the answer
+    missing[missing == 0] = np.inf
+    first, others = missing[:FIRST].min(axis=0), missing[FIRST:].min(axis=0)
+    likely = int(np.argmax(first - others))
+    assert first[likely] > others[likely]
+    for share, looked_at in ((0.5, FIRST), (1.0, len(places))):
+        error = np.zeros(16, np.float32)
+        error[likely] = share * others[likely] + (share == 1) * (first - others)[likely] / 2
+
+        def slightly_wrong(spared, error=error):
+            return lambda feeds: {"logits": run_graph(exact, feeds)["logits"] + error}
+
+        step = try_layers(slightly_wrong, samples=samples, limits=limits).check([], 0.0)
+        assert step.looked_at == looked_at
 
 
 @pytest.mark.parametrize(("batch", "apart"), [(1, 1e-3), (4, 1e-3), (3, 0.5), (16, 0.5)])  # 3 and 16: of more samples
