@@ -13,6 +13,8 @@ NORMALIZATIONS = {"LayerNormalization", "RMSNormalization", "SkipLayerNormalizat
 PASSED_ON = {"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Dropout"}
 PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 SCATTERING = {"ScatterElements", "ScatterND"}
+# Before a normalization, Swin joins four neighbours to one token, and ConvNeXt takes the mean of all places.
+STREAM = {"Add", "Concat", "GlobalAveragePool", "ReduceMean", "Slice", "Split"} | PASSED_ON
 SCORES = {"Add", "Sub", "Mul", "Div", "Where"} | PASSED_ON  # between a product of matrices and its Softmax
 
 
@@ -32,7 +34,7 @@ def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict
         if node.op_type == "Softmax":
             names, why = _before(node, SCORES, made_by), "it makes the scores of a Softmax"
         elif square or node.op_type in NORMALIZATIONS or _begins_normalization(node, constants):
-            names, why = _before(square or node, {"Add"} | PASSED_ON, made_by), "it adds to what is normalized later"
+            names, why = _before(square or node, STREAM, made_by), "it adds to what is normalized later"
         else:
             continue
         found = dict.fromkeys(names, why) | found

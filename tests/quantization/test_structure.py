@@ -53,11 +53,21 @@ RESIDUAL = model(  # of a convolutional network
     ("gate", "Sigmoid", ["mean"], {}),
     constants=[("size", np.array([2, 3]))],
 )
+# The mean of a stream of sums, as before the last normalization of ConvNeXt; and half of one, as of Swin's neighbours.
+GATHERED = model(
+    ("conv", "Conv", ["x", "w"], {}),
+    ("stream", "Add", ["conv", "x"], {}),
+    ("mean", "ReduceMean", ["stream", "size"], {}),
+    ("half", "Slice", ["mean", "begin", "end"], {}),
+    ("norm", "LayerNormalization", ["half", "w"], {}),
+    constants=[("size", np.array([2, 3])), ("begin", np.array([0])), ("end", np.array([1]))],
+)
 
 
 @pytest.mark.parametrize(
     ("graph", "ranges", "kept"),
     [
+        (GATHERED, {}, {"stream", "mean", "half"}),
         (ATTENTION, {}, {"scaled", "masked", "residual"}),
         (ATTENTION, {"mask": 3.4e38}, {"scaled", "masked", "residual"}),
         (ATTENTION, {"hidden": 70000.0}, {"scaled", "masked", "residual", "hidden", "biased"}),
