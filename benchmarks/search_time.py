@@ -26,7 +26,7 @@ from zoo_models import needs_of
 
 SIZES = {"resnet50": 224, "efficientnet_b4": 380}
 LIMIT, TIMES_TOO_MUCH = 3600, 4  # more seconds than it takes
-WIDE = {"cosine": -1, "relative_error": 10, "agreement": 0, "metric_drop": 1}
+WIDE = {"cosine": -1, "relative_error": 1e6, "agreement": 0, "metric_drop": 1}
 
 
 def run_model(name: str, size: int) -> None:
