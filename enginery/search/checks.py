@@ -49,14 +49,19 @@ class Checks:
         chosen = min(CHOOSING, max(1, len(samples) // 2))
         looked_at = np.arange(max(1, min(len(samples), chosen + min(MOST, OUTPUT_BYTES // max(size, 1)))))
         self._outputs = self._run_all(self._exact, exact_there, looked_at)
-        picked = _spread_by_size(self._outputs, chosen)
-        others = np.setdiff1d(looked_at, picked)
-        self.places = self._first_by_size(others) if len(others) else picked
+        self._sizes = _sizes(self._outputs)
+        picked = _spread(self._sizes, chosen)
+        others = np.setdiff1d(looked_at, picked) if len(looked_at) > chosen else picked
+        first = others[_spread(self._sizes[others], FIRST)]  # which show most, as they are of all sizes
+        self.places = np.concatenate([np.unique(first), np.setdiff1d(others, first)])
         self.chosen, self.checked = chosen, len(self.places)
         whole = np.resize(picked, -(-chosen // self._batch) * self._batch)
         self._batches = [samples.read_at(each) for each in whole.reshape(-1, self._batch)]
         self._wanted = [self._exact(feeds) for feeds in self._batches]
         self._expected: dict[int, Outputs] = {}
+        # Texts have other exact outputs with other padding, and a class or a mask has no error that others could have.
+        are_numbers = all(np.issubdtype(values.dtype, np.floating) for values in self._outputs.values())
+        self._can_suppose = are_numbers and samples.lengths is None
 
     def check_run(self, run: Run, spared: int, work: float) -> Step:
         """Say what is lost by what runs so."""
@@ -77,7 +82,7 @@ class Checks:
         few = self._step(found, spared, work, min(FIRST, self.checked))
         if few.used >= LOST or max(self._used_by_errors(few)) >= MUCH or few.looked_at == self.checked:
             return few
-        if few.used <= LITTLE and self._samples.lengths is None:
+        if few.used <= LITTLE and self._can_suppose:
             supposed = self._step(self._as_if_like(found), spared, work, self.checked).used
             if supposed <= LITTLE:
                 return few.model_copy(update={"used": max(few.used, supposed)})
@@ -85,17 +90,11 @@ class Checks:
 
     def _as_if_like(self, found: Outputs) -> Outputs:
         """Return outputs of all samples as if each had the error of the few whose exact answer is nearest in size."""
-        wanted = self._wanted_of_first(self.checked)
-        sizes = _sizes(wanted)
+        wanted, sizes = self._wanted_of_first(self.checked), self._sizes[self.places]
         few = np.argsort(sizes[:FIRST])
         between = (sizes[few][1:] + sizes[few][:-1]) / 2
         like = few[np.searchsorted(between, sizes)]
         return {name: values + (found[name] - values[:FIRST])[like] for name, values in wanted.items()}
-
-    def _first_by_size(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Put those first that show most: from the smallest answer to the largest."""
-        first = places[_spread_by_size({name: values[places] for name, values in self._outputs.items()}, FIRST)]
-        return np.concatenate([np.unique(first), np.setdiff1d(places, first)])
 
     def _with_others(self, found: Outputs, run: RunPlaces) -> Outputs:
         """Return the outputs of all samples: the first are run already, but texts must be padded alike."""
@@ -151,15 +150,15 @@ class Checks:
         return run_all(run, self._samples, self._batch, whole=True, chosen=places, outputs=there)
 
 
-def _spread_by_size(outputs: Outputs, count: int) -> NDArray[np.int64]:
-    """Return the places of so many samples, from that with the smallest answers to that with the largest. Sizes are
-    rounded, so that the last bits, which the number of threads decides, choose nothing."""
-    order = np.argsort(_sizes(outputs), kind="stable")
+def _spread(sizes: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Return so many places, from that of the smallest number to that of the largest."""
+    order = np.argsort(sizes, kind="stable")
     return np.asarray(order[np.linspace(0, len(order) - 1, count).round().astype(int)])
 
 
 def _sizes(outputs: Outputs) -> NDArray[np.float64]:
-    """Return how large the answers to each sample are, as shares of the usual size."""
+    """Return how large the answers to each sample are, as shares of the usual size. They are rounded, so that the last
+    bits, which the number of threads decides, choose nothing."""
     sizes = map(norms_of_samples, outputs.values())
     return np.asarray(np.sum([np.round(each / max(each.mean(), TINY), 3) for each in sizes], axis=0))
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from enginery.core.params.precisions import Thresholds
 from enginery.data.sample_set import MANIFEST, TRUTH, SampleSet, input_file
@@ -29,8 +30,11 @@ def try_layers(tiny_onnx, samples):
     }
     task = task_of("classification", None, samples.manifest.class_names)
 
-    def made(run_with=None, limits=LIMITS, samples=samples, task=task, batch=None):
+    def made(run_with=None, limits=LIMITS, samples=samples, task=task, batch=None, also_flags=False):
         graph = load_graph(tiny_onnx)
+        if also_flags:
+            graph.graph.node.append(helper.make_node("IsNaN", ["logits"], ["flags"], name="flags"))
+            graph.graph.output.append(helper.make_tensor_value_info("flags", TensorProto.BOOL, ["batch", 16]))
         if batch:
             graph.graph.input[0].type.tensor_type.shape.dim[0].dim_value = batch
         switched = SwitchedGraph(graph, ranges, [], 64)
@@ -127,15 +131,21 @@ def test_errors_that_change_no_answer_of_the_few_are_supposed_to_change_those_of
     first, others = missing[:FIRST].min(axis=0), missing[FIRST:].min(axis=0)
     likely = int(np.argmax(first - others))
     assert first[likely] > others[likely]
-    for share, looked_at in ((0.5, FIRST), (1.0, len(places))):
+    changes_none, changes_others = others[likely] / 2, (others[likely] + first[likely]) / 2
+    for amount, looked_at in ((changes_none, FIRST), (changes_others, len(places))):
         error = np.zeros(16, np.float32)
-        error[likely] = share * others[likely] + (share == 1) * (first - others)[likely] / 2
+        error[likely] = amount
 
         def slightly_wrong(spared, error=error):
             return lambda feeds: {"logits": run_graph(exact, feeds)["logits"] + error}
 
         step = try_layers(slightly_wrong, samples=samples, limits=limits).check([], 0.0)
         assert step.looked_at == looked_at
+
+
+def test_answers_that_are_no_numbers_have_no_error_that_others_could_have(try_layers, some):
+    numbers, flags = (try_layers(samples=some(60), limits=LOOSE, also_flags=each) for each in (False, True))
+    assert [trial.check([], 0.0).looked_at for trial in (numbers, flags)] == [FIRST, 52]
 
 
 @pytest.mark.parametrize(("batch", "apart"), [(1, 1e-3), (4, 1e-3), (3, 0.5), (16, 0.5)])  # 3 and 16: of more samples
