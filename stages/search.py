@@ -1,7 +1,6 @@
 """Find the layers that must stay in floating point, so that a precision keeps its thresholds."""
 
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -15,9 +14,7 @@ from enginery.core.params.precisions import PrecisionParams
 from enginery.core.params.search import SearchParams
 from enginery.core.precisions import PRECISIONS
 from enginery.core.scratch import scratch_folder
-from enginery.data.feeds import Run
 from enginery.data.sample_set import MANIFEST, SampleSet
-from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.files import graph_sha256
 from enginery.graph.onnx_file import load_graph
 from enginery.quantization.calibration.provenance import require_tensors
@@ -32,14 +29,15 @@ from enginery.quantization.in_dialect import (
     value_ranges,
 )
 from enginery.quantization.modelopt import named_sizes
+from enginery.quantization.placement import arithmetic_nodes
 from enginery.quantization.rescue.records import digest_of, digests_of, open_rescued
-from enginery.quantization.write_int8 import tensors_in_int8
+from enginery.quantization.write_int8 import tensors_in_int8, write_int8
 from enginery.search.in_words import in_words
 from enginery.search.journal import Journal
-from enginery.search.on_cluster import OnCluster, Rounding
+from enginery.search.on_cluster import OnCluster
 from enginery.search.records import Layer, Search
 from enginery.search.search import Answer, find_spared
-from enginery.search.switches import SwitchedGraph
+from enginery.search.switches import Rounding
 from enginery.search.trial import Trial
 from enginery.search.work import shares_of_work
 from enginery.tasks.choose import task_of
@@ -62,12 +60,12 @@ def search(
     given, plain = _ingredients(precision, simplified, calibrated, rescued, samples, wanted)
     graph = rewritten(plain, wanted, precision) or plain
     rounding = _rounding(precision, graph, given)
-    switched = SwitchedGraph(graph, *rounding)
-    work = shares_of_work(graph, switched.layers, given.sizes)
+    layers = arithmetic_nodes(graph, rounding.kept)
+    work = shares_of_work(graph, layers, given.sizes)
     with open_cluster() as cluster, scratch_folder() as scratch:
-        run, convert = _ways_to_run(precision, given, switched)
-        there = OnCluster(cluster, graph, rounding, convert, scratch) if cluster else None
-        trial = Trial(graph, switched, run, samples, _task(samples), limits, there)
+        there = OnCluster(cluster, graph, rounding, scratch) if cluster else None
+        convert = _converter(precision, given, graph, rounding)
+        trial = Trial(graph, rounding, convert, samples, _task(samples), limits, there)
         # Sums may differ in their last bits with another number of threads.
         journal = Journal.about(*_all_it_depends_on(precision, given, samples, code), cluster and cluster.threads)
         answer = find_spared(trial, work, journal, seconds)
@@ -76,7 +74,7 @@ def search(
         calibration=given.ranges.cache_sha256,
         model=given.ranges.model_sha256,
         rescue=digest_of(rescued),
-        layers=_layers(graph, switched, work, answer),
+        layers=_layers(graph, layers, work, answer),
         samples=(trial.chosen, trial.checked),
         path=answer.path,
         spared=answer.spared,
@@ -106,22 +104,15 @@ def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients) -> Rou
     return Rounding(value_ranges(given.ranges), frozenset(kept), largest, given.rounded or {}, precision)
 
 
-def _ways_to_run(
-    precision: str, given: Ingredients, switched: SwitchedGraph
-) -> tuple[Callable[[Collection[str]], Run], Callable[[Collection[str]], onnx.ModelProto] | None]:
-    """Return what runs the graph as it will be converted with some layers spared, and what converts it so where the
-    switched graph only resembles that."""
+def _converter(
+    precision: str, given: Ingredients, graph: onnx.ModelProto, rounding: Rounding
+) -> Callable[[Collection[str]], onnx.ModelProto]:
+    """Return what writes the graph with some layers spared, as it will be converted."""
     if is_written_here(precision, given.keep, given.wanted):
-        return switched.run_with, None
-
-    def converted(spared: Collection[str]) -> onnx.ModelProto:
-        made, _ = quantize_in_dialect(precision, given._replace(spared=spared))
-        return made
-
-    def run_converted(spared: Collection[str]) -> Run:
-        return partial(run_graph, open_as_written(converted(spared)))
-
-    return run_converted, converted
+        return lambda spared: write_int8(
+            graph, rounding.ranges, rounding.kept.union(spared), rounding.largest, rounding.rounded
+        )
+    return lambda spared: quantize_in_dialect(precision, given._replace(spared=spared))[0]
 
 
 def _task(samples: SampleSet) -> Task:
@@ -139,10 +130,9 @@ def _all_it_depends_on(precision: str, given: Ingredients, samples: SampleSet, c
 
 
 def _layers(
-    graph: onnx.ModelProto, switched: SwitchedGraph, work: Mapping[str, float], answer: Answer
+    graph: onnx.ModelProto, layers: Sequence[str], work: Mapping[str, float], answer: Answer
 ) -> tuple[Layer, ...]:
     operators = {node.name: node.op_type for node in graph.graph.node}
     return tuple(
-        Layer(name=name, op_type=operators[name], work=work[name], loss=answer.losses.get(name))
-        for name in switched.layers
+        Layer(name=name, op_type=operators[name], work=work[name], loss=answer.losses.get(name)) for name in layers
     )

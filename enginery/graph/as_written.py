@@ -1,4 +1,4 @@
-"""Run a graph as it is written: ONNX Runtime on the CPU, with its optimizer off."""
+"""Run a graph in ONNX Runtime on the CPU: as it is written, with the optimizer off, or faster, with it on."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,26 +18,36 @@ from enginery.graph.data_apart import is_large
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.graph.twin import twin_of
 
+DROPS_RELU = "ReluQuantRewrite"  # of ONNX Runtime 1.31: it drops a Relu before a QuantizeLinear to float8, too
+
 
 def open_as_written(model: onnx.ModelProto | Path, threads: int = 0) -> onnxruntime.InferenceSession:
     """Open a session that computes what the graph says, not what a compiler makes of it; 0 threads: one per core."""
-    return open_session(model, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL, threads)
+    return _open_session(model, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL, threads)
 
 
-def open_session(
-    model: onnx.ModelProto | Path, level: onnxruntime.GraphOptimizationLevel, threads: int = 0
+def open_optimized(model: onnx.ModelProto | Path, threads: int = 0) -> onnxruntime.InferenceSession:
+    """Open a session that computes the same in two thirds of the time or less, but for the last bits of its sums."""
+    return _open_session(model, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL, threads)
+
+
+def _open_session(
+    model: onnx.ModelProto | Path, level: onnxruntime.GraphOptimizationLevel, threads: int
 ) -> onnxruntime.InferenceSession:
     if isinstance(model, onnx.ModelProto) and is_large(model):  # too large to be handed over in memory
         with scratch_folder() as scratch:
             path = scratch / "model.onnx"
             save_graph(model, path)
-            return open_session(path, level, threads)
+            return _open_session(path, level, threads)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = level
     options.log_severity_level = 3
+    options.add_session_config_entry("session.disable_quant_qdq", "1")  # what is rounded is calculated in floats
     options.intra_op_num_threads = threads or usable_cores()  # ONNX Runtime counts cores that it may not use
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        source, options, providers=["CPUExecutionProvider"], disabled_optimizers=[DROPS_RELU]
+    )
 
 
 @dataclass(frozen=True)
@@ -45,10 +55,12 @@ class GraphWork(Work[Part, list[Outputs]]):
     """Run the graph of a folder, whose weights may be a file of their own."""
 
     folder: Path
+    optimized: bool = False
 
     @contextmanager
     def open(self, threads: int) -> Iterator[Callable[[Part], list[Outputs]]]:
-        run = run_as_written(self.folder / "model.onnx", threads)
+        path = self.folder / "model.onnx"
+        run = partial(run_graph, open_optimized(path, threads)) if self.optimized else run_as_written(path, threads)
         yield lambda part: [run(feeds) for feeds in part.feeds()]
 
 

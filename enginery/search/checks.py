@@ -13,7 +13,7 @@ from enginery.core.params.precisions import Thresholds
 from enginery.data.feeds import Outputs, Run
 from enginery.data.run_all import OutputsOf, run_all
 from enginery.data.sample_set import SampleSet
-from enginery.graph.as_written import open_as_written, run_graph
+from enginery.graph.as_written import open_optimized, run_graph
 from enginery.graph.onnx_file import fixed_batch
 from enginery.search.records import AIM, Step
 from enginery.tasks.task import Statistics, Task
@@ -25,7 +25,7 @@ LITTLE = AIM / 2  # of what the thresholds allow
 LOST = 1e6  # times what the thresholds allow: no number, or no end
 MOST = 1000  # samples to check by: a larger calibration set makes no longer search
 OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
-BATCH = 8
+BATCH, BATCH_BYTES = 8, 2**22  # at most: what a graph holds between its layers is many times as large as its inputs
 TINY = 1e-12
 RunPlaces = Callable[[NDArray[np.int64]], Outputs]
 
@@ -43,8 +43,8 @@ class Checks:
     ) -> None:
         """`exact_there` runs the graph for many samples where there is a cluster."""
         self.limits, self._samples, self._task, self._truth = limits, samples, task, samples.truth
-        self._exact, self._exact_there = partial(run_graph, open_as_written(graph)), exact_there
-        self._batch = fixed_batch(graph) or BATCH
+        self._exact, self._exact_there = partial(run_graph, open_optimized(graph)), exact_there
+        self._batch = fixed_batch(graph) or _batch_of(samples)
         size = sum(values[0].nbytes for values in self._run_all(self._exact, None, np.arange(1)).values())
         chosen = min(CHOOSING, max(1, len(samples) // 2))
         looked_at = np.arange(max(1, min(len(samples), chosen + min(MOST, OUTPUT_BYTES // max(size, 1)))))
@@ -148,6 +148,11 @@ class Checks:
 
     def _run_all(self, run: Run, there: OutputsOf | None, places: NDArray[np.int64]) -> Outputs:
         return run_all(run, self._samples, self._batch, whole=True, chosen=places, outputs=there)
+
+
+def _batch_of(samples: SampleSet) -> int:
+    one = sum(values.nbytes for values in samples.read_at(np.arange(1)).values())
+    return max(1, min(BATCH, BATCH_BYTES // max(one, 1)))
 
 
 def _spread(sizes: NDArray[np.float64], count: int) -> NDArray[np.int64]:

@@ -14,6 +14,8 @@ from enginery.search.journal import Journal
 from enginery.search.records import AIM, Step
 from enginery.search.trial import Trial
 
+HARDLY_ANY = 0.01  # of the work: to leave so much in floating point, too, costs less than a try
+
 
 class Answer(NamedTuple):
     losses: dict[str, float]  # by layer
@@ -22,7 +24,8 @@ class Answer(NamedTuple):
 
 
 def find_spared(trial: Trial, work: Mapping[str, float], journal: Journal, seconds: float) -> Answer:
-    """Return the shortest start of all layers, ordered by worth, that keeps the thresholds when spared."""
+    """Return the shortest start of all layers, ordered by worth, that keeps the thresholds when spared, or one with
+    hardly more work."""
 
     def tried(spared: list[str]) -> Step:
         share = sum(work[name] for name in spared)
@@ -39,7 +42,7 @@ def find_spared(trial: Trial, work: Mapping[str, float], journal: Journal, secon
         return Answer(losses, tuple(path), ())
     few, enough, guesses = path[0], path[-1], True
     ordered = [losses[name] for name in order]
-    while (width := enough.spared - few.spared) > 1:
+    while (width := enough.spared - few.spared) > 1 and enough.work - few.work > HARDLY_ANY:
         middle = few.spared + width // 2
         guesses = guesses and few.used < LOST
         number = _likely(ordered, few, enough) if guesses else middle
@@ -63,8 +66,8 @@ def measure_layers(trial: Trial, work: Mapping[str, float], journal: Journal, se
     order = sorted(work, key=lambda each: (work[each], each))
     unknown = [name for name in order if journal.known(["alone", name]) is None]
     started = time.monotonic()
-    in_time = takewhile(lambda _: time.monotonic() - started < seconds, unknown)
-    for name, loss in progress(trial.losses_alone(in_time), "layers alone", len(unknown), "layers"):
+    in_time = takewhile(lambda _: time.monotonic() - started < seconds, trial.losses_alone(unknown))
+    for name, loss in progress(in_time, "layers alone", len(unknown), "layers"):
         journal.note(["alone", name], loss)
     known = {name: journal.known(["alone", name]) for name in order}
     losses = {name: loss for name, loss in known.items() if loss is not None}

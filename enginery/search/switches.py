@@ -1,15 +1,15 @@
-"""A graph in int8 or fp8 in which each layer can be switched to floating point, so that one session tries them all."""
+"""A graph in which one layer at a time can be in int8 or fp8, so that one session measures many of them."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 from numpy.typing import NDArray
 
 from enginery.data.feeds import Feeds, Outputs, Run
-from enginery.graph.as_written import open_session, run_graph
+from enginery.graph.as_written import open_optimized, run_graph
 from enginery.quantization.placement import Placement
 from enginery.quantization.write_int8 import Range, Rounded, Writer, grid_for
 
@@ -17,59 +17,51 @@ TINY = 1e-12
 Site = tuple[str, str, int]  # a tensor that is rounded for the input of a node, by names
 
 
+class Rounding(NamedTuple):
+    """What is rounded in a graph, and how."""
+
+    ranges: Mapping[str, Range]
+    kept: frozenset[str]  # the nodes that are always in floating point
+    largest: int
+    rounded: Rounded
+    precision: str
+
+
 class SwitchedGraph:
     """It rounds where `write_int8` does. Layers are arithmetic: what only moves numbers follows those it feeds."""
 
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        ranges: Mapping[str, Range],
-        kept: Collection[str],
-        largest: int,
-        rounded: Rounded | None = None,
-        precision: str = "int8",
-        threads: int = 0,
-    ) -> None:
-        """Leave the nodes of the names in `kept` in floating point, whatever is switched."""
-        writer = Writer(model, kept, precision)
-        self._untouched, self._kept = writer.model.clone(), frozenset(kept)
-        self.layers = [node.name or "" for node in writer.placement.arithmetic]
-        self._graph = writer.model.graph
-        self._switches: dict[Site, str] = {}
+    def __init__(self, model: onnx.ModelProto, rounding: Rounding, layers: Collection[str], threads: int = 0) -> None:
+        """Let each of these layers be switched to bytes. The fewer they are, the faster is the rest."""
+        writer = Writer(model, rounding.kept, rounding.precision)
+        every = {node.name or "" for node in writer.placement.arithmetic}
+        self._sites = {name: _sites(writer.model, rounding.kept | every - {name}) for name in layers}
+        self._graph, self._switches = writer.model.graph, dict[Site, str]()
+        switched = set().union(*self._sites.values())
         for node in writer.placement.products:
             weights = node.inputs[1]
-            writer.round_weights(node, largest, rounded)
-            if weights is not None and weights is not node.inputs[1]:
-                self._graph.initializers.setdefault(weights.name or "", weights)
-                self._add_switch(weights, node, 1)
+            if weights is None or weights.const_value is None or _site(weights, node, 1) not in switched:
+                continue
+            writer.round_weights(node, rounding.largest, rounding.rounded)
+            self._graph.initializers.setdefault(weights.name or "", weights)
+            self._add_switch(weights, node, 1)
         for group in writer.groups:
-            writer.round_activations(group, grid_for(group, ranges, precision))
+            grid = grid_for(group, rounding.ranges, rounding.precision)
             for value, readers in group.items():
-                for node, index in readers:
+                few = [(node, index) for node, index in readers if _site(value, node, index) in switched]
+                if few:
+                    writer.round_activations({value: few}, grid)
+                for node, index in few:
                     self._add_switch(value, node, index)
-        # It takes a third of the time if it is optimized. What is switched cannot become int8 by that.
-        optimized = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-        self._session = open_session(ir.to_proto(writer.model), optimized, threads)
+        self._session = open_optimized(ir.to_proto(writer.model), threads)
 
-    def run_with(self, spared: Iterable[str]) -> Run:
-        """Return what runs the graph with these layers in floating point, beside those that always are."""
-        rounded = set(self._sites(spared))
-        switches = {name: np.asarray(site in rounded) for site, name in self._switches.items()}
+    def run_alone(self, layer: str) -> Run:
+        """Return what runs the graph with this layer alone in bytes."""
+        switches = {name: np.asarray(site in self._sites[layer]) for site, name in self._switches.items()}
         return lambda feeds: run_graph(self._session, {**feeds, **switches})
-
-    def _sites(self, spared: Iterable[str]) -> Iterator[Site]:
-        placement = Placement(self._untouched, self._kept | set(spared))
-        for group in placement.groups():
-            for value, readers in group.items():
-                yield from ((value.name or "", node.name or "", index) for node, index in readers)
-        for node in placement.products:
-            if node.inputs[1] is not None:
-                yield node.inputs[1].name or "", node.name or "", 1
 
     def _add_switch(self, exact: ir.Value, node: ir.Node, index: int) -> None:
         """Let the node read what is rounded or what is exact, as an input of the graph says."""
-        site = (exact.name or "", node.name or "", index)
-        name = self._switches[site] = f"switch.{len(self._switches)}"
+        name = self._switches[_site(exact, node, index)] = f"switch.{len(self._switches)}"
         switch = ir.val(name, type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
         self._graph.inputs.append(switch)
         # ONNX Runtime copies what If returns, which takes a tenth of the time of its Where.
@@ -80,6 +72,19 @@ class SwitchedGraph:
         chosen = ir.node("If", [switch], branches, outputs=[ir.val(f"{name}.chosen")])
         node.prepend(chosen)
         node.replace_input_with(index, chosen.outputs[0])
+
+
+def _sites(model: ir.Model, kept: Collection[str]) -> set[Site]:
+    """Return what is rounded where with the nodes of these names in floating point."""
+    placement = Placement(model, kept)
+    activations = {
+        _site(value, *reader) for group in placement.groups() for value, readers in group.items() for reader in readers
+    }
+    return activations | {_site(node.inputs[1], node, 1) for node in placement.products}
+
+
+def _site(value: ir.Value | None, node: ir.Node, index: int) -> Site:
+    return (value.name or "") if value is not None else "", node.name or "", index
 
 
 def _returning(value: ir.Value | None, name: str) -> ir.Graph:
@@ -94,7 +99,7 @@ def loss_alone(graph: SwitchedGraph, layer: str, batches: Sequence[Feeds], wante
     The squares of such errors add up, nearly. What an int8 graph gains from sparing one layer is a small difference of
     two large errors, and puts the layers in a worse order.
     """
-    run = graph.run_with([name for name in graph.layers if name != layer])
+    run = graph.run_alone(layer)
     errors: dict[str, list[NDArray[np.float64]]] = {}  # by output, of each sample: its error and its size
     for found, exact in zip(map(run, batches), wanted, strict=True):
         for name, values in exact.items():

@@ -40,11 +40,12 @@ from enginery.fleet.file import OnNode
 from enginery.graph.as_written import GraphWork, run_as_written
 from enginery.graph.onnx_file import save_graph
 from enginery.quantization.calibration.measure import Measuring, measure_samples
-from enginery.quantization.write_int8 import Range
+from enginery.quantization.placement import arithmetic_nodes
+from enginery.quantization.write_int8 import Range, write_int8
 from enginery.search.journal import Journal
-from enginery.search.on_cluster import OnCluster, Rounding
+from enginery.search.on_cluster import OnCluster
 from enginery.search.search import find_spared
-from enginery.search.switches import SwitchedGraph
+from enginery.search.switches import Rounding
 from enginery.search.trial import Trial
 from enginery.tasks.choose import task_of
 
@@ -181,22 +182,25 @@ def test_a_search_finds_the_same_with_any_number_of_parts(folder, tiny_graph, ma
     rounding = Rounding(
         {name: Range(each.lowest, each.amax) for name, each in measured_here.items()}, frozenset(), 64, {}, "int8"
     )
-    switched = SwitchedGraph(tiny_graph, *rounding)
+    layers, write = (
+        arithmetic_nodes(tiny_graph, ()),
+        partial(write_int8, tiny_graph, rounding.ranges, largest_weight=64),
+    )
     task = task_of("classification", None, many.manifest.class_names)
     strict = Thresholds(cosine=0.9, relative_error=0.004, agreement=0.5, metric_drop=0.5)
 
-    def trial(on, parts, convert=None):
+    def trial(on, parts, convert=write):
         monkeypatch.setattr(run_all_module, "cut", partial(cut, at_once=-(-ENOUGH // parts)))
-        there = OnCluster(on, tiny_graph, rounding, convert, tmp_path)
-        return Trial(tiny_graph, switched, switched.run_with, many, task, strict, there)
+        there = OnCluster(on, tiny_graph, rounding, tmp_path)
+        return Trial(tiny_graph, rounding, convert, many, task, strict, there)
 
     def found(trial, name):
-        work = dict.fromkeys(switched.layers, 1 / len(switched.layers))
+        work = dict.fromkeys(layers, 1 / len(layers))
         return find_spared(trial, work, Journal(tmp_path / name), 60)
 
     wanted = found(trial(OneThread(), 1), "here.jsonl")
-    assert len(wanted.losses) == len(switched.layers)
-    assert 0 < len(wanted.spared) < len(switched.layers)
+    assert len(wanted.losses) == len(layers)
+    assert 0 < len(wanted.spared) < len(layers)
     assert found(trial(cluster, 7), "there.jsonl") == wanted
     for parts in (1, 2, 64):
         assert trial(cluster, parts).check([], 0.0) == wanted.path[0]

@@ -1,6 +1,7 @@
 """A trial tells what is lost with sets of layers in floating point, on calibration samples."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ from enginery.data.sample_set import MANIFEST, TRUTH, SampleSet, input_file
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.onnx_file import load_graph
 from enginery.quantization.calibration.measure import measure
-from enginery.quantization.write_int8 import Range
+from enginery.quantization.write_int8 import Range, write_int8
 from enginery.search import checks
 from enginery.search.checks import FIRST, LOST
-from enginery.search.switches import SwitchedGraph
+from enginery.search.switches import Rounding
 from enginery.search.trial import Trial
 from enginery.tasks.choose import task_of
 
@@ -37,8 +38,11 @@ def try_layers(tiny_onnx, samples):
             graph.graph.output.append(helper.make_tensor_value_info("flags", TensorProto.BOOL, ["batch", 16]))
         if batch:
             graph.graph.input[0].type.tensor_type.shape.dim[0].dim_value = batch
-        switched = SwitchedGraph(graph, ranges, [], 64)
-        return Trial(graph, switched, run_with or switched.run_with, samples, task, limits)
+        rounding = Rounding(ranges, frozenset(), 64, {}, "int8")
+        trial = Trial(graph, rounding, partial(write_int8, graph, ranges, largest_weight=64), samples, task, limits)
+        if run_with:
+            trial.check = lambda spared, work: trial.check_run(run_with(spared), len(spared), work)
+        return trial
 
     return made
 
