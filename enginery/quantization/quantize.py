@@ -195,5 +195,8 @@ def quantized_activations(made: onnx.ModelProto, source: onnx.ModelProto) -> lis
     known = activations(source)
     casts = {node.output[0]: node.input[0] for node in made.graph.node if node.op_type == "Cast"}  # in a float16 graph
     read = {node.input[0] for node in made.graph.node if node.op_type == "QuantizeLinear"}
-    rounded = read | {casts[name] for name in read - set(known) if name in casts}
+    # What the source casts already, such as a mask of integers, is cast to float16 at once.
+    there = {node.input[0]: node.output[0] for node in source.graph.node if node.op_type == "Cast"}
+    before = {casts[name] for name in read - set(known) if name in casts}
+    rounded = read | {there.get(name, name) for name in before}
     return [name for name in known if name in rounded]

@@ -34,7 +34,7 @@ def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict
         if node.op_type == "Softmax":
             names, why = _before(node, SCORES, made_by), "it makes the scores of a Softmax"
         elif square or node.op_type in NORMALIZATIONS or _begins_normalization(node, constants):
-            names, why = _before(square or node, STREAM, made_by), "it adds to what is normalized later"
+            names, why = _before(square or node, STREAM, made_by), "it is part of what is normalized later"
         else:
             continue
         found = dict.fromkeys(names, why) | found

@@ -85,4 +85,4 @@ def test_each_node_comes_with_a_reason():
     reasons = nodes_beyond_int8(ATTENTION, {"mask": -MASKED})
     assert reasons["masked"] == "its numbers reach beyond float16, as those of a mask do"
     assert reasons["scaled"] == "it makes the scores of a Softmax"
-    assert reasons["residual"] == "it adds to what is normalized later"
+    assert reasons["residual"] == "it is part of what is normalized later"
