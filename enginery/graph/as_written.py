@@ -60,13 +60,17 @@ class GraphWork(Work[Part, list[Outputs]]):
     @contextmanager
     def open(self, threads: int) -> Iterator[Callable[[Part], list[Outputs]]]:
         path = self.folder / "model.onnx"
-        run = partial(run_graph, open_optimized(path, threads)) if self.optimized else run_as_written(path, threads)
+        run = run_optimized(path, threads) if self.optimized else run_as_written(path, threads)
         yield lambda part: [run(feeds) for feeds in part.feeds()]
 
 
 def run_as_written(path: Path, threads: int = 0) -> Run:
     """Return what runs a graph as it is written, or as its twin in float32 where ONNX Runtime lacks its types."""
     return partial(run_graph, open_as_written(twin_of(load_graph(path)) or path, threads))
+
+
+def run_optimized(model: onnx.ModelProto | Path, threads: int = 0) -> Run:
+    return partial(run_graph, open_optimized(model, threads))
 
 
 def run_graph(session: onnxruntime.InferenceSession, feeds: Feeds) -> Outputs:

@@ -195,7 +195,7 @@ def quantized_activations(made: onnx.ModelProto, source: onnx.ModelProto) -> lis
     known = activations(source)
     casts = {node.output[0]: node.input[0] for node in made.graph.node if node.op_type == "Cast"}  # in a float16 graph
     read = {node.input[0] for node in made.graph.node if node.op_type == "QuantizeLinear"}
-    # What the source casts already, such as a mask of integers, is cast to float16 at once.
+    # ModelOpt casts to float16 at once what the source casts to float32, such as a mask of integers.
     there = {node.input[0]: node.output[0] for node in source.graph.node if node.op_type == "Cast"}
     before = {casts[name] for name in read - set(known) if name in casts}
     rounded = read | {there.get(name, name) for name in before}

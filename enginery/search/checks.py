@@ -13,7 +13,7 @@ from enginery.core.params.precisions import Thresholds
 from enginery.data.feeds import Outputs, Run
 from enginery.data.run_all import OutputsOf, run_all
 from enginery.data.sample_set import SampleSet
-from enginery.graph.as_written import open_optimized, run_graph
+from enginery.graph.as_written import run_optimized
 from enginery.graph.onnx_file import fixed_batch
 from enginery.search.records import AIM, Step
 from enginery.tasks.task import Statistics, Task
@@ -43,7 +43,7 @@ class Checks:
     ) -> None:
         """`exact_there` runs the graph for many samples where there is a cluster."""
         self.limits, self._samples, self._task, self._truth = limits, samples, task, samples.truth
-        self._exact, self._exact_there = partial(run_graph, open_optimized(graph)), exact_there
+        self._exact, self._exact_there = run_optimized(graph), exact_there
         self._batch = fixed_batch(graph) or _batch_of(samples)
         size = sum(values[0].nbytes for values in self._run_all(self._exact, None, np.arange(1)).values())
         chosen = min(CHOOSING, max(1, len(samples) // 2))

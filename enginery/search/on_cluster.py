@@ -12,7 +12,7 @@ import onnx
 from enginery.cluster.spread import Cluster, Work, spread
 from enginery.data.feeds import Feeds
 from enginery.data.run_all import OutputsOf, outputs_on
-from enginery.graph.as_written import GraphWork, open_optimized, run_graph
+from enginery.graph.as_written import GraphWork, run_optimized
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.quantization.placement import arithmetic_nodes
 from enginery.search.switches import Rounding, SwitchedGraph, loss_alone
@@ -21,13 +21,7 @@ Loss = tuple[str, float]  # of a layer
 
 
 class OnCluster:
-    def __init__(
-        self,
-        cluster: Cluster,
-        graph: onnx.ModelProto,
-        rounding: Rounding,
-        scratch: Path,
-    ) -> None:
+    def __init__(self, cluster: Cluster, graph: onnx.ModelProto, rounding: Rounding, scratch: Path) -> None:
         self._cluster, self._rounding, self._scratch = cluster, rounding, scratch
         self._folder = self._written(graph)
 
@@ -65,7 +59,6 @@ class LayersAlone(Work[Layer, Loss]):
     @contextmanager
     def open(self, threads: int) -> Iterator[Callable[[Layer], Loss]]:
         graph = load_graph(self.folder / "model.onnx")
-        exact = open_optimized(graph, threads)
-        wanted = [run_graph(exact, feeds) for feeds in self.batches]
+        wanted = list(map(run_optimized(graph, threads), self.batches))
         switched = SwitchedGraph(graph, self.rounding, arithmetic_nodes(graph, self.rounding.kept), threads)
         yield lambda layer: (layer.name, loss_alone(switched, layer.name, self.batches, wanted))

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from enginery.data.feeds import Feeds, Outputs, Run
-from enginery.graph.as_written import open_optimized, run_graph
+from enginery.graph.as_written import run_optimized
 from enginery.quantization.placement import Placement
 from enginery.quantization.write_int8 import Range, Rounded, Writer, grid_for
 
@@ -18,7 +18,7 @@ Site = tuple[str, str, int]  # a tensor that is rounded for the input of a node,
 
 
 class Rounding(NamedTuple):
-    """What is rounded in a graph, and how."""
+    """Say what is rounded in a graph, and how."""
 
     ranges: Mapping[str, Range]
     kept: frozenset[str]  # the nodes that are always in floating point
@@ -52,12 +52,12 @@ class SwitchedGraph:
                     writer.round_activations({value: few}, grid)
                 for node, index in few:
                     self._add_switch(value, node, index)
-        self._session = open_optimized(ir.to_proto(writer.model), threads)
+        self._run = run_optimized(ir.to_proto(writer.model), threads)
 
     def run_alone(self, layer: str) -> Run:
         """Return what runs the graph with this layer alone in bytes."""
         switches = {name: np.asarray(site in self._sites[layer]) for site, name in self._switches.items()}
-        return lambda feeds: run_graph(self._session, {**feeds, **switches})
+        return lambda feeds: self._run({**feeds, **switches})
 
     def _add_switch(self, exact: ir.Value, node: ir.Node, index: int) -> None:
         """Let the node read what is rounded or what is exact, as an input of the graph says."""

@@ -1,15 +1,14 @@
 """Try sets of layers on calibration samples."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
 
 import onnx
 
 from enginery.core.params.precisions import Thresholds
 from enginery.data.sample_set import SampleSet
-from enginery.graph.as_written import open_optimized, run_graph
+from enginery.graph.as_written import run_optimized
 from enginery.search.checks import Checks
-from enginery.search.on_cluster import OnCluster
+from enginery.search.on_cluster import Loss, OnCluster
 from enginery.search.records import Step
 from enginery.search.switches import Rounding, SwitchedGraph, loss_alone
 from enginery.tasks.task import Task
@@ -34,7 +33,7 @@ class Trial(Checks):
         super().__init__(graph, samples, task, limits, on_cluster.exact() if on_cluster else None)
         self._graph, self._rounding, self._convert, self._on_cluster = graph, rounding, convert, on_cluster
 
-    def losses_alone(self, layers: Sequence[str]) -> Iterator[tuple[str, float]]:
+    def losses_alone(self, layers: Sequence[str]) -> Iterator[Loss]:
         """Yield each layer with the relative error of the outputs if it alone is in int8."""
         if self._on_cluster:
             yield from self._on_cluster.losses_alone(layers, self._batches)
@@ -42,7 +41,7 @@ class Trial(Checks):
         for start in range(0, len(layers), TOGETHER):
             yield from self._losses_in_one_session(layers[start:][:TOGETHER])
 
-    def _losses_in_one_session(self, layers: Sequence[str]) -> Iterator[tuple[str, float]]:
+    def _losses_in_one_session(self, layers: Sequence[str]) -> Iterator[Loss]:
         switched = SwitchedGraph(self._graph, self._rounding, layers)
         yield from ((layer, loss_alone(switched, layer, self._batches, self._wanted)) for layer in layers)
 
@@ -51,4 +50,4 @@ class Trial(Checks):
         written = self._convert(spared)
         if self._on_cluster:
             return self.check_there(self._on_cluster.running(written), len(spared), work)
-        return self.check_run(partial(run_graph, open_optimized(written)), len(spared), work)
+        return self.check_run(run_optimized(written), len(spared), work)

@@ -182,10 +182,8 @@ def test_a_search_finds_the_same_with_any_number_of_parts(folder, tiny_graph, ma
     rounding = Rounding(
         {name: Range(each.lowest, each.amax) for name, each in measured_here.items()}, frozenset(), 64, {}, "int8"
     )
-    layers, write = (
-        arithmetic_nodes(tiny_graph, ()),
-        partial(write_int8, tiny_graph, rounding.ranges, largest_weight=64),
-    )
+    layers = arithmetic_nodes(tiny_graph, ())
+    write = partial(write_int8, tiny_graph, rounding.ranges, largest_weight=64)
     task = task_of("classification", None, many.manifest.class_names)
     strict = Thresholds(cosine=0.9, relative_error=0.004, agreement=0.5, metric_drop=0.5)
 

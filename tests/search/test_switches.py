@@ -27,12 +27,16 @@ def test_a_layer_in_fp8_loses_what_its_numbers_say(tiny_onnx, feeds):
     assert all(0.001 < loss < 0.06 for loss in losses), losses
 
 
-@pytest.mark.parametrize("layers", [LAYERS, ["conv2"]], ids=["all", "one can be switched"])
+@pytest.mark.parametrize(
+    ("layers", "kept"),
+    [(LAYERS, []), (["conv2"], []), (["conv2", "classifier"], ["conv1"])],
+    ids=["all", "one can be switched", "one is kept"],
+)
 @pytest.mark.parametrize("largest", [127, 64])
-def test_what_is_switched_computes_what_is_written(tiny_onnx, feeds, largest, layers):
+def test_what_is_switched_computes_what_is_written(tiny_onnx, feeds, largest, layers, kept):
     graph = load_graph(tiny_onnx)
     ranges = {name: Range(each.lowest, each.amax) for name, each in measure(graph, [feeds], bins=2048).items()}
-    switched = SwitchedGraph(graph, Rounding(ranges, frozenset(), largest, {}, "int8"), layers)
+    switched = SwitchedGraph(graph, Rounding(ranges, frozenset(kept), largest, {}, "int8"), layers)
     exact = run_graph(open_as_written(graph), feeds)["logits"]
     for layer in layers:
         written = write_int8(graph, ranges, set(LAYERS) - {layer}, largest)
