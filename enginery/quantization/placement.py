@@ -14,6 +14,7 @@ PASSED_ON = {  # what these operators return are numbers that they read
 }  # fmt: skip
 BEFORE_PRODUCTS = PASSED_ON | {"Add", "BatchNormalization", "Clip", "LeakyRelu", "Mul", "PRelu", "Relu"}
 NARROW = 32  # rows or columns
+PIXEL = 16  # an image has fewer channels
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 Reader = tuple[ir.Node, int]  # a node and the number of its input
@@ -30,16 +31,19 @@ class Placement:
         """Leave the nodes of these names in floating point."""
         self._graph = model.graph
         nodes = [node for node in model.graph if node.name not in kept and not node.domain]
-        self.products = [node for node in nodes if _is_product(node)]
+        patches = _patches(model)
+        self.products = [node for node in nodes if _is_product(node) and node not in patches]
         self._passing = {node for node in nodes if _passes_on(node)}
         self._gated = {node for node in nodes if node.op_type == "Mul" and _reads_activations(node)}
-        self.arithmetic = [node for node in nodes if _is_product(node) or _is_sum(node) or is_average(node)]
+        products = set(self.products)
+        self.arithmetic = [node for node in nodes if node in products or _is_sum(node) or is_average(node)]
         self._operands = {
             (node, index)
             for node in self.arithmetic
             for index, value in enumerate(node.inputs[: 1 if node.op_type in AVERAGES else 2])
             if _is_activation(value)
         }
+        self.biases = {node: bias for node in self.products if (bias := _bias_behind(node))}
         self._before_products: dict[ir.Value, bool] = {}
         self._only_bytes: dict[ir.Value, bool] = {}
 
@@ -135,6 +139,25 @@ def _is_product(node: ir.Node) -> bool:
     return weights.dtype in FLOATS and len(weights.const_value.shape) > 1
 
 
+def _patches(model: ir.Model) -> set[ir.Node]:
+    """Return the Conv with which a vision transformer begins. It is hardly any work, unless there is no other product,
+    and all that the image loses by rounding goes on to the end."""
+    products = {node for node in model.graph if _is_product(node)}
+    patches = {node for node in products if _cuts_patches(node)}
+    return patches if patches < products else set()
+
+
+def _cuts_patches(node: ir.Node) -> bool:
+    """Tell whether it reads each pixel of an image once."""
+    weights = node.inputs[1]
+    if node.op_type != "Conv" or weights is None or weights.const_value is None:
+        return False
+    of_group, *kernel = weights.const_value.shape.numpy()[1:]
+    groups = node.attributes["group"].as_int() if "group" in node.attributes else 1
+    strides = list(node.attributes["strides"].as_ints()) if "strides" in node.attributes else []
+    return of_group * groups < PIXEL and kernel == strides and kernel != [1] * len(kernel)
+
+
 def _are_shares(value: ir.Value | None) -> bool:
     """Tell whether a Softmax made it: most shares are a few steps of a byte, and what they weigh loses by that."""
     maker = value.producer() if value is not None else None
@@ -146,6 +169,20 @@ def _is_narrow(matrix: ir.Value | None) -> bool:
     matrix of activations gains nothing by bytes then, which must be made first."""
     sizes = list(matrix.shape)[-2:] if matrix is not None and matrix.shape is not None else []
     return any(isinstance(size, int) and size < NARROW for size in sizes)
+
+
+def _bias_behind(product: ir.Node) -> Reader | None:
+    """Return the Add that alone reads a MatMul with weights, and which of its inputs is a number for each column."""
+    weights, found = product.inputs[1], product.outputs[0]
+    if product.op_type != "MatMul" or weights is None or weights.const_value is None or found.is_graph_output():
+        return None
+    shape, uses = weights.const_value.shape.numpy(), tuple(found.uses())
+    if len(shape) != 2 or len(uses) != 1 or uses[0].node.op_type != "Add":
+        return None
+    add, index = uses[0].node, 1 - uses[0].idx
+    value = add.inputs[index]
+    bias = value.const_value if value is not None else None
+    return (add, index) if bias is not None and bias.shape.numpy()[-1:] == (bias.size,) == shape[1:] else None
 
 
 def _is_sum(node: ir.Node) -> bool:

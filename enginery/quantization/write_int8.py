@@ -2,6 +2,7 @@
 layers in fp8 the same way."""
 
 from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 import ml_dtypes
@@ -64,7 +65,11 @@ def write_int8(
     for node in writer.placement.products:
         writer.round_weights(node, largest_weight, rounded)
     for group in writer.groups:
-        writer.round_activations(group, grid_for(group, ranges))
+        grid = writer.grid_for(group, ranges)
+        if grid.zero and writer.have_biases(group):
+            writer.move_zero(group, grid)
+        else:
+            writer.round_activations(group, grid)
     return ir.to_proto(writer.model)
 
 
@@ -75,14 +80,6 @@ def tensors_in_int8(model: onnx.ModelProto, kept: Collection[str] = ()) -> list[
 
 def names_of(group: Group) -> list[str]:
     return [value.name or "" for value in group]
-
-
-def grid_for(group: Group, ranges: Mapping[str, Range], precision: str = "int8") -> Grid:
-    if precision == "fp8":
-        amax = max(TINY, *(ranges[name].amax for name in names_of(group)))
-        return Grid(amax / PRECISIONS["fp8"].largest, BYTES["fp8"].type(0))
-    slower = any(node.op_type in SLOWER_WITH_A_ZERO for readers in group.values() for node, _ in readers)
-    return grid_of([ranges[name] for name in names_of(group)], slower)
 
 
 def dtype_of(value: ir.Value) -> np.dtype[np.generic]:
@@ -98,15 +95,30 @@ class Writer:
         self.placement = Placement(self.model, kept)
         self.groups = self.placement.groups()
         self._add = Additions(self.model)
+        self._sums: dict[ir.Node, NDArray[np.float64]] = {}  # of each output's weights, as rounded
 
-    def round_activations(self, group: Group, grid: Grid) -> ir.Value:
-        """Write a Q/DQ pair behind each tensor of the group, for those that read it as bytes. Return their scale."""
+    def grid_for(self, group: Group, ranges: Mapping[str, Range]) -> Grid:
+        """Return the grid that the tensors of a group share."""
+        given = [ranges[name] for name in names_of(group)]
+        if self._bytes != np.int8:
+            return Grid(max(TINY, *(each.amax for each in given)) / PRECISIONS["fp8"].largest, self._bytes.type(0))
+        slower = any(node.op_type in SLOWER_WITH_A_ZERO for readers in group.values() for node, _ in readers)
+        return grid_of(given, slower and not self.have_biases(group))
+
+    def have_biases(self, group: Group) -> bool:
+        """Tell whether all that read these tensors are products with a bias behind."""
+        return all(node in self.placement.biases for readers in group.values() for node, _ in readers)
+
+    def round_activations(self, group: Group, grid: Grid, subtracted: np.generic | None = None) -> ir.Value:
+        """Write a Q/DQ pair behind each tensor of the group, for those that read it as bytes. Return their scale.
+        The zero is subtracted again, or what is given instead."""
         first = next(iter(group))
         scale = self._add.constant(f"{first.name}.scale", np.asarray(grid.scale, dtype_of(first)))
         zero = self._add.constant(f"{first.name}.zero", np.asarray(grid.zero))
+        back = zero if subtracted is None else self._add.constant(f"{first.name}.subtracted", np.asarray(subtracted))
         for value, readers in group.items():
             quantize = self._add.node("QuantizeLinear", [value, scale, zero], f"{value.name}.int8")
-            dequantize = self._add.node("DequantizeLinear", [quantize.outputs[0], scale, zero], f"{value.name}.rounded")
+            dequantize = self._add.node("DequantizeLinear", [quantize.outputs[0], scale, back], f"{value.name}.rounded")
             for node, index in readers:
                 node.replace_input_with(index, dequantize.outputs[0])
             if maker := value.producer():
@@ -114,6 +126,20 @@ class Writer:
             else:
                 self.model.graph[0].prepend([quantize, dequantize])
         return scale
+
+    def move_zero(self, group: Group, grid: Grid) -> None:
+        """Round activations without a zero to subtract at run time: W(x - zero) + bias is Wx + (bias - W zero)."""
+        self.round_activations(group, grid, type(grid.zero)(0))
+        below = grid.scale * float(np.asarray(grid.zero))
+        for node, _ in chain.from_iterable(group.values()):
+            add, place = self.placement.biases[node]
+            bias = add.inputs[place]
+            assert bias is not None
+            assert bias.const_value is not None
+            array = bias.const_value.numpy()
+            moved = array - (below * self._sums[node]).astype(array.dtype)
+            add.replace_input_with(place, self._add.constant(f"{bias.name}.moved", moved))
+            self._remove_unused(bias)
 
     def round_weights(self, node: ir.Node, largest: int, rounded: Rounded | None = None) -> None:
         """Read constant weights from bytes, with a scale for each output channel."""
@@ -125,16 +151,22 @@ class Writer:
         scales = weight_scales(array, axis, largest)
         exact = array / scales
         nearest = (np.rint(exact) if self._bytes == np.int8 else exact).astype(self._bytes)
+        steps = (rounded or {}).get(weights.name or "", nearest)
+        if node in self.placement.biases:
+            self._sums[node] = (steps * scales).sum(axis=0, dtype=np.float64)
         given = [
-            self._add.constant(f"{weights.name}.int8", (rounded or {}).get(weights.name or "", nearest)),
+            self._add.constant(f"{weights.name}.int8", steps),
             self._add.constant(f"{weights.name}.scale", scales.reshape(-1).astype(array.dtype)),
             self._add.constant(f"{weights.name}.zero", np.zeros(array.shape[axis], self._bytes)),
         ]
         dequantize = self._add.node("DequantizeLinear", given, f"{weights.name}.rounded", axis=axis)
         node.prepend(dequantize)
         node.replace_input_with(1, dequantize.outputs[0])
-        if not weights.uses():
-            self.model.graph.initializers.pop(weights.name or "")
+        self._remove_unused(weights)
+
+    def _remove_unused(self, value: ir.Value) -> None:
+        if not value.uses():
+            self.model.graph.initializers.pop(value.name or "")
 
 
 def _with_opset(model: onnx.ModelProto, precision: str) -> onnx.ModelProto:

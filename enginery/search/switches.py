@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from enginery.data.feeds import Feeds, Outputs, Run
 from enginery.graph.as_written import run_optimized
 from enginery.quantization.placement import Placement
-from enginery.quantization.write_int8 import Range, Rounded, Writer, grid_for
+from enginery.quantization.write_int8 import Range, Rounded, Writer
 
 TINY = 1e-12
 Site = tuple[str, str, int]  # a tensor that is rounded for the input of a node, by names
@@ -45,7 +45,7 @@ class SwitchedGraph:
             self._graph.initializers.setdefault(weights.name or "", weights)
             self._add_switch(weights, node, 1)
         for group in writer.groups:
-            grid = grid_for(group, rounding.ranges, rounding.precision)
+            grid = writer.grid_for(group, rounding.ranges)
             for value, readers in group.items():
                 few = [(node, index) for node, index in readers if _site(value, node, index) in switched]
                 if few:

@@ -9,6 +9,7 @@ from enginery.quantization.placement import Placement
 
 IMAGE, MATRIX = "float[batch,4,8,8]", "float[batch,6,4]"
 CONSTANTS = {"w": np.ones((4, 4, 1, 1)), "v": np.ones((4, 8, 1, 1)), "m": np.ones((4, 4)), "b": np.ones((4, 1, 1))}
+CONSTANTS |= {"q": np.ones((4, 4, 2, 2))}
 
 # The nodes between the input x and the output y; the tensors to round, those that share a scale joined by a plus.
 CASES = {
@@ -32,6 +33,9 @@ CASES = {
         {"r"},
     ),
     "a gate alone": ("s = Sigmoid (x) y = Mul (x, s)", set()),
+    "patches of an image": ("p = Conv <strides = [2, 2]> (x, q) y = Conv (p, w)", {"p"}),
+    "patches that overlap": ("p = Conv <strides = [1, 1]> (x, q) y = Conv (p, w)", {"x", "p"}),
+    "patches alone": ("y = Conv <strides = [2, 2]> (x, q)", {"x"}),
     "nothing": ("y = Relu (x)", set()),
 }
 

@@ -104,6 +104,30 @@ def test_an_old_graph_gets_operators_of_a_version_that_has_what_it_needs():
 
 
 @pytest.mark.parametrize(
+    ("nodes", "types"),
+    [
+        ("m = MatMul (g, w) logits = Add (m, b)", ("uint8", 14, 0)),
+        ("m = MatMul (g, w) logits = Add (b, m)", ("uint8", 14, 0)),
+        ("logits = MatMul (g, w)", ("int8", 0, 0)),
+        ("m = MatMul (g, w) a = Add (m, b) logits = Add (a, g)", ("int8", 0, 0)),
+        ("m = MatMul (g, w) a = Add (m, b) logits = Mul (a, m)", ("int8", 0, 0)),
+    ],
+    ids=["bias", "bias ahead", "no bias", "also added", "also read without the bias"],
+)
+def test_a_bias_takes_off_the_zero_of_what_is_mostly_positive(nodes, types):
+    random = np.random.default_rng(0)
+    given = {"w": random.normal(size=(8, 8)), "b": random.normal(size=8)}
+    given = {name: array.astype(np.float32) for name, array in given.items() if name == "w" or "Add" in nodes}
+    model = model_of_text(f"g (float[batch,8] x) => (float[] logits) {{ g = Gelu (x) {nodes} }}", given)
+    graph = write_int8(model, {"g": Range(-0.17, 3), "a": Range(-9, 9)})
+    onnx.checker.check_model(graph, full_check=True)
+    found = constants(graph)
+    zeros = [found[node.input[2]] for node in graph.graph.node if node.input[0] in ("g", "g.int8")]
+    assert (zeros[0].dtype.name, *map(int, zeros[:2])) == types
+    assert 0 < error(graph, model, {"x": random.uniform(-3, 3, (16, 8)).astype(np.float32)}) < 0.01
+
+
+@pytest.mark.parametrize(
     ("nodes", "shape"),
     [
         ("logits = ConvTranspose (x, w)", (4, 4, 2, 2)),
