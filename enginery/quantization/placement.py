@@ -31,11 +31,10 @@ class Placement:
         """Leave the nodes of these names in floating point."""
         self._graph = model.graph
         nodes = [node for node in model.graph if node.name not in kept and not node.domain]
-        patches = _patches(model)
-        self.products = [node for node in nodes if _is_product(node) and node not in patches]
+        products = set(_without_patches([node for node in model.graph if _is_product(node)]))
+        self.products = [node for node in nodes if node in products]
         self._passing = {node for node in nodes if _passes_on(node)}
         self._gated = {node for node in nodes if node.op_type == "Mul" and _reads_activations(node)}
-        products = set(self.products)
         self.arithmetic = [node for node in nodes if node in products or _is_sum(node) or is_average(node)]
         self._operands = {
             (node, index)
@@ -139,12 +138,10 @@ def _is_product(node: ir.Node) -> bool:
     return weights.dtype in FLOATS and len(weights.const_value.shape) > 1
 
 
-def _patches(model: ir.Model) -> set[ir.Node]:
-    """Return the Conv with which a vision transformer begins. It is hardly any work, unless there is no other product,
-    and all that the image loses by rounding goes on to the end."""
-    products = {node for node in model.graph if _is_product(node)}
-    patches = {node for node in products if _cuts_patches(node)}
-    return patches if patches < products else set()
+def _without_patches(products: list[ir.Node]) -> list[ir.Node]:
+    """Leave out the Conv with which a vision transformer begins. It is hardly any work, unless there is no other
+    product, and all that the image loses by rounding goes on to the end."""
+    return [node for node in products if not _cuts_patches(node)] or products
 
 
 def _cuts_patches(node: ir.Node) -> bool:
@@ -153,7 +150,7 @@ def _cuts_patches(node: ir.Node) -> bool:
     if node.op_type != "Conv" or weights is None or weights.const_value is None:
         return False
     of_group, *kernel = weights.const_value.shape.numpy()[1:]
-    groups = node.attributes["group"].as_int() if "group" in node.attributes else 1
+    groups = setting(node, "group", 1)
     strides = list(node.attributes["strides"].as_ints()) if "strides" in node.attributes else []
     return of_group * groups < PIXEL and kernel == strides and kernel != [1] * len(kernel)
 
@@ -183,6 +180,10 @@ def _bias_behind(product: ir.Node) -> Reader | None:
     value = add.inputs[index]
     bias = value.const_value if value is not None else None
     return (add, index) if bias is not None and bias.shape.numpy()[-1:] == (bias.size,) == shape[1:] else None
+
+
+def setting(node: ir.Node, name: str, default: int = 0) -> int:
+    return node.attributes[name].as_int() if name in node.attributes else default
 
 
 def _is_sum(node: ir.Node) -> bool:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from enginery.core.precisions import PRECISIONS
 from enginery.graph.shapes import with_shapes
 from enginery.quantization.additions import Additions, at_opset
-from enginery.quantization.placement import Group, Placement
+from enginery.quantization.placement import Group, Placement, setting
 
 LARGEST = PRECISIONS["int8"].largest
 LEVELS = 255  # the steps of a byte
@@ -190,7 +190,7 @@ def output_channels(node: ir.Node, rank: int) -> int:
             return 0
         case "ConvTranspose":
             return 1
-        case "Gemm" if "transB" in node.attributes and node.attributes["transB"].as_int():
+        case "Gemm" if setting(node, "transB"):
             return 0
         case _:
             return rank - 1

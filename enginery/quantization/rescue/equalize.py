@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from enginery.data.feeds import Feeds
 from enginery.graph.shapes import with_shapes
-from enginery.quantization.placement import AVERAGES, PRODUCTS, is_average
+from enginery.quantization.placement import AVERAGES, PRODUCTS, is_average, setting
 from enginery.quantization.rescue.tensors import tensors_of
 from enginery.quantization.write_int8 import LARGEST, LEVELS, TINY
 
@@ -120,10 +120,10 @@ def _written_by(node: ir.Node) -> tuple[list[Constant], int] | None:
         case "Conv":
             axes, axis = (0, 0), 1
         case "Gemm":
-            axes, axis = (0 if _flag(node, "transB") else 1, -1), last
+            axes, axis = (0 if setting(node, "transB") else 1, -1), last
         case "MatMul":
             axes, axis = (-1, -1), last
-        case "LayerNormalization" if _flag(node, "axis", -1) in (-1, last):
+        case "LayerNormalization" if setting(node, "axis", -1) in (-1, last):
             axes, axis = (-1, -1), last
         case "Mul":  # by the weights of an RMSNorm
             found = [own for value in node.inputs if (own := _own(value)) and _lies_along(own, last, node.outputs[0])]
@@ -148,7 +148,7 @@ def _takes_scales(node: ir.Node, index: int, axis: int, value: ir.Value) -> bool
         case "Conv":
             return axis == 1
         case "Gemm":
-            return axis == 1 and not _flag(node, "transA")
+            return axis == 1 and not setting(node, "transA")
         case _:
             return rank == 2 and axis == len(value.shape or ()) - 1
 
@@ -176,10 +176,6 @@ def _lies_along(bias: ir.Value, axis: int, value: ir.Value) -> bool:
 def _own(value: ir.Value | None) -> ir.Value | None:
     """Return a constant that nothing else reads."""
     return value if value is not None and value.const_value is not None and len(value.uses()) == 1 else None
-
-
-def _flag(node: ir.Node, name: str, default: int = 0) -> int:
-    return node.attributes[name].as_int() if name in node.attributes else default
 
 
 def _channels(
@@ -235,19 +231,19 @@ def _by_channel(node: ir.Node) -> Floats:
     """Return weights by group, output, input, and place in the kernel."""
     array = _array(node.inputs[1]).astype(np.float64)
     if node.op_type == "Conv":
-        groups = _flag(node, "group", 1)
+        groups = setting(node, "group", 1)
         return np.asarray(array.reshape(groups, array.shape[0] // groups, array.shape[1], -1))
-    rows = array if node.op_type == "Gemm" and _flag(node, "transB") else array.T
+    rows = array if node.op_type == "Gemm" and setting(node, "transB") else array.T
     return np.asarray(rows[None, :, :, None])
 
 
 def _of_inputs(node: ir.Node, scale: Floats) -> Floats:
     """Return the scales in the form of the weights of a product that reads the channels."""
     if node.op_type == "Conv":
-        shape, groups = _array(node.inputs[1]).shape, _flag(node, "group", 1)
+        shape, groups = _array(node.inputs[1]).shape, setting(node, "group", 1)
         rows = np.repeat(scale.reshape(groups, -1), shape[0] // groups, axis=0)
         return rows.reshape(*rows.shape, *[1] * (len(shape) - 2))
-    return scale if node.op_type == "Gemm" and _flag(node, "transB") else scale[:, None]
+    return scale if node.op_type == "Gemm" and setting(node, "transB") else scale[:, None]
 
 
 def _along(scale: Floats, axis: int, value: ir.Value) -> Floats:
