@@ -91,12 +91,12 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str, cores:
     validation = SampleSet.open(zoo.made_at("samples/validation"))
     row = {
         "model": name,
-        "where": f"{here.device_name}, {usable_cores()} cores",
         "runtime": f"{here.runtime} {here.runtime_version}",
         "answers": dict(answers({label: make().run for label, make in makers.items()}, validation)),
         "without": failed,
     }
     with a_turn_on(cores):
+        row["where"] = f"{here.device_name}, {usable_cores()} cores"
         row["milliseconds"] = race_all({label: make().bind for label, make in makers.items()}, validation)
     row_file.write_text(json.dumps(row))
 
