@@ -100,6 +100,8 @@ def _seam_behind(writer: ir.Node) -> Seam | None:
                 seam.readers.append(Reader(node, value, axis))
             elif node.op_type in LINEAR and index == 0 and _keeps_channels(node, axis):
                 waiting.append((node.outputs[0], axis))
+            elif node.op_type == "Transpose":
+                waiting.append((node.outputs[0], _moved(node, axis)))
             elif node.op_type in ("Flatten", "Reshape") and index == 0 and _only_drops_pixels(node, axis):
                 waiting.append((node.outputs[0], 1))
             elif node.op_type == "Add" and (bias := _own(node.inputs[1 - index])) and _lies_along(bias, axis, value):
@@ -155,6 +157,13 @@ def _takes_scales(node: ir.Node, index: int, axis: int, value: ir.Value) -> bool
 
 def _keeps_channels(node: ir.Node, axis: int) -> bool:
     return (axis == 1 and (node.op_type == "MaxPool" or is_average(node))) or node.op_type in ELEMENTWISE
+
+
+def _moved(transpose: ir.Node, axis: int) -> int:
+    """Return where a Transpose puts an axis. Without an order, it turns them all around."""
+    order = transpose.attributes.get_ints("perm")
+    rank = len(transpose.outputs[0].shape or ())
+    return order.index(axis) if order else rank - 1 - axis
 
 
 def _only_drops_pixels(node: ir.Node, axis: int) -> bool:

@@ -33,6 +33,12 @@ CONSTANTS = {
 CASES = {  # nodes after which the channels of `c` may be scaled, and the shape of the input
     "through an activation": ("c = Conv (input, u, b) r = Relu (c) y = Conv (r, w)", IMAGE),
     "by a depthwise convolution": ("c = Conv (input, u) r = Relu (c) y = Conv <group = 8> (r, d)", IMAGE),
+    "of channels that lie last for a normalization": (
+        "t = Transpose <perm = [0, 2, 3, 1]> (input) l = LayerNormalization (t, s, b) "
+        "c = Transpose <perm = [0, 3, 1, 2]> (l) y = Conv (c, w)",
+        IMAGE,
+    ),
+    "turned around twice": ("c = MatMul (input, m) t = Transpose (c) e = Transpose (t) y = MatMul (e, n)", MATRIX),
     "by groups": ("c = Conv (input, u, b) y = Conv <group = 2> (c, g)", IMAGE),
     "for two readers": ("c = Conv (input, u) p = Conv (c, w) q = Conv (c, w2) y = Add (p, q)", IMAGE),
     "through pooling": (
