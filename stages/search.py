@@ -17,6 +17,7 @@ from enginery.core.scratch import scratch_folder
 from enginery.data.sample_set import MANIFEST, SampleSet
 from enginery.graph.files import graph_sha256
 from enginery.graph.onnx_file import load_graph
+from enginery.quantization.calibration.answers import kept_answers
 from enginery.quantization.calibration.provenance import require_tensors
 from enginery.quantization.conversion import kept_nodes, require_kept_exist
 from enginery.quantization.dialect import Dialect
@@ -65,7 +66,8 @@ def search(
     with open_cluster() as cluster, scratch_folder() as scratch:
         there = OnCluster(cluster, graph, rounding, scratch) if cluster else None
         convert = _converter(precision, given, graph, rounding)
-        trial = Trial(graph, rounding, convert, samples, _task(samples), limits, there)
+        known = kept_answers(given.ranges.model_sha256, samples)
+        trial = Trial(graph, rounding, convert, samples, _task(samples), limits, there, known)
         # Sums may differ in their last bits with another number of threads.
         journal = Journal.about(*_all_it_depends_on(precision, given, samples, code), cluster and cluster.threads)
         answer = find_spared(trial, work, journal, seconds)

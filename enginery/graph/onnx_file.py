@@ -15,9 +15,10 @@ from enginery.graph.files import data_of
 
 def load_graph(path: Path) -> onnx.ModelProto:
     try:
-        model = onnx.load(path, load_external_data=False)
+        content = path.read_bytes()
+        model = onnx.load_model_from_string(content)
         if not has_data_apart(model):
-            onnx.checker.check_model(model)
+            onnx.checker.check_model(content)  # which is faster than to check the model, which would be written anew
             return model
         onnx.checker.check_model(str(path))
         find_data(model, path.absolute().parent)

@@ -10,7 +10,7 @@ from enginery.data.feeds import BATCH
 from enginery.graph.interface import Blueprint, Interface, TensorSpec
 from enginery.graph.onnx_file import graph_inputs, load_graph
 from enginery.graph.shape_inputs import shape_inputs, values_of
-from enginery.graph.shapes import with_shapes
+from enginery.graph.shapes import shapes_of
 
 ENDS_A_STRING = "\"'\\$`"  # or begins something else within one, in Python, C++ or a shell
 FLOATS = ("float32", "float16", "float64")
@@ -28,7 +28,7 @@ def read_interface(path: Path, profile: Profile) -> Interface:
 
 def interface_of(model: onnx.ModelProto, profile: Profile, what: str) -> Interface:
     """Return the inputs and outputs; refuse what each runtime would refuse in its own words, or not at all."""
-    graph = with_shapes(model).graph
+    graph = shapes_of(model).graph
     holding = shape_inputs(graph)
     values = {
         tensor.name: values_of(tensor, holding[tensor.name], profile, what)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from enginery.engine.layer_names import node_names
 from enginery.engine.record import LayerTime
-from enginery.graph.shapes import with_shapes
+from enginery.graph.shapes import as_ir
 from enginery.mixing.records import BlockTimes
 from enginery.mixing.ways import Way
 from enginery.quantization.conversion import kept_nodes
@@ -52,7 +52,7 @@ def parts_of(model: onnx.ModelProto, int8: Ingredients) -> Parts:
 
 def blocks_of(model: onnx.ModelProto, arithmetic: Collection[str]) -> list[Block]:
     """Return the blocks in their order. Each has at least one node that could be in int8."""
-    graph = ir.from_proto(with_shapes(model)).graph
+    graph = as_ir(model).graph
     nodes = list(graph)
     last_reader = _last_readers(nodes, graph.outputs)
     crossing: set[ir.Value] = set()  # what products have made, and what is still to be read

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 import onnx
 import onnx_ir as ir
 
-from enginery.graph.shapes import with_shapes
+from enginery.graph.shapes import as_ir
 
 PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 AVERAGES = {"AveragePool", "GlobalAveragePool", "ReduceMean"}
@@ -108,13 +108,13 @@ class Placement:
 
 def arithmetic_nodes(model: onnx.ModelProto, kept: Collection[str]) -> list[str]:
     """Return the names of the nodes that could calculate with bytes."""
-    placement = Placement(ir.from_proto(with_shapes(model)), kept)
+    placement = Placement(as_ir(model), kept)
     return [node.name or "" for node in placement.arithmetic]
 
 
 def products_of_activations(model: onnx.ModelProto) -> list[str]:
     """Return the names of the products that could calculate with bytes and have no constant weights."""
-    products = Placement(ir.from_proto(with_shapes(model))).products
+    products = Placement(as_ir(model)).products
     return [node.name or "" for node in products if _is_activation(node.inputs[1])]
 
 

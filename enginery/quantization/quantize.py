@@ -16,7 +16,7 @@ from enginery.data.feeds import Feeds
 from enginery.graph.data_apart import in_memory
 from enginery.graph.files import data_of
 from enginery.graph.onnx_file import graph_inputs, load_graph, save_graph
-from enginery.graph.shapes import with_shapes
+from enginery.graph.shapes import shapes_of
 from enginery.quantization.calibration.cache import read_cache, write_cache
 from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.fusion import mend_fusions
@@ -122,7 +122,7 @@ def _set_float16_scales(graph: onnx.GraphProto, constants: Constants, source: Pa
     """Write float16 scales for float16 tensors of the source, whose scales ModelOpt writes in float32 from a cache."""
     if all(tensor.data_type != TensorProto.FLOAT16 for tensor in constants.values()):
         return
-    given = with_shapes(load_graph(source)).graph
+    given = shapes_of(load_graph(source)).graph
     types = {value.name: value.type.tensor_type.elem_type for value in (*given.input, *given.value_info)}
     for node in graph.node:
         if node.op_type == "QuantizeLinear" and types.get(node.input[0]) == TensorProto.FLOAT16:

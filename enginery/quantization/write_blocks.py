@@ -11,7 +11,7 @@ import onnx_ir as ir
 from enginery.core.errors import EngineryError
 from enginery.core.precisions import PRECISIONS
 from enginery.graph.nvidia import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
-from enginery.graph.shapes import with_shapes
+from enginery.graph.shapes import as_ir
 from enginery.quantization.additions import Additions, at_opset
 from enginery.quantization.blocks import LARGEST_NVFP4, TINY, Rows, in_int4, in_mxfp8, in_nvfp4
 
@@ -50,7 +50,7 @@ class Writer:
     """A copy of a graph, into which blocks are written."""
 
     def __init__(self, model: onnx.ModelProto, precision: str, ranges: Mapping[str, float]) -> None:
-        self.model = ir.from_proto(with_shapes(at_opset(model, OPSETS[precision])))
+        self.model = as_ir(at_opset(model, OPSETS[precision]))
         self.model.ir_version = max(self.model.ir_version, IR_VERSIONS[precision])
         self._precision, self._ranges, self._size = precision, ranges, PRECISIONS[precision].block
         self._add = Additions(self.model)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from enginery.core.precisions import PRECISIONS
-from enginery.graph.shapes import with_shapes
+from enginery.graph.shapes import as_ir
 from enginery.quantization.additions import Additions, at_opset
 from enginery.quantization.placement import Group, Placement, setting
 
@@ -91,7 +91,7 @@ class Writer:
 
     def __init__(self, model: onnx.ModelProto, kept: Collection[str] = (), precision: str = "int8") -> None:
         self._bytes = BYTES[precision]
-        self.model = ir.from_proto(_with_opset(with_shapes(model), precision))
+        self.model = as_ir(_with_opset(model, precision))
         self.placement = Placement(self.model, kept)
         self.groups = self.placement.groups()
         self._add = Additions(self.model)

@@ -14,7 +14,7 @@ from enginery.data.feeds import Feeds, Outputs
 from enginery.graph.as_written import open_as_written
 from enginery.graph.data_apart import bodies_of
 from enginery.graph.onnx_file import graph_inputs
-from enginery.graph.shapes import with_shapes
+from enginery.graph.shapes import shapes_of
 from enginery.graph.twin import twin_of
 
 BF16, FLOAT = TensorProto.BFLOAT16, TensorProto.FLOAT
@@ -124,7 +124,7 @@ class Case:
 
     @cached_property
     def _types(self) -> dict[str, int]:
-        graph = with_shapes(self.model).graph
+        graph = shapes_of(self.model).graph
         return {tensor.name: tensor.type.tensor_type.elem_type for tensor in (*graph.value_info, *graph.output)}
 
     def _as_float32(self, names: Sequence[str]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Check what a graph loses on calibration samples. The validation samples stay unseen."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import onnx
@@ -40,15 +40,21 @@ class Checks:
         task: Task,
         limits: Thresholds,
         exact_there: OutputsOf | None = None,
+        known: Outputs | None = None,
     ) -> None:
-        """`exact_there` runs the graph for many samples where there is a cluster."""
+        """`exact_there` runs the graph for many samples where there is a cluster. `known` are its answers to all."""
         self.limits, self._samples, self._task, self._truth = limits, samples, task, samples.truth
-        self._exact, self._exact_there = run_optimized(graph), exact_there
+        self._graph, self._exact_there = graph, exact_there
         self._batch = fixed_batch(graph) or _batch_of(samples)
-        size = sum(values[0].nbytes for values in self._run_all(self._exact, None, np.arange(1)).values())
+        answers = self._run_all(self._exact, None, np.arange(1)) if known is None else known
+        size = sum(values[0].nbytes for values in answers.values())
         chosen = min(CHOOSING, max(1, len(samples) // 2))
         looked_at = np.arange(max(1, min(len(samples), chosen + min(MOST, OUTPUT_BYTES // max(size, 1)))))
-        self._outputs = self._run_all(self._exact, exact_there, looked_at)
+        self._outputs = (
+            self._run_all(self._exact, exact_there, looked_at)
+            if known is None
+            else {name: values[: len(looked_at)] for name, values in known.items()}
+        )
         self._sizes = _sizes(self._outputs)
         picked = _spread(self._sizes, chosen)
         others = np.setdiff1d(looked_at, picked) if len(looked_at) > chosen else picked
@@ -57,11 +63,19 @@ class Checks:
         self.chosen, self.checked = chosen, len(self.places)
         whole = np.resize(picked, -(-chosen // self._batch) * self._batch)
         self._batches = [samples.read_at(each) for each in whole.reshape(-1, self._batch)]
-        self._wanted = [self._exact(feeds) for feeds in self._batches]
         self._expected: dict[int, Outputs] = {}
         # Texts have other exact outputs with other padding, and a class or a mask has no error that others could have.
         are_numbers = all(np.issubdtype(values.dtype, np.floating) for values in self._outputs.values())
         self._can_suppose = are_numbers and samples.lengths is None
+
+    @cached_property
+    def _exact(self) -> Run:
+        return run_optimized(self._graph)
+
+    @cached_property
+    def _wanted(self) -> list[Outputs]:
+        """Return the exact outputs for the batches to measure layers by."""
+        return [self._exact(feeds) for feeds in self._batches]
 
     def check_run(self, run: Run, spared: int, work: float) -> Step:
         """Say what is lost by what runs so."""
@@ -152,7 +166,8 @@ class Checks:
 
 def _batch_of(samples: SampleSet) -> int:
     one = sum(values.nbytes for values in samples.read_at(np.arange(1)).values())
-    return max(1, min(BATCH, BATCH_BYTES // max(one, 1)))
+    most = max(1, min(BATCH, BATCH_BYTES // max(one, 1)))
+    return 1 << (most.bit_length() - 1)  # a power of two, of which FIRST is a multiple
 
 
 def _spread(sizes: NDArray[np.float64], count: int) -> NDArray[np.int64]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import onnx
 
 from enginery.core.params.precisions import Thresholds
+from enginery.data.feeds import Outputs
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import run_optimized
 from enginery.search.checks import Checks
@@ -28,10 +29,12 @@ class Trial(Checks):
         task: Task,
         limits: Thresholds,
         on_cluster: OnCluster | None = None,
+        known: Outputs | None = None,
     ) -> None:
-        """`convert` writes the graph with some layers spared. It runs on a cluster where there is one."""
-        super().__init__(graph, samples, task, limits, on_cluster.exact() if on_cluster else None)
-        self._graph, self._rounding, self._convert, self._on_cluster = graph, rounding, convert, on_cluster
+        """`convert` writes the graph with some layers spared. It runs on a cluster where there is one. `known` are the
+        exact answers to all samples, if they are known."""
+        super().__init__(graph, samples, task, limits, on_cluster.exact() if on_cluster else None, known)
+        self._rounding, self._convert, self._on_cluster = rounding, convert, on_cluster
 
     def losses_alone(self, layers: Sequence[str]) -> Iterator[Loss]:
         """Yield each layer with the relative error of the outputs if it alone is in int8."""

@@ -6,7 +6,7 @@ from math import prod
 import onnx
 
 from enginery.graph.onnx_file import graph_inputs
-from enginery.graph.shapes import with_shapes
+from enginery.graph.shapes import shapes_of, without_weights
 
 PRODUCTS_PER_NUMBER = 16  # that a CPU or GPU multiplies and adds while it writes one number to memory
 Shapes = Mapping[str, tuple[int, ...]]
@@ -40,8 +40,7 @@ def _work(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> i
 
 def _shapes_of(model: onnx.ModelProto, sizes: Mapping[str, int]) -> Shapes:
     """Return the shape of each tensor for one sample. What cannot be known counts as one."""
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(model)
+    fixed = without_weights(model)
     del fixed.graph.value_info[:]
     for tensor in graph_inputs(fixed.graph):
         for axis, size in enumerate(tensor.type.tensor_type.shape.dim):
@@ -49,7 +48,7 @@ def _shapes_of(model: onnx.ModelProto, sizes: Mapping[str, int]) -> Shapes:
                 size.dim_value = sizes.get(size.dim_param, 1) if axis else 1
     for tensor in fixed.graph.output:
         tensor.type.tensor_type.ClearField("shape")
-    known = with_shapes(fixed, data_prop=True).graph
+    known = shapes_of(fixed, data_prop=True).graph
     shapes = {
         tensor.name: tuple(size.dim_value or 1 for size in tensor.type.tensor_type.shape.dim)
         for tensor in (*known.input, *known.value_info, *known.output)

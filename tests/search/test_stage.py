@@ -9,9 +9,10 @@ from support.small_project import lay_over
 
 from enginery.graph.choose_boxes import BoxesInGraph
 from enginery.graph.onnx_file import load_graph
+from enginery.quantization.calibration import answers
 from enginery.quantization.dialect import dialect_of
 from enginery.quantization.rescue.records import RESCUE, Rescue
-from enginery.search import journal as journal_module
+from enginery.search import journal
 from enginery.search.records import AIM, SEARCH, Search
 from stages.calibrate import calibrate
 from stages.convert import convert
@@ -32,7 +33,8 @@ precisions:
 
 def test_fp8_leaves_out_what_its_search_spares(tiny_onnx, samples, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(journal_module, "user_cache_path", lambda _: tmp_path)
+    for module in (answers, journal):
+        monkeypatch.setattr(module, "user_cache_path", lambda _: tmp_path / "cache")
     shutil.copyfile(ROOT / "params.yaml", "params.yaml")
     lay_over(RECIPE)
     simplified, calibrated, rescued, searched = (

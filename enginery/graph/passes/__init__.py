@@ -14,7 +14,7 @@ from enginery.graph.passes.name_squeezed_axes import NameSqueezedAxes
 from enginery.graph.passes.plain_names import GivePlainNames
 from enginery.graph.passes.remove_unused import RemoveUnused
 from enginery.graph.passes.strided_copies import ReshapeStridedCopies
-from enginery.graph.shapes import with_shapes
+from enginery.graph.shapes import as_ir
 
 
 def rewrite_graph(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -35,7 +35,7 @@ def apply_passes(model: onnx.ModelProto, *passes: ir.passes.PassBase) -> onnx.Mo
     if _holds_sparse_tensors(model.graph):  # onnx_ir does not read them, and would leave them out
         return model
     # ONNX's own inference is used, since onnx_ir's takes a sequence of tensors for a tensor.
-    rewritten = ir.from_proto(with_shapes(model))
+    rewritten = as_ir(model)
     for each in passes:
         each(rewritten)
     _forget_shapes_of_constants(rewritten)

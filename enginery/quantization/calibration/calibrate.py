@@ -6,6 +6,7 @@ from enginery.cluster.spread import Cluster
 from enginery.core.params.calibration import CalibrationParams
 from enginery.data.sample_set import SampleSet
 from enginery.graph.onnx_file import fixed_batch, load_graph
+from enginery.quantization.calibration.answers import keep_answers
 from enginery.quantization.calibration.auto import choose_ranges
 from enginery.quantization.calibration.cache import write_cache
 from enginery.quantization.calibration.measure import measure_samples
@@ -20,7 +21,7 @@ def calibrate_graph(
     model = source / "model.onnx"
     graph = load_graph(model)
     fixed = fixed_batch(graph)
-    histograms = measure_samples(source, samples, fixed or params.batch, bool(fixed), params.bins, cluster)
+    histograms, answers = measure_samples(source, samples, fixed or params.batch, bool(fixed), params.bins, cluster)
     choice = choose_ranges(graph, histograms, samples, params)
     cache = calibrated / "calibration.cache"
     write_cache(choice.amax, cache)
@@ -34,6 +35,7 @@ def calibrate_graph(
         methods=choice.methods,
         costs=choice.costs,
     )
+    keep_answers(record.model_sha256 or "", samples, answers)
     record.write(calibrated / "calibration.json")
     sketches = {name: sketch(histogram, choice.amax[name]) for name, histogram in histograms.items()}
     Histograms(tensors=sketches).write(calibrated / "histograms.json")

@@ -5,6 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from enginery.cluster.spread import Cluster, Work, spread
 from enginery.core.errors import EngineryError
 from enginery.core.progress import progress
-from enginery.data.feeds import Feeds
+from enginery.data.feeds import Feeds, Outputs
 from enginery.data.parts import AT_ONCE, Part, cut
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written
@@ -24,6 +25,12 @@ from enginery.quantization.calibration.histogram import Histogram
 Activations = dict[str, NDArray[np.float32]]
 Histograms = dict[str, Histogram]
 MEASURED = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}
+SMALL = 1 << 16  # bytes of one sample's outputs
+
+
+class Measured(NamedTuple):
+    histograms: Histograms
+    answers: list[Outputs]  # to each batch; they are empty where they would be large
 
 
 def measure_samples(
@@ -34,35 +41,38 @@ def measure_samples(
     bins: int,
     cluster: Cluster | None,
     at_once: int = AT_ONCE,
-) -> Histograms:
-    """Return a histogram of each activation of a folder's graph. Parts of the samples are measured one by one, or side
-    by side on a cluster, and merged in their order: the merging is exact, so that it does not matter how they are cut.
+) -> Measured:
+    """Return a histogram of each activation of a folder's graph, and its answers.
+
+    Parts of the samples are measured one by one, or side by side on a cluster, and merged in their order: the merging
+    is exact, so that it does not matter how they are cut.
     """
     parts = cut(samples, samples.places(np.arange(len(samples)), batch, whole), at_once)
-    merged: Histograms = {}
+    merged = Measured({}, [])
     measured = spread(Measuring(folder, bins), parts, cluster)
-    for histograms in progress(measured, "calibration", len(parts), f"parts of {at_once} samples"):
-        for name, histogram in histograms.items():
-            if name in merged:
-                merged[name].merge(histogram)
+    for part in progress(measured, "calibration", len(parts), f"parts of {at_once} samples"):
+        merged.answers.extend(part.answers)
+        for name, histogram in part.histograms.items():
+            if name in merged.histograms:
+                merged.histograms[name].merge(histogram)
             else:
-                merged[name] = histogram
+                merged.histograms[name] = histogram
     return merged
 
 
 @dataclass(frozen=True)
-class Measuring(Work[Part, Histograms]):
+class Measuring(Work[Part, Measured]):
     folder: Path
     bins: int
 
     @contextmanager
-    def open(self, threads: int) -> Iterator[Callable[[Part], Histograms]]:
+    def open(self, threads: int) -> Iterator[Callable[[Part], Measured]]:
         meter = Meter(load_graph(self.folder / "model.onnx"), threads)
         yield lambda part: meter.measure(part.feeds(), self.bins)
 
 
 def measure(model: onnx.ModelProto, batches: Iterable[Feeds], bins: int) -> Histograms:
-    return Meter(model).measure(batches, bins)
+    return Meter(model).measure(batches, bins).histograms
 
 
 class Meter:
@@ -74,19 +84,28 @@ class Meter:
         hidden = {name for node in graph.node for name in node.output} - {output.name for output in graph.output}
         measured = [value for value in graph.value_info if value.type.tensor_type.elem_type in MEASURED.values()]
         graph.output.extend(value for value in measured if value.name in hidden)
+        outputs = model.graph.output
+        is_exact = all(output.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for output in outputs)
+        self._answers = [output.name for output in outputs] if is_exact else []
         self._session, self._names = open_as_written(exposed, threads), [output.name for output in graph.output]
         self._alone = threads == 1  # a part on a cluster, which counts on a core for each thread
 
-    def measure(self, batches: Iterable[Feeds], bins: int) -> Histograms:
-        """Return a histogram of each activation, without keeping a batch once it is counted."""
+    def measure(self, batches: Iterable[Feeds], bins: int) -> Measured:
+        """Return a histogram of each activation, without keeping more of a batch than its answers."""
         histograms: Histograms = {}
+        answers: list[Outputs] = []
         for activations in self._of_each(batches):
             for name, values in activations.items():
                 try:
                     histograms.setdefault(name, Histogram(bins)).add(values)
                 except ValueError as error:
                     raise EngineryError(f"the activation {name} {error}; are the weights right?") from None
-        return histograms
+            answers.append(self._small_answers(activations))
+        return Measured(histograms, answers)
+
+    def _small_answers(self, activations: Activations) -> Outputs:
+        answers = {name: activations[name] for name in self._answers}
+        return answers if all(values.nbytes <= SMALL * len(values) for values in answers.values()) else {}
 
     def _of_each(self, batches: Iterable[Feeds]) -> Iterator[Activations]:
         """Yield the activations of each batch, while ONNX Runtime already computes those of the next, unless one thread

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from enginery.data.feeds import Feeds
-from enginery.graph.shapes import with_shapes
+from enginery.graph.shapes import as_ir
 from enginery.quantization.placement import AVERAGES, PRODUCTS, is_average, setting
 from enginery.quantization.rescue.tensors import tensors_of
 from enginery.quantization.write_int8 import LARGEST, LEVELS, TINY
@@ -59,7 +59,7 @@ class Channels(NamedTuple):
 
 def equalize(model: onnx.ModelProto, batches: Iterable[Feeds], amax: Mapping[str, float]) -> onnx.ModelProto | None:
     """Return the graph with scaled channels, or None where that is not possible or promises nothing."""
-    changed = ir.from_proto(with_shapes(model))
+    changed = as_ir(model)
     seams = list(find_seams(changed))
     if not seams:
         return None

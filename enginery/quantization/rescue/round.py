@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from enginery.core.cores import in_parallel
 from enginery.data.feeds import Feeds
-from enginery.graph.shapes import with_shapes
+from enginery.graph.shapes import as_ir
 from enginery.quantization.placement import Placement
 from enginery.quantization.rescue.tensors import tensors_of
 from enginery.quantization.write_int8 import Rounded, output_channels, weight_scales
@@ -94,7 +94,7 @@ class Layer(NamedTuple):
 
 def round_weights(model: onnx.ModelProto, kept: Collection[str], batches: Iterable[Feeds], largest: int) -> Rounded:
     """Return the bytes of the weights that are in int8 if the nodes of the names in `kept` are not."""
-    layers = find_layers(ir.from_proto(with_shapes(model)), kept)
+    layers = find_layers(as_ir(model), kept)
     given = list(batches)
     rounded: dict[str, NDArray[np.int8]] = {}
     # Several threads of one product add in another order than one does. So layers take the cores, one thread each, and
