@@ -9,7 +9,8 @@ from onnx import numpy_helper
 from enginery.graph.data_apart import array_of
 
 LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
-NORMALIZATIONS = {"LayerNormalization", "RMSNormalization", "SkipLayerNormalization", "GroupNormalization"}
+OF_TOKENS = {"LayerNormalization", "RMSNormalization", "SkipLayerNormalization"}
+NORMALIZATIONS = OF_TOKENS | {"GroupNormalization"}
 PASSED_ON = {"Cast", "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Dropout"}
 PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
 SCATTERING = {"ScatterElements", "ScatterND"}
@@ -31,6 +32,8 @@ def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict
         square = _averaged_square(node, made_by, constants)
         if square:
             found[node.name] = "it averages squares, whose range is that of the numbers squared"
+        elif _adds_normalized(node, made_by, constants):
+            found[node.name] = "it adds to a stream, which never is normalized"
         if node.op_type == "Softmax":
             names, why = _before(node, SCORES, made_by), "it makes the scores of a Softmax"
         elif square or node.op_type in NORMALIZATIONS or _begins_normalization(node, constants):
@@ -91,6 +94,16 @@ def _before(node: onnx.NodeProto, op_types: set[str], made_by: Mapping[str, onnx
             seen.add(maker.name)
             yield maker.name
             waiting += maker.input
+
+
+def _adds_normalized(
+    node: onnx.NodeProto, made_by: Mapping[str, onnx.NodeProto], constants: Mapping[str, onnx.TensorProto]
+) -> bool:
+    """Tell whether it adds a branch that was normalized, as in Swin V2, whose products read the stream itself."""
+    if node.op_type != "Add" or any(name in constants for name in node.input):
+        return False
+    makers = [made_by.get(name) for name in node.input]
+    return any(maker is not None and maker.op_type in OF_TOKENS for maker in makers)
 
 
 def _begins_normalization(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> bool:

@@ -62,11 +62,21 @@ GATHERED = model(
     ("norm", "LayerNormalization", ["half", "w"], {}),
     constants=[("size", np.array([2, 3])), ("begin", np.array([0])), ("end", np.array([1]))],
 )
+BRANCH = model(  # of Swin V2, which is normalized, where the stream is not
+    ("hidden", "MatMul", ["x", "w"], {}),
+    ("norm", "LayerNormalization", ["hidden", "w"], {}),
+    ("moved", "Add", ["norm", "bias"], {}),
+    ("stream", "Add", ["x", "norm"], {}),
+    ("next", "MatMul", ["stream", "w"], {}),
+    ("sum", "Add", ["next", "moved"], {}),
+    constants=[("bias", np.array([1.0]))],
+)
 
 
 @pytest.mark.parametrize(
     ("graph", "ranges", "kept"),
     [
+        (BRANCH, {}, {"stream"}),
         (GATHERED, {}, {"stream", "mean", "half"}),
         (ATTENTION, {}, {"scaled", "masked", "residual"}),
         (ATTENTION, {"mask": 3.4e38}, {"scaled", "masked", "residual"}),

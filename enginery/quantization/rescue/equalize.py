@@ -4,7 +4,10 @@ It keeps what the graph computes in float, and costs nothing at run time. A tens
 that those with small numbers get few of the 256 steps; weights have a scale for each output channel. Between
 convolutions this is called cross-layer equalization, behind a normalization SmoothQuant.
 
-onnxsim's own knows neither depthwise convolutions nor inputs of three axes, and NNCF's leaves Mul nodes in the graph.
+What a sum reads beside products, such as a residual stream, cannot be written otherwise. It is divided in a Mul of its
+own, which OpenVINO makes one step with the rounding that follows.
+
+onnxsim's own knows neither depthwise convolutions nor inputs of three axes, and NNCF's leaves more Mul nodes in graphs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,9 +21,10 @@ from numpy.typing import NDArray
 
 from enginery.data.feeds import Feeds
 from enginery.graph.shapes import as_ir
+from enginery.quantization.additions import Additions
 from enginery.quantization.placement import AVERAGES, PRODUCTS, is_average, setting
 from enginery.quantization.rescue.tensors import tensors_of
-from enginery.quantization.write_int8 import LARGEST, LEVELS, TINY
+from enginery.quantization.write_int8 import LARGEST, LEVELS, TINY, dtype_of
 
 ELEMENTWISE = {"Identity", "LeakyRelu", "Relu"}
 LINEAR = AVERAGES | ELEMENTWISE | {"MaxPool"}  # keep a positive factor of a channel
@@ -50,6 +54,14 @@ class Seam(NamedTuple):
     readers: list[Reader]
 
 
+class Factors(NamedTuple):
+    """What a Mul of our own multiplies, and by what."""
+
+    value: ir.Value
+    by: ir.Value
+    node: ir.Node
+
+
 class Channels(NamedTuple):
     """The largest magnitude of each channel of a tensor, and the mean square."""
 
@@ -60,10 +72,12 @@ class Channels(NamedTuple):
 def equalize(model: onnx.ModelProto, batches: Iterable[Feeds], amax: Mapping[str, float]) -> onnx.ModelProto | None:
     """Return the graph with scaled channels, or None where that is not possible or promises nothing."""
     changed = as_ir(model)
+    added = _add_factors(changed)
     seams = list(find_seams(changed))
     if not seams:
         return None
-    channels = _channels(model, seams, batches, amax)
+    known = {each.node.outputs[0].name or "": amax.get(each.value.name or "", np.inf) for each in added}
+    channels = _channels(ir.to_proto(changed), seams, batches, {**amax, **known})
     is_scaled = False
     for seam in seams:
         scale = _best_scale(seam, [channels[reader.tensor.name or ""] for reader in seam.readers])
@@ -75,7 +89,35 @@ def equalize(model: onnx.ModelProto, batches: Iterable[Feeds], amax: Mapping[str
                 weights = reader.node.inputs[1]
                 assert weights is not None
                 _multiply(weights, _of_inputs(reader.node, scale))
+    for each in added:
+        if np.all(_array(each.by) == 1):
+            ir.convenience.replace_all_uses_with(each.node.outputs[0], each.value)
+            changed.graph.remove(each.node, safe=True)
+            changed.graph.initializers.pop(each.by.name or "")
     return ir.to_proto(changed) if is_scaled else None
+
+
+def _add_factors(model: ir.Model) -> list[Factors]:
+    """Multiply by ones, which may become scales, what products of matrices read beside others that can take none."""
+    reached = {reader.node for seam in find_seams(model) for reader in seam.readers}
+    add, added = Additions(model), list[Factors]()
+    for value in [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]:
+        last, uses = len(value.shape or ()) - 1, value.uses()
+        readers = [node for node, index in uses if node.op_type != "Conv" and _takes_scales(node, index, last, value)]
+        size = value.shape[last] if readers and value.shape else None
+        if not isinstance(size, int) or len(readers) == len(uses) or reached.intersection(readers):
+            continue
+        ones = add.constant(f"{value.name}.factors", np.ones(size, dtype_of(value)))
+        factors = add.node("Mul", [value, ones], f"{value.name}.divided")
+        factors.outputs[0].shape, factors.outputs[0].type = value.shape, value.type
+        for node in readers:
+            node.replace_input_with(0, factors.outputs[0])
+        if maker := value.producer():
+            maker.append([factors])
+        else:
+            model.graph[0].prepend([factors])
+        added.append(Factors(value, ones, factors))
+    return added
 
 
 def find_seams(model: ir.Model) -> Iterator[Seam]:

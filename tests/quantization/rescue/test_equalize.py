@@ -28,6 +28,7 @@ CONSTANTS = {
     "rows": UNEQUAL[None],
     "one": np.array(0.001, np.float32),
     "f": weights(3, 8),
+    "h": weights(4, 8),
     "flat": np.array([0, 8]),
 }
 CASES = {  # nodes after which the channels of `c` may be scaled, and the shape of the input
@@ -66,7 +67,12 @@ NOT = {
 
 
 def model(nodes, shape):
-    known = CONSTANTS | {"w2": CONSTANTS["w"] * 2, "u2": CONSTANTS["u"] + 1, "m2": weights(4, 8)}
+    known = CONSTANTS | {
+        "w2": CONSTANTS["w"] * 2,
+        "n2": CONSTANTS["n"] + 1,
+        "u2": CONSTANTS["u"] + 1,
+        "m2": weights(4, 8),
+    }
     used = {name: known[name] for name in known if f" {name})" in nodes or f" {name}," in nodes or f"({name}," in nodes}
     return model_of_text(f"g ({shape} input) => (float[] y) {{ {nodes} }}", used)
 
@@ -94,6 +100,17 @@ def test_channels_become_alike_and_the_graph_computes_the_same(nodes, shape):
     assert np.linalg.norm(found - exact) < 1e-6 * np.linalg.norm(exact)
     axis = 1 if shape == IMAGE else 2
     assert spread(after, "c", given[0], axis) < 0.5 * spread(before, "c", given[0], axis)
+
+
+def test_what_a_sum_reads_too_is_divided_before_products_if_its_channels_differ():
+    nodes = "c = MatMul (input, m) p = MatMul (c, n) q = MatMul (c, n2) r = Add (p, q) e = MatMul (r, h) y = Add (c, e)"
+    before, given = model(nodes, MATRIX), batches(MATRIX)
+    after = equalize(before, given, {"c": 4.0})
+    exact, found = (session_of(graph).run(None, given[0])[0] for graph in (before, after))
+    assert np.linalg.norm(found - exact) < 1e-6 * np.linalg.norm(exact)
+    assert spread(after, "c.divided", given[0], 2) < 0.5 * spread(before, "c", given[0], 2)
+    makers = [node.input[0] for node in after.graph.node if node.op_type == "Mul"]
+    assert makers == ["c"]
 
 
 @pytest.mark.parametrize(("nodes", "shape"), NOT.values(), ids=NOT)
