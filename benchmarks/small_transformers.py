@@ -131,19 +131,25 @@ def texts() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.tensor(tokens[order]), torch.tensor(mask[order]), torch.tensor(labels[order])
 
 
-def main(data: str, weights: str, device: str = "cpu") -> None:
-    tokens, mask, labels = (each.to(device) for each in texts())
-    model = encoder().to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE)
-    for epoch in range(EPOCHS):
+def train(model: nn.Module, lessons: tuple[torch.Tensor, ...], epochs: int, rate: float) -> None:
+    """Teach the classes of all texts but those that are kept."""
+    tokens, mask, labels = lessons
+    optimizer = torch.optim.AdamW(model.parameters(), rate)
+    for epoch in range(epochs):
         order = KEPT + torch.randperm(len(tokens) - KEPT, generator=torch.Generator().manual_seed(epoch))
         for batch in order.split(BATCH):
             loss = nn.functional.cross_entropy(model(tokens[batch], mask[batch]), labels[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    kept, its_mask, its_labels = (each[:KEPT].cpu().numpy() for each in (tokens, mask, labels))
-    np.savez(data, tokens=kept, mask=its_mask, labels=its_labels)
+
+
+def main(data: str, weights: str, device: str = "cpu") -> None:
+    lessons = tuple(each.to(device) for each in texts())
+    model = encoder().to(device)
+    train(model, lessons, EPOCHS, LEARNING_RATE)
+    tokens, mask, labels = (each[:KEPT].cpu().numpy() for each in lessons)
+    np.savez(data, tokens=tokens, mask=mask, labels=labels)
     torch.save(model.cpu().state_dict(), weights)
 
 

@@ -32,8 +32,6 @@ def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict
         square = _averaged_square(node, made_by, constants)
         if square:
             found[node.name] = "it averages squares, whose range is that of the numbers squared"
-        elif _adds_normalized(node, made_by, constants):
-            found[node.name] = "it adds to a stream, which never is normalized"
         if node.op_type == "Softmax":
             names, why = _before(node, SCORES, made_by), "it makes the scores of a Softmax"
         elif square or node.op_type in NORMALIZATIONS or _begins_normalization(node, constants):
@@ -42,7 +40,9 @@ def nodes_beyond_int8(model: onnx.ModelProto, amax: Mapping[str, float]) -> dict
             continue
         found = dict.fromkeys(names, why) | found
     found |= dict.fromkeys(_nodes_placing(nodes, constants), "it only puts numbers in their places")
-    return dict.fromkeys(nodes_making_rows(model), "it makes rows of numbers, as of boxes") | found
+    streams = [node.name for node in nodes if _adds_normalized(node, made_by, constants)]
+    others = dict.fromkeys(streams, "it adds to a stream that nothing normalizes")
+    return others | dict.fromkeys(nodes_making_rows(model), "it makes rows of numbers, as of boxes") | found
 
 
 def _nodes_placing(nodes: list[onnx.NodeProto], constants: Mapping[str, onnx.TensorProto]) -> list[str]:

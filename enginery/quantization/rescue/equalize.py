@@ -144,6 +144,8 @@ def _seam_behind(writer: ir.Node) -> Seam | None:
                 waiting.append((node.outputs[0], axis))
             elif node.op_type == "Transpose":
                 waiting.append((node.outputs[0], _moved(node, axis)))
+            elif node.op_type == "Gather" and index == 0 and (place := _left_by_gather(node, axis)) is not None:
+                waiting.append((node.outputs[0], place))
             elif node.op_type in ("Flatten", "Reshape") and index == 0 and _only_drops_pixels(node, axis):
                 waiting.append((node.outputs[0], 1))
             elif node.op_type == "Add" and (bias := _own(node.inputs[1 - index])) and _lies_along(bias, axis, value):
@@ -206,6 +208,15 @@ def _moved(transpose: ir.Node, axis: int) -> int:
     order = transpose.attributes.get_ints("perm")
     rank = len(transpose.outputs[0].shape or ())
     return order.index(axis) if order else rank - 1 - axis
+
+
+def _left_by_gather(gather: ir.Node, axis: int) -> int | None:
+    """Return where an axis is after others were chosen from, as the first token is from all."""
+    given, indices = gather.inputs
+    if given is None or given.shape is None or indices is None or indices.shape is None:
+        return None
+    chosen = setting(gather, "axis") % len(given.shape)
+    return None if chosen == axis else axis + (len(indices.shape) - 1) * (chosen < axis)
 
 
 def _only_drops_pixels(node: ir.Node, axis: int) -> bool:

@@ -30,6 +30,9 @@ CONSTANTS = {
     "f": weights(3, 8),
     "h": weights(4, 8),
     "flat": np.array([0, 8]),
+    "first": np.array(0),
+    "two": np.array([0, 1]),
+    "order": np.arange(8)[::-1].copy(),
 }
 CASES = {  # nodes after which the channels of `c` may be scaled, and the shape of the input
     "through an activation": ("c = Conv (input, u, b) r = Relu (c) y = Conv (r, w)", IMAGE),
@@ -54,6 +57,11 @@ CASES = {  # nodes after which the channels of `c` may be scaled, and the shape 
     "behind a normalization in rows": ("c = LayerNormalization (input, rows, b) y = MatMul (c, n)", MATRIX),
     "behind a normalization": ("c = LayerNormalization (input, s, b) y = MatMul (c, n)", MATRIX),
     "behind the weights of an RMSNorm": ("c = Mul (input, s) y = MatMul (c, n)", MATRIX),
+    "of the first token": (
+        "c = LayerNormalization (input, s, b) t = Gather <axis = 1> (c, first) y = Gemm <transB = 1> (t, f)",
+        MATRIX,
+    ),
+    "of chosen tokens": ("c = MatMul (input, m) t = Gather <axis = 1> (c, two) y = MatMul (t, n)", MATRIX),
     "through a bias": ("p = MatMul (input, m) c = Add (b, p) y = MatMul (c, n)", MATRIX),
 }
 NOT = {
@@ -62,17 +70,14 @@ NOT = {
     "of a sum": ("c = Conv (input, u) e = Add (c, input) y = Conv (e, w)", IMAGE),
     "read by something else": ("c = Conv (input, u) p = Conv (c, u2) q = Sigmoid (c) y = Mul (p, q)", IMAGE),
     "with shared weights": ("c = Conv (input, u) y = Conv (c, u)", IMAGE),
+    "in another order": ("c = MatMul (input, m) t = Gather <axis = 2> (c, order) y = MatMul (t, n)", MATRIX),
     "along another axis": ("c = MatMul (input, m) t = Transpose <perm = [0, 2, 1]> (c) y = MatMul (m2, t)", MATRIX),
 }
 
 
 def model(nodes, shape):
-    known = CONSTANTS | {
-        "w2": CONSTANTS["w"] * 2,
-        "n2": CONSTANTS["n"] + 1,
-        "u2": CONSTANTS["u"] + 1,
-        "m2": weights(4, 8),
-    }
+    others = {f"{name}2": CONSTANTS[name] + 1 for name in ("w", "n", "u")}
+    known = CONSTANTS | others | {"m2": weights(4, 8)}
     used = {name: known[name] for name in known if f" {name})" in nodes or f" {name}," in nodes or f"({name}," in nodes}
     return model_of_text(f"g ({shape} input) => (float[] y) {{ {nodes} }}", used)
 
