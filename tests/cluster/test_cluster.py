@@ -101,8 +101,10 @@ class OneThread:
             yield from map(do, parts)
 
 
-def content(histograms):
-    return {name: (h.counts.tobytes(), h.width, h.amax, h.lowest, h.peaks) for name, h in histograms.items()}
+def content(found):
+    """Return what was measured in a form that can be compared: histograms, and answers, in their order."""
+    kept = {name: (h.counts.tobytes(), h.width, h.amax, h.lowest, h.peaks) for name, h in found.histograms.items()}
+    return kept, [values.tobytes() for each in found.answers for values in each.values()]
 
 
 def measured(folder, samples, parts, cluster):
@@ -155,8 +157,9 @@ def test_killed_workers_and_machines_that_come_and_go_change_nothing(folder, man
     found = list(cluster.do(Dying(folder, 128, deaths=str(tmp_path)), parts()))
     merged = found[0]
     for each in found[1:]:
-        for name, histogram in each.items():
-            merged[name].merge(histogram)
+        merged.answers.extend(each.answers)
+        for name, histogram in each.histograms.items():
+            merged.histograms[name].merge(histogram)
     assert content(merged) == wanted
     assert len(list(tmp_path.iterdir())) >= 2
 
@@ -180,7 +183,11 @@ def test_a_search_finds_the_same_with_any_number_of_parts(folder, tiny_graph, ma
     monkeypatch.chdir(tmp_path)
     measured_here = measure_samples(folder, many, 4, False, 2048, None)
     rounding = Rounding(
-        {name: Range(each.lowest, each.amax) for name, each in measured_here.items()}, frozenset(), 64, {}, "int8"
+        {name: Range(each.lowest, each.amax) for name, each in measured_here.histograms.items()},
+        frozenset(),
+        64,
+        {},
+        "int8",
     )
     layers = arithmetic_nodes(tiny_graph, ())
     write = partial(write_int8, tiny_graph, rounding.ranges, largest_weight=64)
