@@ -14,7 +14,7 @@ from enginery.core.cores import usable_cores
 from enginery.core.scratch import scratch_folder
 from enginery.data.feeds import Feeds, Outputs, Run
 from enginery.data.parts import Part
-from enginery.graph.data_apart import is_large
+from enginery.graph.data_apart import has_data_apart, is_large
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.graph.twin import twin_of
 
@@ -34,7 +34,8 @@ def open_optimized(model: onnx.ModelProto | Path, threads: int = 0) -> onnxrunti
 def _open_session(
     model: onnx.ModelProto | Path, level: onnxruntime.GraphOptimizationLevel, threads: int
 ) -> onnxruntime.InferenceSession:
-    if isinstance(model, onnx.ModelProto) and is_large(model):  # too large to be handed over in memory
+    # Too large to be handed over in memory, or its weights are in a file that ONNX Runtime would not look for.
+    if isinstance(model, onnx.ModelProto) and (is_large(model) or has_data_apart(model)):
         with scratch_folder() as scratch:
             path = scratch / "model.onnx"
             save_graph(model, path)

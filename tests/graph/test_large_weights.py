@@ -79,10 +79,11 @@ def test_a_stage_that_depends_on_the_onnx_file_depends_on_the_weights(tiny_graph
     assert large_onnx.read_bytes() != before
 
 
-def test_weights_that_fit_are_one_file_again(tiny_graph, tiny_onnx, large_onnx, monkeypatch):
+def test_weights_that_fit_are_one_file_again(tiny_graph, tiny_onnx, large_onnx, images, monkeypatch):
     graph = load_graph(large_onnx)
     monkeypatch.setattr(data_apart, "MOST_BYTES", 1 << 20)
     assert not is_large(graph)
+    assert np.array_equal(outputs(graph, images), outputs(tiny_graph, images))  # as of ViT-H's int8, half as large
     save_graph(graph, large_onnx)
     assert not data_of(large_onnx).exists()
     assert load_graph(large_onnx) == tiny_graph
