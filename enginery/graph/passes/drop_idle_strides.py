@@ -8,8 +8,8 @@ from enginery.graph.passes.find import find_nodes
 class DropIdleStrides(ir.passes.InPlacePass):
     """Give a Conv a stride of one along each axis where its kernel stands at a single place.
 
-    On a CPU with AMX, oneDNN computes a strided convolution wrongly in bf16 if its images have a single column, and
-    rightly with a stride of one. OpenVINO runs oneDNN's kernels.
+    On a CPU with AMX, oneDNN computes a strided convolution wrongly in bf16 and int8 if it makes a single column,
+    and rightly with a stride of one. OpenVINO runs oneDNN's kernels.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
