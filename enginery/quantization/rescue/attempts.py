@@ -13,6 +13,7 @@ from enginery.core.scratch import scratch_folder
 from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written
+from enginery.graph.data_apart import in_memory
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.quantization.calibration.auto import error_of
 from enginery.quantization.calibration.calibrate import calibrate_graph
@@ -49,7 +50,7 @@ class Attempts:
                 given = given._replace(graph=scratch / "model.onnx")
                 save_graph(graph, given.graph)
             made, _ = quantize_in_dialect(self.precision, given)
-        return made
+            return in_memory(made)  # large weights may be in a file of this folder
 
     def equalize(self, given: Rescued, fitting: Fitting) -> Rescued | None:
         """Scale channels, and calibrate anew. Ranges from elsewhere are those of the graph as it was."""

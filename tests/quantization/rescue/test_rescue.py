@@ -10,7 +10,8 @@ from support.quantized import KEEP_NOTHING
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.calibration import CalibrationParams
-from enginery.graph.onnx_file import load_graph
+from enginery.graph import data_apart
+from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.quantization.calibration.calibrate import calibrate_graph
 from enginery.quantization.dialect import dialect_of
 from enginery.quantization.quantize import quantize
@@ -142,6 +143,25 @@ def test_both_lower_the_error_and_are_read_as_they_were_written(project, tmp_pat
     nowhere = tmp_path / "nowhere"
     read = open_rescued(nowhere, nowhere, attempts.folder, attempts.samples)
     assert attempts.write(read) == attempts.write(rescued)
+
+
+def test_weights_in_a_file_of_their_own_lose_as_much(project, monkeypatch):
+    """Those of ViT-H/14 in int8 are few enough for one file, and were made from more."""
+    attempts, given = project
+    trial = Trial(load_graph(given.graph), attempts.samples)
+
+    def losses():
+        made = given, attempts.round(given, eight(attempts)), attempts.equalize(given, eight(attempts))
+        return [trial.loss(attempts.write(each)) for each in made]
+
+    in_one = losses()
+    monkeypatch.setattr(
+        data_apart, "MOST_BYTES", sum(map(data_apart.bytes_of, load_graph(given.graph).graph.initializer)) - 1
+    )
+    monkeypatch.setattr(data_apart, "FEWEST_BYTES", 1)
+    save_graph(load_graph(given.graph), given.graph)
+    assert data_apart.data_of(given.graph).exists()
+    assert losses() == in_one
 
 
 def test_a_graph_that_returns_no_numbers_has_an_error_that_can_be_written(project, tmp_path):
