@@ -66,7 +66,7 @@ def search(
     with open_cluster() as cluster, scratch_folder() as scratch:
         there = OnCluster(cluster, graph, rounding, scratch) if cluster else None
         convert = _converter(precision, given, graph, rounding)
-        known = kept_answers(given.ranges.model_sha256, samples)
+        known = kept_answers(given.ranges, samples)
         trial = Trial(graph, rounding, convert, samples, _task(samples), limits, there, known)
         # Sums may differ in their last bits with another number of threads.
         journal = Journal.about(*_all_it_depends_on(precision, given, samples, code), cluster and cluster.threads)

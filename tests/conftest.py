@@ -26,6 +26,8 @@ from enginery.engine.engine import open_engine
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
 from enginery.graph.onnx_file import save_graph
+from enginery.quantization.calibration import answers
+from enginery.search import journal
 
 CLASSES = 16
 SIZE = 8
@@ -56,6 +58,13 @@ def pytest_collection_finish():
     gc.enable()
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory, monkeypatch):
+    """Keep what tests calibrate and search out of the developer's cache, which holds few files."""
+    for module in (answers, journal):
+        monkeypatch.setattr(module, "user_cache_path", lambda _: tmp_path_factory.getbasetemp() / "cache")
 
 
 @pytest.fixture(scope="session")

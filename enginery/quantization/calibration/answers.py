@@ -1,27 +1,28 @@
 """Keep what the exact graph answers while its activations are measured, so that a search need not run it on all samples
 again. The answers belong to a machine, whose number of cores decides their last bits, and not to the pipeline."""
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from platformdirs import user_cache_path
 
-from enginery.core.errors import UNREADABLE
 from enginery.core.files import new_file, sha256, sha256_of
 from enginery.data.feeds import Outputs
 from enginery.data.sample_set import MANIFEST, SampleSet
+from enginery.quantization.calibration.provenance import Calibration
 
 MOST_FILES = 20  # in a folder, of which the oldest goes first
 
 
-def keep_answers(model_sha256: str, samples: SampleSet, batches: Sequence[Outputs]) -> None:
-    """Keep the answers to all samples. Those to texts depend on how far they are padded, and are not kept."""
-    if samples.lengths is not None or not batches or not all(batches):
+def keep_answers(ranges: Calibration, samples: SampleSet, batches: Sequence[Outputs]) -> None:
+    """Keep the answers that the samples got while these ranges were measured, unless some are missing or of other
+    sizes."""
+    shapes = {tuple(values.shape[1:] for values in batch.values()) for batch in batches}
+    if len(shapes) != 1 or not all(batches):
         return
     answers = [np.concatenate([batch[name] for batch in batches])[: len(samples)] for name in batches[0]]
-    file = _file_of(model_sha256, samples)
+    file = _file_of(ranges, samples)
     try:
         with new_file(file) as temporary, temporary.open("wb") as opened:
             np.savez(opened, *answers, names=np.array(list(batches[0])))
@@ -31,16 +32,17 @@ def keep_answers(model_sha256: str, samples: SampleSet, batches: Sequence[Output
         pass
 
 
-def kept_answers(model_sha256: str | None, samples: SampleSet) -> Outputs | None:
+def kept_answers(ranges: Calibration, samples: SampleSet) -> Outputs | None:
     """Return what is known, or None."""
     try:
-        with _file_of(model_sha256 or "", samples).open("rb") as opened:
+        with _file_of(ranges, samples).open("rb") as opened:
             file = np.load(opened)
             return {str(name): file[f"arr_{number}"] for number, name in enumerate(file["names"])}
-    except (OSError, KeyError, zipfile.BadZipFile, *UNREADABLE):
+    except Exception:  # missing or damaged: NumPy and zipfile raise what the parsers beneath them do
         return None
 
 
-def _file_of(model_sha256: str, samples: SampleSet) -> Path:
-    about = model_sha256, sha256(samples.folder / MANIFEST)
+def _file_of(ranges: Calibration, samples: SampleSet) -> Path:
+    # Other code may prepare other pixels of the same files, which then have other ranges.
+    about = ranges.model_sha256, ranges.cache_sha256, sha256(samples.folder / MANIFEST)
     return user_cache_path("enginery") / "answers" / f"{sha256_of(about)}.npz"

@@ -35,7 +35,7 @@ def calibrate_graph(
         methods=choice.methods,
         costs=choice.costs,
     )
-    keep_answers(record.model_sha256 or "", samples, answers)
+    keep_answers(record, samples, answers)
     record.write(calibrated / "calibration.json")
     sketches = {name: sketch(histogram, choice.amax[name]) for name, histogram in histograms.items()}
     Histograms(tensors=sketches).write(calibrated / "histograms.json")

@@ -26,11 +26,12 @@ Activations = dict[str, NDArray[np.float32]]
 Histograms = dict[str, Histogram]
 MEASURED = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}
 SMALL = 1 << 16  # bytes of one sample's outputs
+MOST_ANSWERS = 1024  # samples, which is more than a search looks at
 
 
 class Measured(NamedTuple):
     histograms: Histograms
-    answers: list[Outputs]  # to each batch; they are empty where they would be large
+    answers: list[Outputs]  # to the first batches; they are empty where they are large, or not one to a sample
 
 
 def measure_samples(
@@ -48,10 +49,10 @@ def measure_samples(
     is exact, so that it does not matter how they are cut.
     """
     parts = cut(samples, samples.places(np.arange(len(samples)), batch, whole), at_once)
-    merged = Measured({}, [])
+    merged, wanted = Measured({}, []), MOST_ANSWERS if samples.lengths is None else 0
     measured = spread(Measuring(folder, bins), parts, cluster)
     for part in progress(measured, "calibration", len(parts), f"parts of {at_once} samples"):
-        merged.answers.extend(part.answers)
+        merged.answers.extend(part.answers[: max(0, -(-wanted // batch) - len(merged.answers))])
         for name, histogram in part.histograms.items():
             if name in merged.histograms:
                 merged.histograms[name].merge(histogram)
@@ -94,34 +95,35 @@ class Meter:
         """Return a histogram of each activation, without keeping more of a batch than its answers."""
         histograms: Histograms = {}
         answers: list[Outputs] = []
-        for activations in self._of_each(batches):
+        for activations, found in self._of_each(batches):
             for name, values in activations.items():
                 try:
                     histograms.setdefault(name, Histogram(bins)).add(values)
                 except ValueError as error:
                     raise EngineryError(f"the activation {name} {error}; are the weights right?") from None
-            answers.append(self._small_answers(activations))
+            answers.append(found)
         return Measured(histograms, answers)
 
-    def _small_answers(self, activations: Activations) -> Outputs:
-        answers = {name: activations[name] for name in self._answers}
-        return answers if all(values.nbytes <= SMALL * len(values) for values in answers.values()) else {}
-
-    def _of_each(self, batches: Iterable[Feeds]) -> Iterator[Activations]:
-        """Yield the activations of each batch, while ONNX Runtime already computes those of the next, unless one thread
-        is all there is."""
+    def _of_each(self, batches: Iterable[Feeds]) -> Iterator[tuple[Activations, Outputs]]:
+        """Yield the activations of each batch and its answers, while ONNX Runtime already computes those of the next,
+        unless one thread is all there is."""
         if self._alone:
             yield from map(self._run, batches)
             return
         with ThreadPoolExecutor(max_workers=1) as pool:
-            waiting: list[Future[Activations]] = []
+            waiting: list[Future[tuple[Activations, Outputs]]] = []
             for feeds in batches:
                 waiting.append(pool.submit(self._run, feeds))
                 if len(waiting) == 2:
                     yield waiting.pop(0).result()
             yield from (computed.result() for computed in waiting)
 
-    def _run(self, feeds: Feeds) -> Activations:
+    def _run(self, feeds: Feeds) -> tuple[Activations, Outputs]:
         inputs = {name: array for name, array in feeds.items() if array.dtype.name in MEASURED}
         arrays = inputs | dict(zip(self._names, self._session.run(self._names, dict(feeds)), strict=True))
-        return {name: array.astype(np.float32, copy=False) for name, array in arrays.items()}
+        samples, answers = len(next(iter(feeds.values()))), {name: arrays[name] for name in self._answers}
+        are_small = all(
+            values.shape[:1] == (samples,) and values.nbytes <= SMALL * samples for values in answers.values()
+        )
+        activations = {name: array.astype(np.float32, copy=False) for name, array in arrays.items()}
+        return activations, answers if are_small else {}

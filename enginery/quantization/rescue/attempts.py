@@ -55,7 +55,8 @@ class Attempts:
     def equalize(self, given: Rescued, fitting: Fitting) -> Rescued | None:
         """Scale channels, and calibrate anew. Ranges from elsewhere are those of the graph as it was."""
         graph = load_graph(given.graph)
-        scaled = None if self.calibration.file else equalize(graph, fitting.many(), given.ranges.amax)
+        kept, amax = self._kept(graph, given), given.ranges.amax
+        scaled = None if self.calibration.file else equalize(graph, kept, fitting.many(), amax)
         if scaled is None or not _computes_the_same(graph, scaled, fitting.few[0]):
             return None
         save_graph(scaled, self.folder / "model.onnx")
@@ -67,9 +68,11 @@ class Attempts:
         if self.precision != "int8":
             return None
         graph = load_graph(given.graph)
-        kept = {*nodes_beyond_int8(graph, given.ranges.amax), *kept_nodes(self.keep, graph)}
-        rounded = round_weights(graph, kept, fitting.few, self.wanted.largest_weight)
+        rounded = round_weights(graph, self._kept(graph, given), fitting.few, self.wanted.largest_weight)
         return given._replace(rounded=rounded) if rounded else None
+
+    def _kept(self, graph: onnx.ModelProto, given: Rescued) -> set[str]:
+        return {*nodes_beyond_int8(graph, given.ranges.amax), *kept_nodes(self.keep, graph)}
 
 
 def _computes_the_same(graph: onnx.ModelProto, scaled: onnx.ModelProto, feeds: Feeds) -> bool:

@@ -10,7 +10,7 @@ own, which OpenVINO makes one step with the rounding that follows.
 onnxsim's own knows neither depthwise convolutions nor inputs of three axes, and NNCF's leaves more Mul nodes in graphs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from enginery.data.feeds import Feeds
 from enginery.graph.shapes import as_ir
 from enginery.quantization.additions import Additions
-from enginery.quantization.placement import AVERAGES, PRODUCTS, is_average, setting
+from enginery.quantization.placement import AVERAGES, FLOATS, PRODUCTS, is_average, setting
 from enginery.quantization.rescue.tensors import tensors_of
 from enginery.quantization.write_int8 import LARGEST, LEVELS, TINY, dtype_of
 
@@ -69,10 +69,13 @@ class Channels(NamedTuple):
     power: Floats
 
 
-def equalize(model: onnx.ModelProto, batches: Iterable[Feeds], amax: Mapping[str, float]) -> onnx.ModelProto | None:
-    """Return the graph with scaled channels, or None where that is not possible or promises nothing."""
+def equalize(
+    model: onnx.ModelProto, kept: Collection[str], batches: Iterable[Feeds], amax: Mapping[str, float]
+) -> onnx.ModelProto | None:
+    """Return the graph with scaled channels, or None where that is not possible or promises nothing. No Mul is added
+    for the nodes of the names in `kept`, which stay in floating point."""
     changed = as_ir(model)
-    added = _add_factors(changed)
+    added = _add_factors(changed, kept)
     seams = list(find_seams(changed))
     if not seams:
         return None
@@ -97,13 +100,14 @@ def equalize(model: onnx.ModelProto, batches: Iterable[Feeds], amax: Mapping[str
     return ir.to_proto(changed) if is_scaled else None
 
 
-def _add_factors(model: ir.Model) -> list[Factors]:
+def _add_factors(model: ir.Model, kept: Collection[str]) -> list[Factors]:
     """Multiply by ones, which may become scales, what products of matrices read beside others that can take none."""
     reached = {reader.node for seam in find_seams(model) for reader in seam.readers}
     add, added = Additions(model), list[Factors]()
     for value in [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]:
         last, uses = len(value.shape or ()) - 1, value.uses()
-        readers = [node for node, index in uses if node.op_type != "Conv" and _takes_scales(node, index, last, value)]
+        products = [(node, index) for node, index in uses if node.op_type != "Conv" and node.name not in kept]
+        readers = [node for node, index in products if _takes_scales(node, index, last, value)]
         size = value.shape[last] if readers and value.shape else None
         if not isinstance(size, int) or len(readers) == len(uses) or reached.intersection(readers):
             continue
@@ -138,6 +142,8 @@ def _seam_behind(writer: ir.Node) -> Seam | None:
         if value.is_graph_output():
             return None
         for node, index in value.uses():
+            if node.graph is not writer.graph:  # the body of an If or a Loop, whose tensors nobody measures
+                return None
             if _takes_scales(node, index, axis, value):
                 seam.readers.append(Reader(node, value, axis))
             elif node.op_type in LINEAR and index == 0 and _keeps_channels(node, axis):
@@ -188,6 +194,8 @@ def _written_by(node: ir.Node) -> tuple[list[Constant], int] | None:
 def _takes_scales(node: ir.Node, index: int, axis: int, value: ir.Value) -> bool:
     """Tell whether its weights can hold the scales of its input's channels."""
     if node.op_type not in PRODUCTS - {"ConvTranspose"} or node.domain or index or not _own(node.inputs[1]):
+        return False
+    if value.dtype not in FLOATS:
         return False
     rank = _array(node.inputs[1]).ndim
     match node.op_type:

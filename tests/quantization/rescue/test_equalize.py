@@ -32,6 +32,10 @@ CONSTANTS = {
     "flat": np.array([0, 8]),
     "first": np.array(0),
     "two": np.array([0, 1]),
+    "pairs": np.array([[0, 1], [2, 3]]),
+    "yes": np.array(True),
+    "alike": np.ones((8, 8), np.float32),
+    "i": np.arange(64, dtype=np.int32).reshape(8, 8),
     "order": np.arange(8)[::-1].copy(),
 }
 CASES = {  # nodes after which the channels of `c` may be scaled, and the shape of the input
@@ -61,6 +65,11 @@ CASES = {  # nodes after which the channels of `c` may be scaled, and the shape 
         "c = LayerNormalization (input, s, b) t = Gather <axis = 1> (c, first) y = Gemm <transB = 1> (t, f)",
         MATRIX,
     ),
+    "of tokens in rows": (
+        "c = MatMul (input, m) t = Gather <axis = 1> (c, pairs) e = Transpose <perm = [0, 2, 1, 3]> (t) "
+        "y = MatMul (e, n)",
+        MATRIX,
+    ),
     "of chosen tokens": ("c = MatMul (input, m) t = Gather <axis = 1> (c, two) y = MatMul (t, n)", MATRIX),
     "through a bias": ("p = MatMul (input, m) c = Add (b, p) y = MatMul (c, n)", MATRIX),
 }
@@ -71,6 +80,12 @@ NOT = {
     "read by something else": ("c = Conv (input, u) p = Conv (c, u2) q = Sigmoid (c) y = Mul (p, q)", IMAGE),
     "with shared weights": ("c = Conv (input, u) y = Conv (c, u)", IMAGE),
     "in another order": ("c = MatMul (input, m) t = Gather <axis = 2> (c, order) y = MatMul (t, n)", MATRIX),
+    "in a body": (
+        "c = MatMul (input, m) y = If ( yes) <then_branch = a () => (float[batch,5,4] r) "
+        "{ t = Transpose <perm = [0, 1, 2]> (c) r = MatMul (t, n) }, "
+        "else_branch = e () => (float[batch,5,4] r2) { r2 = MatMul (c, n2) }>",
+        MATRIX,
+    ),
     "along another axis": ("c = MatMul (input, m) t = Transpose <perm = [0, 2, 1]> (c) y = MatMul (m2, t)", MATRIX),
 }
 
@@ -100,7 +115,7 @@ def spread(graph, name, feeds, axis):
 @pytest.mark.parametrize(("nodes", "shape"), CASES.values(), ids=CASES)
 def test_channels_become_alike_and_the_graph_computes_the_same(nodes, shape):
     before, given = model(nodes, shape), batches(shape)
-    after = equalize(before, given, {})
+    after = equalize(before, (), given, {})
     exact, found = (session_of(graph).run(None, given[0])[0] for graph in (before, after))
     assert np.linalg.norm(found - exact) < 1e-6 * np.linalg.norm(exact)
     axis = 1 if shape == IMAGE else 2
@@ -110,7 +125,7 @@ def test_channels_become_alike_and_the_graph_computes_the_same(nodes, shape):
 def test_what_a_sum_reads_too_is_divided_before_products_if_its_channels_differ():
     nodes = "c = MatMul (input, m) p = MatMul (c, n) q = MatMul (c, n2) r = Add (p, q) e = MatMul (r, h) y = Add (c, e)"
     before, given = model(nodes, MATRIX), batches(MATRIX)
-    after = equalize(before, given, {"c": 4.0})
+    after = equalize(before, (), given, {"c": 4.0})
     exact, found = (session_of(graph).run(None, given[0])[0] for graph in (before, after))
     assert np.linalg.norm(found - exact) < 1e-6 * np.linalg.norm(exact)
     assert spread(after, "c.divided", given[0], 2) < 0.5 * spread(before, "c", given[0], 2)
@@ -118,11 +133,44 @@ def test_what_a_sum_reads_too_is_divided_before_products_if_its_channels_differ(
     assert makers == ["c"]
 
 
+SUM = "c = MatMul (input, m) p = MatMul (c, n) r = MatMul (p, h) y = Add (c, r)"
+INTEGERS = (
+    "j = Cast <to = 6> (input) k = MatMul (j, i) o = Add (j, k) p = Cast <to = 1> (o) "
+    "c = LayerNormalization (p, s, b) y = MatMul (c, n)"
+)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kept", "makers"),
+    [
+        (SUM, ["node_1"], []),
+        (SUM, ["node_2"], ["c"]),
+        ("c = MatMul (input, m) l = Relu (c) p = MatMul (l, n) q = MatMul (c, n2) y = Add (p, q)", [], []),
+        (SUM.replace("c = MatMul (input", "k = MatMul (input, alike) l = Add (k, input) c = MatMul (l"), [], ["c"]),
+        (INTEGERS, [], []),
+    ],
+    ids=[
+        "its product stays in floats",
+        "another does",
+        "it can take scales",
+        "only of unequal channels",
+        "they are integers",
+    ],
+)
+def test_a_mul_is_added_only_where_it_is_needed(nodes, kept, makers):
+    given = model(nodes, MATRIX)
+    for number, node in enumerate(given.graph.node):
+        node.name = f"node_{number}"
+    after = equalize(given, kept, [{"input": np.ones((4, 5, 8), np.float32)}], {})
+    added = [node.input[0] for node in (after or given).graph.node if node.op_type == "Mul"]
+    assert added == makers
+
+
 @pytest.mark.parametrize(("nodes", "shape"), NOT.values(), ids=NOT)
 def test_channels_are_not_scaled(nodes, shape):
     graph = model(nodes, shape)
     assert list(find_seams(ir.from_proto(graph))) == []
-    assert equalize(graph, batches(shape), {}) is None
+    assert equalize(graph, (), batches(shape), {}) is None
 
 
 def test_equal_channels_stay_as_they_are():
@@ -131,4 +179,4 @@ def test_equal_channels_stay_as_they_are():
     for tensor in graph.graph.initializer:
         shape = tensor.dims
         tensor.CopyFrom(ir.to_proto(ir.tensor(np.ones(shape, np.float32), name=tensor.name)))
-    assert equalize(graph, [{"input": ones}], {}) is None
+    assert equalize(graph, (), [{"input": ones}], {}) is None
