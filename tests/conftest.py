@@ -60,11 +60,14 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory, monkeypatch):
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
     """Keep what tests calibrate and search out of the developer's cache, which holds few files."""
-    for module in (answers, journal):
-        monkeypatch.setattr(module, "user_cache_path", lambda _: tmp_path_factory.getbasetemp() / "cache")
+    cache = tmp_path_factory.getbasetemp() / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (answers, journal):
+            patch.setattr(module, "user_cache_path", lambda _: cache)
+        yield
 
 
 @pytest.fixture(scope="session")

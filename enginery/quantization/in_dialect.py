@@ -18,6 +18,7 @@ from enginery.graph.passes.drop_idle_strides import DropIdleStrides
 from enginery.graph.passes.pad_before_pooling import PadBeforePooling
 from enginery.graph.passes.spell_out_col2im import SpellOutCol2Im
 from enginery.graph.passes.spell_out_hard_swish import SpellOutHardSwish
+from enginery.graph.shapes import as_ir
 from enginery.quantization.calibration.provenance import Calibration, require_tensors
 from enginery.quantization.cast import cast
 from enginery.quantization.conversion import kept_nodes
@@ -44,11 +45,12 @@ TINY_SCALE = "it cannot hold the scale of what the node reads"
 
 
 def rewritten(graph: onnx.ModelProto, wanted: Dialect, precision: str) -> onnx.ModelProto | None:
-    """Return the graph without what one compiler has trouble with, or None where it has none."""
+    """Return the graph without what one compiler has trouble with, or None where it has nothing of it."""
     operators = {node.op_type for each in with_bodies(graph.graph) for node in each.node}
     unknown = [UNKNOWN[wanted.compiler, name] for name in operators if (wanted.compiler, name) in UNKNOWN]
     rewrites = [*REWRITES.get((wanted.compiler, precision), ()), *unknown]
-    return apply_passes(graph, *(rewrite() for rewrite in rewrites)) if rewrites else None
+    needed = [rewrite for rewrite in rewrites if rewrite()(as_ir(graph)).modified]
+    return apply_passes(graph, *(rewrite() for rewrite in needed)) if needed else None
 
 
 def rest_of(keep: Keep, wanted: Dialect) -> Rest:
