@@ -110,7 +110,7 @@ def ones_behind() -> tuple[onnx.ModelProto, list[Feeds]]:
 
 
 def single_column(is_bf16: bool) -> tuple[onnx.ModelProto, list[Feeds]]:
-    """SegFormer's on images of 32 pixels: a stride that is never taken. With AMX alone."""
+    """Make a stride that is never taken, as SegFormer does on images of 32 pixels. Only with AMX is it wrong."""
     convolution = "Conv <strides = [8, 8]>"
     if is_bf16:
         nodes, constants = "b = Cast <to = 16> (p) k = Cast <to = 16> (w)", {"w": normal(16, 16, 8, 8) * 0.05}
@@ -123,7 +123,7 @@ def single_column(is_bf16: bool) -> tuple[onnx.ModelProto, list[Feeds]]:
 
 
 def small_batch() -> tuple[onnx.ModelProto, list[Feeds]]:
-    """MobileNetV3's: a small batch after a large one. With AMX alone."""
+    """Run a small batch after a large one, as MobileNetV3 did. Only with AMX is it wrong."""
     nodes = f"{rounded('x', 'r')} {WEIGHTS} c = Conv (r, k) y = Relu (c)"
     text = f"g (float[batch,16,1,1] x) => (float[batch,96,1,1] y) {{ {nodes} }}"
     return graph_of(text, weights(96, 16, 1, 1)), [{"x": normal(size, 16, 1, 1)} for size in (32, 1)]

@@ -34,7 +34,7 @@ def open_optimized(model: onnx.ModelProto | Path, threads: int = 0) -> onnxrunti
 def _open_session(
     model: onnx.ModelProto | Path, level: onnxruntime.GraphOptimizationLevel, threads: int
 ) -> onnxruntime.InferenceSession:
-    # Too large to be handed over in memory, or its weights are in a file that ONNX Runtime would not look for.
+    # ONNX Runtime takes neither so many weights in memory, nor those that are in a file elsewhere.
     if isinstance(model, onnx.ModelProto) and (is_large(model) or has_data_apart(model)):
         with scratch_folder() as scratch:
             path = scratch / "model.onnx"

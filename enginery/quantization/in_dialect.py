@@ -13,12 +13,11 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep, Rest
 from enginery.graph.data_apart import with_bodies
 from enginery.graph.onnx_file import load_graph
-from enginery.graph.passes import apply_passes
+from enginery.graph.passes import changed_by
 from enginery.graph.passes.drop_idle_strides import DropIdleStrides
 from enginery.graph.passes.pad_before_pooling import PadBeforePooling
 from enginery.graph.passes.spell_out_col2im import SpellOutCol2Im
 from enginery.graph.passes.spell_out_hard_swish import SpellOutHardSwish
-from enginery.graph.shapes import as_ir
 from enginery.quantization.calibration.provenance import Calibration, require_tensors
 from enginery.quantization.cast import cast
 from enginery.quantization.conversion import kept_nodes
@@ -49,8 +48,7 @@ def rewritten(graph: onnx.ModelProto, wanted: Dialect, precision: str) -> onnx.M
     operators = {node.op_type for each in with_bodies(graph.graph) for node in each.node}
     unknown = [UNKNOWN[wanted.compiler, name] for name in operators if (wanted.compiler, name) in UNKNOWN]
     rewrites = [*REWRITES.get((wanted.compiler, precision), ()), *unknown]
-    needed = [rewrite for rewrite in rewrites if rewrite()(as_ir(graph)).modified]
-    return apply_passes(graph, *(rewrite() for rewrite in needed)) if needed else None
+    return changed_by(graph, *(rewrite() for rewrite in rewrites))
 
 
 def rest_of(keep: Keep, wanted: Dialect) -> Rest:

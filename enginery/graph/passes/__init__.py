@@ -32,12 +32,24 @@ def rewrite_graph(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def apply_passes(model: onnx.ModelProto, *passes: ir.passes.PassBase) -> onnx.ModelProto:
     """Return the graph after the passes, with the inferred type and shape of each tensor; leave `model` as it is."""
+    return _after(model, passes, where_needed=False) or model
+
+
+def changed_by(model: onnx.ModelProto, *passes: ir.passes.PassBase) -> onnx.ModelProto | None:
+    """Return the same if a pass finds something to change, else None."""
+    return _after(model, passes, where_needed=True) if passes else None
+
+
+def _after(
+    model: onnx.ModelProto, passes: tuple[ir.passes.PassBase, ...], where_needed: bool
+) -> onnx.ModelProto | None:
     if _holds_sparse_tensors(model.graph):  # onnx_ir does not read them, and would leave them out
-        return model
+        return None
     # ONNX's own inference is used, since onnx_ir's takes a sequence of tensors for a tensor.
     rewritten = as_ir(model)
-    for each in passes:
-        each(rewritten)
+    found = [each(rewritten).modified for each in passes]
+    if where_needed and not any(found):
+        return None
     _forget_shapes_of_constants(rewritten)
     return ir.to_proto(rewritten)
 

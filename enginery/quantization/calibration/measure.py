@@ -1,5 +1,6 @@
 """Measure every activation of a graph while it runs on samples."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -49,10 +50,13 @@ def measure_samples(
     is exact, so that it does not matter how they are cut.
     """
     parts = cut(samples, samples.places(np.arange(len(samples)), batch, whole), at_once)
-    merged, wanted = Measured({}, []), MOST_ANSWERS if samples.lengths is None else 0
+    merged = Measured({}, [])
+    # Answers to texts depend on how far they are padded.
+    most = math.ceil(MOST_ANSWERS / batch) if samples.lengths is None else 0
     measured = spread(Measuring(folder, bins), parts, cluster)
     for part in progress(measured, "calibration", len(parts), f"parts of {at_once} samples"):
-        merged.answers.extend(part.answers[: max(0, -(-wanted // batch) - len(merged.answers))])
+        merged.answers.extend(part.answers)
+        del merged.answers[most:]
         for name, histogram in part.histograms.items():
             if name in merged.histograms:
                 merged.histograms[name].merge(histogram)
