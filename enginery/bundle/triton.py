@@ -9,7 +9,7 @@ from enginery.core.errors import EngineryError
 from enginery.data.sample_set import TOKENIZER
 from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import load_runtime
-from enginery.engine.runtimes.openvino import write_ir
+from enginery.engine.runtimes.openvino_graph import write_ir
 from enginery.graph.interface import TensorSpec
 
 BACKENDS = ("tensorrt", "onnxruntime", "openvino")  # runtimes and their backends have the same names

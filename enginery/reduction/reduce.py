@@ -24,7 +24,7 @@ CURES = f"""\
 import openvino, sys
 from pathlib import Path
 from enginery.core.text import in_one_line
-from enginery.engine.runtimes.openvino import write_ir
+from enginery.engine.runtimes.openvino_graph import write_ir
 try:
     write_ir(Path("model.onnx"), Path())
 except Exception as error:

@@ -8,6 +8,7 @@ from support.pass_checks import model_of_text
 
 from enginery.core.params.build import Profile, Range
 from enginery.engine.runtimes import load_runtime
+from enginery.engine.runtimes.openvino_graph import read_graph
 from enginery.engine.this_machine import find_cpu
 from enginery.graph.as_written import open_as_written
 from enginery.graph.read_interface import read_blueprint
@@ -276,3 +277,53 @@ def test_a_product_with_axes_of_size_one_behind_its_own_compiles(moves, build, i
     tokens = IMAGES[:8].reshape(8, 1, 24)
     wanted = open_as_written(path).run(None, {"input": tokens})[0]
     assert session.run({"input": tokens})["logits"] == pytest.approx(wanted, abs=1e-3)
+
+
+def test_a_bias_and_an_activation_are_part_of_a_product_of_tokens_in_rows_and_columns(build, inference, tmp_path):
+    """OpenVINO makes them steps of their own in a Swin or a ConvNeXt, where tokens have four axes."""
+    rng = np.random.default_rng(0)
+    shape = "float[batch,4,4,24]"
+    products = "[in] a = MatMul (x, w) b = Add (a, bias) c = Gelu (b) [out] d = MatMul (c, v) e = Add (d, bias)"
+    constants = {name: rng.normal(size=(24, 24)).astype(np.float32) / 5 for name in "wv"}
+    constants["bias"] = rng.normal(size=(1, 1, 1, 24)).astype(np.float32)
+    model = model_of_text(f"g ({shape} x) => ({shape} e, {shape} y) {{ {products} y = Tanh (e) }}", constants)
+    path, feeds = tmp_path / "model.onnx", {"x": rng.normal(size=(8, 4, 4, 24)).astype(np.float32)}
+    onnx.save(write_int8(model, {"x": Bounds(-4, 4), "c": Bounds(-0.2, 4)}, (), LARGEST_WEIGHT), path)
+    openvino, blueprint = load_runtime("openvino"), read_blueprint(path, build)
+    layers = openvino.compile(path, blueprint, tmp_path)
+    steps = [layer.name for layer in layers if layer.kind in ("Eltwise", "FakeQuantize")]
+    assert sorted(steps) == ["x.rounded", "y"]
+    (session,) = openvino.load(tmp_path, blueprint, inference, 1)
+    for name, wanted in zip("ey", open_as_written(path).run(None, feeds), strict=True):
+        assert np.linalg.norm(session.run(feeds)[name] - wanted) < 0.01 * np.linalg.norm(wanted)
+
+
+PATCHES = "y = Conv <strides = [8, 8]> (x, w)"
+IN_BF16 = "a = Cast <to = 16> (x) b = Cast <to = 16> (w) c = Conv <strides = [8, 8]> (a, b) y = Cast <to = 1> (c)"
+
+
+@pytest.mark.parametrize(
+    ("precision", "channels", "columns", "wanted"),
+    [
+        *(("int8", 32, 8, 9), ("int8", 64, 8, 8), ("int8", 32, 3, 3), ("int8", 8, 8, 8)),
+        *(("bf16", 16, 8, 9), ("bf16", 32, 8, 8), ("fp32", 8, 8, 8)),
+    ],
+)
+def test_kernels_that_fill_rows_of_tiles_get_a_column(precision, channels, columns, wanted, build, inference, tmp_path):
+    """With AMX, oneDNN computes many of them wrongly. Everywhere the numbers of the patches stay the same."""
+    rng = np.random.default_rng(0)
+    ends = f"(float[batch,{channels},16,16] x) => (float[batch,8,h,w] y)"
+    weights = {"w": rng.normal(size=(8, channels, columns, columns)).astype(np.float32) / 50}
+    plain = model_of_text(f"g {ends} {{ {PATCHES} }}", weights)
+    model = {
+        "int8": lambda: write_int8(plain, {"x": Bounds(-4, 4)}, (), LARGEST_WEIGHT),
+        "bf16": lambda: model_of_text(f"g {ends} {{ {IN_BF16} }}", weights, opset=22),
+        "fp32": lambda: plain,
+    }[precision]()
+    path, feeds = tmp_path / "model.onnx", {"x": rng.normal(size=(8, channels, 16, 16)).astype(np.float32)}
+    onnx.save(model, path)
+    (convolution,) = (node for node in read_graph(path).get_ops() if node.get_type_name() == "Convolution")
+    assert list(convolution.input_value(1).get_shape())[-1] == wanted
+    (session,) = opened(path, build, inference, tmp_path)
+    exact = open_as_written(plain).run(None, feeds)[0]
+    assert np.linalg.norm(session.run(feeds)["y"] - exact) < 0.03 * np.linalg.norm(exact)
