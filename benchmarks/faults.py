@@ -109,17 +109,35 @@ def ones_behind() -> tuple[onnx.ModelProto, list[Feeds]]:
     return graph_of(text, constants), [{"x": normal(size, 1, 24) * 0.5} for size in (8, 1)]
 
 
+def maximum() -> tuple[onnx.ModelProto, list[Feeds]]:
+    """VOLO's head: a maximum over tokens, rounded, is added to what else is known."""
+    nodes = f"m = ReduceMax (x, axes) h = Relu (m) {rounded('h', 'r')} y = Add (r, r)"
+    constants = weights(1) | {"axes": np.array([1])}
+    return graph_of(f"g (float[batch,16,10] x) => (float[batch,1,10] y) {{ {nodes} }}", constants), [
+        {"x": normal(8, 16, 10)}
+    ]
+
+
 def single_column(is_bf16: bool) -> tuple[onnx.ModelProto, list[Feeds]]:
-    """Make a stride that is never taken, as SegFormer does on images of 32 pixels. Only with AMX is it wrong."""
-    convolution = "Conv <strides = [8, 8]>"
+    """Make a single column with a stride, as SegFormer does on images of 32 pixels. Only with AMX is it wrong."""
+    convolution = "Conv <strides = [2, 2], pads = [1, 1, 1, 1]>"
     if is_bf16:
-        nodes, constants = "b = Cast <to = 16> (p) k = Cast <to = 16> (w)", {"w": normal(16, 16, 8, 8) * 0.05}
-        nodes += f" c = {convolution} (b, k) t = Relu (c) y = Cast <to = 1> (t)"
+        nodes, constants = "b = Cast <to = 16> (p) k = Cast <to = 16> (w)", {"w": normal(192, 96, 3, 3) * 0.05}
+        nodes, sizes = f"{nodes} c = {convolution} (b, k) t = Relu (c) y = Cast <to = 1> (t)", (96, 4, 2)
     else:
-        nodes, constants = f"{rounded('p', 'r')} {WEIGHTS} c = {convolution} (r, k) y = Relu (c)", weights(16, 16, 8, 8)
-    model = graph_of(f"g (float[batch,16,8,8] x) => (float[batch,16,1,1] y) {{ p = Relu (x) {nodes} }}", constants)
+        nodes, constants = f"{rounded('p', 'r')} {WEIGHTS} c = {convolution} (r, k) y = Relu (c)", weights(96, 24, 3, 3)
+        sizes = (24, 14, 2)
+    ends = f"(float[batch,{sizes[0]},{sizes[1]},2] x) => (float[batch,{len(constants['w'])},{sizes[1] // 2},1] y)"
+    model = graph_of(f"g {ends} {{ p = Relu (x) {nodes} }}", constants)
     model.opset_import[0].version = 22
-    return model, [{"x": normal(size, 16, 8, 8)} for size in (8, 1)]
+    return model, [{"x": normal(size, *sizes)} for size in (8, 1)]
+
+
+def rows_of_tiles() -> tuple[onnx.ModelProto, list[Feeds]]:
+    """Fill rows of AMX's tiles with a kernel's, as the patches of a PVT do. Only with AMX is it wrong."""
+    nodes = f"p = Relu (x) {rounded('p', 'r')} {WEIGHTS} c = Conv <strides = [8, 8]> (r, k) y = Relu (c)"
+    text = f"g (float[batch,32,16,16] x) => (float[batch,32,2,2] y) {{ {nodes} }}"
+    return graph_of(text, weights(32, 32, 8, 8)), [{"x": normal(size, 32, 16, 16)} for size in (1, 8)]
 
 
 def small_batch() -> tuple[onnx.ModelProto, list[Feeds]]:
@@ -165,8 +183,10 @@ FAULTS: dict[str, Fault] = {
     "pixel added to a convolution": ("openvino", single_pixel),
     "pool over a padded edge": ("openvino", pool),
     "product that moves on with ones": ("openvino", ones_behind),
+    "maximum that is rounded": ("openvino", maximum),
     "single column in bf16": ("openvino", lambda: single_column(is_bf16=True)),
     "single column in int8": ("openvino", lambda: single_column(is_bf16=False)),
+    "kernel that fills rows of tiles": ("openvino", rows_of_tiles),
     "small batch after a large one": ("openvino", small_batch),
     "hard swish in bf16": ("tensorrt_rtx", hard_swish),
     "transposed convolution in bf16": ("tensorrt_rtx", transposed),

@@ -6,7 +6,8 @@ import numpy as np
 
 PRODUCTS = {"Convolution", "GroupConvolution", "MatMul"}
 MOVES = {"Reshape", "Squeeze", "Transpose", "Unsqueeze"}
-REDUCTIONS = {"ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"}
+EXTREMES = {"ReduceMax", "ReduceMin"}
+REDUCTIONS = EXTREMES | {"ReduceMean", "ReduceSum"}
 ROW, FLOAT = 64, 4  # bytes of a row of AMX's tiles, and of a float
 
 
@@ -18,6 +19,7 @@ def openvino() -> Any:
 
 def cure(model: Any) -> None:
     _keep_factors_out_of_quantization(model)
+    _keep_extremes_out_of_quantization(model)
     _keep_quantized_pixels_out_of_sums(model)
     _give_products_one_reader(model)
     _keep_products_out_of_appended_axes(model)
@@ -32,8 +34,15 @@ def _keep_factors_out_of_quantization(model: Any) -> None:
     with the quantization's own lower bound keeps them apart and changes no value."""
     for quantization in model.get_ops():
         if quantization.get_type_name() == "FakeQuantize" and _has_misplaced_factors(quantization.input_value(0)):
-            bounded = openvino().opset13.maximum(quantization.input_value(0), quantization.input_value(1))
-            quantization.input(0).replace_source_output(bounded.output(0))
+            _bound(quantization)
+
+
+def _keep_extremes_out_of_quantization(model: Any) -> None:
+    """Put the same operator between a maximum or minimum over axes and a quantization, with whatever is between them.
+    OpenVINO makes them one step, which compares the values as bytes, without their fractions: seen in VOLO's head."""
+    for quantization in model.get_ops():
+        if quantization.get_type_name() == "FakeQuantize" and _is_of_extremes(quantization.input_value(0)):
+            _bound(quantization)
 
 
 def _keep_quantized_pixels_out_of_sums(model: Any) -> None:
@@ -89,6 +98,23 @@ def _select_by_lists(model: Any) -> None:
             squeezed.set_names(gather.output(0).get_names())
             for port in gather.output(0).get_target_inputs():
                 port.replace_source_output(squeezed)
+
+
+def _bound(quantization: Any) -> None:
+    bounded = openvino().opset13.maximum(quantization.input_value(0), quantization.input_value(1))
+    quantization.input(0).replace_source_output(bounded.output(0))
+
+
+def _is_of_extremes(output: Any) -> bool:
+    """Tell whether only steps that read nothing else that is computed lie between a maximum or minimum and this."""
+    node = output.get_node()
+    while node.get_type_name() not in EXTREMES:
+        sources = [port.get_source_output().get_node() for port in node.inputs()]
+        computed = [source for source in sources if source.get_type_name() != "Constant"]
+        if len(computed) != 1 or node.get_type_name() in PRODUCTS:
+            return False
+        node = computed[0]
+    return True
 
 
 def _selects_one_of_floats(gather: Any) -> bool:

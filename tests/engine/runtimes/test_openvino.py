@@ -298,6 +298,19 @@ def test_a_bias_and_an_activation_are_part_of_a_product_of_tokens_in_rows_and_co
         assert np.linalg.norm(session.run(feeds)[name] - wanted) < 0.01 * np.linalg.norm(wanted)
 
 
+@pytest.mark.parametrize("extreme", ["ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize("between", ["", "Mul (b, half)", "Relu (b)"])
+def test_a_rounded_maximum_is_one_of_the_values(extreme, between, build, inference, tmp_path):
+    """VOLO's head adds one. OpenVINO alone takes the maximum of the values without their fractions."""
+    nodes = f"b = {extreme} (x, axes) {f'c = {between} y = Add (c, c)' if between else 'y = Add (b, b)'}"
+    constants = {"axes": np.array([1])} | ({"half": np.float32(0.5)} if "half" in between else {})
+    model = model_of_text(f"g (float[batch,4,10] x) => (float[batch,1,10] y) {{ {nodes} }}", constants)
+    path, feeds = tmp_path / "model.onnx", {"x": np.random.default_rng(0).normal(size=(8, 4, 10)).astype(np.float32)}
+    onnx.save(write_int8(model, {name: Bounds(-4, 4) for name in "bc"}, (), LARGEST_WEIGHT), path)
+    (session,) = opened(path, build, inference, tmp_path)
+    assert session.run(feeds)["y"] == pytest.approx(open_as_written(path).run(None, feeds)[0], abs=1e-5)
+
+
 PATCHES = "y = Conv <strides = [8, 8]> (x, w)"
 IN_BF16 = "a = Cast <to = 16> (x) b = Cast <to = 16> (w) c = Conv <strides = [8, 8]> (a, b) y = Cast <to = 1> (c)"
 
