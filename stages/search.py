@@ -40,7 +40,7 @@ from enginery.search.records import Layer, Search
 from enginery.search.search import Answer, find_spared
 from enginery.search.switches import Rounding
 from enginery.search.trial import Trial
-from enginery.search.work import shares_of_work
+from enginery.search.work import end_of, shares_of_work
 from enginery.tasks.choose import task_of
 from enginery.tasks.task import Task
 
@@ -70,7 +70,7 @@ def search(
         trial = Trial(graph, rounding, convert, samples, _task(samples), limits, there, known)
         # Sums may differ in their last bits with another number of threads.
         journal = Journal.about(*_all_it_depends_on(precision, given, samples, code), cluster and cluster.threads)
-        answer = find_spared(trial, work, journal, seconds)
+        answer = find_spared(trial, work, journal, seconds, end_of(graph, work))
     record = Search(
         precision=precision,
         calibration=given.ranges.cache_sha256,
