@@ -9,6 +9,7 @@ MOVES = {"Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 EXTREMES = {"ReduceMax", "ReduceMin"}
 REDUCTIONS = EXTREMES | {"ReduceMean", "ReduceSum"}
 ROW, FLOAT = 64, 4  # bytes of a row of AMX's tiles, and of a float
+BYTE = 8  # bits
 
 
 def openvino() -> Any:
@@ -38,7 +39,7 @@ def _keep_factors_out_of_quantization(model: Any) -> None:
 
 
 def _keep_extremes_out_of_quantization(model: Any) -> None:
-    """Put the same operator between a maximum or minimum over axes and a quantization, with whatever is between them.
+    """Put the same operator before a quantization of a maximum or minimum over axes, whatever else lies between.
     OpenVINO makes them one step, which compares the values as bytes, without their fractions: seen in VOLO's head."""
     for quantization in model.get_ops():
         if quantization.get_type_name() == "FakeQuantize" and _is_of_extremes(quantization.input_value(0)):
@@ -106,15 +107,15 @@ def _bound(quantization: Any) -> None:
 
 
 def _is_of_extremes(output: Any) -> bool:
-    """Tell whether only steps that read nothing else that is computed lie between a maximum or minimum and this."""
+    """Tell whether a maximum or minimum becomes this in steps of a single computed input each, or joined with others,
+    as OpenVINO moves a rounding to what is joined."""
     node = output.get_node()
-    while node.get_type_name() not in EXTREMES:
-        sources = [port.get_source_output().get_node() for port in node.inputs()]
-        computed = [source for source in sources if source.get_type_name() != "Constant"]
-        if len(computed) != 1 or node.get_type_name() in PRODUCTS:
-            return False
-        node = computed[0]
-    return True
+    if node.get_type_name() in EXTREMES:
+        return True
+    sources = (port.get_source_output() for port in node.inputs())
+    computed = [source for source in sources if source.get_node().get_type_name() != "Constant"]
+    leads_on = len(computed) == 1 or node.get_type_name() == "Concat"
+    return leads_on and node.get_type_name() not in PRODUCTS and any(map(_is_of_extremes, computed))
 
 
 def _selects_one_of_floats(gather: Any) -> bool:
@@ -164,28 +165,30 @@ def _has_misplaced_factors(output: Any) -> bool:
 def _widen_kernels(model: Any) -> None:
     """Append a column of zeros to kernels whose columns fill rows of AMX's tiles where single pixels do not. oneDNN
     otherwise computes many such convolutions wrongly in int8 and bf16: 8x8 patches of 32 channels, as in a PVT."""
-    readers: dict[str, list[Any]] = {}
     for convolution in model.get_ops():
         if convolution.get_type_name() == "Convolution" and (weights := _narrow_weights(convolution)):
-            readers.setdefault(weights.get_name(), []).append((convolution, weights))
-    for convolutions in readers.values():
-        _append_column(convolutions[0][1])
-        for convolution, _ in convolutions:
+            _append_column(weights)
             *others, last = convolution.get_attributes()["pads_end"]
             convolution.set_attribute("pads_end", [*others, last + 1])
-    if readers:
-        model.validate_nodes_and_infer_types()
+    model.validate_nodes_and_infer_types()
 
 
 def _narrow_weights(convolution: Any) -> Any:
-    """Return the constant that the weights are made of, if oneDNN needs a wider kernel."""
-    node, size, settings = convolution.input_value(1).get_node(), 0, convolution.get_attributes()
-    while node.get_type_name() in ("Convert", "Multiply", "FakeQuantize"):
-        size = size or int(node.get_type_name() == "FakeQuantize")  # bytes of a weight
-        node = node.input_value(0).get_node()
-    if node.get_type_name() != "Constant" or settings["auto_pad"] != "explicit" or set(settings["dilations"]) != {1}:
+    """Return the constant that the weights are made of, if oneDNN needs a wider kernel, and if nothing else reads it
+    and no scale is a column's own."""
+    node, is_rounded, settings = convolution.input_value(1).get_node(), False, convolution.get_attributes()
+    if settings["auto_pad"] != "explicit" or set(settings["dilations"]) != {1}:
         return None
-    size = size or node.get_element_type().size
+    while node.get_type_name() in ("Convert", "Multiply", "FakeQuantize"):
+        is_rounded |= node.get_type_name() == "FakeQuantize"
+        scales = [node.input_value(number).get_partial_shape() for number in range(1, node.get_input_size())]
+        if len(node.output(0).get_target_inputs()) > 1 or any(len(each) and each[-1] != 1 for each in scales):
+            return None
+        node = node.input_value(0).get_node()
+    kind = node.output(0).get_element_type()
+    if node.get_type_name() != "Constant" or len(node.output(0).get_target_inputs()) > 1 or kind.bitwidth < BYTE:
+        return None
+    size = 1 if is_rounded else kind.size
     _, channels, *_, columns = node.get_output_shape(0)
     row = columns * channels * size
     needs_one = size < FLOAT and channels * size < ROW < row and row % ROW == 0
@@ -196,6 +199,5 @@ def _append_column(weights: Any) -> None:
     *others, columns = weights.get_output_shape(0)
     wide = openvino().Tensor(weights.get_element_type(), openvino().Shape([*others, columns + 1]))
     wide.data[..., :columns], wide.data[..., columns] = weights.data, 0  # of bf16 they are the bits, as float16
-    constant = openvino().opset13.constant(wide)
-    for port in weights.output(0).get_target_inputs():
-        port.replace_source_output(constant.output(0))
+    (port,) = weights.output(0).get_target_inputs()
+    port.replace_source_output(openvino().opset13.constant(wide).output(0))

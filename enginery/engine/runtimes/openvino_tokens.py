@@ -10,9 +10,9 @@ import numpy as np
 
 from enginery.engine.runtimes.openvino_cures import is_rounded, openvino
 
-BATCH_TOKENS_CHANNELS = 3
+ROW_OF_TOKENS, MATRIX = 3, 2  # axes: the batch, the tokens and their channels; what is read and what is returned
 ALONE = {"Abs", "Clamp", "Elu", "Exp", "Gelu", "HSigmoid", "HSwish", "Mish", "Negative", "Relu", "Sigmoid", "Sqrt"}
-ALONE |= {"Swish", "Tanh"}  # operators that read a single number for each that they return
+ALONE |= {"Swish", "Tanh"}  # operators on each number by itself
 WITH_CONSTANTS = {"Add", "Divide", "FakeQuantize", "Maximum", "Minimum", "Multiply", "Subtract"}
 
 
@@ -43,14 +43,16 @@ def _treats_tokens_alike(node: Any, index: int) -> bool:
         return True
     if node.get_type_name() in WITH_CONSTANTS:
         others = [node.input_value(number) for number in range(node.get_input_size()) if number != index]
-        return all(map(_is_for_channels, others))
+        return all(_is_for_channels(other, len(node.input_value(index).get_partial_shape())) for other in others)
     return index == 0 and _multiplies_tokens(node)
 
 
-def _is_for_channels(constant: Any) -> bool:
-    """Tell whether it is a constant, the same for each token."""
-    is_known = constant.get_node().get_type_name() == "Constant"
-    return is_known and all(size == 1 for size in list(constant.get_shape())[:-1])
+def _is_for_channels(constant: Any, axes: int) -> bool:
+    """Tell whether it is a constant, the same for each token, that adds none to the tokens' axes."""
+    if constant.get_node().get_type_name() != "Constant":
+        return False
+    shape = list(constant.get_shape())
+    return len(shape) <= axes and all(size == 1 for size in shape[:-1])
 
 
 def _multiplies_tokens(node: Any) -> bool:
@@ -58,21 +60,19 @@ def _multiplies_tokens(node: Any) -> bool:
     if node.get_type_name() != "MatMul" or node.get_attributes()["transpose_a"]:
         return False
     tokens, weights = (node.input_value(number).get_partial_shape() for number in (0, 1))
-    if tokens.rank.is_dynamic or weights.is_dynamic or len(weights) != len(("in", "out")):
+    if tokens.rank.is_dynamic or weights.is_dynamic or len(weights) != MATRIX:
         return False
-    return len(tokens) > BATCH_TOKENS_CHANNELS and all(size.is_static for size in list(tokens)[1:])
+    return len(tokens) > ROW_OF_TOKENS and all(size.is_static for size in list(tokens)[1:])
 
 
 def _lay_in_a_row(chain: list[Any]) -> None:
     first, last = chain[0].input(0), chain[-1].output(0)
-    readers, names, sizes = last.get_target_inputs(), last.get_names(), _sizes_of_a_sample(last)
+    readers, sizes = last.get_target_inputs(), _sizes_of_a_sample(last)
     channels = _sizes_of_a_sample(first.get_source_output())[-1]
     first.replace_source_output(_reshaped(first.get_source_output(), [-1, channels]))
     for port in (port for node in chain for port in node.inputs()):
         _drop_axes(port)
     back = _reshaped(last, sizes)
-    last.set_names(set())
-    back.set_names(names)
     for port in readers:
         port.replace_source_output(back)
 
@@ -88,6 +88,6 @@ def _reshaped(output: Any, sizes: list[int]) -> Any:
 def _drop_axes(port: Any) -> None:
     """Give a constant as many axes as the tokens have now, or its own would be added to theirs."""
     constant = port.get_source_output().get_node()
-    if constant.get_type_name() == "Constant" and len(constant.get_output_shape(0)) > BATCH_TOKENS_CHANNELS:
-        array = constant.data.reshape(constant.data.shape[-BATCH_TOKENS_CHANNELS:])
+    if constant.get_type_name() == "Constant" and len(constant.get_output_shape(0)) > ROW_OF_TOKENS:
+        array = constant.data.reshape(constant.data.shape[-ROW_OF_TOKENS:])
         port.replace_source_output(openvino().opset13.constant(array).output(0))

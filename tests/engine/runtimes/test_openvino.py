@@ -298,15 +298,28 @@ def test_a_bias_and_an_activation_are_part_of_a_product_of_tokens_in_rows_and_co
         assert np.linalg.norm(session.run(feeds)[name] - wanted) < 0.01 * np.linalg.norm(wanted)
 
 
+SUMS = "(float[batch,8,4,4] x) => (float[batch,1,4,4] y)"
+CHANNELS = "(float[batch,8,4,4] x) => (float[batch,8,4,4] y)"
+JOINED = "b = ReduceMean (x, one) a = Concat <axis = 1> (m, b) c = Gather <axis = 1> (a, turned) y = Conv (c, w)"
+
+
 @pytest.mark.parametrize("extreme", ["ReduceMax", "ReduceMin"])
-@pytest.mark.parametrize("between", ["", "Mul (b, half)", "Relu (b)"])
-def test_a_rounded_maximum_is_one_of_the_values(extreme, between, build, inference, tmp_path):
+@pytest.mark.parametrize(
+    ("ends", "then"),
+    [
+        *((SUMS, "y = Add (m, m)"), (SUMS, "c = Mul (m, half) y = Add (c, c)"), (SUMS, "c = Relu (m) y = Add (c, c)")),
+        (CHANNELS, JOINED),
+    ],
+)
+def test_a_rounded_maximum_is_one_of_the_values(extreme, ends, then, build, inference, tmp_path):
     """VOLO's head adds one. OpenVINO alone takes the maximum of the values without their fractions."""
-    nodes = f"b = {extreme} (x, axes) {f'c = {between} y = Add (c, c)' if between else 'y = Add (b, b)'}"
-    constants = {"axes": np.array([1])} | ({"half": np.float32(0.5)} if "half" in between else {})
-    model = model_of_text(f"g (float[batch,4,10] x) => (float[batch,1,10] y) {{ {nodes} }}", constants)
-    path, feeds = tmp_path / "model.onnx", {"x": np.random.default_rng(0).normal(size=(8, 4, 10)).astype(np.float32)}
-    onnx.save(write_int8(model, {name: Bounds(-4, 4) for name in "bc"}, (), LARGEST_WEIGHT), path)
+    rng = np.random.default_rng(0)
+    constants = {"one": np.array([1]), "half": np.float32(0.5), "turned": np.array([1, 0])}
+    constants["w"] = rng.normal(size=(8, 2, 1, 1)).astype(np.float32)
+    used = {name: value for name, value in constants.items() if f", {name})" in then or name == "one"}
+    model = model_of_text(f"g {ends} {{ m = {extreme} (x, one) {then} }}", used)
+    path, feeds = tmp_path / "model.onnx", {"x": rng.normal(size=(8, 8, 4, 4)).astype(np.float32)}
+    onnx.save(write_int8(model, {name: Bounds(-4, 4) for name in "abcm"}, (), LARGEST_WEIGHT), path)
     (session,) = opened(path, build, inference, tmp_path)
     assert session.run(feeds)["y"] == pytest.approx(open_as_written(path).run(None, feeds)[0], abs=1e-5)
 
@@ -340,3 +353,23 @@ def test_kernels_that_fill_rows_of_tiles_get_a_column(precision, channels, colum
     (session,) = opened(path, build, inference, tmp_path)
     exact = open_as_written(plain).run(None, feeds)[0]
     assert np.linalg.norm(session.run(feeds)["y"] - exact) < 0.03 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize(
+    ("weights", "constants"),
+    [
+        ("w = DequantizeLinear <axis = 0> (q, each)", {"each": np.full(8, 0.01, np.float32)}),
+        ("w = DequantizeLinear <axis = 3> (q, each)", {"each": np.linspace(0.01, 0.02, 8, dtype=np.float32)}),
+        ("n = DequantizeLinear <axis = 0> (q, each) w = Mul (n, n)", {"each": np.full(8, 0.1, np.float32)}),
+    ],
+    ids=["its own", "a scale for each column", "read by others"],
+)
+def test_a_wider_kernel_gives_the_same_whatever_makes_it(weights, constants, build, inference, tmp_path):
+    nodes = f"r = QuantizeLinear (x, scale, zero) a = DequantizeLinear (r, scale, zero) {weights}"
+    text = f"g (float[batch,32,16,16] x) => (float[batch,8,h,w] y) {{ {nodes} y = Conv <strides = [8, 8]> (a, w) }}"
+    bytes_of = np.random.default_rng(0).integers(-60, 60, (8, 32, 8, 8)).astype(np.int8)
+    path, feeds = tmp_path / "model.onnx", {"x": IMAGES[:8, :1].repeat(32, 1).repeat(16, 2).repeat(16, 3)}
+    onnx.save(model_of_text(text, ROUNDING | constants | {"q": bytes_of}), path)
+    (session,) = opened(path, build, inference, tmp_path)
+    wanted = open_as_written(path).run(None, feeds)[0]
+    assert np.linalg.norm(session.run(feeds)["y"] - wanted) < 0.01 * np.linalg.norm(wanted)
