@@ -39,7 +39,7 @@ class Plan(NamedTuple):
     keep: Keep
     graph: Path
     given: Rescued | None = None  # with ranges; None where nothing is calibrated
-    spared: tuple[str, ...] = ()  # by a search
+    spared: tuple[str, ...] = ()  # by a rescue and a search
     mix: Mix | None = None
     answers: Mapping[str, Path] = {}  # the files that it follows, by the names of their copies, which the report reads
 
@@ -98,9 +98,9 @@ def plan_for(
     given = open_rescued(simplified, calibrated, rescue, samples)
     plan = plan._replace(graph=given.graph, given=given)
     if plan.mix:
-        return plan._replace(spared=plan.mix.spared_for(given.ranges))
+        return plan._replace(spared=(*given.spared, *plan.mix.spared_for(given.ranges)))
     if rescue:
-        spared = spared_layers(found, given.ranges, digest_of(rescue))
+        spared = *given.spared, *spared_layers(found, given.ranges, digest_of(rescue))
         return plan._replace(spared=spared, answers={SEARCH: found, RESCUE: rescue / RESCUE})
     return plan
 

@@ -32,6 +32,7 @@ from enginery.quantization.in_dialect import (
 from enginery.quantization.modelopt import named_sizes
 from enginery.quantization.placement import arithmetic_nodes
 from enginery.quantization.rescue.records import digest_of, digests_of, open_rescued
+from enginery.quantization.work import shares_of_work
 from enginery.quantization.write_int8 import tensors_in_int8, write_int8
 from enginery.search.in_words import in_words
 from enginery.search.journal import Journal
@@ -40,7 +41,6 @@ from enginery.search.records import Layer, Search
 from enginery.search.search import Answer, find_spared
 from enginery.search.switches import Rounding
 from enginery.search.trial import Trial
-from enginery.search.work import end_of, shares_of_work
 from enginery.tasks.choose import task_of
 from enginery.tasks.task import Task
 
@@ -70,7 +70,7 @@ def search(
         trial = Trial(graph, rounding, convert, samples, _task(samples), limits, there, known)
         # Sums may differ in their last bits with another number of threads.
         journal = Journal.about(*_all_it_depends_on(precision, given, samples, code), cluster and cluster.threads)
-        answer = find_spared(trial, work, journal, seconds, end_of(graph, work))
+        answer = find_spared(trial, work, journal, seconds)
     record = Search(
         precision=precision,
         calibration=given.ranges.cache_sha256,
@@ -89,18 +89,19 @@ def _ingredients(
     precision: str, simplified: Path, calibrated: Path, rescued: Path, samples: SampleSet, wanted: Dialect
 ) -> tuple[Ingredients, onnx.ModelProto]:
     """Return what the precision is made of, and its graph."""
-    source, ranges, rounded = open_rescued(simplified, calibrated, rescued, samples)
+    source, ranges, rounded, spared = open_rescued(simplified, calibrated, rescued, samples)
     if not len(samples):
         raise EngineryError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
     keep, graph = PrecisionParams.read_for(precision).keep, load_graph(source)
     sizes = named_sizes(graph, samples.cycled(1))
     require_kept_exist(keep, graph)
-    return Ingredients(source, ranges, sizes, wanted, keep, rounded=rounded), graph
+    return Ingredients(source, ranges, sizes, wanted, keep, spared, rounded), graph
 
 
 def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients) -> Rounding:
     """Return what is rounded, and how. Refuse ranges that lack one of its tensors."""
-    kept = {*nodes_in_floats(precision, graph, given.ranges.amax, given.wanted), *kept_nodes(given.keep, graph)}
+    beyond = nodes_in_floats(precision, graph, given.ranges.amax, given.wanted)
+    kept = {*beyond, *kept_nodes(given.keep, graph), *given.spared}
     require_tensors(given.ranges, tensors_in_int8(graph, kept))
     largest = given.wanted.largest_weight if precision == "int8" else PRECISIONS[precision].largest
     return Rounding(value_ranges(given.ranges), frozenset(kept), largest, given.rounded or {}, precision)
@@ -114,7 +115,7 @@ def _converter(
         return lambda spared: write_int8(
             graph, rounding.ranges, rounding.kept.union(spared), rounding.largest, rounding.rounded
         )
-    return lambda spared: quantize_in_dialect(precision, given._replace(spared=spared))[0]
+    return lambda spared: quantize_in_dialect(precision, given._replace(spared=[*given.spared, *spared]))[0]
 
 
 def _task(samples: SampleSet) -> Task:
@@ -128,7 +129,7 @@ def _all_it_depends_on(precision: str, given: Ingredients, samples: SampleSet, c
     files = graph_sha256(given.graph), given.ranges.cache_sha256, sha256(manifest), sha256(code)
     choices = precision, given.wanted.model_dump(), given.keep.model_dump(), ModelParams.read().scores
     task = samples.manifest.task, BoxesParams.read().model_dump()
-    return *files, digests_of(given.rounded or {}), *choices, *task
+    return *files, digests_of(given.rounded or {}), *given.spared, *choices, *task
 
 
 def _layers(

@@ -35,4 +35,5 @@ def for_compiler(
     plain = load_graph(given.graph)
     save_graph(rewritten(plain, wanted, "int8") or plain, folder / "model.onnx")
     sizes = named_sizes(plain, samples.cycled(1))
+    spared = *given.spared, *spared
     return Ingredients(folder / "model.onnx", given.ranges, sizes, wanted, keep, spared, given.rounded)

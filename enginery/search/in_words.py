@@ -1,17 +1,17 @@
 """Say what a search found."""
 
-from enginery.search.records import AIM, Search
+from enginery.search.records import Search
 
 
 def in_words(found: Search) -> str:
     """Return what is spared, and what that buys, in one sentence without its stop."""
-    all_int8 = found.path[0]
+    all_int8, *others = found.path
     if not found.layers:
         return f"no layer can be in {found.precision}"
-    if not found.spared and all_int8.used <= AIM:
+    if not others:
         return f"{_all(len(found.layers))} may be in {found.precision}, {_taken(all_int8.used)}"
-    measured, whole = sum(layer.loss is not None for layer in found.layers), len(found.layers)
-    unmeasured = "" if measured in (0, whole) else f"; {measured} of {whole} layers were measured"
+    measured = sum(layer.loss is not None for layer in found.layers)
+    unmeasured = "" if measured == len(found.layers) else f"; {measured} of {len(found.layers)} layers were measured"
     if not found.spared:
         closest = min(found.path, key=lambda step: step.used)
         return (

@@ -1,6 +1,5 @@
 """The JSON document of the stage search: which layers stay in floating point, why, and what that buys."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from enginery.core.errors import EngineryError
@@ -21,7 +20,7 @@ class Layer(Record):
 
 
 class Step(Record):
-    """A set of layers that was tried: the first `spared` in the order of their worth, or these and the graph's end."""
+    """A set of layers that was tried: the first `spared` in the order of their worth."""
 
     spared: int
     work: float  # their share of the work
@@ -32,11 +31,6 @@ class Step(Record):
     looked_at: int  # so many of the samples to check by, the first ones: few where they show that far too much is lost
     changed: dict[str, int]  # all of these whose answer is another one, the worst first, and their places among them
     used: float  # the largest part of what a threshold allows, 1 being all of it
-
-
-def step_of(path: Sequence[Step], spared: int) -> Step:
-    """Return the step that is the answer if so many are spared: the last one, as the graph's end is tried last."""
-    return next(step for step in reversed(path) if step.spared == spared)
 
 
 class Search(Record):
@@ -52,7 +46,7 @@ class Search(Record):
     @property
     def chosen(self) -> Step:
         """Return the step that is the answer."""
-        return step_of(self.path, len(self.spared))
+        return next(step for step in self.path if step.spared == len(self.spared))
 
 
 def spared_layers(found: Path, calibrated: Calibration, rescue: str) -> tuple[str, ...]:

@@ -1,8 +1,7 @@
 """Find the fewest layers, by their work, that must stay in floating point for int8 to keep its thresholds."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -12,11 +11,10 @@ from enginery.core.errors import EngineryError
 from enginery.core.progress import progress
 from enginery.search.checks import LOST
 from enginery.search.journal import Journal
-from enginery.search.records import AIM, Step, step_of
+from enginery.search.records import AIM, Step
 from enginery.search.trial import Trial
 
 HARDLY_ANY = 0.01  # of the work: to leave so much in floating point, too, costs less than a try
-GAIN = 0.05  # of the error, which the end of a graph must bring in floating point
 
 
 class Answer(NamedTuple):
@@ -25,37 +23,19 @@ class Answer(NamedTuple):
     spared: tuple[str, ...]
 
 
-def find_spared(
-    trial: Trial, work: Mapping[str, float], journal: Journal, seconds: float, end: Sequence[str] = ()
-) -> Answer:
-    """Return the fewest layers that must be spared, and with them the `end`, which costs nothing, if it brings
-    something."""
+def find_spared(trial: Trial, work: Mapping[str, float], journal: Journal, seconds: float) -> Answer:
+    """Return the shortest start of all layers, ordered by worth, that keeps the thresholds when spared, or one with
+    hardly more work."""
 
-    def tried(spared: Sequence[str]) -> Step:
+    def tried(spared: list[str]) -> Step:
         share = sum(work[name] for name in spared)
         question = ["check", trial.limits.model_dump(), *spared]
         return Step(**journal.answer(question, lambda: trial.check(spared, share).model_dump()))
 
-    answer = _find_fewest(tried, partial(measure_layers, trial, work, journal, seconds), work)
-    more = [name for name in end if name not in answer.spared]
-    without = step_of(answer.path, len(answer.spared))
-    if not more or without.used > AIM:
-        return answer
-    wider = (*answer.spared, *more)
-    step = tried(wider)
-    brings = step.used <= AIM and step.relative_error < (1 - GAIN) * without.relative_error
-    return Answer(answer.losses, (*answer.path, step), wider if brings else answer.spared)
-
-
-def _find_fewest(
-    tried: Callable[[Sequence[str]], Step], measured: Callable[[], dict[str, float]], work: Mapping[str, float]
-) -> Answer:
-    """Return the shortest start of all layers, ordered by worth, that keeps the thresholds when spared, or one with
-    hardly more work."""
     path = [tried([])]
     if path[0].used <= AIM:
         return Answer({}, tuple(path), ())
-    losses = measured()
+    losses = measure_layers(trial, work, journal, seconds)
     order = in_order_of_worth(losses, work)
     path.append(tried(order))
     if path[-1].used > AIM:

@@ -9,7 +9,7 @@ from enginery.core.params.section import PARAMS_FILE, Section, Share
 from enginery.core.precisions import PrecisionName
 
 Rest = Literal["fp32", "fp16"]
-RescueName = Literal["equalize", "round"]
+RescueName = Literal["equalize", "round", "spare"]
 RESCUES: tuple[RescueName, ...] = get_args(RescueName)  # in the order in which they are tried
 Rescues = Literal["auto", "none"] | tuple[RescueName, ...]
 

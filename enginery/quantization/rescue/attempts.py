@@ -21,11 +21,14 @@ from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import Ingredients, quantize_in_dialect, rewritten
 from enginery.quantization.modelopt import named_sizes
+from enginery.quantization.placement import arithmetic_nodes
 from enginery.quantization.rescue.equalize import equalize
 from enginery.quantization.rescue.records import Rescued
 from enginery.quantization.rescue.rescue import Fitting
 from enginery.quantization.rescue.round import round_weights
+from enginery.quantization.rescue.spare import end_of
 from enginery.quantization.structure import nodes_beyond_int8
+from enginery.quantization.work import shares_of_work
 
 SAME = 1e-4  # the largest relative error of a graph that computes the same in other steps
 
@@ -44,7 +47,9 @@ class Attempts:
         """Return the graph in int8 as the stage convert makes it."""
         plain = load_graph(rescued.graph)
         sizes = named_sizes(plain, self.samples.cycled(1))
-        given = Ingredients(rescued.graph, rescued.ranges, sizes, self.wanted, self.keep, rounded=rescued.rounded)
+        given = Ingredients(
+            rescued.graph, rescued.ranges, sizes, self.wanted, self.keep, rescued.spared, rescued.rounded
+        )
         with scratch_folder() as scratch:
             if (graph := rewritten(plain, self.wanted, self.precision)) is not None:
                 given = given._replace(graph=scratch / "model.onnx")
@@ -70,6 +75,13 @@ class Attempts:
         graph = load_graph(given.graph)
         rounded = round_weights(graph, self._kept(graph, given), fitting.few, self.wanted.largest_weight)
         return given._replace(rounded=rounded) if rounded else None
+
+    def spare(self, given: Rescued, _: Fitting) -> Rescued | None:
+        """Leave the end of the graph in floating point, if that takes no time."""
+        graph = load_graph(given.graph)
+        layers = arithmetic_nodes(graph, self._kept(graph, given))
+        spared = end_of(graph, shares_of_work(graph, layers, named_sizes(graph, self.samples.cycled(1))))
+        return given._replace(spared=tuple(spared)) if spared else None
 
     def _kept(self, graph: onnx.ModelProto, given: Rescued) -> set[str]:
         return {*nodes_beyond_int8(graph, given.ranges.amax), *kept_nodes(self.keep, graph)}

@@ -10,7 +10,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.params.precisions import RescueName
 from enginery.core.record import Record
-from enginery.core.text import in_one_line
+from enginery.core.text import first_few, in_one_line
 from enginery.data.sample_set import SampleSet
 from enginery.quantization.calibration.provenance import Calibration, require_match
 from enginery.quantization.write_int8 import Rounded
@@ -34,6 +34,7 @@ class Rescue(Record):
     at_once: float  # the same of all samples at once
     tried: tuple[Tried, ...]
     kept: tuple[RescueName, ...]
+    spared: tuple[str, ...] = ()  # the layers that stay in floating point, if `spare` is kept
     enough: float | None  # the error below which only what is quick was tried, or None if all was asked for by name
 
     def in_words(self) -> str:
@@ -43,7 +44,8 @@ class Rescue(Record):
         error = errors_in_words(self.error, self.at_once)
         tried = ", ".join(f"with {each.in_words()}" for each in self.tried)
         kept = " and ".join(self.kept) or "nothing"
-        return f"as calibrated, the outputs have an error of {error}, {tried}; {kept} is kept"
+        layers = f", which leaves {first_few(self.spared)} in floating point" if self.spared else ""
+        return f"as calibrated, the outputs have an error of {error}, {tried}; {kept} is kept{layers}"
 
 
 def errors_in_words(error: float | None, at_once: float | None) -> str:
@@ -57,15 +59,18 @@ class Rescued(NamedTuple):
     graph: Path
     ranges: Calibration
     rounded: Rounded
+    spared: tuple[str, ...] = ()  # layers that stay in floating point
 
 
 def open_rescued(simplified: Path, calibrated: Path, rescued: Path | None, samples: SampleSet) -> Rescued:
     """Return what was rescued, and what was calibrated where nothing was, or where there was no rescue (None)."""
     if rescued is None:
         return open_calibrated(simplified, calibrated, samples)
-    if not (rescued / "model.onnx").exists():
-        return open_calibrated(simplified, calibrated, samples)._replace(rounded=read_rounded(rescued))
-    return open_calibrated(rescued, rescued, samples)._replace(rounded=read_rounded(rescued))
+    has_graph = (rescued / "model.onnx").exists()
+    given = (
+        open_calibrated(rescued, rescued, samples) if has_graph else open_calibrated(simplified, calibrated, samples)
+    )
+    return given._replace(rounded=read_rounded(rescued), spared=Rescue.read(rescued / RESCUE).spared)
 
 
 def open_calibrated(folder: Path, calibrated: Path, samples: SampleSet) -> Rescued:

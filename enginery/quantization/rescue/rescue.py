@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,8 @@ FITTED, CONFIRMED = 32, 64  # the most samples to round weights by, and those th
 MEASURED = 256  # the most samples to measure channels by: few of them miss what a channel rarely reaches
 BATCH = 8
 ENOUGH = 0.01  # an error that bf16 causes, too: below it, only what is quick is tried unless more is asked for by name
-QUICK: tuple[RescueName, ...] = ("round",)  # equalized graphs are calibrated anew
+QUICK: tuple[RescueName, ...] = ("round", "spare")  # equalized graphs are calibrated anew
+LAST: RescueName = "spare"  # which is tried on what the others have left, and does not change what they do
 MARGIN = 0.05  # the least gain, as a share of the error: gains on other samples were up to six points smaller
 LOST = 1e6  # times the size of an output: no number, or no end, as where float16 overflows
 
@@ -95,13 +97,18 @@ class Answer(NamedTuple):
 def find_rescues(
     precision: str, given: Rescued, attempts: Mapping[RescueName, Attempt], named: bool, trial: Trial, write: Write
 ) -> Answer:
-    """Try each and all of them, and keep the fewest that do no worse than more. What is `named` must be possible."""
+    """Try each and all of them, and keep the fewest that do no worse than more. What is `named` must be possible.
+    Then try the last one on what is kept."""
     loss = trial.loss(write(given))
     enough = None if named else ENOUGH
     if enough is not None and loss.mean < enough:
         attempts = {name: attempt for name, attempt in attempts.items() if name in QUICK}
     best, kept, least, tried = given, tuple[RescueName, ...](), loss, []
-    for names, changed in _made(given, attempts, trial.fitting):
+    others = {name: attempt for name, attempt in attempts.items() if name != LAST}
+    last = (
+        ((*kept, name), attempts[name](best, trial.fitting)) for name in attempts if name == LAST
+    )  # made when asked
+    for names, changed in chain(_made(given, others, trial.fitting), last):
         if changed is None and named:
             raise EngineryError(
                 f"precisions.{precision}.rescue: {names[-1]} does not apply to this graph, in which it finds nothing "
@@ -118,6 +125,7 @@ def find_rescues(
         at_once=loss.at_once,
         tried=tuple(tried),
         kept=kept,
+        spared=best.spared,
         enough=enough,
     )
     return Answer(record, best)

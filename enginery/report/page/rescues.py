@@ -1,5 +1,6 @@
 """The table of what was tried before a search, and of what each brought."""
 
+from enginery.core.text import first_few
 from enginery.quantization.rescue.records import Rescue, Tried, errors_in_words
 from enginery.report.page.listing import Table, table
 
@@ -27,6 +28,6 @@ def _brought(tried: Tried, found: Rescue) -> tuple[str, str]:
     if tried.error is None:
         return "-", "does not apply to this graph"
     change = tried.error / found.error - 1 if found.error else 0.0
-    return errors_in_words(
-        tried.error, tried.at_once
-    ), f"{change:+.0%}, {'kept' if tried.names == found.kept else 'not kept'}"
+    layers = f": {first_few(found.spared)} in floating point" if found.spared else ""
+    verdict = f"kept{layers}" if tried.names == found.kept else "not kept"
+    return errors_in_words(tried.error, tried.at_once), f"{change:+.0%}, {verdict}"

@@ -22,10 +22,10 @@ def describe_search(found: Search) -> str:
 
 
 def search_pictures(found: Search, times: Times | None) -> list[Figure]:
-    """Draw the losses of layers and the path of the search; nothing if no layer had to be measured."""
-    layers = _worst_layers(found)
-    if not layers:
+    """Draw the losses of layers and the path of the search; nothing if int8 needed no search."""
+    if len(found.path) < 2:
         return []
+    layers = _worst_layers(found)
     costs = f"What {found.precision} costs each layer alone, in the order of the graph"
     buys = f"What {found.precision} buys the same layers"
     return [
@@ -112,12 +112,13 @@ def _changed(found: Search) -> Markup:
 
 def _path(found: Search) -> Markup:
     steps = sorted(found.path, key=lambda step: step.spared)
+    answer = len(found.spared)
     rows = [
         Row(
             f"{counted(step.spared)}, {step.work:.0%} of the work",
-            (bar(100 * min(step.used, 2), "strong" if step is found.chosen else "faint"),),
+            (bar(100 * min(step.used, 2), "strong" if step.spared == answer else "faint"),),
             f"{step.used:.0%}",
-            "strong" if step is found.chosen else "plain",
+            "strong" if step.spared == answer else "plain",
         )
         for step in steps
     ]

@@ -19,6 +19,7 @@ from enginery.quantization.rescue.attempts import Attempts
 from enginery.quantization.rescue.records import (
     RESCUE,
     Rescue,
+    Rescued,
     digest_of,
     open_calibrated,
     open_rescued,
@@ -28,7 +29,7 @@ from enginery.quantization.rescue.rescue import LOST, Fitting, Loss, Trial, find
 
 PARAMS = CalibrationParams(method="max", percentile=99.9, bins=2048, batch=8, file=None)
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
-EQUALIZE, ROUND = ("equalize",), ("round",)
+EQUALIZE, ROUND, SPARE = ("equalize",), ("round",), ("spare",)
 BOTH = EQUALIZE + ROUND
 
 
@@ -49,12 +50,16 @@ def judged(errors, named=False):
 
     def attempt(name):
         def change(given, _):
-            return None if errors.get((*given, name), 0) is None else (*given, name)
+            done = *given.graph, name
+            return None if errors.get(done, 0) is None else given._replace(graph=done)
 
         return change
 
-    attempts = {name: attempt(name) for name in BOTH}
-    return find_rescues("int8", (), attempts, named, Known(errors), write=lambda names: names)
+    attempts = {
+        name: attempt(name) for name in BOTH + SPARE if name != "spare" or any("spare" in each for each in errors)
+    }
+    given = Rescued((), None, {})
+    return find_rescues("int8", given, attempts, named, Known(errors), write=lambda rescued: rescued.graph)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +74,9 @@ def judged(errors, named=False):
         ({(): 0.009, ROUND: 0.008}, ROUND),
         ({(): 0.1, EQUALIZE: (0.05, 0.12), ROUND: (0.08, 0.1), BOTH: (0.07, 0.09)}, BOTH),
         ({(): 0.1, EQUALIZE: (0.05, 0.12), ROUND: (0.08, 0.1), BOTH: (0.06, 0.12)}, ROUND),
+        ({(): 0.1, EQUALIZE: 0.09, ROUND: 0.08, BOTH: 0.07, BOTH + SPARE: 0.06}, BOTH + SPARE),
+        ({(): 0.1, EQUALIZE: 0.098, ROUND: 0.099, BOTH: 0.0975, SPARE: 0.02}, SPARE),
+        ({(): 0.009, ROUND: 0.008, ROUND + SPARE: 0.0079}, ROUND),
         ({(): 0.1, EQUALIZE: float("nan"), ROUND: 0.2, BOTH: 0.2}, ()),
     ],
     ids=[
@@ -81,12 +89,15 @@ def judged(errors, named=False):
         "close: only what is quick",
         "at a price alone",
         "at the price of large outputs",
+        "the end, too",
+        "the end alone",
+        "hardly the end",
         "nan",
     ],
 )
 def test_the_fewest_that_help_are_kept(errors, kept):
     record, rescued = judged(errors)
-    assert record.kept == rescued == kept
+    assert record.kept == rescued.graph == kept
     assert {each.names: each.error for each in record.tried} == pytest.approx(
         {names: np.ravel(error)[0] for names, error in errors.items() if names and (error or len(names) == 1)},
         nan_ok=True,
@@ -139,6 +150,7 @@ def test_both_lower_the_error_and_are_read_as_they_were_written(project, tmp_pat
     assert errors[EQUALIZE] < 0.8 * record.error
     assert errors[BOTH] == min(errors.values())
     assert record.kept == BOTH
+    record.write(attempts.folder / RESCUE)
     write_rounded(rescued.rounded, attempts.folder)
     nowhere = tmp_path / "nowhere"
     read = open_rescued(nowhere, nowhere, attempts.folder, attempts.samples)
@@ -194,9 +206,13 @@ def test_rounded_weights_alone_leave_graph_and_ranges(project, tmp_path):
     attempts, given = project
     rounded = attempts.round(given, eight(attempts))
     write_rounded(rounded.rounded, tmp_path / "rescued")
+    numbers = {"samples": (8, 8), "error": 0.2, "at_once": 0.2, "tried": (), "enough": None}
+    record = Rescue(precision="int8", kept=("round", "spare"), spared=("classifier",), **numbers)
+    record.write(tmp_path / "rescued" / RESCUE)
     read = open_rescued(tmp_path / "simplified", tmp_path / "calibrated", tmp_path / "rescued", attempts.samples)
     assert read.graph == given.graph
     assert read.ranges == given.ranges
+    assert read.spared == ("classifier",)
     assert all(np.array_equal(read.rounded[name], array) for name, array in rounded.rounded.items())
     assert read.rounded.keys() == rounded.rounded.keys() == {"w1", "w2", "w3"}
 

@@ -36,6 +36,13 @@ def test_the_table_says_what_each_brought():
     assert TRIED.in_words().endswith("; round is kept")
 
 
+def test_the_layers_that_a_rescue_spares_are_named():
+    tried = *TRIED.tried, Tried(names=("round", "spare"), error=0.1, at_once=0.1)
+    found = TRIED.model_copy(update={"tried": tried, "kept": ("round", "spare"), "spared": ("head", "sum")})
+    assert rows(found)[-1] == ["round and spare", "10.00% (10.00%)", "-50%, kept: head, sum in floating point"]
+    assert found.in_words().endswith("; round and spare is kept, which leaves head, sum in floating point")
+
+
 def test_the_table_says_why_less_is_tried():
     close = record(0.003, (Tried(names=("round",), error=0.002, at_once=0.002),), ("round",))
     assert rows(close) == [

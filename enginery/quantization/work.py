@@ -7,10 +7,8 @@ import onnx
 
 from enginery.graph.onnx_file import graph_inputs
 from enginery.graph.shapes import shapes_of, without_weights
-from enginery.quantization.placement import PRODUCTS
 
 PRODUCTS_PER_NUMBER = 16  # that a CPU or GPU multiplies and adds while it writes one number to memory
-LITTLE_WORK, FEW_WEIGHTS = 0.001, 0.01  # of all: so much in floating point takes no more time
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -20,22 +18,6 @@ def shares_of_work(model: onnx.ModelProto, layers: Collection[str], sizes: Mappi
     constants = {tensor.name for tensor in model.graph.initializer}
     work = {node.name: _work(node, shapes, constants) for node in model.graph.node if node.name in layers}
     return {name: each / sum(work.values()) for name, each in work.items()}
-
-
-def end_of(model: onnx.ModelProto, work: Mapping[str, float]) -> list[str]:
-    """Return the layers from the last products on, such as a classifier, if they take no more time in floating point.
-    What they lose by rounding, nothing evens out."""
-    weights = {tensor.name: prod(tensor.dims) for tensor in model.graph.initializer}
-    before, end = set[str](), list[onnx.NodeProto]()  # tensors that a later product is made of
-    for node in reversed(model.graph.node):
-        is_before = not before.isdisjoint(node.output)
-        if node.name in work and not is_before:
-            end.append(node)
-        if is_before or (node.name in work and node.op_type in PRODUCTS):
-            before.update(node.input)
-    held = sum(weights.get(name, 0) for name in {name for node in end for name in node.input})
-    is_cheap = sum(work[node.name] for node in end) < LITTLE_WORK and held < FEW_WEIGHTS * sum(weights.values())
-    return [node.name for node in end] if is_cheap else []
 
 
 def _work(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> int:

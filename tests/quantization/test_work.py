@@ -5,7 +5,7 @@ import pytest
 from support.pass_checks import model_of_text
 
 from enginery.graph.onnx_file import load_graph
-from enginery.search.work import PRODUCTS_PER_NUMBER, end_of, shares_of_work
+from enginery.quantization.work import PRODUCTS_PER_NUMBER, shares_of_work
 
 GRAPH = """agraph (float[batch, 8, height, width] x) => (float[batch, 4, 4, 4] y) {
     [conv] c = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, w)
@@ -40,29 +40,3 @@ def test_what_cannot_be_known_counts_as_one():
     shares = shares_of_work(model_of_text(text, {}), ["known", "unknown"], {})
     known, unknown = 8 * PRODUCTS_PER_NUMBER, 1 + PRODUCTS_PER_NUMBER
     assert shares["unknown"] == pytest.approx(unknown / (known + unknown))
-
-
-HEADS = """agraph (float[batch, 64, 8, 8] x) => (float[batch, 4] y, float[batch, 4] z) {
-    [conv] c = Conv <pads = [1, 1, 1, 1]> (x, w)
-    [pool] p = GlobalAveragePool (c)
-    f = Flatten (p)
-    [head] h = Gemm (f, v)
-    [other] z = Gemm (f, v)
-    [sum] y = Add (h, z)
-}"""
-ENDS = ["sum", "other", "head"]
-
-
-@pytest.mark.parametrize(
-    ("channels", "layers", "end"),
-    [
-        (512, ["conv", "pool", "head", "other", "sum"], ENDS),
-        (512, ["conv", "pool", "head", "other"], ENDS[1:]),
-        (512, ["head", "other", "sum"], []),  # all there is
-        (4, ["conv", "pool", "head", "other", "sum"], []),  # a large share of the work
-    ],
-)
-def test_the_end_of_a_graph_is_what_follows_all_other_products(channels, layers, end):
-    weights = {"w": np.ones((channels, 64, 3, 3), np.float32), "v": np.ones((channels, 4), np.float32)}
-    model = model_of_text(HEADS, weights)
-    assert end_of(model, shares_of_work(model, layers, {})) == end
