@@ -105,10 +105,12 @@ def find_rescues(
         attempts = {name: attempt for name, attempt in attempts.items() if name in QUICK}
     best, kept, least, tried = given, tuple[RescueName, ...](), loss, []
     others = {name: attempt for name, attempt in attempts.items() if name != LAST}
-    last = (
-        ((*kept, name), attempts[name](best, trial.fitting)) for name in attempts if name == LAST
-    )  # made when asked
-    for names, changed in chain(_made(given, others, trial.fitting), last):
+
+    def on_what_is_kept() -> Iterator[tuple[tuple[RescueName, ...], Rescued | None]]:
+        if LAST in attempts:
+            yield (*kept, LAST), attempts[LAST](best, trial.fitting)
+
+    for names, changed in chain(_made(given, others, trial.fitting), on_what_is_kept()):
         if changed is None and named:
             raise EngineryError(
                 f"precisions.{precision}.rescue: {names[-1]} does not apply to this graph, in which it finds nothing "
