@@ -14,6 +14,7 @@ from enginery.core.params.precisions import Keep, Rest
 from enginery.graph.data_apart import with_bodies
 from enginery.graph.onnx_file import load_graph
 from enginery.graph.passes import changed_by
+from enginery.graph.passes.count_axes_from_end import CountAxesFromEnd
 from enginery.graph.passes.drop_idle_strides import DropIdleStrides
 from enginery.graph.passes.pad_before_pooling import PadBeforePooling
 from enginery.graph.passes.spell_out_col2im import SpellOutCol2Im
@@ -33,8 +34,11 @@ REWRITES: dict[tuple[str, str], tuple[Callable[[], ir.passes.PassBase], ...]] = 
     ("cpu", "bf16"): (DropIdleStrides,),
     ("cpu", "int8"): (PadBeforePooling, DropIdleStrides),
 }
-UNKNOWN: dict[tuple[str, str], Callable[[], ir.passes.PassBase]] = {  # operators that a compiler does not know
+UNKNOWN: dict[
+    tuple[str, str], Callable[[], ir.passes.PassBase]
+] = {  # operators that a compiler does not know, or mistakes
     ("tensorrt", "Col2Im"): SpellOutCol2Im,
+    ("cpu", "Gather"): CountAxesFromEnd,
 }
 WITHOUT_KERNEL = {("tensorrt", "bf16"): "ConvTranspose"}  # github.com/NVIDIA/TensorRT/issues/4829
 NOTHING = Keep(op_types=(), nodes=())

@@ -13,7 +13,7 @@ from enginery.engine.this_machine import find_cpu
 from enginery.graph.as_written import open_as_written
 from enginery.graph.read_interface import read_blueprint
 from enginery.quantization.dialect import dialect_of
-from enginery.quantization.in_dialect import nodes_in_floats
+from enginery.quantization.in_dialect import nodes_in_floats, rewritten
 from enginery.quantization.write_int8 import Range as Bounds
 from enginery.quantization.write_int8 import write_int8
 
@@ -370,6 +370,21 @@ def test_a_wider_kernel_gives_the_same_whatever_makes_it(weights, constants, bui
     bytes_of = np.random.default_rng(0).integers(-60, 60, (8, 32, 8, 8)).astype(np.int8)
     path, feeds = tmp_path / "model.onnx", {"x": IMAGES[:8, :1].repeat(32, 1).repeat(16, 2).repeat(16, 3)}
     onnx.save(model_of_text(text, ROUNDING | constants | {"q": bytes_of}), path)
+    (session,) = opened(path, build, inference, tmp_path)
+    wanted = open_as_written(path).run(None, feeds)[0]
+    assert np.linalg.norm(session.run(feeds)["y"] - wanted) < 0.01 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_channels_in_another_order_stay_so_before_a_convolution(precision, build, inference, tmp_path):
+    """OpenVINO alone moves the order into the weights, the wrong way around."""
+    rng = np.random.default_rng(0)
+    constants = {"order": np.roll(np.arange(16), 1), "w": rng.normal(size=(8, 16, 1, 1)).astype(np.float32)}
+    text = "g (float[batch,16,4,4] x) => (float[batch,8,4,4] y) { c = Gather <axis = 1> (x, order) y = Conv (c, w) }"
+    plain = rewritten(model_of_text(text, constants), dialect_of("openvino", "cpu", "avx512_vnni"), precision)
+    bounds = {"x": Bounds(-4, 4), "c": Bounds(-4, 4)}
+    path, feeds = tmp_path / "model.onnx", {"x": rng.normal(size=(8, 16, 4, 4)).astype(np.float32)}
+    onnx.save(write_int8(plain, bounds, (), LARGEST_WEIGHT) if precision == "int8" else plain, path)
     (session,) = opened(path, build, inference, tmp_path)
     wanted = open_as_written(path).run(None, feeds)[0]
     assert np.linalg.norm(session.run(feeds)["y"] - wanted) < 0.01 * np.linalg.norm(wanted)
