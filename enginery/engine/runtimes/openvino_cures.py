@@ -165,12 +165,14 @@ def _has_misplaced_factors(output: Any) -> bool:
 def _widen_kernels(model: Any) -> None:
     """Append a column of zeros to kernels whose columns fill rows of AMX's tiles where single pixels do not. oneDNN
     otherwise computes many such convolutions wrongly in int8 and bf16: 8x8 patches of 32 channels, as in a PVT."""
-    for convolution in model.get_ops():
-        if convolution.get_type_name() == "Convolution" and (weights := _narrow_weights(convolution)):
-            _append_column(weights)
-            *others, last = convolution.get_attributes()["pads_end"]
-            convolution.set_attribute("pads_end", [*others, last + 1])
-    model.validate_nodes_and_infer_types()
+    convolutions = [node for node in model.get_ops() if node.get_type_name() == "Convolution"]
+    found = [(convolution, weights) for convolution in convolutions if (weights := _narrow_weights(convolution))]
+    for convolution, weights in found:
+        _append_column(weights)
+        *others, last = convolution.get_attributes()["pads_end"]
+        convolution.set_attribute("pads_end", [*others, last + 1])
+    if found:
+        model.validate_nodes_and_infer_types()
 
 
 def _narrow_weights(convolution: Any) -> Any:

@@ -5,7 +5,7 @@ from math import prod
 
 import onnx
 
-from enginery.graph.data_apart import with_bodies
+from enginery.graph.data_apart import bodies_of, with_bodies
 from enginery.quantization.placement import PRODUCTS
 
 LITTLE_WORK, FEW_WEIGHTS = 0.001, 0.01  # of all
@@ -30,6 +30,6 @@ def end_of(model: onnx.ModelProto, work: Mapping[str, float]) -> list[str]:
 
 def _inside(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of the bodies of an If or a Loop."""
-    for attribute in node.attribute:
-        for body in with_bodies(attribute.g):
-            yield from body.node
+    for body in bodies_of(node):
+        for graph in with_bodies(body):
+            yield from graph.node
