@@ -79,10 +79,23 @@ def export_model(model: nn.Module, example: Feeds, axes_of: AxesOf, profile: Pro
     if unused := [value.name or "" for value in program.model.graph.inputs if not value.uses()]:
         raise EngineryError(
             f"the model does not use its input {', '.join(unused)}, and compilers differ in whether they keep it: "
-            "leave it out of samples.source, and give it a default in forward"
+            "leave it out of samples.source or samples.text.inputs, and give it a default in forward"
         )
+    _require_sizes_that_vary(program.model, dict(zip(given, shapes["arrays"], strict=True)))
     _give_way_to_outputs(program.model)
     return _without_traces(program.model_proto)
+
+
+def _require_sizes_that_vary(model: ir.Model, dims: dict[str, dict[int, Any]]) -> None:
+    """Refuse a model whose code holds for one size alone: the exporter then fixes that size, and says nothing."""
+    for value in model.graph.inputs:
+        for number, dim in dims[value.name or ""].items():
+            size = value.shape[number] if value.shape is not None else None
+            if isinstance(size, int) and dim.__name__ != BATCH:  # of a batch, the graph's interface tells
+                raise EngineryError(
+                    f"the model's code fixes {dim.__name__} at {size}, as a loop over it or an int() of it does, and "
+                    "build.profile lets it vary: set its min, opt and max there to the one size that you run"
+                )
 
 
 def _export(

@@ -29,7 +29,8 @@ AFTER_PADDING = (
     "xlm-roberta",
     "xlm-roberta-xl",
 )
-DETECTS = "ForObjectDetection"  # the end of an architecture's name
+# By the end of an architecture's name, the outputs that its task reads. Others are lists of tensors, or states.
+READ = {"ForObjectDetection": ("logits", "pred_boxes"), "ForSequenceClassification": ("logits",)}
 POOLINGS = ("cls", "mean", "max", "lasttoken")
 
 
@@ -58,16 +59,16 @@ class Pooled(nn.Module):
         return {"sentence_embedding": nn.functional.normalize(vector, dim=-1) if self.normalize else vector}
 
 
-class Detector(nn.Module):
-    """A detector, which returns only what its boxes are read from. Others of its outputs are lists of tensors."""
+class Reading(nn.Module):
+    """A model that returns some of its outputs."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, outputs: tuple[str, ...]) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.outputs = model, outputs
 
-    def forward(self, images: torch.Tensor) -> Any:
-        found = self.model(images)
-        return {"logits": found.logits, "pred_boxes": found.pred_boxes}
+    def forward(self, *arrays: torch.Tensor, **named: torch.Tensor) -> Any:
+        found = self.model(*arrays, **named)
+        return {name: found[name] for name in self.outputs}
 
 
 def folder_of(params: ModelParams, models: Path) -> Path:
@@ -141,8 +142,9 @@ def load_from_transformers(arguments: dict[str, Any], folder: Path) -> nn.Module
 
 
 def _finished(model: nn.Module, arguments: dict[str, Any]) -> nn.Module:
-    if arguments["architecture"].endswith(DETECTS):  # whose encoder alone finds nothing
-        return Detector(model.float()).eval()
+    read = next((outputs for end, outputs in READ.items() if arguments["architecture"].endswith(end)), ())
+    if read:  # by the whole model: a detector's encoder alone finds nothing, and BART's decoder reads the text, too
+        return Reading(model.float(), read).eval()
     if getattr(model.config, "is_encoder_decoder", False):
         model = model.get_encoder()  # type: ignore[operator]
     return Pooled(model.float(), arguments["pooling"], arguments["normalize"]).eval()
@@ -151,8 +153,9 @@ def _finished(model: nn.Module, arguments: dict[str, Any]) -> nn.Module:
 def _config(transformers: Any, given: dict[str, Any]) -> Any:
     known = {name: value for name, value in given.items() if name not in ("model_type", "transformers_version")}
     try:
-        # A cache of keys and values would be an output that is no tensor.
-        return transformers.AutoConfig.for_model(given["model_type"], **known | {"use_cache": False})
+        # A cache of keys and values would be an output that is no tensor, and experts in another form do not export.
+        settings = {"use_cache": False, "experts_implementation": "batched_mm"}
+        return transformers.AutoConfig.for_model(given["model_type"], **known | settings)
     except Exception as error:  # unknown model types, and values that a configuration refuses
         raise EngineryError(f"model.source: its {CONFIG} is not understood: {first_line(error)}") from None
 

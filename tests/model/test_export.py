@@ -265,7 +265,21 @@ def test_an_input_that_the_model_ignores_is_named():
     pixels, mask = noise(2, 4), noise(2, 4)
     assert error_of(export_model, Ignores().eval(), {"mask": mask, "pixels": pixels}, BATCHED, BATCH, OPSET) == (
         "the model does not use its input mask, and compilers differ in whether they keep it: "
-        "leave it out of samples.source, and give it a default in forward"
+        "leave it out of samples.source or samples.text.inputs, and give it a default in forward"
     )
     graph = export_model(Ignores().eval(), {"pixels": pixels}, BATCHED, BATCH, OPSET)
     assert sizes_of(graph.graph.input) == {"pixels": ["batch", 4]}
+
+
+def test_a_size_that_the_code_fixes_is_named():
+    class Steps(nn.Module):
+        def forward(self, sound):
+            return sum(sound[:, place : place + 1] for place in range(int(sound.shape[1])))
+
+    profile = BATCH.model_copy(update={"axes": {"samples": Axis(min=4, opt=8, max=16)}})
+    told = error_of(
+        export_model, Steps().eval(), {"sound": noise(2, 8)}, of_each({0: "batch", 1: "samples"}), profile, OPSET
+    )
+    assert told.startswith(
+        "the model's code fixes samples at 8, as a loop over it or an int() of it does, and build.prof"
+    )

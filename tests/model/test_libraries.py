@@ -5,15 +5,20 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from support.pass_checks import session_of
+from support.tensors import of_each
 
 from enginery.core.errors import EngineryError
+from enginery.core.params.build import Profile, Range
 from enginery.core.params.model import ModelParams
 from enginery.core.params.preprocessing import Preprocessing
 from enginery.core.params.text import TextPreprocessing
 from enginery.data.manifest import PreparedTexts
 from enginery.model import from_timm
+from enginery.model.export import export_model
 from enginery.model.factory import make_model
 from enginery.model.from_transformers import (
     Pooled,
@@ -140,6 +145,33 @@ def test_a_folder_of_sentence_transformers_gives_its_vectors(tmp_path):
         wanted = torch.nn.functional.normalize(plain(**feeds).last_hidden_state[:, :3].mean(1), dim=-1)
         for model in (loaded, again):
             torch.testing.assert_close(model(**feeds)["sentence_embedding"], wanted)
+
+
+MANY = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+MANY |= {"encoder_layers": 1, "decoder_layers": 1, "eos_token_id": 2}
+KINDS = {"Bart": MANY, "XLNet": {"n_layer": 1, "n_head": 2, "d_inner": 64}, "Mixtral": {"num_local_experts": 3}}
+SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_classifier_returns_its_scores_alone_and_its_experts_export(kind, tmp_path):
+    """BART's decoder has a part in them; XLNet returns lists of states; Mixtral has experts in several forms."""
+    whole = getattr(pytest.importorskip("transformers"), f"{kind}ForSequenceClassification")
+    sizes = KINDS[kind] | {"num_labels": 3, "vocab_size": 50, "d_model": 32}
+    sizes |= {} if kind == "Bart" else SIZES | {"num_key_value_heads": 2, "pad_token_id": 0}
+    plain = whole(whole.config_class(**sizes)).eval()
+    plain.save_pretrained(tmp_path)
+    loaded = load_from_transformers(described(MODEL, tmp_path), tmp_path)
+    feeds = {"input_ids": torch.tensor([[3, 5, 6, 2], [4, 3, 3, 2]])}
+    with torch.inference_mode():
+        assert loaded(**feeds).keys() == {"logits"}
+        torch.testing.assert_close(loaded(**feeds)["logits"], plain(**feeds).logits)
+    batch = Profile(batch=Range(min=1, opt=2, max=4))
+    graph = export_model(
+        loaded, {name: value.numpy() for name, value in feeds.items()}, of_each({0: "batch"}), batch, 20
+    )
+    (got,) = session_of(graph).run(None, {"input_ids": feeds["input_ids"].numpy()})
+    np.testing.assert_allclose(got, plain(**feeds).logits.detach(), atol=1e-5)
 
 
 def test_a_model_of_timm_has_the_classes_of_the_images_and_its_own_preprocessing():

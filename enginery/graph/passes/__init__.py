@@ -12,6 +12,7 @@ from enginery.graph.passes.lower_case_equations import LowerCaseEquations
 from enginery.graph.passes.name_nodes import NameNodes
 from enginery.graph.passes.name_squeezed_axes import NameSqueezedAxes
 from enginery.graph.passes.plain_names import GivePlainNames
+from enginery.graph.passes.pool_whole_images import PoolWholeImages
 from enginery.graph.passes.remove_unused import RemoveUnused
 from enginery.graph.passes.strided_copies import ReshapeStridedCopies
 from enginery.graph.shapes import as_ir
@@ -24,6 +25,7 @@ def rewrite_graph(model: onnx.ModelProto) -> onnx.ModelProto:
         ReshapeStridedCopies(),
         LowerCaseEquations(),
         NameSqueezedAxes(),
+        PoolWholeImages(),
         GivePlainNames(),  # after the passes that add tensors
         NameNodes(),
         RemoveUnused(),
