@@ -22,6 +22,7 @@ import torch
 
 from enginery.core.params.all import Params
 from enginery.data.feeds import BATCH
+from enginery.data.sample_set import SampleSet
 from enginery.engine.engine import Engine, open_engine
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
@@ -156,7 +157,8 @@ def each_in_its_own_process(folder: Path) -> float:
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawned, max_tasks_per_child=1) as processes:
         bare = [processes.submit(bare_in_its_own_process, folder, batch).result() for batch in params.benchmark.batches]
-    ours = measure_engine_isolated(folder, MACHINE, validation, params.inference, params.benchmark).compute
+    largest = SampleSet.open(validation).cycled(max(params.benchmark.batches))
+    ours = measure_engine_isolated(folder, MACHINE, validation, params.inference, params.benchmark, largest).compute
     print("\n| in a process of its own | batch | bare, queued, ms | harness, ms | harness / queued |")
     print("|---|---|---|---|---|")
     for batch, bare_ms in zip(params.benchmark.batches, bare, strict=True):

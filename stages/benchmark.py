@@ -45,10 +45,10 @@ def benchmark(
     samples = SampleSet.open(validation).tuned(record.profile)
     with whole_node(f"benchmark, {precision}"), whole_machine(f"benchmark, {precision}"):
         # These run in processes of their own, before this process takes memory that they need.
-        isolated = measure_engine_isolated(engine, machine, validation, inference, params)
+        largest = samples.cycled(max(params.batches))
+        isolated = measure_engine_isolated(engine, machine, validation, inference, params, largest)
         peak_memory = {ENGINE: isolated.memory}
         if params.baselines != (ONNXRUNTIME,):
-            largest = max(params.batches)
             peak_memory[EAGER] = pytorch_peak_memory(weights, engine, largest, inference.threads, here.device)
         contention_watch, sampler = ContentionWatch(), GpuSampler() if here.device == "cuda" else None
         with ExitStack() as opened:

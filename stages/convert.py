@@ -11,6 +11,7 @@ from enginery.core.files import new_folder
 from enginery.core.params.precisions import Keep, PrecisionParams
 from enginery.core.precisions import PRECISIONS
 from enginery.core.text import first_few
+from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
 from enginery.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginery.graph.files import copy_graph
@@ -27,7 +28,6 @@ from enginery.quantization.in_dialect import (
     write_blocks_in_dialect,
 )
 from enginery.quantization.mixed import quantize_beside
-from enginery.quantization.modelopt import named_sizes
 from enginery.quantization.rescue.records import RESCUE, Rescued, digest_of, open_rescued
 from enginery.search.records import SEARCH, spared_layers
 
@@ -60,7 +60,6 @@ def convert(
     plan = plan_for(precision, simplified, made_from, calibrated, rescued, samples)
     graph = load_graph(plan.graph)
     require_kept_exist(plan.keep, graph)
-    sizes = named_sizes(graph, samples.cycled(1))
     with new_folder(converted) as unfinished:
         target = unfinished / "model.onnx"
         if (graph_for_compiler := rewritten(graph, wanted, plan.made_as)) is not None:
@@ -69,7 +68,7 @@ def convert(
         else:
             copy_graph(plan.graph, unfinished)
         if plan.made_as != "fp32":
-            graph = in_precision(precision, plan, target, sizes, wanted)
+            graph = in_precision(precision, plan, target, samples.cycled(1), wanted)
             save_graph(graph, target)
         if (whole := choose_in_graph(graph, BoxesInGraph.read(boxes))) is not graph:
             graph = whole
@@ -105,22 +104,20 @@ def plan_for(
     return plan
 
 
-def in_precision(
-    precision: str, plan: Plan, source: Path, sizes: Mapping[str, int], wanted: Dialect
-) -> onnx.ModelProto:
+def in_precision(precision: str, plan: Plan, source: Path, sample: Feeds, wanted: Dialect) -> onnx.ModelProto:
     """Return the graph of a file in its precision. Print the nodes that stay in another, with the reasons."""
     facts, given, rest = PRECISIONS[plan.made_as], plan.given, rest_of(plan.keep, wanted)
     if facts.block:
         ranges = given.ranges if given else None
-        graph, in_blocks, high = write_blocks_in_dialect(plan.made_as, source, ranges, sizes, wanted, plan.keep)
+        graph, in_blocks, high = write_blocks_in_dialect(plan.made_as, source, ranges, sample, wanted, plan.keep)
         products = len(in_blocks) + len(high)
         print(f"{precision}: {len(in_blocks)} of {products} products with weights are in blocks of {facts.block}")
     elif given:
-        of = Ingredients(source, given.ranges, sizes, wanted, plan.keep, plan.spared, given.rounded)
+        of = Ingredients(source, given.ranges, sample, wanted, plan.keep, plan.spared, given.rounded)
         mix = plan.mix
         graph, high = quantize_beside(mix.beside, mix.floating, of) if mix else quantize_in_dialect(plan.made_as, of)
     else:
-        graph, high = cast_in_dialect(plan.made_as, source, sizes, wanted, plan.keep)
+        graph, high = cast_in_dialect(plan.made_as, source, sample, wanted, plan.keep)
         rest = "fp32"
     _print_reasons(precision, high, rest)
     return graph

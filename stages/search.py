@@ -29,7 +29,6 @@ from enginery.quantization.in_dialect import (
     rewritten,
     value_ranges,
 )
-from enginery.quantization.modelopt import named_sizes
 from enginery.quantization.placement import arithmetic_nodes
 from enginery.quantization.rescue.records import digest_of, digests_of, open_rescued
 from enginery.quantization.work import shares_of_work
@@ -62,7 +61,7 @@ def search(
     graph = rewritten(plain, wanted, precision) or plain
     rounding = _rounding(precision, graph, given)
     layers = arithmetic_nodes(graph, rounding.kept)
-    work = shares_of_work(graph, layers, given.sizes)
+    work = shares_of_work(graph, layers, given.sample)
     with open_cluster() as cluster, scratch_folder() as scratch:
         there = OnCluster(cluster, graph, rounding, scratch) if cluster else None
         convert = _converter(precision, given, graph, rounding)
@@ -93,9 +92,8 @@ def _ingredients(
     if not len(samples):
         raise EngineryError(f"search.{precision} tries layers on calibration samples, and samples.calibration is 0")
     keep, graph = PrecisionParams.read_for(precision).keep, load_graph(source)
-    sizes = named_sizes(graph, samples.cycled(1))
     require_kept_exist(keep, graph)
-    return Ingredients(source, ranges, sizes, wanted, keep, spared, rounded), graph
+    return Ingredients(source, ranges, samples.cycled(1), wanted, keep, spared, rounded), graph
 
 
 def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients) -> Rounding:

@@ -406,7 +406,8 @@ def test_an_engine_is_timed_in_a_process_of_its_own(engines, machine, samples, t
     """It is timed by the device's clock at each batch size. The time in this process is printed for comparison."""
     machine.write(tmp_path / "machine.json")
     params = BenchmarkParams(batches=(2, 8), seconds=0.2, baselines=("eager",), requests=(1,), confidence=0.95, seed=0)
-    by_itself = measure_engine_isolated(engines / "fp32", tmp_path / "machine.json", samples.folder, REPLAYED, params)
+    places = engines / "fp32", tmp_path / "machine.json", samples.folder
+    by_itself = measure_engine_isolated(*places, REPLAYED, params, samples.cycled(8))
     with open_engine(engines / "fp32", machine, REPLAYED) as engine:
         call = engine.bind(samples.cycled(8))
         here = 1000 * statistics.median(call() for _ in range(300))

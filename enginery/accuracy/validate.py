@@ -16,10 +16,10 @@ from enginery.accuracy.results import agreement_of, measure, metric_of
 from enginery.core.params.build import ENDS, Range
 from enginery.core.params.precisions import Thresholds
 from enginery.core.params.validation import ValidationParams
-from enginery.data.feeds import Outputs, Run, resized
+from enginery.data.feeds import Outputs, Run
 from enginery.data.padding import padding_of
 from enginery.data.run_all import OutputsOf, run_all
-from enginery.data.sample_set import SampleSet, varying_axes
+from enginery.data.sample_set import SampleSet
 from enginery.engine.engine import Engine
 from enginery.graph.as_written import run_as_written
 from enginery.model.records import PYTORCH
@@ -152,7 +152,7 @@ def check_sizes(engine: Engine, as_written: Run, samples: SampleSet, task: Task)
     wanted = [profile.at(bound) | {"batch": profile.batch.opt} for bound in ENDS]
     wanted += [each.at("opt") for each in engine.record.build.all_profiles[1:]]
     for sizes in wanted if profile.resizes else ():
-        feeds = resized(samples.cycled(sizes["batch"]), varying_axes(samples, profile), sizes)
+        feeds = samples.at(sizes, profile).cycled(sizes["batch"])
         others = {axis: size for axis, size in sizes.items() if axis != "batch"}
         errors = compare(*task.comparable(as_written(feeds), engine.run(feeds)))
         checks.append(Resized(sizes=others, errors=errors))

@@ -8,8 +8,8 @@ from enginery.core.params.all import Params
 from enginery.core.paths import VALIDATION_SAMPLES
 from enginery.core.runtimes import RUNTIMES
 from enginery.core.text import suggestion
-from enginery.data.feeds import Feeds, resized
-from enginery.data.sample_set import SampleSet, varying_axes
+from enginery.data.feeds import Feeds
+from enginery.data.sample_set import SampleSet
 from enginery.engine.runtimes import load_runtime
 from enginery.engine.target import Target, target_of
 from enginery.engine.this_machine import describe_machine
@@ -68,7 +68,6 @@ def _runs(samples: SampleSet, params: Params) -> list[Feeds]:
     """Return samples at the largest and at the smallest size that an engine takes."""
     profile = params.build.profile
     ends = [min(profile.batch.max, max(LARGEST_BATCH, profile.batch.min)), profile.batch.min]
-    axes = varying_axes(samples, profile)
     sizes = [profile.at("max"), profile.at("min")]
-    feeds = [resized(samples.cycled(batch), axes, size) for batch, size in zip(ends, sizes, strict=True)]
+    feeds = [samples.at(size, profile).cycled(batch) for batch, size in zip(ends, sizes, strict=True)]
     return feeds if ends[0] > ends[1] or profile.resizes else feeds[:1]

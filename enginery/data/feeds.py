@@ -21,8 +21,9 @@ BATCH = "batch"
 INPUT_TYPES = ("float32", "int32", "int64", "bool")  # what engines take
 
 
-def resized(feeds: Feeds, axes_of: AxesOf, sizes: Mapping[str, int]) -> Feeds:
-    """Return the samples repeated or cut to other sizes, for uses that do not depend on their content."""
+def resized(feeds: Feeds, axes_of: AxesOf, sizes: Mapping[str, int], lengths: NDArray[np.int64] | None = None) -> Feeds:
+    """Return the samples repeated or cut to other sizes, for uses that do not depend on their content. With `lengths`
+    they are texts of so many tokens."""
 
     def fitted(array: NDArray[Any], axes: Axes) -> NDArray[Any]:
         if isinstance(axes, Places):
@@ -30,7 +31,19 @@ def resized(feeds: Feeds, axes_of: AxesOf, sizes: Mapping[str, int]) -> Feeds:
             return np.array(values, array.dtype).reshape(array.shape)
         for number, axis in axes.items():
             if axis in sizes and axis != BATCH:
-                array = np.take(array, np.arange(sizes[axis]) % array.shape[number], number)
+                if lengths is None:
+                    array = np.take(array, np.arange(sizes[axis]) % array.shape[number], number)
+                else:
+                    array = np.take_along_axis(array, _tokens(lengths, sizes[axis]), number)
         return array
 
     return {name: fitted(array, axes_of[name]) for name, array in feeds.items()}
+
+
+def _tokens(lengths: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Return which tokens of each text make one of `size` tokens, with its first and its last where they are: some
+    models look for the token that ends a text, and fail without it or with several."""
+    last = np.maximum(lengths, 1)[:, np.newaxis] - 1
+    between = np.minimum(1 + np.arange(size - 2) % np.maximum(last - 1, 1), np.maximum(last - 1, 0))
+    first = np.zeros_like(last)
+    return np.concatenate([first, between, last], axis=1)[:, -size:]

@@ -110,9 +110,14 @@ class SampleSet:
 
     def cycled(self, count: int) -> Feeds:
         """Return `count` samples from the start. A smaller set is repeated, and an empty one gives zeros."""
-        if len(self):
-            feeds = self.read_at(np.arange(count) % len(self))
-            return feeds if self.sized is None or self.sizes is None else resized(feeds, self.sized, self.sizes)
+        places = np.arange(count) % max(1, len(self))
+        feeds = self.read_at(places) if len(self) else self._zeros(count)
+        if self.sized is None or self.sizes is None:
+            return feeds
+        lengths = self.lengths[places] if self.lengths is not None and len(self) else None
+        return resized(feeds, self.sized, self.sizes, lengths)
+
+    def _zeros(self, count: int) -> Feeds:
         dtype, arrays = np.float32 if self.manifest.preprocessing else None, self._mapped_anew()
         zeros = {name: np.zeros((count, *array.shape[1:]), dtype or array.dtype) for name, array in arrays.items()}
         return self._with_values(zeros)
@@ -156,10 +161,8 @@ class Held:
 
 def checked_feeds(samples: SampleSet, profile: Profile) -> list[Feeds]:
     """Return what graphs are checked on: samples at their own size, and at the smallest and largest of the profile."""
-    feeds = samples.cycled(profile.batch.nearest(CHECKED_BATCH))
-    axes_of = varying_axes(samples, profile)
-    ends = [resized(feeds, axes_of, profile.at(bound)) for bound in ENDS] if profile.resizes else []
-    return [feeds, *ends]
+    ends = [samples.at(profile.at(bound), profile) for bound in ENDS] if profile.resizes else []
+    return [each.cycled(profile.batch.nearest(CHECKED_BATCH)) for each in (samples, *ends)]
 
 
 def varying_axes(samples: SampleSet, profile: Profile) -> AxesOf:

@@ -8,7 +8,6 @@ from enginery.data.sample_set import SampleSet
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import Ingredients, rewritten
-from enginery.quantization.modelopt import named_sizes
 from enginery.quantization.rescue.records import Rescued, digest_of, open_calibrated, open_rescued
 from enginery.search.records import SEARCH, spared_layers
 
@@ -34,6 +33,5 @@ def for_compiler(
     """Write the graph as the compiler takes it into the folder, and return it with all that int8 needs."""
     plain = load_graph(given.graph)
     save_graph(rewritten(plain, wanted, "int8") or plain, folder / "model.onnx")
-    sizes = named_sizes(plain, samples.cycled(1))
     spared = *given.spared, *spared
-    return Ingredients(folder / "model.onnx", given.ranges, sizes, wanted, keep, spared, given.rounded)
+    return Ingredients(folder / "model.onnx", given.ranges, samples.cycled(1), wanted, keep, spared, given.rounded)

@@ -1,31 +1,31 @@
 """Make fp16 and bf16 graphs, by ModelOpt's AutoCast."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
 
 from enginery.core.params.precisions import Keep
+from enginery.data.feeds import Feeds
 from enginery.graph.data_apart import with_bodies
 from enginery.graph.onnx_file import load_graph
-from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, quiet_modelopt
+from enginery.quantization.modelopt import NO_SAMPLE, errors_as_sentences, quiet_modelopt, trial_batch
 from enginery.quantization.structure import nodes_adding_scattered, nodes_making_rows
 
 NAME_OF_ALL_SIZES = "unk"
 
 
-def cast(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | None = None) -> onnx.ModelProto:
+def cast(source: Path, precision: str, keep: Keep, sample: Feeds = NO_SAMPLE) -> onnx.ModelProto:
     """Return the graph in fp16 or bf16, but in float32 at its ends and where an operator needs the range or precision.
 
-    `sizes` are those of `batch_of_zeros`: without them, AutoCast tries images of one pixel, which few networks accept.
+    AutoCast runs the graph to find where it needs the range: on noise, and the integers of the sample. Left to itself,
+    it tries images of one pixel, which few networks accept.
     """
     random = np.random.default_rng(0)
-    zeros = batch_of_zeros(source, sizes or {}, batch=1).items()
-    # AutoCast's own range; integers become 0, but for sizes
-    noise = {
-        name: array if array.any() else random.uniform(-1, 1, array.shape).astype(array.dtype) for name, array in zeros
+    tried = {
+        name: array if array.dtype.kind in "iub" else random.uniform(-1, 1, array.shape).astype(array.dtype)
+        for name, array in trial_batch(source, sample, batch=1).items()
     }
     graph = load_graph(source)
     scattered = (node.name for node in nodes_adding_scattered(graph))
@@ -35,7 +35,7 @@ def cast(source: Path, precision: str, keep: Keep, sizes: Mapping[str, int] | No
         from modelopt.onnx.autocast import convert_to_mixed_precision
 
         converted: onnx.ModelProto = convert_to_mixed_precision(
-            str(source), low_precision_type=precision, keep_io_types=True, calibration_data=noise, **kept
+            str(source), low_precision_type=precision, keep_io_types=True, calibration_data=tried, **kept
         )
     forget_unknown_sizes(converted)
     return converted

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep, Rest
+from enginery.data.feeds import Feeds
 from enginery.graph.data_apart import with_bodies
 from enginery.graph.onnx_file import load_graph
 from enginery.graph.passes import changed_by
@@ -81,7 +82,7 @@ class Ingredients(NamedTuple):
 
     graph: Path
     ranges: Calibration  # of all that is quantized
-    sizes: Mapping[str, int]  # of the axes that vary, by name: those of one sample
+    sample: Feeds  # one
     wanted: Dialect
     keep: Keep  # what the user leaves in floating point
     spared: Collection[str] = ()  # the nodes that a search leaves there
@@ -117,7 +118,7 @@ def _quantize_for_gpu(
         dict.fromkeys(activations(graph), 1.0) | given.ranges.amax,  # it silently leaves out what has no range
         given.keep.model_copy(update={"nodes": more}),
         rest_of(given.keep, given.wanted),
-        sizes=given.sizes,
+        sample=given.sample,
         largest_weight=given.wanted.largest_weight,
         rounded=given.rounded,
     )
@@ -126,17 +127,17 @@ def _quantize_for_gpu(
 
 
 def cast_in_dialect(
-    precision: str, source: Path, sizes: Mapping[str, int], wanted: Dialect, keep: Keep
+    precision: str, source: Path, sample: Feeds, wanted: Dialect, keep: Keep
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return the graph in fp16 or bf16, and the nodes that stay in float32 since the compiler has no kernel."""
     without = WITHOUT_KERNEL.get((wanted.compiler, precision))
     found = [node.name for node in load_graph(source).graph.node if node.op_type == without]
     more = (*keep.nodes, *map(re.escape, found))
-    return cast(source, precision, keep.model_copy(update={"nodes": more}), sizes), dict.fromkeys(found, NO_KERNEL)
+    return cast(source, precision, keep.model_copy(update={"nodes": more}), sample), dict.fromkeys(found, NO_KERNEL)
 
 
 def write_blocks_in_dialect(
-    precision: str, source: Path, calibrated: Calibration | None, sizes: Mapping[str, int], wanted: Dialect, keep: Keep
+    precision: str, source: Path, calibrated: Calibration | None, sample: Feeds, wanted: Dialect, keep: Keep
 ) -> Written:
     """Return the graph with products of matrices in blocks, and everything else in the type of the rest."""
     graph, ranges = load_graph(source), {}
@@ -145,7 +146,7 @@ def write_blocks_in_dialect(
         read = {node.name: node.input[0] for node in graph.graph.node if node.op_type in ("MatMul", "Gemm")}
         ranges = {node: calibrated.amax[name] for node, name in read.items() if name in calibrated.amax}
     if rest_of(keep, wanted) == "fp16":
-        graph = cast(source, "fp16", NOTHING, sizes)
+        graph = cast(source, "fp16", NOTHING, sample)
     written = write_blocks(graph, precision, ranges, kept)
     if not written.in_blocks:
         why = "; ".join(f"{name}: {reason}" for name, reason in written.stay.items()) or "it has none with weights"

@@ -37,7 +37,7 @@ def quantize_beside(
     others = Keep(op_types=(), nodes=tuple(re.escape(name) for name in names if name not in set(floating)))
     with scratch_folder() as scratch:
         path = scratch / "model.onnx"
-        half = cast(given.graph, precision, others, given.sizes)
+        half = cast(given.graph, precision, others, given.sample)
         save_graph(half, path)
         return quantize_in_dialect("int8", mixed._replace(graph=path, ranges=_with_casts(given.ranges, half)))
 

@@ -3,7 +3,7 @@
 import contextlib
 import io
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,36 +16,23 @@ from enginery.graph.onnx_file import graph_inputs
 from enginery.graph.shape_inputs import shape_inputs
 
 LARGE_IMAGE = 224  # large enough for most networks
+NO_SAMPLE: Feeds = {}
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
 
 
-def batch_of_zeros(source: Path, sizes: Mapping[str, int], batch: int = CALIBRATION_BATCH) -> Feeds:
-    """Return zeros for each input, but the values of the samples for one that holds sizes. `sizes` are those of the
-    samples, for axes that vary beside the batch."""
-    zeros, graph = {}, onnx.load(source, load_external_data=False).graph
+def trial_batch(source: Path, sample: Feeds, batch: int = CALIBRATION_BATCH) -> Feeds:
+    """Return what ModelOpt can run a graph on: zeros, but the integers of a sample, since a network may look for one of
+    its tokens, such as the last, and inputs that hold sizes. Without a sample, images are large."""
+    found, graph = {}, onnx.load(source, load_external_data=False).graph
     holding = shape_inputs(graph)
     for tensor in graph_inputs(graph):
         kind = tensor.type.tensor_type
-        axes = enumerate(kind.shape.dim)
-        shape = [size.dim_value or (sizes.get(size.dim_param, LARGE_IMAGE) if axis else batch) for axis, size in axes]
-        zeros[tensor.name] = np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
-        if tensor.name in holding:
-            zeros[tensor.name].flat[:] = [sizes[f"{tensor.name}[{n}]"] for n in range(zeros[tensor.name].size)]
-    return zeros
-
-
-def named_sizes(model: onnx.ModelProto, feeds: Feeds) -> dict[str, int]:
-    """Return the size that samples have at each axis that varies beside the batch, by its name, and the values of each
-    input that holds sizes, by its name and their places."""
-    values = {
-        f"{name}[{n}]": int(size) for name in shape_inputs(model.graph) for n, size in enumerate(feeds[name].flat)
-    }
-    return values | {
-        size.dim_param: feeds[tensor.name].shape[number]
-        for tensor in graph_inputs(model.graph)
-        for number, size in enumerate(tensor.type.tensor_type.shape.dim)
-        if number and size.dim_param
-    }
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        shape = [size.dim_value or (LARGE_IMAGE if axis else batch) for axis, size in enumerate(kind.shape.dim)]
+        given = sample.get(tensor.name, np.zeros([1, *shape[1:]]))
+        values = given if tensor.name in holding else np.repeat(given[:1], shape[0], axis=0)
+        found[tensor.name] = (values if dtype.kind in "iub" else np.zeros_like(values)).astype(dtype)
+    return found
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from enginery.graph.shapes import shapes_of
 from enginery.quantization.calibration.cache import read_cache, write_cache
 from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.fusion import mend_fusions
-from enginery.quantization.modelopt import batch_of_zeros, errors_as_sentences, quiet_modelopt
+from enginery.quantization.modelopt import NO_SAMPLE, errors_as_sentences, quiet_modelopt, trial_batch
 from enginery.quantization.stand_ins import Replaced, put_back, with_stand_ins
 from enginery.quantization.structure import LARGEST_FLOAT16, nodes_adding_scattered
 from enginery.quantization.write_int8 import Rounded
@@ -47,23 +47,23 @@ def quantize(
     keep: Keep,
     rest: Rest,
     *,
-    sizes: Mapping[str, int] | None = None,
+    sample: Feeds = NO_SAMPLE,
     largest_weight: int = PRECISIONS["int8"].largest,
     rounded: Rounded | None = None,
 ) -> onnx.ModelProto:
     """Return the graph with Q/DQ nodes, which ModelOpt places where TensorRT fuses them, and with our scales.
 
-    The scales and all unquantized nodes have the type `rest`. `sizes` are those of `batch_of_zeros`: an image that the
-    graph accepts. `largest_weight` is for int8 alone, as are weights that are `rounded` already. A tensor without a
+    The scales and all unquantized nodes have the type `rest`. `sample` is one that the graph accepts.
+    `largest_weight` is for int8 alone, as are weights that are `rounded` already. A tensor without a
     range stays as it is.
     """
     tiny = [re.escape(name) for name in nodes_with_tiny_inputs(source, precision, amax, rest)]
     keep = keep.model_copy(update={"nodes": (*keep.nodes, *tiny)})
-    zeros = batch_of_zeros(source, sizes or {})
+    tried = trial_batch(source, sample)
     with quiet_modelopt(), scratch_folder() as scratch:
         cache = scratch / "calibration.cache"
         write_cache(amax, cache)
-        made, replaced = _place_by_modelopt(source, precision, cache, keep, rest, zeros)
+        made, replaced = _place_by_modelopt(source, precision, cache, keep, rest, tried)
         constants = {tensor.name: tensor for tensor in made.graph.initializer}
         if rest == "fp32":
             _set_float16_scales(made.graph, constants, source)
@@ -81,7 +81,7 @@ def quantize(
 
 
 def _place_by_modelopt(
-    source: Path, precision: str, cache: Path, keep: Keep, rest: Rest, zeros: Feeds
+    source: Path, precision: str, cache: Path, keep: Keep, rest: Rest, tried: Feeds
 ) -> tuple[onnx.ModelProto, Replaced]:
     """Return the graph, and the large weights that are to be put back."""
     from modelopt.onnx.quantization import quantize as modelopt_quantize
@@ -89,12 +89,12 @@ def _place_by_modelopt(
     with scratch_folder() as scratch:
         given, target = scratch / "model.onnx", scratch / "quantized.onnx"
         replaced = _save_lighter(source, keep, given)
-        shapes = ",".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in zeros.items())
+        shapes = ",".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in tried.items())
         with errors_as_sentences(precision):
             modelopt_quantize(
                 str(given),
                 quantize_mode=precision,
-                calibration_data=zeros,  # ModelOpt runs it, but takes the ranges from the cache
+                calibration_data=tried,  # ModelOpt runs it, but takes the ranges from the cache
                 calibration_shapes=shapes,
                 calibration_cache_path=str(cache),
                 calibration_eps=["cpu"],

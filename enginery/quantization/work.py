@@ -5,6 +5,7 @@ from math import prod
 
 import onnx
 
+from enginery.data.feeds import Feeds
 from enginery.graph.onnx_file import graph_inputs
 from enginery.graph.shapes import shapes_of, without_weights
 
@@ -12,9 +13,9 @@ PRODUCTS_PER_NUMBER = 16  # that a CPU or GPU multiplies and adds while it write
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def shares_of_work(model: onnx.ModelProto, layers: Collection[str], sizes: Mapping[str, int]) -> dict[str, float]:
-    """Return the share of the work of all these layers that each has. `sizes` has the axes that vary, by name."""
-    shapes = _shapes_of(model, sizes)
+def shares_of_work(model: onnx.ModelProto, layers: Collection[str], sample: Feeds) -> dict[str, float]:
+    """Return the share of the work of all these layers that each has, for a sample of these sizes."""
+    shapes = _shapes_of(model, sample)
     constants = {tensor.name for tensor in model.graph.initializer}
     work = {node.name: _work(node, shapes, constants) for node in model.graph.node if node.name in layers}
     return {name: each / sum(work.values()) for name, each in work.items()}
@@ -38,14 +39,14 @@ def _work(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> i
     return products + PRODUCTS_PER_NUMBER * max(1, numbers)
 
 
-def _shapes_of(model: onnx.ModelProto, sizes: Mapping[str, int]) -> Shapes:
+def _shapes_of(model: onnx.ModelProto, sample: Feeds) -> Shapes:
     """Return the shape of each tensor for one sample. What cannot be known counts as one."""
     fixed = without_weights(model)
     del fixed.graph.value_info[:]
     for tensor in graph_inputs(fixed.graph):
         for axis, size in enumerate(tensor.type.tensor_type.shape.dim):
             if not size.HasField("dim_value"):
-                size.dim_value = sizes.get(size.dim_param, 1) if axis else 1
+                size.dim_value = sample[tensor.name].shape[axis] if axis and tensor.name in sample else 1
     for tensor in fixed.graph.output:
         tensor.type.tensor_type.ClearField("shape")
     known = shapes_of(fixed, data_prop=True).graph

@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from enginery.core.errors import EngineryError
 from enginery.core.params.benchmark import EAGER, BenchmarkParams
 from enginery.core.params.inference import InferenceParams
 from enginery.core.process import end_with_parent
-from enginery.data.feeds import BATCH, Feeds
+from enginery.core.scratch import scratch_folder
+from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
 from enginery.engine.engine import open_engine
 from enginery.engine.folder import RECORD
@@ -24,24 +27,29 @@ from enginery.speed.records import Isolated, PeakMemory
 from enginery.speed.timing import warm_up
 
 CALLS = 3
+FEEDS = "feeds.npz"
 
 
 def measure_engine_isolated(
-    engine: Path, machine: Path, validation: Path, inference: InferenceParams, benchmark: BenchmarkParams
+    engine: Path, machine: Path, validation: Path, inference: InferenceParams, params: BenchmarkParams, largest: Feeds
 ) -> Isolated:
-    chosen = (inference.model_dump_json(), benchmark.model_dump_json())
-    return Isolated.model_validate_json(_run_process("engine", engine, machine, validation, *chosen))
+    """Measure the memory on the `largest` feeds, and the compute time on the samples of `validation`."""
+    chosen = (inference.model_dump_json(), params.model_dump_json())
+    return Isolated.model_validate_json(_run_process("engine", largest, engine, machine, validation, *chosen))
 
 
-def pytorch_peak_memory(weights: Path, engine: Path, batch: int, threads: int, device: str) -> PeakMemory:
-    """Return the peak memory of the model that the engine was made from, on inputs of the engine's size."""
-    return PeakMemory.model_validate_json(_run_process("pytorch", weights, engine, batch, threads, device))
+def pytorch_peak_memory(weights: Path, engine: Path, largest: Feeds, threads: int, device: str) -> PeakMemory:
+    """Return the peak memory of the model that the engine was made from."""
+    return PeakMemory.model_validate_json(_run_process("pytorch", largest, weights, engine, threads, device))
 
 
-def _run_process(*arguments: object) -> str:
-    """Run this module in a new process, and return the last line that it prints."""
-    command = [sys.executable, "-m", __name__, *map(str, arguments)]
-    child = subprocess.run(command, capture_output=True, text=True)
+def _run_process(kind: str, feeds: Feeds, *arguments: object) -> str:
+    """Run this module in a new process, and return the last line that it prints. The feeds are in a file, as the list
+    of all samples would take memory of its own."""
+    with scratch_folder() as scratch:
+        np.savez(scratch / FEEDS, list(feeds), *feeds.values())
+        command = [sys.executable, "-m", __name__, kind, str(scratch / FEEDS), *map(str, arguments)]
+        child = subprocess.run(command, capture_output=True, text=True)
     if child.returncode:
         last_line = (child.stderr.strip() or "no message").splitlines()[-1]
         code = child.returncode
@@ -49,18 +57,18 @@ def _run_process(*arguments: object) -> str:
     return child.stdout.splitlines()[-1]
 
 
-def _measure_engine(folder: str, machine: str, validation: str, inference: str, benchmark: str) -> Isolated:
+def _measure_engine(feeds: str, folder: str, machine: str, validation: str, inference: str, benchmark: str) -> Isolated:
     here, params = Machine.read(Path(machine)), BenchmarkParams.model_validate_json(benchmark)
     with open_engine(Path(folder), here, InferenceParams.model_validate_json(inference)) as engine:
         # Memory comes first, so that it does not include the samples.
-        memory = _peak_of(engine.bind(_zeros(engine.record, max(params.batches))), here.device)
+        memory = _peak_of(engine.bind(_feeds(feeds)), here.device)
         samples = SampleSet.open(Path(validation)).tuned(engine.record.profile)
         batches = params.batches if here.device == "cuda" else ()
         calls = {batch: _clocked(engine.clock(samples.cycled(batch)), params.seconds) for batch in batches}
     return Isolated(memory=memory, calls=calls)
 
 
-def _measure_pytorch(folder: str, engine: str, batch: str, threads: str, device: str) -> PeakMemory:
+def _measure_pytorch(feeds: str, folder: str, engine: str, threads: str, device: str) -> PeakMemory:
     import torch  # here, so that an engine's process does not hold PyTorch
 
     from enginery.model.checkpoint import load_model
@@ -68,13 +76,14 @@ def _measure_pytorch(folder: str, engine: str, batch: str, threads: str, device:
 
     torch.set_num_threads(int(threads))
     record = EngineRecord.read(Path(engine) / RECORD)
-    model, feeds = load_model(Path(folder)), _zeros(record, int(batch))
-    return _peak_of(pytorch_contender(model, EAGER, device, record.build.tf32, feeds), device)
+    model = load_model(Path(folder))
+    return _peak_of(pytorch_contender(model, EAGER, device, record.build.tf32, _feeds(feeds)), device)
 
 
-def _zeros(record: EngineRecord, batch: int) -> Feeds:
-    sizes = record.profile.at("opt") | {BATCH: batch}
-    return record.interface.zeros(sizes)
+def _feeds(file: str) -> Feeds:
+    with np.load(file) as saved:
+        names, *arrays = (saved[key] for key in saved.files)
+    return dict(zip(names.tolist(), arrays, strict=True))
 
 
 def _clocked(call: Callable[[], Moments], seconds: float) -> tuple[Moments, ...]:

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from enginery.data.feeds import resized
 
@@ -28,3 +29,21 @@ def test_channels_last_are_resized_where_their_height_and_width_are():
         7,
         3,
     )
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted"),
+    [
+        (3, [[1, 3, 9], [1, 5, 9], [1, 1, 9], [9, 9, 9]]),
+        (6, [[1, 3, 4, 5, 6, 9], [1, 5, 5, 5, 5, 9], [1, 1, 1, 1, 1, 9], [9] * 6]),
+        (8, [[1, 3, 4, 5, 6, 3, 4, 9], [1, 5, 5, 5, 5, 5, 5, 9], [1] * 7 + [9], [9] * 8]),
+        (1, [[9], [9], [9], [9]]),
+    ],
+)
+def test_texts_of_another_length_begin_and_end_as_they_do_and_hold_no_padding(size, wanted):
+    texts = np.array([[1, 3, 4, 5, 6, 9], [1, 5, 9, 0, 0, 0], [1, 9, 0, 0, 0, 0], [9, 0, 0, 0, 0, 0]])
+    mask = (texts > 0).astype(np.int64)
+    axes = {name: {0: "batch", 1: "sequence"} for name in ("ids", "mask")}
+    got = resized({"ids": texts, "mask": mask}, axes, {"sequence": size}, mask.sum(1))
+    assert got["ids"].tolist() == wanted
+    assert got["mask"].all()

@@ -16,7 +16,6 @@ from enginery.quantization.calibration.provenance import provided_provenance
 from enginery.quantization.dialect import dialect_of
 from enginery.quantization.in_dialect import Ingredients, quantize_in_dialect
 from enginery.quantization.mixed import quantize_beside, require_mixable
-from enginery.quantization.modelopt import named_sizes
 
 PARAMS = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
@@ -38,10 +37,9 @@ def calibrated(tiny_onnx, samples, tmp_path):
 def test_the_nodes_of_a_part_are_in_its_type_and_the_others_in_bytes(
     dialect, precision, tiny_onnx, samples, calibrated, tmp_path
 ):
-    sizes = named_sizes(load_graph(tiny_onnx), samples.cycled(1))
     part = ["conv2", "relu2"]
     keep = KEEP_NOTHING.model_copy(update={"rest": "auto"})
-    given = Ingredients(tiny_onnx, calibrated, sizes, dialect, keep, rounded=rounded_otherwise(tiny_onnx))
+    given = Ingredients(tiny_onnx, calibrated, samples.cycled(1), dialect, keep, rounded=rounded_otherwise(tiny_onnx))
     made, _ = quantize_beside(precision, part, given)
     own, _ = quantize_in_dialect("int8", given)
     nearest, _ = quantize_in_dialect("int8", given._replace(rounded=None))

@@ -112,7 +112,7 @@ def unet_onnx(tmp_path_factory):
 
 @pytest.mark.parametrize(("precision", "limit"), [("fp16", 2e-3), ("bf16", 2e-2)])
 def test_a_network_that_refuses_images_of_one_pixel_is_cast(unet_onnx, precision, limit):
-    converted = cast(unet_onnx, precision, KEEP_NOTHING, {"height": 32, "width": 32})
+    converted = cast(unet_onnx, precision, KEEP_NOTHING, {"image": np.zeros((1, 3, 32, 32))})
     assert kept_in_float32(converted) == []
     given, made = (
         open_as_written(unet_onnx),
@@ -144,3 +144,17 @@ def test_a_tensor_gets_no_memory_of_a_smaller_one():
     forget_unknown_sizes(model)  # without it, ONNX Runtime mostly fails: "Shape mismatch attempting to re-use buffer"
     assert [value.type.tensor_type.shape.dim[1].dim_param for value in model.graph.value_info] == ["", "", ""]
     assert run_graph(open_as_written(model), feeds)["m3"].shape == (3, 4)
+
+
+def test_a_graph_that_looks_for_a_token_is_tried_on_a_sample_that_has_it(tmp_path):
+    """BART reads the state of the token that ends a text, and Gather fails where there is none."""
+    nodes = "s = Gather (table, ids) ends = Equal (ids, end) found = NonZero (ends)"
+    nodes += " place = Gather <axis = 1> (found, last) row = Transpose (place)"
+    nodes += " t = GatherND (s, row) [product] y = MatMul (t, weights)"
+    constants = {"end": np.array(2), "last": np.array([-1])}
+    constants |= {name: np.ones((32, 32), np.float32) for name in ("table", "weights")}
+    model = model_of_text(f"agraph (int64[batch, tokens] ids) => (float[1, 32] y) {{ {nodes} }}", constants)
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(EngineryError, match="indices element out of data bounds"):
+        cast(tmp_path / "model.onnx", "fp16", KEEP_NOTHING)
+    assert kept_in_float32(cast(tmp_path / "model.onnx", "fp16", KEEP_NOTHING, {"ids": np.array([[5, 7, 2]])})) == []

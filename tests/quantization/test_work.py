@@ -18,7 +18,7 @@ GRAPH = """agraph (float[batch, 8, height, width] x) => (float[batch, 4, 4, 4] y
 
 def test_products_count_and_numbers_that_are_written():
     model = model_of_text(GRAPH, {"w": np.ones((4, 8, 3, 3), np.float32), "v": np.ones((4, 6), np.float32)})
-    shares = shares_of_work(model, ["conv", "product", "sum", "scores"], {"height": 8, "width": 8})
+    shares = shares_of_work(model, ["conv", "product", "sum", "scores"], {"x": np.zeros((1, 8, 8, 8))})
     numbers = {"conv": 4 * 4 * 4, "product": 4 * 4 * 6, "sum": 4 * 4 * 6, "scores": 4 * 4 * 4}
     products = {"conv": 16 * 4 * 8 * 9, "product": 4 * 4 * 24, "sum": 0, "scores": 4 * 4 * 4 * 6}
     work = {name: products[name] + PRODUCTS_PER_NUMBER * numbers[name] for name in numbers}

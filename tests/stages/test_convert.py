@@ -27,7 +27,6 @@ from enginery.quantization.in_dialect import (
     rewritten,
     write_blocks_in_dialect,
 )
-from enginery.quantization.modelopt import named_sizes
 from stages.convert import convert
 
 PARAMS = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
@@ -50,15 +49,12 @@ def test_a_cache_that_lacks_a_tensor_is_refused(tiny_onnx, samples, tmp_path, di
 @pytest.mark.parametrize("dialect", [CPU, TENSORRT], ids=["cpu", "tensorrt"])
 def test_a_graph_of_which_eight_bits_can_hold_nothing_is_refused(tiny_onnx, samples, tmp_path, dialect):
     names = [name for node in load_graph(tiny_onnx).graph.node for name in node.output]
-    ranges, sizes = (
-        calibration(dict.fromkeys(["input", *names], 1e6), tmp_path),
-        named_sizes(load_graph(tiny_onnx), samples.cycled(1)),
-    )
+    ranges = calibration(dict.fromkeys(["input", *names], 1e6), tmp_path)
     why = (
         r"^int8 can hold nothing of this graph \(.* and others: its numbers reach beyond .*\): delete precisions.int8$"
     )
     with pytest.raises(EngineryError, match=why):
-        quantize_in_dialect("int8", Ingredients(tiny_onnx, ranges, sizes, dialect, KEEP_NOTHING))
+        quantize_in_dialect("int8", Ingredients(tiny_onnx, ranges, samples.cycled(1), dialect, KEEP_NOTHING))
 
 
 @pytest.mark.parametrize(("dialect", "spelled"), [(CPU, False), (TENSORRT, True)], ids=["cpu", "tensorrt"])
@@ -123,9 +119,8 @@ def test_a_graph_that_accepts_only_some_sizes_is_quantized_at_that_of_the_sample
     )
     path, ranges = tmp_path / "model.onnx", dict.fromkeys(["input", "seen", "small", "large", "both"], 4.0)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
-    sizes = named_sizes(load_graph(path), samples.cycled(1))
     graph, _ = quantize_in_dialect(
-        "int8", Ingredients(path, calibration(ranges, tmp_path), sizes, TENSORRT, KEEP_NOTHING)
+        "int8", Ingredients(path, calibration(ranges, tmp_path), samples.cycled(1), TENSORRT, KEEP_NOTHING)
     )
     assert "conv" in quantized_inputs(graph)
 

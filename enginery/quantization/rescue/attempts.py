@@ -20,7 +20,6 @@ from enginery.quantization.calibration.calibrate import calibrate_graph
 from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import Ingredients, quantize_in_dialect, rewritten
-from enginery.quantization.modelopt import named_sizes
 from enginery.quantization.placement import arithmetic_nodes
 from enginery.quantization.rescue.equalize import equalize
 from enginery.quantization.rescue.records import Rescued
@@ -46,9 +45,14 @@ class Attempts:
     def write(self, rescued: Rescued) -> onnx.ModelProto:
         """Return the graph in int8 as the stage convert makes it."""
         plain = load_graph(rescued.graph)
-        sizes = named_sizes(plain, self.samples.cycled(1))
         given = Ingredients(
-            rescued.graph, rescued.ranges, sizes, self.wanted, self.keep, rescued.spared, rescued.rounded
+            rescued.graph,
+            rescued.ranges,
+            self.samples.cycled(1),
+            self.wanted,
+            self.keep,
+            rescued.spared,
+            rescued.rounded,
         )
         with scratch_folder() as scratch:
             if (graph := rewritten(plain, self.wanted, self.precision)) is not None:
@@ -80,7 +84,7 @@ class Attempts:
         """Leave the end of the graph in floating point, if that takes no time."""
         graph = load_graph(given.graph)
         layers = arithmetic_nodes(graph, self._kept(graph, given))
-        spared = end_of(graph, shares_of_work(graph, layers, named_sizes(graph, self.samples.cycled(1))))
+        spared = end_of(graph, shares_of_work(graph, layers, self.samples.cycled(1)))
         return given._replace(spared=tuple(spared)) if spared else None
 
     def _kept(self, graph: onnx.ModelProto, given: Rescued) -> set[str]:
