@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def _contenders(
     model = None if baselines == (ONNXRUNTIME,) else load_model(weights)
     for baseline in baselines:
         if baseline == ONNXRUNTIME:
-            session = onnxruntime_session(simplified / "model.onnx", blueprint, inference)
+            session = onnxruntime_session(simplified / "model.onnx", replace(blueprint, example=first), inference)
             found[baseline] = opened.enter_context(session).bind
         elif model:
             found[baseline] = partial(pytorch_contender, model, baseline, here.device, blueprint.build.tf32)

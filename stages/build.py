@@ -33,6 +33,7 @@ def build(precision: str, converted: Path, target: Path, validation: Path, plugi
             ModelParams.read().scores,
             BoxesParams.read(),
             validation / TOKENIZER if samples.manifest.text else None,
+            samples.cycled(params.profile.batch.min),
         )
         write_comparison(record, converted / "model.onnx", checked_feeds(samples, params.profile), engine)
     except EngineryError as error:

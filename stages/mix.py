@@ -114,9 +114,10 @@ def _checks(precision: str, graph: onnx.ModelProto, samples: SampleSet) -> Check
 def _builder(precision: str, target: Target, build: BuildParams, samples: SampleSet) -> Build:
     known, scores, boxes = samples.manifest, ModelParams.read().scores, BoxesParams.read()
     tokenizer = samples.folder / TOKENIZER if known.text else None
+    example = samples.cycled(build.profile.batch.min)
 
     def build_mix(graph: Path, engine: Path) -> None:
-        build_engine(precision, graph, target, build, known, engine, scores, boxes, tokenizer)
+        build_engine(precision, graph, target, build, known, engine, scores, boxes, tokenizer, example)
 
     return build_mix
 

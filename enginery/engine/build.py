@@ -3,12 +3,14 @@
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from enginery.core.files import new_folder, sha256
 from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.build import BuildParams
 from enginery.core.runtimes import RUNTIMES
+from enginery.data.feeds import Feeds
 from enginery.data.manifest import Manifest
 from enginery.data.sample_set import TOKENIZER
 from enginery.engine.folder import RECORD, REPRODUCE, WEIGHTS
@@ -21,6 +23,8 @@ from enginery.graph.onnx_file import load_graph
 from enginery.graph.read_interface import read_blueprint
 from enginery.graph.weights import sha256_without_weights
 
+NONE: Feeds = {}
+
 
 def build_engine(
     precision: str,
@@ -32,9 +36,10 @@ def build_engine(
     scores: str | None = None,
     boxes: BoxesParams | None = None,
     tokenizer: Path | None = None,
+    example: Feeds = NONE,
 ) -> EngineRecord:
     """Compile a graph for the target, and fill the folder with all that inference needs."""
-    blueprint = read_blueprint(onnx, build)
+    blueprint = replace(read_blueprint(onnx, build), example=example)
     with new_folder(folder) as unfinished:
         started = time.perf_counter()
         layers = load_runtime(target.runtime).compile(onnx, blueprint, unfinished)

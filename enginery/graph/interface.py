@@ -2,7 +2,8 @@
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,3 +70,4 @@ class Blueprint:
 
     interface: Interface
     build: BuildParams
+    example: Mapping[str, NDArray[Any]] = field(default_factory=dict, compare=False)  # to run once; empty: zeros

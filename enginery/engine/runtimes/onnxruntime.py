@@ -72,9 +72,10 @@ class ONNXRuntime:
                     path = scratch / "twin.onnx"
                     save_graph(twin, path)
                     _optimize(path, folder, blueprint.build)
-            build, smallest = blueprint.build, blueprint.build.profile.at("min")
+            build = blueprint.build
+            example = blueprint.example or blueprint.interface.zeros(build.profile.at("min"))
             with _profiled(folder, build, threads=0) as session:  # the layers are those that an inference runs
-                session.run(None, blueprint.interface.zeros(smallest))
+                session.run(None, dict(example))
                 (ran,) = _nodes_by_call(session)
             return [_layer(node, build.tf32) for node in ran]
         except Exception as error:  # ONNX Runtime's own exceptions share no base class
