@@ -50,7 +50,8 @@ def benchmark(
         isolated = measure_engine_isolated(engine, machine, validation, inference, params, largest)
         peak_memory = {ENGINE: isolated.memory}
         if params.baselines != (ONNXRUNTIME,):
-            peak_memory[EAGER] = pytorch_peak_memory(weights, engine, largest, inference.threads, here.device)
+            tf32, threads = record.build.tf32, inference.threads
+            peak_memory[EAGER] = pytorch_peak_memory(weights, tf32, largest, threads, here.device)
         contention_watch, sampler = ContentionWatch(), GpuSampler() if here.device == "cuda" else None
         with ExitStack() as opened:
             first = samples.cycled(params.batches[0])

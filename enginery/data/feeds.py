@@ -18,6 +18,7 @@ class Places(dict[int, str]):
 
 
 BATCH = "batch"
+NO_SAMPLE: Feeds = {}
 INPUT_TYPES = ("float32", "int32", "int64", "bool")  # what engines take
 
 

@@ -10,7 +10,7 @@ from enginery.core.files import new_folder, sha256
 from enginery.core.params.boxes import BoxesParams
 from enginery.core.params.build import BuildParams
 from enginery.core.runtimes import RUNTIMES
-from enginery.data.feeds import Feeds
+from enginery.data.feeds import NO_SAMPLE, Feeds
 from enginery.data.manifest import Manifest
 from enginery.data.sample_set import TOKENIZER
 from enginery.engine.folder import RECORD, REPRODUCE, WEIGHTS
@@ -23,8 +23,6 @@ from enginery.graph.onnx_file import load_graph
 from enginery.graph.read_interface import read_blueprint
 from enginery.graph.weights import sha256_without_weights
 
-NONE: Feeds = {}
-
 
 def build_engine(
     precision: str,
@@ -36,7 +34,7 @@ def build_engine(
     scores: str | None = None,
     boxes: BoxesParams | None = None,
     tokenizer: Path | None = None,
-    example: Feeds = NONE,
+    example: Feeds = NO_SAMPLE,
 ) -> EngineRecord:
     """Compile a graph for the target, and fill the folder with all that inference needs."""
     blueprint = replace(read_blueprint(onnx, build), example=example)

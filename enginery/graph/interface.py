@@ -3,7 +3,6 @@
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +10,7 @@ from pydantic import Field
 
 from enginery.core.params.build import BuildParams
 from enginery.core.record import Record
+from enginery.data.feeds import Feeds
 
 
 class TensorSpec(Record):
@@ -70,4 +70,4 @@ class Blueprint:
 
     interface: Interface
     build: BuildParams
-    example: Mapping[str, NDArray[Any]] = field(default_factory=dict, compare=False)  # to run once; empty: zeros
+    example: Feeds = field(default_factory=dict, compare=False)  # to run once; without it, zeros

@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 
 from enginery.core.params.precisions import Keep
-from enginery.data.feeds import Feeds
+from enginery.data.feeds import NO_SAMPLE, Feeds
 from enginery.graph.data_apart import with_bodies
 from enginery.graph.onnx_file import load_graph
-from enginery.quantization.modelopt import NO_SAMPLE, errors_as_sentences, quiet_modelopt, trial_batch
+from enginery.quantization.modelopt import errors_as_sentences, quiet_modelopt, trial_batch
 from enginery.quantization.structure import nodes_adding_scattered, nodes_making_rows
 
 NAME_OF_ALL_SIZES = "unk"

@@ -35,9 +35,7 @@ REWRITES: dict[tuple[str, str], tuple[Callable[[], ir.passes.PassBase], ...]] = 
     ("cpu", "bf16"): (DropIdleStrides,),
     ("cpu", "int8"): (PadBeforePooling, DropIdleStrides),
 }
-UNKNOWN: dict[
-    tuple[str, str], Callable[[], ir.passes.PassBase]
-] = {  # operators that a compiler does not know, or mistakes
+UNKNOWN: dict[tuple[str, str], Callable[[], ir.passes.PassBase]] = {  # operators that a compiler lacks or mistakes
     ("tensorrt", "Col2Im"): SpellOutCol2Im,
     ("cpu", "Gather"): CountAxesFromEnd,
 }

@@ -16,7 +16,6 @@ from enginery.graph.onnx_file import graph_inputs
 from enginery.graph.shape_inputs import shape_inputs
 
 LARGE_IMAGE = 224  # large enough for most networks
-NO_SAMPLE: Feeds = {}
 CALIBRATION_BATCH = 8  # with 1, ModelOpt takes the classifier's Gemm for a vector product and leaves it in float
 
 

@@ -12,7 +12,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep, Rest
 from enginery.core.precisions import PRECISIONS
 from enginery.core.scratch import scratch_folder
-from enginery.data.feeds import Feeds
+from enginery.data.feeds import NO_SAMPLE, Feeds
 from enginery.graph.data_apart import in_memory
 from enginery.graph.files import data_of
 from enginery.graph.onnx_file import graph_inputs, load_graph, save_graph
@@ -20,7 +20,7 @@ from enginery.graph.shapes import shapes_of
 from enginery.quantization.calibration.cache import read_cache, write_cache
 from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.fusion import mend_fusions
-from enginery.quantization.modelopt import NO_SAMPLE, errors_as_sentences, quiet_modelopt, trial_batch
+from enginery.quantization.modelopt import errors_as_sentences, quiet_modelopt, trial_batch
 from enginery.quantization.stand_ins import Replaced, put_back, with_stand_ins
 from enginery.quantization.structure import LARGEST_FLOAT16, nodes_adding_scattered
 from enginery.quantization.write_int8 import Rounded
@@ -53,9 +53,8 @@ def quantize(
 ) -> onnx.ModelProto:
     """Return the graph with Q/DQ nodes, which ModelOpt places where TensorRT fuses them, and with our scales.
 
-    The scales and all unquantized nodes have the type `rest`. `sample` is one that the graph accepts.
-    `largest_weight` is for int8 alone, as are weights that are `rounded` already. A tensor without a
-    range stays as it is.
+    The scales and all unquantized nodes have the type `rest`. `sample` is one that the graph accepts. `largest_weight`
+    is for int8 alone, as are weights that are `rounded` already. A tensor without a range stays as it is.
     """
     tiny = [re.escape(name) for name in nodes_with_tiny_inputs(source, precision, amax, rest)]
     keep = keep.model_copy(update={"nodes": (*keep.nodes, *tiny)})

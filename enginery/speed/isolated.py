@@ -18,11 +18,9 @@ from enginery.core.scratch import scratch_folder
 from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
 from enginery.engine.engine import open_engine
-from enginery.engine.folder import RECORD
 from enginery.engine.gpu.nvml import process_megabytes
 from enginery.engine.machine import Machine
 from enginery.engine.moments import Moments
-from enginery.engine.record import EngineRecord
 from enginery.speed.records import Isolated, PeakMemory
 from enginery.speed.timing import warm_up
 
@@ -38,9 +36,9 @@ def measure_engine_isolated(
     return Isolated.model_validate_json(_run_process("engine", largest, engine, machine, validation, *chosen))
 
 
-def pytorch_peak_memory(weights: Path, engine: Path, largest: Feeds, threads: int, device: str) -> PeakMemory:
+def pytorch_peak_memory(weights: Path, tf32: bool, largest: Feeds, threads: int, device: str) -> PeakMemory:
     """Return the peak memory of the model that the engine was made from."""
-    return PeakMemory.model_validate_json(_run_process("pytorch", largest, weights, engine, threads, device))
+    return PeakMemory.model_validate_json(_run_process("pytorch", largest, weights, int(tf32), threads, device))
 
 
 def _run_process(kind: str, feeds: Feeds, *arguments: object) -> str:
@@ -68,16 +66,15 @@ def _measure_engine(feeds: str, folder: str, machine: str, validation: str, infe
     return Isolated(memory=memory, calls=calls)
 
 
-def _measure_pytorch(feeds: str, folder: str, engine: str, threads: str, device: str) -> PeakMemory:
+def _measure_pytorch(feeds: str, folder: str, tf32: str, threads: str, device: str) -> PeakMemory:
     import torch  # here, so that an engine's process does not hold PyTorch
 
     from enginery.model.checkpoint import load_model
     from enginery.speed.contenders import pytorch_contender
 
     torch.set_num_threads(int(threads))
-    record = EngineRecord.read(Path(engine) / RECORD)
     model = load_model(Path(folder))
-    return _peak_of(pytorch_contender(model, EAGER, device, record.build.tf32, _feeds(feeds)), device)
+    return _peak_of(pytorch_contender(model, EAGER, device, bool(int(tf32)), _feeds(feeds)), device)
 
 
 def _feeds(file: str) -> Feeds:

@@ -19,7 +19,7 @@ NOWHERE = Path("nowhere")
 
 
 @pytest.fixture
-def build_for(tmp_path, manifest, machine, monkeypatch):
+def build_for(tmp_path, samples, machine, monkeypatch):
     """Run the stage for a target, with a compiler that refuses."""
 
     def refuse(*_):
@@ -27,10 +27,9 @@ def build_for(tmp_path, manifest, machine, monkeypatch):
 
     def run(precision, device, *capabilities):
         monkeypatch.setattr(stage, "build_engine", refuse)
-        manifest.write(tmp_path / "manifest.json")
         facts = machine.model_dump(include=Target.model_fields.keys()) | {"device": device}
         Target(**facts, capabilities=capabilities, or_newer=False).write(tmp_path / "target.json")
-        build(precision, NOWHERE, tmp_path / "target.json", tmp_path, NOWHERE, tmp_path / "engine")
+        build(precision, NOWHERE, tmp_path / "target.json", samples.folder, NOWHERE, tmp_path / "engine")
         return tmp_path / "engine"
 
     return run

@@ -44,16 +44,9 @@ class Attempts:
 
     def write(self, rescued: Rescued) -> onnx.ModelProto:
         """Return the graph in int8 as the stage convert makes it."""
-        plain = load_graph(rescued.graph)
-        given = Ingredients(
-            rescued.graph,
-            rescued.ranges,
-            self.samples.cycled(1),
-            self.wanted,
-            self.keep,
-            rescued.spared,
-            rescued.rounded,
-        )
+        source, ranges, rounded, spared = rescued
+        plain, sample = load_graph(source), self.samples.cycled(1)
+        given = Ingredients(source, ranges, sample, self.wanted, self.keep, spared, rounded)
         with scratch_folder() as scratch:
             if (graph := rewritten(plain, self.wanted, self.precision)) is not None:
                 given = given._replace(graph=scratch / "model.onnx")
