@@ -129,10 +129,12 @@ def write_params(name: str, epochs: int | None, device: str) -> None:
 
 
 def our_engine(precision: str, here: "Machine") -> Contender:
+    """Open ours with as many threads as the peers have: a race may have fewer cores than machine.json counts."""
+    from enginery.core.cores import usable_cores
     from enginery.core.params.inference import InferenceParams
     from enginery.engine.engine import open_engine
 
-    engine = open_engine(zoo.made_at(f"engines/{precision}"), here, InferenceParams.read())
+    engine = open_engine(zoo.made_at(f"engines/{precision}"), here, InferenceParams.read().on(usable_cores()))
     return Contender(engine.bind, engine.run)
 
 
