@@ -29,6 +29,8 @@ import zoo
 from filelock import FileLock
 from zoo_models import GRAPH, needs_of
 
+from enginery.core.cores import usable_cores
+
 if TYPE_CHECKING:
     from enginery.data.feeds import Feeds, Run
     from enginery.data.sample_set import SampleSet
@@ -71,7 +73,6 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str, cores:
     write_params(name, epochs, device)
     zoo.prepare(lambda _, call: call())
 
-    from enginery.core.cores import usable_cores
     from enginery.data.sample_set import SampleSet
     from enginery.engine.machine import Machine
 
@@ -130,7 +131,6 @@ def write_params(name: str, epochs: int | None, device: str) -> None:
 
 def our_engine(precision: str, here: "Machine") -> Contender:
     """Open ours with as many threads as the peers have: a race may have fewer cores than machine.json counts."""
-    from enginery.core.cores import usable_cores
     from enginery.core.params.inference import InferenceParams
     from enginery.engine.engine import open_engine
 
@@ -151,8 +151,6 @@ def by_nncf(name: str, exported: Path, calibration: "SampleSet") -> Callable[[],
 
 def nncf_engine(model: Any) -> Contender:
     import openvino
-
-    from enginery.core.cores import usable_cores
 
     settings = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": usable_cores()}
     compiled = openvino.Core().compile_model(model, "CPU", settings)
@@ -194,8 +192,6 @@ def by_onnxruntime(name: str, exported: Path, calibration: "SampleSet") -> Calla
 
 def onnxruntime_engine(quantized: str) -> Contender:
     import onnxruntime
-
-    from enginery.core.cores import usable_cores
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = usable_cores()
