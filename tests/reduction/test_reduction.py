@@ -78,6 +78,30 @@ def test_the_nodes_that_show_a_fault_are_left(condition, failure, kind, left, ti
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("axes", "needed", "left"),
+    [
+        ((1, 1), "b'Gather' in graph or b'Slice' in graph", ["Gather", "Mul"]),
+        ((1, 1), "b'Slice' in graph", ["Slice", "Squeeze", "Mul"]),
+        ((1, 0), "b'Gather' in graph or b'Slice' in graph", ["Slice", "Squeeze", "Mul"]),
+    ],
+    ids=["one place", "the pair itself is at fault", "another axis"],
+)
+def test_a_place_that_two_nodes_pick_is_picked_by_one(axes, needed, left, build, tmp_path, monkeypatch):
+    nodes = [
+        helper.make_node("Slice", ["input", "from", "to", "sliced"], ["slice"]),
+        helper.make_node("Squeeze", ["slice", "squeezed"], ["picked"]),
+        helper.make_node("Mul", ["picked", "picked"], ["logits"]),
+    ]
+    model = model_of(nodes, {"from": [2], "to": [3], "sliced": axes[:1], "squeezed": axes[1:]})
+    condition = f"({needed}) and b'Mul' in graph and (b'Squeeze' in graph or b'Gather' in graph)"
+    script = FAILS.format(condition=condition, failure=f"print('relative error 1'); sys.exit({DIFFERS})")
+    monkeypatch.setattr("enginery.reduction.reduce.write_script", lambda *_: script)
+    case, _ = reduce_fault(Case(model, RUNS[1:]), way("onnxruntime", build), 60, tmp_path / "found")
+    assert operators(case) == left
+    assert np.array_equal(case.expected[0]["logits"], np.square(RUNS[1]["input"][:, 2]))
+
+
 def test_a_case_without_time_is_not_reduced_and_said_to_be_so(tiny_graph, build, tmp_path, monkeypatch):
     script = FAILS.format(condition=HAS_RELU, failure=f"sys.exit({DIFFERS})")
     monkeypatch.setattr("enginery.reduction.reduce.write_script", lambda *_: script)

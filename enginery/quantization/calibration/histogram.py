@@ -1,6 +1,7 @@
 """A histogram of magnitudes that counts a stream of values without knowing their range beforehand."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +10,19 @@ CHUNK = 65_536  # elements, so that the temporary arrays of one step stay in the
 LOWEST = np.finfo(np.float32).min
 NARROWEST = 2.0**-126  # the narrowest bin whose inverse float32 holds
 
+Count = Callable[[NDArray[np.int32], int], NDArray[np.int64]]  # how often each number below a limit occurs
 
-SCALED, INDEX = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.intp)  # scratch memory, as one thread counts
+
+def count_alone(index: NDArray[np.int32], limit: int) -> NDArray[np.int64]:
+    return np.bincount(index, minlength=limit)
+
+
+def count_beside_others(index: NDArray[np.int32], limit: int) -> NDArray[np.int64]:
+    """Count while other threads run, which NumPy stops. PyTorch takes a second to import, so not everyone needs it."""
+    import torch
+
+    counts: NDArray[np.int64] = torch.bincount(torch.from_numpy(index), minlength=limit).numpy()
+    return counts
 
 
 class Histogram:
@@ -28,7 +40,7 @@ class Histogram:
         self.lowest = 0.0  # the lowest value, 0 if none is negative
         self.peaks: list[float] = []  # the largest magnitude of each sample
 
-    def add(self, values: NDArray[np.float32]) -> None:
+    def add(self, values: NDArray[np.float32], count: Count = count_alone) -> None:
         flat = values.reshape(-1)
         if not flat.size:
             return
@@ -46,11 +58,12 @@ class Histogram:
         self.lowest = min(self.lowest, lowest)
         self._widen(largest)
         inverse = np.float32(1 / self.width if self.width else 0)  # 0 as long as there are only zeros
+        scratch, places = np.empty(min(CHUNK, flat.size), np.float32), np.empty(min(CHUNK, flat.size), np.int32)
         for start in range(0, flat.size, CHUNK):
             chunk = flat[start : start + CHUNK]
-            scaled, index = SCALED[: chunk.size], INDEX[: chunk.size]
+            scaled, index = scratch[: chunk.size], places[: chunk.size]
             index[:] = np.multiply(np.abs(chunk, out=scaled), inverse, out=scaled)
-            self.counts += np.bincount(index, minlength=len(self.counts))
+            self.counts += count(index, len(self.counts))
 
     def merge(self, later: "Histogram") -> None:
         """Take over what another histogram, which is used up, counted after this one: the result is that of one

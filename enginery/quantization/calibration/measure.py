@@ -13,6 +13,7 @@ import onnx
 from numpy.typing import NDArray
 
 from enginery.cluster.spread import Cluster, Work, spread
+from enginery.core.cores import in_parallel, usable_cores
 from enginery.core.errors import EngineryError
 from enginery.core.progress import progress
 from enginery.data.feeds import Feeds, Outputs
@@ -21,12 +22,13 @@ from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written
 from enginery.graph.onnx_file import load_graph
 from enginery.graph.shapes import with_shapes
-from enginery.quantization.calibration.histogram import Histogram
+from enginery.quantization.calibration.histogram import Histogram, count_alone, count_beside_others
 
 Activations = dict[str, NDArray[np.float32]]
 Histograms = dict[str, Histogram]
 MEASURED = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}
 SMALL = 1 << 16  # bytes of one sample's outputs
+FEW = 4  # cores, which the graph itself keeps so busy that one thread counts as fast
 MOST_ANSWERS = 1024  # samples, which is more than a search looks at
 
 
@@ -93,25 +95,35 @@ class Meter:
         is_exact = all(output.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for output in outputs)
         self._answers = [output.name for output in outputs] if is_exact else []
         self._session, self._names = open_as_written(exposed, threads), [output.name for output in graph.output]
-        self._alone = threads == 1  # a part on a cluster, which counts on a core for each thread
+        self._cores = threads or usable_cores()  # one for a part on a cluster, which counts on a core for each thread
 
     def measure(self, batches: Iterable[Feeds], bins: int) -> Measured:
         """Return a histogram of each activation, without keeping more of a batch than its answers."""
         histograms: Histograms = {}
         answers: list[Outputs] = []
         for activations, found in self._of_each(batches):
-            for name, values in activations.items():
-                try:
-                    histograms.setdefault(name, Histogram(bins)).add(values)
-                except ValueError as error:
-                    raise EngineryError(f"the activation {name} {error}; are the weights right?") from None
+            for name in activations:
+                histograms.setdefault(name, Histogram(bins))
+            self._count(activations, histograms)
             answers.append(found)
         return Measured(histograms, answers)
+
+    def _count(self, activations: Activations, histograms: Histograms) -> None:
+        def add(name: str) -> None:
+            try:
+                histograms[name].add(activations[name], count)
+            except ValueError as error:
+                raise EngineryError(f"the activation {name} {error}; are the weights right?") from None
+
+        many = self._cores > FEW
+        count = count_beside_others if many else count_alone
+        for _ in (in_parallel if many else map)(add, activations):
+            pass
 
     def _of_each(self, batches: Iterable[Feeds]) -> Iterator[tuple[Activations, Outputs]]:
         """Yield the activations of each batch and its answers, while ONNX Runtime already computes those of the next,
         unless one thread is all there is."""
-        if self._alone:
+        if self._cores == 1:
             yield from map(self._run, batches)
             return
         with ThreadPoolExecutor(max_workers=1) as pool:

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from enginery.quantization.calibration.histogram import CHUNK, Histogram
+from enginery.quantization.calibration.histogram import CHUNK, Histogram, count_alone, count_beside_others
 
 
-def filled(*parts, bins=64):
+def filled(*parts, bins=64, count=count_alone):
     histogram = Histogram(bins)
     for part in parts:
-        histogram.add(np.asarray(part, np.float32))
+        histogram.add(np.asarray(part, np.float32), count)
     return histogram
 
 
@@ -23,10 +23,11 @@ def same(one, other):
     return one.width == other.width and one.amax == other.amax and np.array_equal(one.counts, other.counts)
 
 
+@pytest.mark.parametrize("count", [count_alone, count_beside_others])
 @pytest.mark.parametrize("seed", range(10))
-def test_counts_are_those_of_a_plain_histogram(seed):
+def test_counts_are_those_of_a_plain_histogram(seed, count):
     values = signed_values(seed)
-    histogram = filled(values)
+    histogram = filled(values, count=count)
     edges = np.arange(len(histogram.counts) + 1) * histogram.width
     assert np.array_equal(histogram.counts, np.histogram(np.abs(values).astype(np.float64), edges)[0])
 

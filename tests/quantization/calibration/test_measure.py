@@ -41,6 +41,14 @@ def test_the_batch_size_changes_neither_ranges_nor_memory(tiny_graph, samples, b
         assert histogram.amax == pytest.approx(wanted[name].amax, rel=1e-5)  # sums in another order
 
 
+def test_many_cores_count_the_same(tiny_graph, samples, monkeypatch):
+    wanted = measure(tiny_graph, samples.batches(4), bins=2048)
+    monkeypatch.setattr("enginery.quantization.calibration.measure.usable_cores", lambda: 64)
+    got = measure(tiny_graph, samples.batches(4), bins=2048)
+    assert list(got) == list(wanted)
+    assert all(np.array_equal(got[name].counts, wanted[name].counts) for name in wanted)
+
+
 def test_float16_is_measured_as_well(tiny_onnx, tiny_graph, samples):
     half = cast(tiny_onnx, "fp16", KEEP_NOTHING)
     wanted, got = (measure(graph, samples.batches(4), bins=2048) for graph in (tiny_graph, half))

@@ -1,0 +1,50 @@
+"""Say in one node what Slice and Squeeze say in two: take one place of an axis, as q, k and v of an attention are."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from enginery.reduction.case import Case
+
+
+class Pick(NamedTuple):
+    slice: int  # the place of the node
+    squeeze: int
+    axis: int
+    chosen: int
+
+
+def with_gather(case: Case) -> Case | None:
+    """Return the case with one Gather for each such pair, or None if there is no pair."""
+    picks = list(_picks(case.model.graph))
+    if not picks:
+        return None
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    nodes = model.graph.node
+    for pick in picks:
+        index, source, target = f"{nodes[pick.slice].output[0]}.index", nodes[pick.slice].input[0], nodes[pick.squeeze]
+        gather = helper.make_node("Gather", [source, index], target.output, target.name, axis=pick.axis)
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(pick.chosen), index))
+        target.CopyFrom(gather)
+    for place in sorted((pick.slice for pick in picks), reverse=True):
+        del nodes[place]
+    return Case(model, case.runs)
+
+
+def _picks(graph: onnx.GraphProto) -> Iterator[Pick]:
+    constants = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+    slices = {node.output[0]: place for place, node in enumerate(graph.node) if node.op_type == "Slice"}
+    read = [name for node in graph.node for name in node.input] + [output.name for output in graph.output]
+    for place, node in enumerate(graph.node):
+        if node.op_type != "Squeeze" or node.input[0] not in slices or read.count(node.input[0]) > 1:
+            continue
+        start, _, *axes = graph.node[slices[node.input[0]]].input[1:4]
+        names = [start, *axes, *node.input[1:]]
+        if len(names) == 3 and constants.keys() >= set(names) and all(constants[name].size == 1 for name in names):
+            index, axis, squeezed = (int(constants[name].item()) for name in names)
+            if axis == squeezed:
+                yield Pick(slices[node.input[0]], place, axis, index)
