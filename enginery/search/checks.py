@@ -15,7 +15,7 @@ from enginery.data.run_all import OutputsOf, run_all
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import run_optimized
 from enginery.graph.onnx_file import fixed_batch
-from enginery.search.records import AIM, Step
+from enginery.search.records import AIM, TINY, Step
 from enginery.tasks.task import Statistics, Task
 
 CHOOSING = 8  # samples to measure layers by
@@ -26,7 +26,6 @@ LOST = 1e6  # times what the thresholds allow: no number, or no end
 MOST = 1000  # samples to check by: a larger calibration set makes no longer search
 OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
 BATCH, BATCH_BYTES = 8, 2**22  # at most: what a graph holds between its layers is many times as large as its inputs
-TINY = 1e-12
 RunPlaces = Callable[[NDArray[np.int64]], Outputs]
 
 
@@ -94,7 +93,7 @@ class Checks:
         """
         found = run(self.places[:FIRST])
         few = self._step(found, spared, work, min(FIRST, self.checked))
-        if few.used >= LOST or max(self._used_by_errors(few)) >= MUCH or few.looked_at == self.checked:
+        if few.used >= LOST or few.used_by_errors(self.limits) >= MUCH or few.looked_at == self.checked:
             return few
         if few.used <= LITTLE and self._can_suppose:
             supposed = self._step(self._as_if_like(found), spared, work, self.checked).used
@@ -145,15 +144,11 @@ class Checks:
             changed={} if same is None else self._named(_changed(same, *task.comparable(wanted, found)), places),
             used=LOST,
         )
-        used = max(*self._used_by_errors(step), *self._used_by_answers(step))
+        used = max(step.used_by_errors(self.limits), *self._used_by_answers(step))
         return step if errors.nonfinite else step.model_copy(update={"used": min(LOST, used)})
 
     def _named(self, chosen: NDArray[np.int64], places: NDArray[np.int64]) -> dict[str, int]:
         return {self._samples.manifest.samples[places[each]].name: int(each) for each in chosen}
-
-    def _used_by_errors(self, step: Step) -> tuple[float, float]:
-        allowed = self.limits
-        return (1 - step.cosine) / max(1 - allowed.cosine, TINY), step.relative_error / allowed.relative_error
 
     def _used_by_answers(self, step: Step) -> tuple[float, float]:
         allowed, agreement = self.limits, 1.0 if step.agreement is None else step.agreement

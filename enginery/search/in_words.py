@@ -1,6 +1,9 @@
 """Say what a search found."""
 
-from enginery.search.records import Search
+import math
+
+from enginery.core.params.precisions import Thresholds
+from enginery.search.records import AIM, Search
 
 
 def in_words(found: Search) -> str:
@@ -23,6 +26,19 @@ def in_words(found: Search) -> str:
     spared = f"{len(found.spared)} of {counted(len(found.layers))} {stay} in floating point, {share}"
     all_of_them = f"all of them in {found.precision} would take {all_int8.used:.0%}"
     return f"{spared}, {_taken(found.chosen.used)}; {all_of_them}{unmeasured}"
+
+
+def too_few_samples(found: Search, limits: Thresholds) -> str | None:
+    """Return a sentence without its stop if layers are spared for the sake of one sample, which chance may decide."""
+    first, allowed = found.path[0], AIM * min(1 - limits.agreement, limits.metric_drop)
+    share = 1 / first.looked_at
+    if not found.spared or len(first.changed) != 1 or first.used_by_errors(limits) > AIM or not 0 < allowed < share:
+        return None
+    needed = math.ceil(1 / allowed) + found.samples[0]
+    return (
+        f"what one of {first.looked_at} samples answers is {share:.1%}, more than the search aims at, and decides that "
+        f"layers stay in floating point: with samples.calibration of {needed} or more, fewer may have to"
+    )
 
 
 def _all(layers: int) -> str:
