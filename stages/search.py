@@ -82,7 +82,7 @@ def search(
     )
     record.write(found)
     print(f"{precision}: {in_words(record)}")
-    if few := too_few_samples(record, limits):
+    if few := too_few_samples(record, limits, len(samples)):
         print(f"MIND: {few}")
 
 

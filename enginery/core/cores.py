@@ -27,9 +27,10 @@ def throttled_seconds() -> float:
     return sum(map(_throttled, _groups()))
 
 
-def in_parallel(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Yield the results in order, and work only a few items ahead: Executor.map would keep all results in memory."""
-    cores = usable_cores()
+def in_parallel(work: Callable[[Item], Result], items: Iterable[Item], cores: int = 0) -> Iterator[Result]:
+    """Yield the results in order, and work only a few items ahead: Executor.map would keep all results in memory.
+    0 cores are all."""
+    cores = cores or usable_cores()
     pool, waiting = ThreadPoolExecutor(cores), deque[Future[Result]]()
     try:
         for item in items:

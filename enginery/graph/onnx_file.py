@@ -12,8 +12,16 @@ from enginery.core.text import in_one_line
 from enginery.graph.data_apart import find_data, has_data_apart, in_memory, is_large, save_in_two
 from enginery.graph.files import data_of
 
+NEWEST_IR = 13  # of the file formats that ONNX Runtime 1.31 reads; onnx 1.23 writes 14, which only adds types
+
 
 def load_graph(path: Path) -> onnx.ModelProto:
+    model = _load_checked(path)
+    model.ir_version = min(model.ir_version, NEWEST_IR)
+    return model
+
+
+def _load_checked(path: Path) -> onnx.ModelProto:
     try:
         content = path.read_bytes()
         model = onnx.load_model_from_string(content)

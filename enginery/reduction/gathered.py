@@ -32,7 +32,8 @@ def with_gather(case: Case) -> Case | None:
         target.CopyFrom(gather)
     for place in sorted((pick.slice for pick in picks), reverse=True):
         del nodes[place]
-    return Case(model, case.runs)
+    gathered = Case(model, case.runs)
+    return gathered.part(range(len(gathered.units)))  # without the constants that nothing reads any longer
 
 
 def _picks(graph: onnx.GraphProto) -> Iterator[Pick]:
@@ -42,8 +43,8 @@ def _picks(graph: onnx.GraphProto) -> Iterator[Pick]:
     for place, node in enumerate(graph.node):
         if node.op_type != "Squeeze" or node.input[0] not in slices or read.count(node.input[0]) > 1:
             continue
-        start, _, *axes = graph.node[slices[node.input[0]]].input[1:4]
-        names = [start, *axes, *node.input[1:]]
+        cut = graph.node[slices[node.input[0]]]
+        names = [*cut.input[1:2], *cut.input[3:4], *node.input[1:]]  # start and axes of both; old ones are attributes
         if len(names) == 3 and constants.keys() >= set(names) and all(constants[name].size == 1 for name in names):
             index, axis, squeezed = (int(constants[name].item()) for name in names)
             if axis == squeezed:

@@ -15,15 +15,13 @@ from enginery.data.run_all import OutputsOf, run_all
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import run_optimized
 from enginery.graph.onnx_file import fixed_batch
-from enginery.search.records import AIM, TINY, Step
+from enginery.search.records import AIM, CHOOSING, MOST, TINY, Step
 from enginery.tasks.task import Statistics, Task
 
-CHOOSING = 8  # samples to measure layers by
 FIRST = 32  # of the samples to check by, which are enough where very much is lost, or hardly anything
 MUCH = 2.0  # times what the thresholds allow
 LITTLE = AIM / 2  # of what the thresholds allow
 LOST = 1e6  # times what the thresholds allow: no number, or no end
-MOST = 1000  # samples to check by: a larger calibration set makes no longer search
 OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
 BATCH, BATCH_BYTES = 8, 2**22  # at most: what a graph holds between its layers is many times as large as its inputs
 RunPlaces = Callable[[NDArray[np.int64]], Outputs]

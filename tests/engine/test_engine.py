@@ -239,6 +239,25 @@ def test_a_graph_that_cannot_be_compiled_is_one_line_and_leaves_no_engine(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
 
+def test_a_graph_that_fails_on_zeros_is_built_with_a_sample(tmp_path, machine, build, manifest):
+    """As a network that looks for a token."""
+    text = """g (float[batch,3] input, int64 before) => (float[batch] logits) {
+        most = ReduceMax <keepdims = 0> (input) place = Cast <to = 7> (most) token = Sub (place, before)
+        logits = Gather <axis = 1> (input, token)
+    }"""
+    graph = onnx.parser.parse_graph(text)
+    del graph.input[1]
+    graph.initializer.append(onnx.numpy_helper.from_array(np.int64(10), "before"))
+    opset = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), tmp_path / "model.onnx")
+    given, target = (tmp_path / "model.onnx", target_of(machine, build.tensorrt)), tmp_path / "built"
+    example = {"input": np.full((build.profile.batch.min, 3), 10, np.float32)}
+    build_engine("fp32", *given, build, manifest, target, example=example)
+    if machine.runtime == "onnxruntime":  # which runs the graph to list its layers
+        with pytest.raises(EngineryError, match=r"cannot compile .*model\.onnx: .*out of data bounds"):
+            build_engine("fp32", *given, build, manifest, tmp_path / "refused")
+
+
 def test_an_engine_of_another_graph_or_precision_is_not_validated(engine, tiny_onnx, tmp_path):
     require_made_of(engine.record, "fp32", tiny_onnx)
     other = tmp_path / "other.onnx"

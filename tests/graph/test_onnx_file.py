@@ -6,12 +6,23 @@ import pytest
 from support.paths import ROOT
 
 from enginery.core.errors import EngineryError
+from enginery.graph.as_written import open_as_written
 from enginery.graph.onnx_file import count_nodes, load_graph, save_graph
 
 
 def test_a_graph_is_saved_and_loaded_as_it_was(tiny_graph, tmp_path):
     save_graph(tiny_graph, tmp_path / "model.onnx")
     assert load_graph(tmp_path / "model.onnx") == tiny_graph
+
+
+def test_a_file_of_the_newest_format_runs(tiny_graph, tmp_path):
+    """It is what onnx's own helper writes, and ONNX Runtime refuses it."""
+    newest = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    newest.ir_version = onnx.IR_VERSION
+    onnx.save(newest, tmp_path / "model.onnx")
+    with pytest.raises(Exception, match="Unsupported model IR version"):
+        open_as_written(tmp_path / "model.onnx")
+    assert open_as_written(load_graph(tmp_path / "model.onnx"))
 
 
 def test_a_missing_graph_says_how_to_make_it(tmp_path):

@@ -172,24 +172,26 @@ def test_the_answer_is_a_sentence(names, path, spared, said):
 
 
 @pytest.mark.parametrize(
-    ("looked_at", "changed", "relative_error", "spared", "said"),
+    ("looked_at", "changed", "relative_error", "drop", "spared", "said"),
     [
-        (56, 1, 0.02, ["a"], "one of 56 samples answers is 1.8%, .* samples.calibration of 142 or more"),
-        (56, 3, 0.02, ["a"], None),
-        (56, 1, 0.14, ["a"], None),  # the error alone spares layers
-        (248, 1, 0.02, ["a"], None),
-        (56, 1, 0.02, [], None),
+        (56, 1, 0.02, 0.01, ["a"], "one sample of 56 is 1.8% .* samples.calibration of 142 or more"),
+        (56, 3, 0.02, 0.01, ["a"], None),
+        (56, 1, 0.14, 0.01, ["a"], None),  # the error alone spares layers
+        (56, 1, 0.02, 0.001, ["a"], None),  # no search looks at so many
+        (48, 1, 0.02, 0.01, ["a"], None),  # as many as outputs of this size allow
+        (248, 1, 0.02, 0.01, ["a"], None),
+        (56, 1, 0.02, 0.01, [], None),
     ],
 )
-def test_a_single_sample_that_decides_is_told_of(looked_at, changed, relative_error, spared, said):
+def test_a_single_sample_that_decides_is_told_of(looked_at, changed, relative_error, drop, spared, said):
     first = Step(
         spared=0, work=0, cosine=1, relative_error=relative_error, agreement=1 - changed / looked_at, metric_drop=None,
         looked_at=looked_at, changed={str(number): number for number in range(changed)}, used=1.8,
     )  # fmt: skip
     about = {"precision": "int8", "calibration": "", "model": None, "rescue": "", "layers": ()}
     found = Search(**about, samples=(8, looked_at), path=(first,), spared=tuple(spared))
-    limits = Thresholds(cosine=0.99, relative_error=0.15, agreement=0.97, metric_drop=0.01)
-    told = too_few_samples(found, limits)
+    limits = Thresholds(cosine=0.99, relative_error=0.15, agreement=0.97, metric_drop=drop)
+    told = too_few_samples(found, limits, given=max(64, looked_at))
     assert re.search(said, told) if said else told is None
 
 

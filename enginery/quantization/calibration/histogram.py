@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 65_536  # elements, so that the temporary arrays of one step stay in the processor's cache
+CHUNK = 32_768  # elements, so that temporary arrays stay in the processor's cache, and PyTorch takes no thread more
 LOWEST = np.finfo(np.float32).min
 NARROWEST = 2.0**-126  # the narrowest bin whose inverse float32 holds
 
@@ -18,8 +18,8 @@ def count_alone(index: NDArray[np.int32], limit: int) -> NDArray[np.int64]:
 
 
 def count_beside_others(index: NDArray[np.int32], limit: int) -> NDArray[np.int64]:
-    """Count while other threads run, which NumPy stops. PyTorch takes a second to import, so not everyone needs it."""
-    import torch
+    """Count while other threads run: NumPy holds Python's lock meanwhile."""
+    import torch  # now, as that takes a second
 
     counts: NDArray[np.int64] = torch.bincount(torch.from_numpy(index), minlength=limit).numpy()
     return counts

@@ -95,7 +95,7 @@ class Meter:
         is_exact = all(output.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for output in outputs)
         self._answers = [output.name for output in outputs] if is_exact else []
         self._session, self._names = open_as_written(exposed, threads), [output.name for output in graph.output]
-        self._cores = threads or usable_cores()  # one for a part on a cluster, which counts on a core for each thread
+        self._cores = threads or usable_cores()
 
     def measure(self, batches: Iterable[Feeds], bins: int) -> Measured:
         """Return a histogram of each activation, without keeping more of a batch than its answers."""
@@ -117,7 +117,7 @@ class Meter:
 
         many = self._cores > FEW
         count = count_beside_others if many else count_alone
-        for _ in (in_parallel if many else map)(add, activations):
+        for _ in in_parallel(add, activations, self._cores) if many else map(add, activations):
             pass
 
     def _of_each(self, batches: Iterable[Feeds]) -> Iterator[tuple[Activations, Outputs]]:

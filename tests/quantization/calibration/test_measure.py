@@ -1,3 +1,5 @@
+import threading
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -6,6 +8,7 @@ from onnx import TensorProto, helper
 from support.quantized import KEEP_NOTHING
 
 from enginery.core.errors import EngineryError
+from enginery.quantization.calibration.histogram import count_beside_others
 from enginery.quantization.calibration.measure import measure
 from enginery.quantization.cast import cast
 
@@ -43,8 +46,17 @@ def test_the_batch_size_changes_neither_ranges_nor_memory(tiny_graph, samples, b
 
 def test_many_cores_count_the_same(tiny_graph, samples, monkeypatch):
     wanted = measure(tiny_graph, samples.batches(4), bins=2048)
-    monkeypatch.setattr("enginery.quantization.calibration.measure.usable_cores", lambda: 64)
+    threads = set()
+
+    def count(index, limit):
+        threads.add(threading.get_ident())
+        return count_beside_others(index, limit)
+
+    monkeypatch.setattr(f"{measure.__module__}.usable_cores", lambda: 64)
+    monkeypatch.setattr(f"{measure.__module__}.count_beside_others", count)
     got = measure(tiny_graph, samples.batches(4), bins=2048)
+    assert threads
+    assert threading.get_ident() not in threads
     assert list(got) == list(wanted)
     assert all(np.array_equal(got[name].counts, wanted[name].counts) for name in wanted)
 
