@@ -1,5 +1,6 @@
 """The source model: the user's model as it is, with which every graph and engine made of it is compared."""
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -39,6 +40,11 @@ def open_source_model(weights: Path, threads: int = 0) -> Run:
     try:
         session = open_as_written(given, threads)
     except Exception as error:  # ONNX Runtime's own exceptions share no base class
+        if newest := re.search(r"official support for domain ai\.onnx is till opset (\d+)", str(error)):
+            raise EngineryError(
+                "model.source: the file is of a newer opset than ONNX Runtime executes: export it with opset "
+                f"{newest[1]}, or convert it with onnx.version_converter"
+            ) from None
         raise EngineryError(f"model.source: ONNX Runtime cannot open the file: {in_one_line(error)}") from None
     return partial(_run_or_explain, partial(run_graph, session), in_one_line)
 

@@ -87,6 +87,16 @@ def test_a_given_graph_that_cannot_be_opened_is_reported(tmp_path, tiny_graph):
         open_source_model(tmp_path)
 
 
+def test_a_given_graph_of_an_opset_to_come_says_which_is_executed(tmp_path, tiny_graph):
+    newer = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    newer.opset_import[0].version = onnx.defs.onnx_opset_version()
+    onnx.save(newer, tmp_path / "model.onnx")
+    with pytest.raises(
+        EngineryError, match=r"^model\.source: the file is of a newer opset .*: export it with opset \d+, "
+    ):
+        open_source_model(tmp_path)
+
+
 def test_a_model_that_fails_for_a_batch_size_is_reported_in_every_stage(tmp_path, monkeypatch):
     """The stage reference runs larger batches than those that the export tries."""
     monkeypatch.setattr(
