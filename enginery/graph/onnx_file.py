@@ -12,6 +12,7 @@ from enginery.core.text import in_one_line
 from enginery.graph.data_apart import find_data, has_data_apart, in_memory, is_large, save_in_two
 from enginery.graph.files import data_of
 
+OLDEST_OPSET = 13  # the first of Q/DQ nodes with a scale for each channel
 NEWEST_IR = 13  # of the file formats that ONNX Runtime 1.31 reads; onnx 1.23 writes 14, which only adds types
 
 
@@ -67,3 +68,13 @@ def count_nodes(model: onnx.ModelProto) -> dict[str, int]:
 def opset_of(model: onnx.ModelProto) -> int:
     """Return the version of ONNX's own operators; a graph may use other operator sets beside them."""
     return max(int(entry.version) for entry in model.opset_import if not entry.domain)
+
+
+def at_opset(model: onnx.ModelProto, oldest: int) -> onnx.ModelProto:
+    """Return the graph with no older version of ONNX's operators than that."""
+    if opset_of(model) >= oldest:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, oldest)
+    except Exception as error:  # ONNX's exceptions share no base class
+        raise EngineryError(f"the graph cannot be raised to opset {oldest}: {in_one_line(error)}") from None

@@ -1,5 +1,6 @@
 """Simplify with onnxsim, then fold constants with Polygraphy."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import onnx
@@ -8,7 +9,7 @@ from enginery.core.errors import EngineryError
 from enginery.core.record import Record
 from enginery.graph.check import GraphCheck
 from enginery.graph.data_apart import with_constants, without_data_apart
-from enginery.graph.onnx_file import load_graph
+from enginery.graph.onnx_file import OLDEST_OPSET, at_opset, load_graph
 
 
 class Simplification(Record):
@@ -35,6 +36,10 @@ SKIPPED = [
 def simplify_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     import onnxsim  # here, since it imports PyTorch, which a reader of the record does not need
 
+    # What raises an old graph renames tensors, so this comes before their ranges are measured. Some graphs need not be
+    # raised, and cannot.
+    with suppress(EngineryError):
+        model = at_opset(model, OLDEST_OPSET)
     simplified, ok = onnxsim.simplify(model, skipped_optimizers=SKIPPED)
     return _checked(simplified, ok)
 

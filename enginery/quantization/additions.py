@@ -1,13 +1,9 @@
 """Add constants and nodes to a graph, under names that it does not have yet."""
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from enginery.core.errors import EngineryError
-from enginery.core.text import in_one_line
-from enginery.graph.onnx_file import opset_of
 from enginery.graph.passes.find import names_in_use, unused_name
 
 
@@ -27,13 +23,3 @@ class Additions:
         """Return a node, which the caller puts into its place."""
         names = [unused_name(name, self._taken) for name in outputs]
         return ir.node(op_type, inputs, attributes, domain=domain, outputs=list(map(ir.val, names)), name=names[0])
-
-
-def at_opset(model: onnx.ModelProto, oldest: int) -> onnx.ModelProto:
-    """Return the graph with no older version of ONNX's operators than that."""
-    if opset_of(model) >= oldest:
-        return model
-    try:
-        return onnx.version_converter.convert_version(model, oldest)
-    except Exception as error:  # ONNX's exceptions share no base class
-        raise EngineryError(f"the graph cannot be raised to opset {oldest}: {in_one_line(error)}") from None

@@ -11,8 +11,9 @@ import onnx_ir as ir
 from enginery.core.errors import EngineryError
 from enginery.core.precisions import PRECISIONS
 from enginery.graph.nvidia import DOMAIN, FP4_QUANTIZE, MXFP8_DEQUANTIZE, MXFP8_QUANTIZE
+from enginery.graph.onnx_file import at_opset
 from enginery.graph.shapes import as_ir
-from enginery.quantization.additions import Additions, at_opset
+from enginery.quantization.additions import Additions
 from enginery.quantization.blocks import LARGEST_NVFP4, TINY, Rows, in_int4, in_mxfp8, in_nvfp4
 
 OPSETS = {"int4": 21, "nvfp4": 23, "mxfp8": 19}  # the first that have these types; of int4, in blocks

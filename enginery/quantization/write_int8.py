@@ -12,8 +12,9 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from enginery.core.precisions import PRECISIONS
+from enginery.graph.onnx_file import OLDEST_OPSET, at_opset
 from enginery.graph.shapes import as_ir
-from enginery.quantization.additions import Additions, at_opset
+from enginery.quantization.additions import Additions
 from enginery.quantization.placement import Group, Placement, setting
 
 LARGEST = PRECISIONS["int8"].largest
@@ -21,7 +22,7 @@ LEVELS = 255  # the steps of a byte
 MOSTLY_POSITIVE = 4  # times as far as it reaches below zero: what HardSwish, SiLU and GELU return
 SLOWER_WITH_A_ZERO = {"Add", "MatMul"}  # where the byte 0 does not stand for 0
 TINY = 1e-12
-FIRST_OPSET, FIRST_OF_FLOATS = 13, 19  # of Q/DQ nodes with a scale for each channel, and of float16 and float8
+FIRST_OF_FLOATS = 19  # the first opset of Q/DQ nodes of float16 and float8
 BYTES: dict[str, np.dtype[np.generic]] = {"int8": np.dtype(np.int8), "fp8": np.dtype(ml_dtypes.float8_e4m3fn)}
 
 
@@ -172,7 +173,7 @@ class Writer:
 def _with_opset(model: onnx.ModelProto, precision: str) -> onnx.ModelProto:
     """Raise the version of ONNX's operators where Q/DQ nodes need it."""
     halves = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer)
-    needed = FIRST_OF_FLOATS if halves or precision == "fp8" else FIRST_OPSET
+    needed = FIRST_OF_FLOATS if halves or precision == "fp8" else OLDEST_OPSET
     return at_opset(model, needed)
 
 

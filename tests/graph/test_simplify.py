@@ -11,6 +11,7 @@ from support.pass_checks import model_of_text
 
 from enginery.core.errors import EngineryError
 from enginery.graph.simplify import Simplification, fold_constants, simplify_graph
+from enginery.quantization.write_int8 import tensors_in_int8
 from stages import simplify as stage
 
 RANGE = {"min": 8, "opt": 8, "max": 16}
@@ -54,6 +55,27 @@ def test_a_graph_with_a_constant_sequence_stays_as_it_is():
     constants = {"a": np.float32(1), "place": np.array(1)}
     model = model_of_text(f"g (float[2] input) => (float[2] y) {{ {nodes} }}", constants)
     assert fold_constants(model) == model
+
+
+def old_graph():
+    nodes = "r = Relu (input) u = Upsample (r, by) logits = Conv (u, w)"
+    graph = onnx.parser.parse_graph(f"g (float[N,3,8,8] input) => (float[N,4,16,16] logits) {{ {nodes} }}")
+    for name, values in (("by", np.float32([1, 1, 2, 2])), ("w", np.ones((4, 3, 1, 1), np.float32))):
+        graph.initializer.append(numpy_helper.from_array(values, name))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=4)
+
+
+def test_an_old_graph_is_raised_before_its_tensors_are_measured():
+    """ONNX names the output of a Resize anew that was an Upsample."""
+    raised = simplify_graph(old_graph())
+    assert raised.opset_import[0].version == 13
+    assert set(tensors_in_int8(raised)) <= {name for node in raised.graph.node for name in node.output}
+
+
+def test_a_graph_that_cannot_be_raised_is_simplified_all_the_same(monkeypatch):
+    """A float precision needs no newer operators."""
+    monkeypatch.setattr(onnx.version_converter, "convert_version", lambda *_: 1 / 0)
+    assert simplify_graph(old_graph()).opset_import[0].version == 9
 
 
 def test_what_was_removed_is_recorded(simplify, tmp_path):
