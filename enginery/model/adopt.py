@@ -6,6 +6,7 @@ from typing import Any
 
 import onnx
 from numpy.typing import NDArray
+from onnx.inliner import inline_local_functions
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import Profile
@@ -14,10 +15,13 @@ from enginery.graph.onnx_file import graph_inputs
 
 
 def adopt_graph(model: onnx.ModelProto, example: Feeds, axes_of: AxesOf, what: str) -> onnx.ModelProto:
-    """Name the axes that vary as build.profile does: batch, height, width and the user's. Change nothing else.
+    """Name the axes that vary as build.profile does: batch, height, width and the user's. Write functions out, which
+    compilers do not know. Change nothing else.
 
     `axes_of` has those of the profile, by input. Another axis that the file leaves open gets its size in the samples.
     """
+    if model.functions:
+        model = inline_local_functions(model)
     inputs = graph_inputs(model.graph)
     names = [tensor.name for tensor in inputs]
     if sorted(names) != sorted(example):

@@ -45,6 +45,11 @@ def errors_as_sentences(precision: str) -> Iterator[None]:
                 f"there is not enough memory for ModelOpt to make {precision} of the graph, of which it holds several "
                 "copies: take a machine with more, or drop the precision"
             ) from None
+        if isinstance(error, NameError) and error.name == "trt":  # what it asks TensorRT, which is off
+            raise EngineryError(
+                f"ModelOpt cannot make {precision} of the graph: it has operators that are not ONNX's own; drop the "
+                "precision, or give the graph without them"
+            ) from None
         why = in_one_line(error) or type(error).__name__
         raise EngineryError(
             f"ModelOpt cannot make {precision} of the graph: {why}; keep what it names in high precision, or drop the "

@@ -91,6 +91,18 @@ def test_a_name_of_two_sizes_is_removed_from_outputs():
     assert sizes_of([*graph.input, *graph.output]) == {"input": ["batch", 4], "scores": [0, 0]}
 
 
+def test_functions_are_written_out():
+    given = given_graph("N", 4)
+    body = [helper.make_node("Relu", ["x"], ["positive"]), helper.make_node("Neg", ["positive"], ["y"])]
+    ours = helper.make_opsetid("ours", 1)
+    given.functions.append(helper.make_function("ours", "Below", ["x"], ["y"], body, given.opset_import))
+    given.opset_import.append(ours)
+    given.graph.node[0].op_type, given.graph.node[0].domain = "Below", "ours"
+    adopted = adopt_graph(given, {"input": noise(2, 4)}, BATCHED, "x.onnx")
+    assert [node.op_type for node in adopted.graph.node] == ["Relu", "Neg", "Abs"]
+    assert sizes_of(adopted.graph.output) == {"scores": ["batch", 4]}
+
+
 def test_fixed_sizes_stay_as_they_are():
     shape = (4, 3, 8, 8)
     given = given_graph(*shape, output=shape, hidden=shape)

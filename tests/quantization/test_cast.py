@@ -79,6 +79,17 @@ def test_a_graph_that_modelopt_cannot_convert_is_refused(tiny_graph, tmp_path):
         cast(tmp_path / "model.onnx", "fp16", KEEP_NOTHING)
 
 
+def test_operators_of_others_are_named_as_the_reason(tiny_graph, tmp_path):
+    """ModelOpt asks TensorRT about them, by a name that it has not imported."""
+    model = onnx.ModelProto.FromString(tiny_graph.SerializeToString())
+    model.graph.node.append(helper.make_node("QuickGelu", ["logits"], ["last"], "gelu", domain="com.microsoft"))
+    model.graph.output[0].name = "last"
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(EngineryError, match=r"^ModelOpt cannot make fp16 of the graph: it has operators that are not"):
+        cast(tmp_path / "model.onnx", "fp16", KEEP_NOTHING)
+
+
 @pytest.mark.parametrize("error", [MemoryError(), EncodeError("Failed to serialize proto")])
 def test_too_little_memory_is_no_fault_of_the_graph(error):
     told = "not enough memory for ModelOpt to make int8 of the graph"
