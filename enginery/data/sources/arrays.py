@@ -78,7 +78,10 @@ def read_arrays(path: Path, wanted: Sequence[str] = ()) -> dict[str, NDArray[np.
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
             if wanted and wanted[0] not in names:
-                raise ValueError(f"it holds {', '.join(names) or 'nothing'}, but no array called {wanted[0]}")
+                raise EngineryError(
+                    f"samples.source: {path} holds {', '.join(names) or 'nothing'}, but no array called {wanted[0]}; "
+                    "to feed the model with arrays by the names of its inputs, set samples.preprocessing: null"
+                )
             return {name: _map(archive, name) for name in names if not wanted or name in wanted}
     except EngineryError:
         raise

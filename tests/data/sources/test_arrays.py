@@ -68,7 +68,7 @@ def test_pixels_are_mapped_and_not_loaded(opened):
         ({"images": COLORS.transpose(0, 3, 1, 2)}, r"are uint8 of shape \(5, 3, 8, 8\); they must be"),
         ({"images": COLORS[0, 0]}, r"are uint8 of shape \(8, 3\)"),
         ({"images": COLORS[:0]}, r"holds no images: its shape is \(0, 8, 8, 3\)"),
-        ({"pixels": COLORS}, "cannot be read as a NumPy file: it holds pixels, but no array called images"),
+        ({"pixels": COLORS}, "holds pixels, but no array called images; .* set samples.preprocessing: null"),
         (
             {"images": COLORS, "labels": np.arange(4)},
             r"are int64 of shape \(4,\); they must be whole numbers or names o",
