@@ -33,7 +33,7 @@ from enginery.quantization.placement import arithmetic_nodes
 from enginery.quantization.rescue.records import digest_of, digests_of, open_rescued
 from enginery.quantization.work import shares_of_work
 from enginery.quantization.write_int8 import tensors_in_int8, write_int8
-from enginery.search.in_words import in_words, too_few_samples
+from enginery.search.in_words import in_words
 from enginery.search.journal import Journal
 from enginery.search.on_cluster import OnCluster
 from enginery.search.records import Layer, Search
@@ -82,8 +82,6 @@ def search(
     )
     record.write(found)
     print(f"{precision}: {in_words(record)}")
-    if few := too_few_samples(record, limits, len(samples)):
-        print(f"MIND: {few}")
 
 
 def _ingredients(

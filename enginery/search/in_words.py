@@ -1,9 +1,6 @@
 """Say what a search found."""
 
-import math
-
-from enginery.core.params.precisions import Thresholds
-from enginery.search.records import AIM, CHOOSING, MOST, Search
+from enginery.search.records import Search
 
 
 def in_words(found: Search) -> str:
@@ -26,22 +23,6 @@ def in_words(found: Search) -> str:
     spared = f"{len(found.spared)} of {counted(len(found.layers))} {stay} in floating point, {share}"
     all_of_them = f"all of them in {found.precision} would take {all_int8.used:.0%}"
     return f"{spared}, {_taken(found.chosen.used)}; {all_of_them}{unmeasured}"
-
-
-def too_few_samples(found: Search, limits: Thresholds, given: int) -> str | None:
-    """Return a sentence without its stop if layers are spared for the sake of one of the samples that were `given`,
-    which chance may decide, and more would tell."""
-    first, allowed = found.path[0], AIM * min(1 - limits.agreement, limits.metric_drop)
-    share = 1 / first.looked_at
-    if not found.spared or len(first.changed) != 1 or first.used_by_errors(limits) > AIM or not 0 < allowed < share:
-        return None
-    needed = math.ceil(1 / allowed) + CHOOSING
-    if sum(found.samples) < given or needed > MOST:  # a search does not look at all
-        return None
-    return (
-        f"one sample of {first.looked_at} is {share:.1%} of them, more than the search aims at, and its other answer "
-        f"alone keeps layers in floating point: with samples.calibration of {needed} or more, fewer may stay there"
-    )
 
 
 def _all(layers: int) -> str:

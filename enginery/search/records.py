@@ -9,8 +9,6 @@ from enginery.quantization.calibration.provenance import Calibration
 
 SEARCH = "search.json"  # beside a graph that a search has shaped
 TINY = 1e-12
-CHOOSING = 8  # samples to measure layers by
-MOST = 1000  # samples to check by: a larger calibration set makes no longer search
 AIM = 0.75  # of what the thresholds allow, as the validation samples are others
 
 

@@ -1,7 +1,6 @@
 """Which layers are spared, on made-up losses: their squares add up, as those of a real network nearly do."""
 
 import math
-import re
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Thresholds
 from enginery.search import journal as journal_module
-from enginery.search.in_words import in_words, too_few_samples
+from enginery.search.in_words import in_words
 from enginery.search.journal import Journal
 from enginery.search.records import AIM, Layer, Search, Step, spared_layers
 from enginery.search.search import find_spared, in_order_of_worth
@@ -169,30 +168,6 @@ def test_the_answer_is_a_sentence(names, path, spared, said):
         spared=tuple(spared),
     )
     assert said in in_words(found)
-
-
-@pytest.mark.parametrize(
-    ("looked_at", "changed", "relative_error", "drop", "spared", "said"),
-    [
-        (56, 1, 0.02, 0.01, ["a"], "one sample of 56 is 1.8% .* samples.calibration of 142 or more"),
-        (56, 3, 0.02, 0.01, ["a"], None),
-        (56, 1, 0.14, 0.01, ["a"], None),  # the error alone spares layers
-        (56, 1, 0.02, 0.001, ["a"], None),  # no search looks at so many
-        (48, 1, 0.02, 0.01, ["a"], None),  # as many as outputs of this size allow
-        (248, 1, 0.02, 0.01, ["a"], None),
-        (56, 1, 0.02, 0.01, [], None),
-    ],
-)
-def test_a_single_sample_that_decides_is_told_of(looked_at, changed, relative_error, drop, spared, said):
-    first = Step(
-        spared=0, work=0, cosine=1, relative_error=relative_error, agreement=1 - changed / looked_at, metric_drop=None,
-        looked_at=looked_at, changed={str(number): number for number in range(changed)}, used=1.8,
-    )  # fmt: skip
-    about = {"precision": "int8", "calibration": "", "model": None, "rescue": "", "layers": ()}
-    found = Search(**about, samples=(8, looked_at), path=(first,), spared=tuple(spared))
-    limits = Thresholds(cosine=0.99, relative_error=0.15, agreement=0.97, metric_drop=drop)
-    told = too_few_samples(found, limits, given=max(64, looked_at))
-    assert re.search(said, told) if said else told is None
 
 
 def test_what_was_searched_for_something_else_is_refused(tmp_path):

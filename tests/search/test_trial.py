@@ -103,7 +103,10 @@ def test_the_strictest_threshold_counts(try_layers):
     ],
     ids=["cosine", "error", "agreement", "metric"],
 )
-def test_what_is_used_is_the_share_of_the_threshold_of_which_most_is_lost(try_layers, some, tiny_onnx, allowed, used):
+def test_what_is_used_is_the_share_of_the_threshold_of_which_most_is_lost(
+    try_layers, some, tiny_onnx, allowed, used, monkeypatch
+):
+    monkeypatch.setattr(checks, "CROSSED", 0)
     samples = some(21)
     answers = run_graph(open_as_written(load_graph(tiny_onnx)), samples.read_at(np.arange(21)))["logits"].argmax(axis=1)
     pairs = zip(samples.manifest.samples, answers.tolist(), strict=True)
@@ -155,6 +158,26 @@ def test_errors_that_change_no_answer_of_the_few_are_supposed_to_change_those_of
 
         step = try_layers(slightly_wrong, samples=samples, limits=limits).check([], 0.0)
         assert step.looked_at == looked_at
+
+
+@pytest.mark.parametrize(("count", "is_seen"), [(28, True), (208, False)])
+def test_few_samples_are_judged_with_the_errors_of_others(try_layers, some, tiny_onnx, count, is_seen):
+    """An error that makes each sample surer of its answer would change that of another sample."""
+    samples = some(count)
+    noise = np.random.default_rng(0).integers(0, 256, np.load(samples.folder / input_file(0)).shape, np.uint8)
+    np.save(samples.folder / input_file(0), noise)
+    exact = open_as_written(load_graph(tiny_onnx))
+
+    def surer(spared):
+        def run(feeds):
+            scores = run_graph(exact, feeds)["logits"]
+            return {"logits": scores + np.ptp(scores) * np.eye(16, dtype=np.float32)[scores.argmax(axis=1)]}
+
+        return run
+
+    limits = LOOSE.model_copy(update={"agreement": 0.99})
+    step = try_layers(surer, samples=samples, limits=limits).check([], 0.0)
+    assert (step.agreement, step.used > 1) == (1, is_seen)
 
 
 def test_answers_that_are_no_numbers_have_no_error_that_others_could_have(try_layers, some):
