@@ -36,8 +36,8 @@ SKIPPED = [
 def simplify_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     import onnxsim  # here, since it imports PyTorch, which a reader of the record does not need
 
-    # What raises an old graph renames tensors, so this comes before their ranges are measured. Some graphs need not be
-    # raised, and cannot.
+    # Raise an old graph before its tensors are measured, since that renames some. One that cannot be raised stays, as a
+    # float precision does not need it.
     with suppress(EngineryError):
         model = at_opset(model, OLDEST_OPSET)
     simplified, ok = onnxsim.simplify(model, skipped_optimizers=SKIPPED)

@@ -1,6 +1,6 @@
 """Say in one node what Slice and Squeeze say in two: take one place of an axis, as q, k and v of an attention are."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,11 +17,8 @@ class Pick(NamedTuple):
     chosen: int
 
 
-def with_gather(case: Case) -> Case | None:
-    """Return the case with one Gather for each such pair, or None if there is no pair."""
-    picks = list(_picks(case.model.graph))
-    if not picks:
-        return None
+def with_gather(case: Case, picks: Sequence[Pick]) -> Case:
+    """Return the case with one Gather for each pair."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     nodes = model.graph.node
@@ -36,7 +33,8 @@ def with_gather(case: Case) -> Case | None:
     return gathered.part(range(len(gathered.units)))  # without the constants that nothing reads any longer
 
 
-def _picks(graph: onnx.GraphProto) -> Iterator[Pick]:
+def find_picks(graph: onnx.GraphProto) -> Iterator[Pick]:
+    """Yield the pairs of nodes that take one place of an axis together."""
     constants = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
     slices = {node.output[0]: place for place, node in enumerate(graph.node) if node.op_type == "Slice"}
     read = [name for node in graph.node for name in node.input] + [output.name for output in graph.output]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from enginery.reduction.case import Case
-from enginery.reduction.gathered import with_gather
+from enginery.reduction.gathered import find_picks, with_gather
 
 Attempt = Callable[[Callable[[], Case]], Case | None]  # returns the case if it can be made and shows the fault
 
@@ -18,8 +18,8 @@ def smallest(case: Case, attempt: Attempt) -> Case:
     for run in sorted(case.runs, key=lambda run: sum(array.size for array in run.values())):
         if len(case.runs) > 1 and (single := attempt(partial(case.with_runs, [run]))):
             case = fewest_nodes(single, attempt)
-    shorter = with_gather(case)
-    return (shorter and attempt(lambda: shorter)) or case
+    picks = list(find_picks(case.model.graph))
+    return (attempt(partial(with_gather, case, picks)) if picks else None) or case
 
 
 def _one_output(case: Case, attempt: Attempt) -> Case:

@@ -1,7 +1,8 @@
 """Check what a graph loses on calibration samples. The validation samples stay unseen."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,8 @@ from enginery.data.run_all import OutputsOf, run_all
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import run_optimized
 from enginery.graph.onnx_file import fixed_batch
-from enginery.search.records import AIM, TINY, Step
+from enginery.quantization.calibration.measure import SMALL
+from enginery.search.records import AIM, Step
 from enginery.tasks.task import Statistics, Task
 
 CHOOSING = 8  # samples to measure layers by
@@ -27,13 +29,13 @@ LOST = 1e6  # times what the thresholds allow: no number, or no end
 MOST = 1000  # samples to check by: a larger calibration set makes no longer search
 OUTPUT_BYTES = 2**28  # the most that the outputs of all checked samples may take
 CROSSED = 16  # times that each answer gets the error of another sample, where samples are few
-SMALL = 1 << 16  # bytes of one sample's outputs
 BATCH, BATCH_BYTES = 8, 2**22  # at most: what a graph holds between its layers is many times as large as its inputs
+TINY = 1e-12
 RunPlaces = Callable[[NDArray[np.int64]], Outputs]
 
 
 class Lost(NamedTuple):
-    others: float  # the share of samples with other answers
+    same: Statistics | None  # by sample; None if answers of the task cannot be the same
     drop: float | None  # of the metric; None if it cannot be measured
 
 
@@ -103,7 +105,7 @@ class Checks:
         """
         found = run(self.places[:FIRST])
         few = self._step(found, spared, work, min(FIRST, self.checked))
-        if few.used >= LOST or few.used_by_errors(self.limits) >= MUCH or few.looked_at == self.checked:
+        if few.used >= LOST or max(self._used_by_errors(few)) >= MUCH or few.looked_at == self.checked:
             return few
         if few.used <= LITTLE and self._can_suppose:
             supposed = self._step(self._as_if_like(found), spared, work, self.checked).used
@@ -140,35 +142,35 @@ class Checks:
     def _step(self, found: Outputs, spared: int, work: float, count: int) -> Step:
         places, wanted = self.places[:count], self._wanted_of_first(count)
         task = self._task.knowing(self._truth, places)
-        errors, same = compare(*task.comparable(wanted, found)), task.agree(wanted, found)
-        lost = self._lost(found, count)
+        errors = compare(*task.comparable(wanted, found))
+        crossed = self._crossed(found, count) if self._are_few else ()
+        lost = list(self._lost(chain([found], crossed), count))
+        same, drop = lost[0]
         step = Step(
             spared=spared,
             work=work,
             cosine=errors.cosine,
             relative_error=errors.relative,
             agreement=None if same is None else float(same.mean()),
-            metric_drop=lost.drop,
+            metric_drop=drop,
             looked_at=count,
             changed={} if same is None else self._named(_changed(same, *task.comparable(wanted, found)), places),
             used=LOST,
         )
-        crossed = [self._lost(each, count) for each in self._crossed(found, count)] if self._are_few else []
-        used = max(step.used_by_errors(self.limits), *self._used_by_answers([lost, *crossed]))
+        used = max(*self._used_by_errors(step), *self._used_by_answers(lost))
         return step if errors.nonfinite else step.model_copy(update={"used": min(LOST, used)})
 
     def _named(self, chosen: NDArray[np.int64], places: NDArray[np.int64]) -> dict[str, int]:
         return {self._samples.manifest.samples[places[each]].name: int(each) for each in chosen}
 
-    def _lost(self, found: Outputs, count: int) -> Lost:
+    def _lost(self, found: Iterable[Outputs], count: int) -> Iterator[Lost]:
         places, wanted = self.places[:count], self._wanted_of_first(count)
-        same = self._task.knowing(self._truth, places).agree(wanted, found)
-        exact, got = (metric_of(self._task, outputs, self._truth, places) for outputs in (wanted, found))
+        task, exact = self._task.knowing(self._truth, places), metric_of(self._task, wanted, self._truth, places)
         better = 1 if self._task.metrics[0].higher_is_better else -1
-        return Lost(
-            others=0.0 if same is None else 1 - float(same.mean()),
-            drop=None if exact is None or got is None else better * (exact - got),
-        )
+        for outputs in found:
+            got = metric_of(self._task, outputs, self._truth, places)
+            drop = None if exact is None or got is None else better * (exact - got)
+            yield Lost(task.agree(wanted, outputs), drop)
 
     def _crossed(self, found: Outputs, count: int) -> Iterator[Outputs]:
         """Yield outputs as if each sample had the error of another one, whose exact answer is nearly as large.
@@ -181,11 +183,15 @@ class Checks:
             like[order] = np.roll(order, shift)
             yield {name: values + (found[name] - values)[like] for name, values in wanted.items()}
 
-    def _used_by_answers(self, lost: Sequence[Lost]) -> tuple[float, float]:
-        others = float(np.mean([each.others for each in lost]))
-        drop = float(np.mean([each.drop or 0.0 for each in lost]))
+    def _used_by_errors(self, step: Step) -> tuple[float, float]:
         allowed = self.limits
-        return others / max(1 - allowed.agreement, TINY), max(drop, 0.0) / max(allowed.metric_drop, TINY)
+        return (1 - step.cosine) / max(1 - allowed.cosine, TINY), step.relative_error / allowed.relative_error
+
+    def _used_by_answers(self, lost: Sequence[Lost]) -> tuple[float, float]:
+        others = np.mean([0.0 if each.same is None else 1 - each.same.mean() for each in lost])
+        drop = np.mean([each.drop or 0.0 for each in lost])
+        allowed = self.limits
+        return float(others) / max(1 - allowed.agreement, TINY), max(float(drop), 0.0) / max(allowed.metric_drop, TINY)
 
     def _run_all(self, run: Run, there: OutputsOf | None, places: NDArray[np.int64]) -> Outputs:
         return run_all(run, self._samples, self._batch, whole=True, chosen=places, outputs=there)

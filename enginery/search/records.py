@@ -3,12 +3,10 @@
 from pathlib import Path
 
 from enginery.core.errors import EngineryError
-from enginery.core.params.precisions import Thresholds
 from enginery.core.record import Record
 from enginery.quantization.calibration.provenance import Calibration
 
 SEARCH = "search.json"  # beside a graph that a search has shaped
-TINY = 1e-12
 AIM = 0.75  # of what the thresholds allow, as the validation samples are others
 
 
@@ -33,10 +31,6 @@ class Step(Record):
     looked_at: int  # so many of the samples to check by, the first ones: few where they show that far too much is lost
     changed: dict[str, int]  # all of these whose answer is another one, the worst first, and their places among them
     used: float  # the largest part of what a threshold allows, 1 being all of it
-
-    def used_by_errors(self, allowed: Thresholds) -> float:
-        """Return that part without what answers and the metric lose."""
-        return max((1 - self.cosine) / max(1 - allowed.cosine, TINY), self.relative_error / allowed.relative_error)
 
 
 class Search(Record):

@@ -240,7 +240,7 @@ def test_a_graph_that_cannot_be_compiled_is_one_line_and_leaves_no_engine(tmp_pa
 
 
 def test_a_graph_that_fails_on_zeros_is_built_with_a_sample(tmp_path, machine, build, manifest):
-    """As a network that looks for a token."""
+    """Zeros hold no token for a network that looks for one."""
     text = """g (float[batch,3] input, int64 before) => (float[batch] logits) {
         most = ReduceMax <keepdims = 0> (input) place = Cast <to = 7> (most) token = Sub (place, before)
         logits = Gather <axis = 1> (input, token)
