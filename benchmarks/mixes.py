@@ -3,23 +3,31 @@
     python benchmarks/mixes.py                         # the models of MODELS
     python benchmarks/mixes.py resnet50                # another one that torchvision knows
     python benchmarks/mixes.py --floating bf16 vit     # on a CPU with AMX
+    python benchmarks/mixes.py --jobs 16 resnet50 vit  # side by side, each on its share of the cores
+    python benchmarks/mixes.py --table                 # the committed rows as Markdown
 
 Each model has a process and a project of its own. Weights are random but for the last layer, since only speed is asked
 for, and thresholds are so wide that nothing breaks them.
 """
 
 import argparse
+import json
+import tempfile
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import peers
 import zoo
-from ruamel.yaml import YAML
+from zoo_models import Row
 
 if TYPE_CHECKING:
     from enginery.core.precisions import PrecisionName
+    from enginery.mixing.records import Mix
 
+ROWS = peers.HERE.parent / "docs" / "results" / "mixes.jsonl"
 MODELS = ("mobilenet_v3_small", "vit", "squeezenet1_1", "resnet18")
+MINUTES = 60
 SETTINGS = {
     "samples": {"training": 200, "validation": 64, "calibration": 96},
     "weights": {"training": {"epochs": 0}},
@@ -32,16 +40,13 @@ SETTINGS = {
 }
 
 
-def run_model(name: str, floating: "PrecisionName") -> None:
-    """Make both engines and their mix in the current folder."""
-    from enginery.cli.recipes import apply_recipe
+def run_model(name: str, floating: "PrecisionName", row_file: Path) -> None:
+    """Make both engines and their mix in the current folder, and write the model's row."""
+    from enginery.mixing.records import Mix
     from stages.mix import mix
 
     peers.write_params(name, 0, "cpu")
-    recipe = Path("recipe.yaml")
-    with recipe.open("w") as file:
-        YAML().dump(SETTINGS | {"mix": {"best": {"floating": floating, "seconds": 1.5, "traces": None}}}, file)
-    apply_recipe(recipe)
+    zoo.change_params(SETTINGS | {"mix": {"best": {"floating": floating, "seconds": 1.5, "traces": None}}})
     zoo.prepare(lambda _, call: call())
     made: tuple[PrecisionName, ...] = (floating, "int8")
     for precision in made:
@@ -50,23 +55,77 @@ def run_model(name: str, floating: "PrecisionName") -> None:
         Path(folder).mkdir()
     made_of = ("simplified", "calibrated", "rescued/int8", "converted", "engines", "samples/calibration")
     records = ("dialect.json", "exported/boxes.json", "target.json", "machine.json")
+    found = zoo.made_at("mixed/best.json")
     given = [zoo.made_at(place) for place in (*made_of, *records)]
-    given += [Path("data/plugins"), Path("data/traces"), zoo.made_at("mixed/best.json")]
+    given += [Path("data/plugins"), Path("data/traces"), found]
     mix("best", *given)
+    row_file.write_text(json.dumps({"model": name} | told(Mix.read(found))))
+
+
+def told(mix: "Mix") -> Row:
+    return {
+        "where": mix.machine,
+        "floating": mix.beside,
+        "parts": len(mix.blocks),
+        "rival": mix.rival,
+        "mixed": None if mix.mixed is None else len(mix.candidates[mix.mixed].floating),
+        "promised": mix.promised and mix.promised.model_dump(),
+        "delivered": mix.delivered and mix.delivered.model_dump(),
+        "is_mix": not mix.is_one,
+    }
+
+
+def table(rows: list[Row]) -> str:
+    """Write a row for each model that a mix was tried of, name the others, and sum up."""
+    made = list({row["model"]: row for row in rows if "rival" in row}.values())
+    tried = [row for row in made if row["delivered"]]
+    lines = [
+        "| model | parts | faster of both | mix | promised by layer times | delivered | best is |",
+        "|---" * 7 + "|",
+    ]
+    for row in tried:
+        mix = f"{row['mixed']} in {row['floating']}"
+        taken = "the mix" if row["is_mix"] else row["rival"]
+        cells = [row["model"], row["parts"], row["rival"], mix, times(row["promised"]), times(row["delivered"]), taken]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    for rival in sorted({row["rival"] for row in made}):
+        names = [row["model"] for row in made if row["rival"] == rival and not row["delivered"]]
+        if names:
+            lines.append(f"\nNo mix was worth trying, and best is {rival}, for {len(names)}: {', '.join(names)}.")
+    if tried:
+        apart = [abs(row["promised"]["middle"] / row["delivered"]["middle"] - 1) for row in tried]
+        middle = median(apart)
+        lines.append(
+            f"\nPromised and delivered are {min(apart):.1%} to {max(apart):.1%} apart, {middle:.1%} in the median."
+        )
+    return "\n".join(lines)
+
+
+def times(found: Row) -> str:
+    return f"{found['middle']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("--rows", type=Path, default=ROWS)
     parser.add_argument("--floating", choices=("fp32", "fp16", "bf16"), default="fp32")
-    parser.add_argument("--one", action="store_true", help="run the one model in the current folder")
+    parser.add_argument("--jobs", type=int, default=1, help="models at a time, each on its share of the cores")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--one", type=Path)
     options = parser.parse_args()
-    if options.one:
-        run_model(options.models[0], options.floating)
+    if options.table:
+        print(table(zoo.read(options.rows)))
         return
-    for name in options.models:
-        *_, told = zoo.run_apart(Path(__file__), name, "--floating", options.floating)
-        print(f"{name}: {told}", flush=True)
+    if options.one:
+        tempfile.tempdir = str(Path.cwd())  # of its own: else races of other models would be waited for
+        run_model(options.models[0], options.floating, options.one)
+        return
+    given = ["--floating", options.floating]
+    for row in zoo.on_this_machine(options.models, options.jobs, MINUTES, given, __file__):
+        with options.rows.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(table([row]) if "rival" in row else json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

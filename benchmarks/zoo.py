@@ -107,9 +107,13 @@ def write_params(name: str, epochs: int | None, device: str) -> Row:
 
 def lay_over_params(changes: Row) -> None:
     """Write the project's params.yaml with these changes into the current folder."""
+    shutil.copyfile(ROOT / "params.yaml", "params.yaml")
+    change_params(changes)
+
+
+def change_params(changes: Row) -> None:
     from enginery.cli.recipes import apply_recipe
 
-    shutil.copyfile(ROOT / "params.yaml", "params.yaml")
     recipe = Path("recipe.yaml")
     with recipe.open("w") as file:
         YAML().dump(changes, file)
