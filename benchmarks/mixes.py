@@ -77,14 +77,14 @@ def told(mix: "Mix") -> Row:
 
 def table(rows: list[Row]) -> str:
     """Write a row for each model that a mix was tried of, name the others, and sum up."""
-    made = list({row["model"]: row for row in rows if "rival" in row}.values())
+    made = list({(row["model"], row["floating"]): row for row in rows if "rival" in row}.values())
     tried = [row for row in made if row["delivered"]]
     lines = [
         "| model | parts | faster of both | mix | promised by layer times | delivered | best is |",
         "|---" * 7 + "|",
     ]
     for row in tried:
-        mix = f"{row['mixed']} in {row['floating']}"
+        mix = f"{row['mixed']} parts in {row['floating']}"
         taken = "the mix" if row["is_mix"] else row["rival"]
         cells = [row["model"], row["parts"], row["rival"], mix, times(row["promised"]), times(row["delivered"]), taken]
         lines.append(f"| {' | '.join(map(str, cells))} |")
@@ -118,14 +118,14 @@ def main() -> None:
         print(table(zoo.read(options.rows)))
         return
     if options.one:
-        tempfile.tempdir = str(Path.cwd())  # of its own: else races of other models would be waited for
+        if options.jobs > 1:
+            tempfile.tempdir = str(Path.cwd())  # where the lock of races lies: else they would wait for each other
         run_model(options.models[0], options.floating, options.one)
         return
-    given = ["--floating", options.floating]
+    given = ["--floating", options.floating, "--jobs", str(options.jobs)]
     for row in zoo.on_this_machine(options.models, options.jobs, MINUTES, given, __file__):
-        with options.rows.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(table([row]) if "rival" in row else json.dumps(row), flush=True)
+        zoo.keep(options.rows, row)
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

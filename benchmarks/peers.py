@@ -311,8 +311,7 @@ def main() -> None:
             given += ["--race-on", *map(str, options.race_on)]
             os.sched_setaffinity(0, os.sched_getaffinity(0) - set(options.race_on))
         for row in zoo.on_this_machine(options.models, options.jobs, MINUTES, given, __file__):
-            with options.rows.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            zoo.keep(options.rows, row)
             print(table([row]) if "answers" in row else json.dumps(row), flush=True)
 
 

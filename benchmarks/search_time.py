@@ -21,7 +21,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import zoo
-from ruamel.yaml import YAML
 from zoo_models import needs_of
 
 SIZES = {"resnet50": 224, "efficientnet_b4": 380}
@@ -37,7 +36,7 @@ def run_model(name: str, size: int) -> None:
     changes["samples"] = {"training": 64, "validation": 64, "preprocessing": {"resize": size, "crop": size}}
     common = {"runtime": "openvino", "calibration": {"method": "max"}, "search": {"int8": {"seconds": LIMIT}}}
     zoo.lay_over_params(changes | common)
-    lay_over(zoo.WIDE)
+    allow(zoo.WIDE)
     zoo.prepare(lambda what, call: None if what == "search int8" else call())
     places = ("simplified", "calibrated", "rescued/int8", "samples/calibration", "dialect.json", "code/search.json")
     found = zoo.made_at("searched/int8.json")
@@ -47,16 +46,11 @@ def run_model(name: str, size: int) -> None:
         answer = Search.read(found)
         spared = f"{len(answer.spared)} of {len(answer.layers)} layers spared"
         print(f"{name}, {size} pixels, {what}: {seconds:.1f} s, {gigabytes:.2f} GB, {spared}", flush=True)
-        lay_over(zoo.WIDE | {"relative_error": answer.path[0].relative_error / TIMES_TOO_MUCH})
+        allow(zoo.WIDE | {"relative_error": answer.path[0].relative_error / TIMES_TOO_MUCH})
 
 
-def lay_over(thresholds: Mapping[str, float]) -> None:
-    from enginery.cli.recipes import apply_recipe
-
-    recipe = Path("recipe.yaml")
-    with recipe.open("w") as file:
-        YAML().dump({"precisions": {"int8": {"thresholds": thresholds}}}, file)
-    apply_recipe(recipe)
+def allow(thresholds: Mapping[str, float]) -> None:
+    zoo.change_params({"precisions": {"int8": {"thresholds": thresholds}}})
 
 
 def alone(call: Callable[[], object]) -> tuple[float, float]:

@@ -112,6 +112,7 @@ def lay_over_params(changes: Row) -> None:
 
 
 def change_params(changes: Row) -> None:
+    """Change the params.yaml of the current folder."""
     from enginery.cli.recipes import apply_recipe
 
     recipe = Path("recipe.yaml")
@@ -301,8 +302,7 @@ def sweep(models: Sequence[str], rows: Path, again: bool, run: Callable[[list[st
     done = {row["model"]: row for row in read(rows)}
     left = [model for model in models if model not in done or (again and done[model]["commit"] != commit)]
     for row in run(left):
-        with rows.open("a") as file:
-            file.write(json.dumps({"commit": commit} | row) + "\n")
+        keep(rows, {"commit": commit} | row)
         print(json.dumps(row), flush=True)
 
 
@@ -399,6 +399,11 @@ def bound(cores: Sequence[int]) -> None:
     if cores:
         os.sched_setaffinity(0, cores)
     resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTES << 30, GIGABYTES << 30))
+
+
+def keep(rows: Path, row: Row) -> None:
+    with rows.open("a") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 def read(rows: Path) -> list[Row]:

@@ -142,7 +142,8 @@ class Checks:
     def _step(self, found: Outputs, spared: int, work: float, count: int) -> Step:
         places, wanted = self.places[:count], self._wanted_of_first(count)
         task = self._task.knowing(self._truth, places)
-        errors = compare(*task.comparable(wanted, found))
+        compared = task.comparable(wanted, found)
+        errors = compare(*compared)
         crossed = self._crossed(found, count) if self._are_few else ()
         lost = list(self._lost(chain([found], crossed), count))
         same, drop = lost[0]
@@ -154,7 +155,7 @@ class Checks:
             agreement=None if same is None else float(same.mean()),
             metric_drop=drop,
             looked_at=count,
-            changed={} if same is None else self._named(_changed(same, *task.comparable(wanted, found)), places),
+            changed={} if same is None else self._named(_changed(same, *compared), places),
             used=LOST,
         )
         used = max(*self._used_by_errors(step), *self._used_by_answers(lost))
