@@ -177,6 +177,28 @@ def capitals() -> tuple[onnx.ModelProto, list[Feeds]]:
     ]
 
 
+def keys_and_values() -> tuple[onnx.ModelProto, list[Feeds]]:
+    """VOLO's attention: float16 meets weights with Q/DQ nodes, and the product is split into keys and values."""
+    width, heads, tokens = 64, 4, 16
+    constants = {
+        "w": normal(width, 2 * width).astype(np.float16),
+        "ws": np.full(2 * width, 0.02, np.float16),
+        "wz": np.zeros(2 * width, np.int8),
+        "shape": np.array([-1, tokens, 2, heads, width // heads]),
+        "first": np.array(0),
+        "second": np.array(1),
+    }
+    nodes = "c = Cast <to = 10> (x) h = Relu (c) e = QuantizeLinear <axis = 1> (w, ws, wz)"
+    nodes += " f = DequantizeLinear <axis = 1> (e, ws, wz) m = MatMul (h, f) r = Reshape (m, shape)"
+    nodes += " t = Transpose <perm = [2, 0, 3, 1, 4]> (r) k = Gather <axis = 0> (t, first)"
+    nodes += " v = Gather <axis = 0> (t, second) g = Cast <to = 10> (q) n = Transpose <perm = [0, 1, 3, 2]> (k)"
+    nodes += " a = MatMul (g, n) p = Softmax <axis = -1> (a) o = MatMul (p, v) y = Cast <to = 1> (o)"
+    sizes = f"float[batch,{tokens},{width}] x, float[batch,{heads},1,{width // heads}] q"
+    text = f"g ({sizes}) => (float[batch,{heads},1,{width // heads}] y) {{ {nodes} }}"
+    runs = [{"x": normal(4, tokens, width), "q": normal(4, heads, 1, width // heads)}]
+    return graph_of(text, constants), runs
+
+
 FAULTS: dict[str, Fault] = {
     "concat, rounding, convolution": ("openvino", concat),
     "convolution read rounded and exactly": ("openvino", two_readers),
@@ -192,6 +214,7 @@ FAULTS: dict[str, Fault] = {
     "transposed convolution in bf16": ("tensorrt_rtx", transposed),
     "col2im": ("tensorrt_rtx", col2im),
     "capitals in an equation": ("tensorrt_rtx", capitals),
+    "keys and values of weights in bytes": ("tensorrt_rtx", keys_and_values),
 }
 
 

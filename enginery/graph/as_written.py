@@ -42,7 +42,7 @@ def _open_session(
             return _open_session(path, level, threads)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = level
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what goes wrong is raised
     options.add_session_config_entry("session.disable_quant_qdq", "1")  # what is rounded is calculated in floats
     options.intra_op_num_threads = threads or usable_cores()  # ONNX Runtime counts cores that it may not use
     source = str(model) if isinstance(model, Path) else model.SerializeToString()

@@ -1,14 +1,19 @@
 """Infer the type and shape of each tensor."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import onnx
 from onnx import TensorProto
 
+from enginery.data.feeds import Feeds
 from enginery.graph.data_apart import FEWEST_BYTES, bytes_of, with_bodies
+from enginery.graph.onnx_file import graph_inputs
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 def as_ir(model: onnx.ModelProto) -> "ir.Model":
@@ -39,6 +44,24 @@ def shapes_of(model: onnx.ModelProto, data_prop: bool = False) -> onnx.ModelProt
     ONNX's inference would make several more copies of weights. It reads small constants alone.
     """
     return onnx.shape_inference.infer_shapes(without_weights(model), data_prop=data_prop)
+
+
+def shapes_for(model: onnx.ModelProto, sample: Feeds) -> Shapes:
+    """Return the shape of each tensor for one sample. What cannot be known counts as one."""
+    fixed = without_weights(model)
+    del fixed.graph.value_info[:]
+    for tensor in graph_inputs(fixed.graph):
+        for axis, size in enumerate(tensor.type.tensor_type.shape.dim):
+            if not size.HasField("dim_value"):
+                size.dim_value = sample[tensor.name].shape[axis] if axis and tensor.name in sample else 1
+    for tensor in fixed.graph.output:
+        tensor.type.tensor_type.ClearField("shape")
+    known = shapes_of(fixed, data_prop=True).graph
+    shapes = {
+        tensor.name: tuple(size.dim_value or 1 for size in tensor.type.tensor_type.shape.dim)
+        for tensor in (*known.input, *known.value_info, *known.output)
+    }
+    return shapes | {tensor.name: tuple(tensor.dims) for tensor in fixed.graph.initializer}
 
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -1,21 +1,19 @@
 """Estimate what each layer costs in floating point, from the graph alone, so that the answer is the same everywhere."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from math import prod
 
 import onnx
 
 from enginery.data.feeds import Feeds
-from enginery.graph.onnx_file import graph_inputs
-from enginery.graph.shapes import shapes_of, without_weights
+from enginery.graph.shapes import Shapes, shapes_for
 
 PRODUCTS_PER_NUMBER = 16  # that a CPU or GPU multiplies and adds while it writes one number to memory
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 def shares_of_work(model: onnx.ModelProto, layers: Collection[str], sample: Feeds) -> dict[str, float]:
     """Return the share of the work of all these layers that each has, for a sample of these sizes."""
-    shapes = _shapes_of(model, sample)
+    shapes = shapes_for(model, sample)
     constants = {tensor.name for tensor in model.graph.initializer}
     work = {node.name: _work(node, shapes, constants) for node in model.graph.node if node.name in layers}
     return {name: each / sum(work.values()) for name, each in work.items()}
@@ -37,21 +35,3 @@ def _work(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> i
         case _:
             products = 0
     return products + PRODUCTS_PER_NUMBER * max(1, numbers)
-
-
-def _shapes_of(model: onnx.ModelProto, sample: Feeds) -> Shapes:
-    """Return the shape of each tensor for one sample. What cannot be known counts as one."""
-    fixed = without_weights(model)
-    del fixed.graph.value_info[:]
-    for tensor in graph_inputs(fixed.graph):
-        for axis, size in enumerate(tensor.type.tensor_type.shape.dim):
-            if not size.HasField("dim_value"):
-                size.dim_value = sample[tensor.name].shape[axis] if axis and tensor.name in sample else 1
-    for tensor in fixed.graph.output:
-        tensor.type.tensor_type.ClearField("shape")
-    known = shapes_of(fixed, data_prop=True).graph
-    shapes = {
-        tensor.name: tuple(size.dim_value or 1 for size in tensor.type.tensor_type.shape.dim)
-        for tensor in (*known.input, *known.value_info, *known.output)
-    }
-    return shapes | {tensor.name: tuple(tensor.dims) for tensor in fixed.graph.initializer}

@@ -57,7 +57,7 @@ class Case:
         """Return some of the units as a graph, with all that they compute for others, or one output and what leads to
         it. What they read from others is an input, or a constant if it follows from constants."""
         nodes = [self.nodes[place] for place in sorted(place for unit in chosen for place in self.units[unit])]
-        nodes = _leading_to(output, nodes) if output else nodes
+        nodes = _leading_to([output], nodes) if output else nodes
         made = {name for node in nodes for name in node.output}
         read = dict.fromkeys(name for node in nodes for name in _names_read(node))
         given = [name for name in read if name not in made]
@@ -88,18 +88,38 @@ class Case:
         model.graph.CopyFrom(graph)
         return Case(model, [{fed[name]: array for name, array in each.items()} for each in values])
 
+    def reading(self, source: str, instead_of: Collection[str]) -> "Case":
+        """Return the graph whose nodes read one tensor instead of others, whose sizes may differ."""
+        model = self.without_shapes()
+        for node in model.graph.node:
+            node.input[:] = [source if name in instead_of else name for name in node.input]
+        return Case(model, self.runs).pruned()
+
+    def pruned(self) -> "Case":
+        """Return the graph without nodes, constants and inputs that nothing follows from."""
+        model, outputs = self.without_shapes(), [tensor.name for tensor in self.model.graph.output]
+        del model.graph.node[:]
+        model.graph.node.extend(_leading_to(outputs, self.nodes))
+        whole = Case(model, self.runs)
+        return whole.part(range(len(whole.units)))
+
     def with_runs(self, runs: Sequence[Feeds]) -> "Case":
         """Return the same graph for other inputs, which decide the sizes that vary."""
-        model = onnx.ModelProto()
-        model.CopyFrom(self.model)
+        model = self.without_shapes()
         inputs = [_described(tensor.name, [run[tensor.name] for run in runs]) for tensor in graph_inputs(model.graph)]
         for tensor in graph_inputs(model.graph):
             model.graph.input.remove(tensor)
         model.graph.input.extend(inputs)
+        return Case(model, runs)
+
+    def without_shapes(self) -> onnx.ModelProto:
+        """Return a copy of the graph that does not say how large its results are."""
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
         for output in model.graph.output:
             output.type.tensor_type.ClearField("shape")
         del model.graph.value_info[:]
-        return Case(model, runs)
+        return model
 
     def _values(self, names: Sequence[str], run: int) -> Outputs:
         fed = {name: self.runs[run][name] for name in names if name in self.runs[run]}
@@ -155,9 +175,9 @@ class Case:
         return numpy_helper.from_array(array.astype(dtype), name)
 
 
-def _leading_to(output: str, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Return the nodes without those that the output does not follow from."""
-    needed, leading = {output}, []
+def _leading_to(outputs: Collection[str], nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Return the nodes without those that none of the outputs follows from."""
+    needed, leading = set(outputs), []
     for node in reversed(nodes):
         if needed.intersection(node.output):
             needed.update(_names_read(node))

@@ -1,10 +1,13 @@
-"""Say in one node what Slice and Squeeze say in two: take one place of an axis, as q, k and v of an attention are."""
+"""Say in fewer nodes how q, k and v of an attention are taken apart: a Gather for a Slice and a Squeeze, a Split for
+Gathers."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from enginery.reduction.case import Case
@@ -29,13 +32,12 @@ def with_gather(case: Case, picks: Sequence[Pick]) -> Case:
         target.CopyFrom(gather)
     for place in sorted((pick.slice for pick in picks), reverse=True):
         del nodes[place]
-    gathered = Case(model, case.runs)
-    return gathered.part(range(len(gathered.units)))  # without the constants that nothing reads any longer
+    return Case(model, case.runs).pruned()
 
 
 def find_picks(graph: onnx.GraphProto) -> Iterator[Pick]:
     """Yield the pairs of nodes that take one place of an axis together."""
-    constants = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+    constants = _constants(graph)
     slices = {node.output[0]: place for place, node in enumerate(graph.node) if node.op_type == "Slice"}
     read = [name for node in graph.node for name in node.input] + [output.name for output in graph.output]
     for place, node in enumerate(graph.node):
@@ -47,3 +49,35 @@ def find_picks(graph: onnx.GraphProto) -> Iterator[Pick]:
             index, axis, squeezed = (int(constants[name].item()) for name in names)
             if axis == squeezed:
                 yield Pick(slices[node.input[0]], place, axis, index)
+
+
+def with_split(case: Case, gathers: Sequence[int]) -> Case:
+    """Return the case with a Split for Gathers, in their order. What reads them gets an axis of one place more."""
+    model = case.without_shapes()
+    nodes = model.graph.node
+    first, outputs = nodes[gathers[0]], [nodes[place].output[0] for place in gathers]
+    axis = next((each.i for each in first.attribute if each.name == "axis"), 0)
+    sizes = numpy_helper.from_array(np.ones(len(gathers), np.int64), f"{first.name}.sizes")
+    model.graph.initializer.append(sizes)
+    split = helper.make_node("Split", [first.input[0], sizes.name], outputs, first.name, axis=axis)
+    for place in sorted(gathers, reverse=True):
+        del nodes[place]
+    nodes.insert(min(gathers), split)
+    return Case(model, case.runs).pruned()
+
+
+def find_pieces(graph: onnx.GraphProto) -> Iterator[Sequence[int]]:
+    """Yield the places of Gathers that take the first places of one axis, each one of them."""
+    constants, pieces = _constants(graph), defaultdict[tuple[str, int], dict[int, int]](dict)
+    for place, node in enumerate(graph.node):
+        index = constants.get(node.input[1]) if node.op_type == "Gather" else None
+        if index is not None and not index.ndim:
+            axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
+            pieces[node.input[0], axis][int(index)] = place
+    for found in pieces.values():
+        if len(found) > 1 and sorted(found) == list(range(len(found))):
+            yield [found[index] for index in sorted(found)]
+
+
+def _constants(graph: onnx.GraphProto) -> Mapping[str, NDArray[Any]]:
+    return {each.name: numpy_helper.to_array(each) for each in graph.initializer}

@@ -1,10 +1,10 @@
 """Find the smallest part of a graph that still shows a fault."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from enginery.reduction.case import Case
-from enginery.reduction.gathered import find_picks, with_gather
+from enginery.reduction.gathered import find_picks, find_pieces, with_gather, with_split
 
 Attempt = Callable[[Callable[[], Case]], Case | None]  # returns the case if it can be made and shows the fault
 
@@ -19,7 +19,10 @@ def smallest(case: Case, attempt: Attempt) -> Case:
         if len(case.runs) > 1 and (single := attempt(partial(case.with_runs, [run]))):
             case = fewest_nodes(single, attempt)
     picks = list(find_picks(case.model.graph))
-    return (attempt(partial(with_gather, case, picks)) if picks else None) or case
+    case = (attempt(partial(with_gather, case, picks)) if picks else None) or case
+    case = _rewired(case, attempt)
+    splits = (attempt(partial(with_split, case, gathers)) for gathers in find_pieces(case.model.graph))
+    return next(filter(None, splits), case)
 
 
 def _one_output(case: Case, attempt: Attempt) -> Case:
@@ -41,6 +44,28 @@ def _shortest(case: Case, attempt: Attempt, from_start: bool) -> Case:
         else:
             few = middle
     return found
+
+
+def _rewired(case: Case, attempt: Attempt) -> Case:
+    """Let nodes read what others read, and tensors of the graph instead of inputs, where less is left then."""
+    for source, instead_of in _rewirings(case):
+        part = attempt(partial(case.reading, source, instead_of))
+        if part and _size(part) < _size(case):
+            return _rewired(fewest_nodes(part, attempt), attempt)
+    return case
+
+
+def _rewirings(case: Case) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield tensors, and what they may be read instead of: the result of a node that reads them, or an input."""
+    inputs, made = {tensor.name for tensor in case.model.graph.input}, list[str]()
+    for node in case.nodes:
+        yield from ((name, node.output) for name in node.input if name)
+        yield from ((source, [name]) for name in node.input if name in inputs for source in reversed(made))
+        made += node.output
+
+
+def _size(case: Case) -> tuple[int, int]:
+    return len(case.nodes), len(case.model.graph.input)
 
 
 def fewest_nodes(case: Case, attempt: Attempt) -> Case:

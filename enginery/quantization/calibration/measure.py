@@ -21,7 +21,7 @@ from enginery.data.parts import AT_ONCE, Part, cut
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written
 from enginery.graph.onnx_file import load_graph
-from enginery.graph.shapes import with_shapes
+from enginery.graph.shapes import shapes_for, with_shapes
 from enginery.quantization.calibration.histogram import Histogram, count_alone, count_beside_others
 
 Activations = dict[str, NDArray[np.float32]]
@@ -29,6 +29,7 @@ Histograms = dict[str, Histogram]
 MEASURED = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}
 SMALL = 1 << 16  # bytes of one sample's outputs
 FEW = 4  # cores, which the graph itself keeps so busy that one thread counts as fast
+MOST_BYTES = 1 << 30  # of a batch's activations, of which there are two: one is counted while the next is computed
 MOST_ANSWERS = 1024  # samples, which is more than a search looks at
 
 
@@ -65,6 +66,14 @@ def measure_samples(
             else:
                 merged.histograms[name] = histogram
     return merged
+
+
+def batch_in_memory(model: onnx.ModelProto, samples: SampleSet, most: int) -> int:
+    """Return how many samples to measure at a time: as many as MOST_BYTES hold the activations of, but at least one."""
+    longest, *_ = samples.places(np.arange(len(samples)), 1, whole=False)
+    shapes = shapes_for(model, samples.read_at(longest))
+    numbers = sum(math.prod(shapes.get(name, ())) for node in model.graph.node for name in node.output)
+    return max(1, min(most, MOST_BYTES // (np.dtype(np.float32).itemsize * numbers)))
 
 
 @dataclass(frozen=True)
