@@ -84,7 +84,7 @@ def table(rows: list[Row]) -> str:
         "|---" * 7 + "|",
     ]
     for row in tried:
-        mix = f"{row['mixed']} parts in {row['floating']}"
+        mix = f"{row['mixed']} part{'s' * (row['mixed'] > 1)} in {row['floating']}"
         taken = "the mix" if row["is_mix"] else row["rival"]
         cells = [row["model"], row["parts"], row["rival"], mix, times(row["promised"]), times(row["delivered"]), taken]
         lines.append(f"| {' | '.join(map(str, cells))} |")

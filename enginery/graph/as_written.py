@@ -14,10 +14,11 @@ from enginery.core.cores import usable_cores
 from enginery.core.scratch import scratch_folder
 from enginery.data.feeds import Feeds, Outputs, Run
 from enginery.data.parts import Part
-from enginery.graph.data_apart import has_data_apart, is_large
+from enginery.graph.data_apart import bytes_of_weights, has_data_apart
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.graph.twin import twin_of
 
+MOST_BYTES = 1 << 28  # of weights that are given in memory: a session keeps a copy of them beside its own
 DROPS_RELU = "ReluQuantRewrite"  # of ONNX Runtime 1.31: it drops a Relu before a QuantizeLinear to float8, too
 
 
@@ -34,8 +35,8 @@ def open_optimized(model: onnx.ModelProto | Path, threads: int = 0) -> onnxrunti
 def _open_session(
     model: onnx.ModelProto | Path, level: onnxruntime.GraphOptimizationLevel, threads: int
 ) -> onnxruntime.InferenceSession:
-    # ONNX Runtime takes neither so many weights in memory, nor those that are in a file elsewhere.
-    if isinstance(model, onnx.ModelProto) and (is_large(model) or has_data_apart(model)):
+    # In memory, ONNX Runtime does not find weights that are in a file elsewhere, and takes 2 GB at most.
+    if isinstance(model, onnx.ModelProto) and (bytes_of_weights(model) > MOST_BYTES or has_data_apart(model)):
         with scratch_folder() as scratch:
             path = scratch / "model.onnx"
             save_graph(model, path)

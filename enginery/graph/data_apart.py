@@ -27,8 +27,13 @@ DATA_SHA256 = "enginery.data_sha256"  # so that a stage that depends on model.on
 
 def is_large(model: onnx.ModelProto) -> bool:
     """Tell whether the weights need a file of their own."""
+    return bytes_of_weights(model) > MOST_BYTES
+
+
+def bytes_of_weights(model: onnx.ModelProto) -> int:
+    """Return how many bytes the weights take, without small ones."""
     sizes = map(bytes_of, _constants(model.graph))
-    return sum(size for size in sizes if size >= FEWEST_BYTES) > MOST_BYTES
+    return sum(size for size in sizes if size >= FEWEST_BYTES)
 
 
 def has_data_apart(model: onnx.ModelProto) -> bool:

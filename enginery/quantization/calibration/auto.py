@@ -106,11 +106,11 @@ class Trial:
         """Leave the nodes of the names in `kept` exact. `lowest` has the lowest value of each tensor."""
         writer = Writer(model, kept)
         self.groups = [names_of(group) for group in writer.groups]
-        self._lowest, self._scales = lowest, list[ir.Value]()
+        self._lowest, self._scales = lowest, list[tuple[str, np.dtype[np.generic]]]()
         for group, names in zip(writer.groups, self.groups, strict=True):
             is_signed = any(lowest[name] < 0 for name in names)
             scale = writer.round_activations(group, Grid(1.0, np.int8(0) if is_signed else np.uint8(0)))
-            self._scales.append(scale)
+            self._scales.append((scale.name or "", dtype_of(scale)))  # not the value, which keeps the graph
             writer.model.graph.initializers.pop(scale.name or "")
             scale.const_value, scale.shape = None, ir.Shape([])
             writer.model.graph.inputs.append(scale)
@@ -132,9 +132,9 @@ class Trial:
         return cost
 
     def _steps(self, amax: Ranges) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        for names, scale in zip(self.groups, self._scales, strict=True):
+        for names, (scale, dtype) in zip(self.groups, self._scales, strict=True):
             ranges = [Range(-amax[name] if self._lowest[name] < 0 else 0.0, amax[name]) for name in names]
-            yield scale.name or "", np.asarray(grid_of(ranges, is_added=True).scale, dtype_of(scale))
+            yield scale, np.asarray(grid_of(ranges, is_added=True).scale, dtype)
 
 
 def error_of(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:

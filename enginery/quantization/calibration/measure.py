@@ -146,7 +146,8 @@ class Meter:
     def _run(self, feeds: Feeds) -> tuple[Activations, Outputs]:
         inputs = {name: array for name, array in feeds.items() if array.dtype.name in MEASURED}
         arrays = inputs | dict(zip(self._names, self._session.run(self._names, dict(feeds)), strict=True))
-        samples, answers = len(next(iter(feeds.values()))), {name: arrays[name] for name in self._answers}
+        # Copies: an array of ONNX Runtime's keeps all the memory that its session took.
+        samples, answers = len(next(iter(feeds.values()))), {name: arrays[name].copy() for name in self._answers}
         are_small = all(
             values.shape[:1] == (samples,) and values.nbytes <= SMALL * samples for values in answers.values()
         )

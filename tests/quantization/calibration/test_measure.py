@@ -9,7 +9,7 @@ from support.quantized import KEEP_NOTHING
 
 from enginery.core.errors import EngineryError
 from enginery.quantization.calibration.histogram import count_beside_others
-from enginery.quantization.calibration.measure import measure
+from enginery.quantization.calibration.measure import batch_in_memory, measure
 from enginery.quantization.cast import cast
 
 ACTIVATIONS = {"input", "conv", "relu", "conv_2", "relu_2", "pooled", "features", "logits"}
@@ -42,6 +42,14 @@ def test_the_batch_size_changes_neither_ranges_nor_memory(tiny_graph, samples, b
         assert len(histogram.counts) == 2 * 2048
         assert histogram.width == wanted[name].width
         assert histogram.amax == pytest.approx(wanted[name].amax, rel=1e-5)  # sums in another order
+
+
+@pytest.mark.parametrize(("fits", "batch"), [(0.5, 1), (3.5, 3), (100, 8)])
+def test_a_batch_holds_what_fits_into_memory(fits, batch, tiny_graph, samples, monkeypatch):
+    made = all_at_once(tiny_graph, samples.cycled(1)["input"])
+    each = sum(values.nbytes for name, values in made.items() if name != "input")
+    monkeypatch.setattr(f"{measure.__module__}.MOST_BYTES", int(fits * each))
+    assert batch_in_memory(tiny_graph, samples, 8) == batch
 
 
 def test_many_cores_count_the_same(tiny_graph, samples, monkeypatch):
