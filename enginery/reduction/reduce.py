@@ -90,7 +90,7 @@ def reduce_fault(
             found.append(part)
             return part
 
-        found.append(smallest(case, attempt))
+        found.append(smallest(case, attempt, keeps_values=whole.kind == "differs"))
     return _write_smallest(found, whole, way, limit, folder)
 
 

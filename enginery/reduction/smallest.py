@@ -9,8 +9,11 @@ from enginery.reduction.gathered import find_picks, find_pieces, with_gather, wi
 Attempt = Callable[[Callable[[], Case]], Case | None]  # returns the case if it can be made and shows the fault
 
 
-def smallest(case: Case, attempt: Attempt) -> Case:
-    """Return the fewest nodes and then the fewest inputs that were found. The case itself must show the fault."""
+def smallest(case: Case, attempt: Attempt, keeps_values: bool) -> Case:
+    """Return the fewest nodes and then the fewest inputs that were found. The case itself must show the fault.
+
+    A fault in results may need the values that the network has. One that refuses a graph needs none of them.
+    """
     case = _one_output(case, attempt)
     for from_start in (True, False):
         case = _shortest(case, attempt, from_start)
@@ -20,7 +23,7 @@ def smallest(case: Case, attempt: Attempt) -> Case:
             case = fewest_nodes(single, attempt)
     picks = list(find_picks(case.model.graph))
     case = (attempt(partial(with_gather, case, picks)) if picks else None) or case
-    case = _rewired(case, attempt)
+    case = case if keeps_values else _rewired(case, attempt)
     splits = (attempt(partial(with_split, case, gathers)) for gathers in find_pieces(case.model.graph))
     return next(filter(None, splits), case)
 
