@@ -24,8 +24,11 @@ def freeze_search(precision: str) -> str:
             f"{PARAMS_FILE} searches nothing for '{precision}': search has {', '.join(searches) or 'no precision'}"
         )
     found = Search.read(SEARCHED / f"{precision}.json")
-
     was_rescued = bool(Rescue.read(RESCUED / precision / RESCUE).kept)
+    if was_rescued and not found.spared:
+        return (
+            f"the search spared no layer of {precision}, and its rescues need the search: {PARAMS_FILE} stays as it is"
+        )
 
     def freeze(params: Content) -> None:
         section = params["precisions"][precision]

@@ -69,6 +69,14 @@ def test_rescues_need_the_search(project):
     assert params.precisions["int8"].keep.nodes == ("conv", r"blocks\.1/add")
 
 
+def test_nothing_is_written_where_nothing_was_spared(project, tmp_path):
+    write_rescue("round")
+    found, before = SEARCHED / "int8.json", (tmp_path / "params.yaml").read_text()
+    Search.read(found).model_copy(update={"spared": ()}).write(found)
+    assert "spared no layer of int8" in freeze_search("int8")
+    assert (tmp_path / "params.yaml").read_text() == before
+
+
 def test_without_a_search_nothing_is_kept(project, tmp_path):
     before = (tmp_path / "params.yaml").read_text()
     with pytest.raises(EngineryError, match="searches nothing for 'fp16': search has int8"):
