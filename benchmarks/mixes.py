@@ -50,7 +50,7 @@ def run_model(name: str, floating: "PrecisionName", row_file: Path) -> None:
     zoo.prepare(lambda _, call: call())
     made: tuple[PrecisionName, ...] = (floating, "int8")
     for precision in made:
-        zoo.take(precision, lambda _, call: call())
+        zoo.make_engine(precision, lambda _, call: call())
     for folder in ("data/traces", "artifacts/mixed"):
         Path(folder).mkdir()
     made_of = ("simplified", "calibrated", "rescued/int8", "converted", "engines", "samples/calibration")

@@ -77,7 +77,7 @@ def run_model(name: str, row_file: Path, epochs: int | None, device: str, cores:
     from enginery.engine.machine import Machine
 
     for precision in ("fp32", "int8"):
-        zoo.take(precision, lambda _, call: call())
+        zoo.make_engine(precision, lambda _, call: call())
     here = Machine.read(zoo.made_at("machine.json"))
     exported, calibration = zoo.made_at("exported/model.onnx"), SampleSet.open(zoo.made_at("samples/calibration"))
     makers: dict[str, Callable[[], Contender]] = {

@@ -186,19 +186,15 @@ def made_at(place: str) -> Path:
     return Path("artifacts") / place
 
 
-def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]], object]) -> Row:
-    from enginery.accuracy.records import Validation
+def make_engine(precision: "PrecisionName", step: Callable[[str, Callable[[], object]], object]) -> tuple[Path, Path]:
+    """Run the stages that make an engine, and return the folders of its graph and of itself."""
     from enginery.core.params.all import Params
-    from enginery.engine.record import EngineRecord
     from stages.build import build
     from stages.convert import convert
-    from stages.validate import validate
 
     converted, engine = made_at(f"converted/{precision}"), made_at(f"engines/{precision}")
     converted.parent.mkdir(exist_ok=True)
     engine.parent.mkdir(exist_ok=True)
-    validation, machine = made_at("samples/validation"), made_at("machine.json")
-    report, examples = Path("reports/validation") / f"{precision}.json", made_at(f"examples/{precision}")
     made_from = Params.read().precisions[precision].made_from
     places = (
         "simplified",
@@ -210,15 +206,25 @@ def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]],
         "exported/boxes.json",
     )
     given = *map(made_at, places), converted
+    validation = made_at("samples/validation")
     step(f"{precision} convert", lambda: convert(precision, *given))
     step(
         f"{precision} build",
         lambda: build(precision, converted, made_at("target.json"), validation, Path("data/plugins"), engine),
     )
-    step(
-        f"{precision} validate",
-        lambda: validate(precision, engine, converted, validation, made_at("reference"), machine, report, examples),
-    )
+    return converted, engine
+
+
+def take(precision: "PrecisionName", step: Callable[[str, Callable[[], object]], object]) -> Row:
+    """Make an engine, and say what validation finds."""
+    from enginery.accuracy.records import Validation
+    from enginery.engine.record import EngineRecord
+    from stages.validate import validate
+
+    converted, engine = make_engine(precision, step)
+    report, examples = Path("reports/validation") / f"{precision}.json", made_at(f"examples/{precision}")
+    given = engine, converted, made_at("samples/validation"), made_at("reference"), made_at("machine.json")
+    step(f"{precision} validate", lambda: validate(precision, *given, report, examples))
     found = Validation.read(report)
     return {
         "cosine": found.engine_against_pytorch.cosine,
