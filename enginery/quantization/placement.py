@@ -15,6 +15,7 @@ PASSED_ON = {  # what these operators return are numbers that they read
 BEFORE_PRODUCTS = PASSED_ON | {"Add", "BatchNormalization", "Clip", "LeakyRelu", "Mul", "PRelu", "Relu"}
 NARROW = 32  # rows or columns
 PIXEL = 16  # an image has fewer channels
+HEADS_SIDE_BY_SIDE = [0, 2, 1, 3]  # how their axes are transposed
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 Reader = tuple[ir.Node, int]  # a node and the number of its input
@@ -33,7 +34,7 @@ class Placement:
         nodes = [node for node in model.graph if node.name not in kept and not node.domain]
         products = set(_without_patches([node for node in model.graph if _is_product(node)]))
         self.products = [node for node in nodes if node in products]
-        self._passing = {node for node in nodes if _passes_on(node)}
+        self._passing = {node for node in nodes if _passes_on(node) and not _ends_attention(node)}
         self._gated = {node for node in nodes if node.op_type == "Mul" and _reads_activations(node)}
         self.arithmetic = [node for node in nodes if node in products or _is_sum(node) or is_average(node)]
         self._operands = {
@@ -159,6 +160,18 @@ def _are_shares(value: ir.Value | None) -> bool:
     """Tell whether a Softmax made it: most shares are a few steps of a byte, and what they weigh loses by that."""
     maker = value.producer() if value is not None else None
     return maker is not None and maker.op_type == "Softmax"
+
+
+def _ends_attention(node: ir.Node) -> bool:
+    """Tell whether it puts the heads of an attention side by side. OpenVINO's kernel of an attention takes such a
+    Transpose in, unless there is a rounding before it, or between it and the Reshape behind."""
+    if node.op_type == "Reshape" and node.inputs[0] is not None and (before := node.inputs[0].producer()):
+        return before.op_type == "Transpose" and _ends_attention(before)
+    if node.op_type != "Transpose" or "perm" not in node.attributes or node.inputs[0] is None:
+        return False
+    product = node.inputs[0].producer()
+    weighs = product is not None and product.op_type == "MatMul" and any(map(_are_shares, product.inputs))
+    return weighs and list(node.attributes["perm"].as_ints()) == HEADS_SIDE_BY_SIDE
 
 
 def _is_narrow(matrix: ir.Value | None) -> bool:

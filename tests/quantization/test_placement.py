@@ -9,7 +9,7 @@ from enginery.quantization.placement import Placement
 
 IMAGE, MATRIX = "float[batch,4,8,8]", "float[batch,6,4]"
 CONSTANTS = {"w": np.ones((4, 4, 1, 1)), "v": np.ones((4, 8, 1, 1)), "m": np.ones((4, 4)), "b": np.ones((4, 1, 1))}
-CONSTANTS |= {"q": np.ones((4, 4, 2, 2))}
+CONSTANTS |= {"q": np.ones((4, 4, 2, 2)), "e": np.ones((32, 4)), "h": np.ones((8, 4)), "sizes": np.array([0, 8, 32])}
 
 # The nodes between the input x and the output y; the tensors to round, those that share a scale joined by a plus.
 CASES = {
@@ -41,11 +41,26 @@ CASES = {
 
 
 def groups(nodes, kept=(), shape=IMAGE):
-    constants = {name: value.astype(np.float32) for name, value in CONSTANTS.items() if f"{name})" in nodes}
+    used = {name: value for name, value in CONSTANTS.items() if f"{name})" in nodes}
+    constants = {name: value.astype(np.float32) if value.dtype.kind == "f" else value for name, value in used.items()}
     model = model_of_text(f"g ({shape} x) => (float[] y) {{ {nodes} }}", constants)
     for node in model.graph.node:
         node.name = f"make_{node.output[0]}"
     return {"+".join(sorted(v.name for v in group)) for group in Placement(ir.from_proto(model), kept).groups()}
+
+
+@pytest.mark.parametrize(
+    ("perm", "behind", "rounded"),
+    [
+        ("0, 2, 1, 3", "y = MatMul (t, h)", "t"),
+        ("0, 2, 1, 3", "r = Reshape (t, sizes) y = MatMul (r, e)", "r"),
+        ("2, 0, 1, 3", "y = MatMul (t, h)", "o"),
+    ],
+    ids=["a Transpose", "and a Reshape", "of other axes"],
+)
+def test_heads_are_rounded_when_they_are_side_by_side(perm, behind, rounded):
+    attention = f"s = Softmax (x) o = MatMul (s, x) t = Transpose <perm = [{perm}]> (o)"
+    assert groups(f"{attention} {behind}") == {rounded}
 
 
 @pytest.mark.parametrize(("nodes", "rounded"), CASES.values(), ids=CASES)
