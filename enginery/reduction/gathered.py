@@ -20,6 +20,12 @@ class Pick(NamedTuple):
     chosen: int
 
 
+class Pieces(NamedTuple):
+    source: str
+    axis: int
+    gathers: Sequence[int]  # the places of the nodes that take its places, in their order
+
+
 def with_gather(case: Case, picks: Sequence[Pick]) -> Case:
     """Return the case with one Gather for each pair."""
     model = onnx.ModelProto()
@@ -51,32 +57,31 @@ def find_picks(graph: onnx.GraphProto) -> Iterator[Pick]:
                 yield Pick(slices[node.input[0]], place, axis, index)
 
 
-def with_split(case: Case, gathers: Sequence[int]) -> Case:
-    """Return the case with a Split for Gathers, in their order. What reads them gets an axis of one place more."""
+def with_split(case: Case, pieces: Pieces) -> Case:
+    """Return the case with a Split for Gathers. What reads them gets an axis of one place more."""
     model = case.without_shapes()
     nodes = model.graph.node
-    first, outputs = nodes[gathers[0]], [nodes[place].output[0] for place in gathers]
-    axis = next((each.i for each in first.attribute if each.name == "axis"), 0)
-    sizes = numpy_helper.from_array(np.ones(len(gathers), np.int64), f"{first.name}.sizes")
+    name, outputs = nodes[pieces.gathers[0]].name, [nodes[place].output[0] for place in pieces.gathers]
+    sizes = numpy_helper.from_array(np.ones(len(outputs), np.int64), f"{name}.sizes")
     model.graph.initializer.append(sizes)
-    split = helper.make_node("Split", [first.input[0], sizes.name], outputs, first.name, axis=axis)
-    for place in sorted(gathers, reverse=True):
+    split = helper.make_node("Split", [pieces.source, sizes.name], outputs, name, axis=pieces.axis)
+    for place in sorted(pieces.gathers, reverse=True):
         del nodes[place]
-    nodes.insert(min(gathers), split)
+    nodes.insert(min(pieces.gathers), split)
     return Case(model, case.runs).pruned()
 
 
-def find_pieces(graph: onnx.GraphProto) -> Iterator[Sequence[int]]:
-    """Yield the places of Gathers that take the first places of one axis, each one of them."""
-    constants, pieces = _constants(graph), defaultdict[tuple[str, int], dict[int, int]](dict)
+def find_pieces(graph: onnx.GraphProto) -> Iterator[Pieces]:
+    """Yield Gathers that take the first places of one axis, each one of them."""
+    constants, found = _constants(graph), defaultdict[tuple[str, int], dict[int, int]](dict)
     for place, node in enumerate(graph.node):
         index = constants.get(node.input[1]) if node.op_type == "Gather" else None
         if index is not None and not index.ndim:
             axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
-            pieces[node.input[0], axis][int(index)] = place
-    for found in pieces.values():
-        if len(found) > 1 and sorted(found) == list(range(len(found))):
-            yield [found[index] for index in sorted(found)]
+            found[node.input[0], axis][int(index)] = place
+    for (source, axis), places in found.items():
+        if len(places) > 1 and sorted(places) == list(range(len(places))):
+            yield Pieces(source, axis, [places[index] for index in sorted(places)])
 
 
 def _constants(graph: onnx.GraphProto) -> Mapping[str, NDArray[Any]]:

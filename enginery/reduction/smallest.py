@@ -24,7 +24,7 @@ def smallest(case: Case, attempt: Attempt, keeps_values: bool) -> Case:
     picks = list(find_picks(case.model.graph))
     case = (attempt(partial(with_gather, case, picks)) if picks else None) or case
     case = case if keeps_values else _rewired(case, attempt)
-    splits = (attempt(partial(with_split, case, gathers)) for gathers in find_pieces(case.model.graph))
+    splits = (attempt(partial(with_split, case, pieces)) for pieces in find_pieces(case.model.graph))
     return next(filter(None, splits), case)
 
 
