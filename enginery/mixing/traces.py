@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import median
+from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from enginery.speed.records import Trace
 # Engines are traced in turns of a few calls, so that all meet the same moments of a noisy machine. In three turns of 48
 # calls, as many as a single trace has, two traces of one engine named 21 and 9 layers that int8 slows down.
 TURNS, CALLS = 15, 4
+FEWEST_TURNS, LONG = 5, 10.0  # seconds for an engine, after which no turn follows: long calls are less noisy
 MOSTLY = 0.5  # of the blocks must have a layer in a trace
 
 
@@ -73,8 +75,9 @@ def trace_or_read(
 
 
 def trace_in_turns(int8: Path, floating: Path, places: Mapping[str, int], here: Here) -> list[BlocksTimes]:
-    turns = [(_time(int8, here), _time(floating, here)) for _ in range(TURNS)]
-    for engine, of_one in zip((int8, floating), zip(*turns, strict=True), strict=True):
+    engines = int8, floating
+    turns = _in_turns(engines, here)
+    for engine, of_one in zip(engines, zip(*turns, strict=True), strict=True):
         _require_times(list(chain(*of_one)), places, str(engine))
     return [BlocksTimes(*(times_of_blocks(layers, places) for layers in both)) for both in turns]
 
@@ -82,10 +85,17 @@ def trace_in_turns(int8: Path, floating: Path, places: Mapping[str, int], here: 
 def layers_in_turns(engines: Sequence[Path], here: Here) -> list[LayersTimes]:
     """Return the milliseconds of the layers of each engine. A mix is traced by itself, since the times of its parts do
     not tell what its changes of type cost."""
-    turns = [[_time(engine, here) for engine in engines] for _ in range(TURNS)]
-    return [
-        np.array([[layer.milliseconds for layer in layers] for layers in of_one]) for of_one in zip(*turns, strict=True)
-    ]
+    of_each = zip(*_in_turns(engines, here), strict=True)
+    return [np.array([[layer.milliseconds for layer in layers] for layers in of_one]) for of_one in of_each]
+
+
+def _in_turns(engines: Sequence[Path], here: Here) -> list[list[list[LayerTime]]]:
+    """Return the layers of each engine, turn by turn."""
+    turns: list[list[list[LayerTime]]] = []
+    began = monotonic()
+    while len(turns) < FEWEST_TURNS or (len(turns) < TURNS and monotonic() - began < LONG * len(engines)):
+        turns.append([time_layers(engine, here.machine, here.inference, here.samples, CALLS) for engine in engines])
+    return turns
 
 
 def layers_on_way(way: Way, times: Sequence[BlocksTimes]) -> LayersTimes:
@@ -93,10 +103,6 @@ def layers_on_way(way: Way, times: Sequence[BlocksTimes]) -> LayersTimes:
     return np.array(
         [[each.in_floating[n] if n in way else each.in_int8[n] for n in range(len(each.in_int8))] for each in times]
     )
-
-
-def _time(engine: Path, here: Here) -> list[LayerTime]:
-    return time_layers(engine, here.machine, here.inference, here.samples, CALLS)
 
 
 def read_traces(

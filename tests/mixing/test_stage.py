@@ -1,5 +1,6 @@
 """The stages from the engines of int8 and fp32 to that of a mix, on a network of three layers."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ from enginery.engine.record import EngineRecord, LayerTime
 from enginery.graph.choose_boxes import BoxesInGraph
 from enginery.graph.files import graph_sha256
 from enginery.graph.onnx_file import load_graph, save_graph
+from enginery.mixing.here import Here
 from enginery.mixing.race import Raced, Races
 from enginery.mixing.records import MIX, Mix, Times
-from enginery.mixing.traces import read_traces
+from enginery.mixing.traces import layers_in_turns, read_traces
 from enginery.quantization.rescue.records import RESCUE, Rescue
 from enginery.speed.records import Trace
 from stages import mix as module
@@ -136,3 +138,14 @@ WRONG = {
 def test_a_trace_that_does_not_fit_is_refused(trace, changes, message):
     with pytest.raises(EngineryError, match=message):
         trace(**changes)
+
+
+@pytest.mark.parametrize(("seconds", "turns"), [(0.1, 15), (4, 7), (100, 5)])
+def test_engines_whose_calls_are_long_are_traced_in_fewer_turns(seconds, turns, monkeypatch):
+    now = itertools.count(0, 2 * seconds)  # two engines take so long in a turn
+    layer = LayerTime(name="a", kind="", precision="int8", computes=True, milliseconds=1.0)
+    monkeypatch.setattr(f"{layers_in_turns.__module__}.monotonic", lambda: next(now))
+    monkeypatch.setattr(f"{layers_in_turns.__module__}.time_layers", lambda *given: [layer])
+    here = Here(machine=None, inference=None, samples=None, batch=8)
+    one, other = layers_in_turns([Path("one"), Path("other")], here)
+    assert one.shape == other.shape == (turns, 1)

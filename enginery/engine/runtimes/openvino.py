@@ -72,9 +72,11 @@ class OpenVINO:
     ) -> list[LayerTime]:
         """Open the model anew for every few calls: OpenVINO reports averages over all calls since it was opened."""
         settings = _settings(inference.threads) | {"PERF_COUNT": True}
-        rounds = math.ceil(calls / CALLS_PER_ROUND)
-        times = [_one_round(_imported(folder, settings), feeds) for _ in range(rounds)]
-        return median_times(list(map(_layer, _executed(_imported(folder, settings)))), times)
+        times = []
+        for _ in range(math.ceil(calls / CALLS_PER_ROUND)):
+            compiled = _imported(folder, settings)
+            times.append(_one_round(compiled, feeds))
+        return median_times(list(map(_layer, _executed(compiled))), times)
 
 
 def _run_smallest(compiled: Any, sizes: Arrays, requests: int) -> None:

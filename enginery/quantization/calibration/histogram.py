@@ -1,12 +1,13 @@
 """A histogram of magnitudes that counts a stream of values without knowing their range beforehand."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 32_768  # elements, so that temporary arrays stay in the processor's cache, and PyTorch takes no thread more
+CHUNK = 1 << 18  # elements: temporary arrays stay in the processor's cache, and threads seldom wait for Python's lock
 LOWEST = np.finfo(np.float32).min
 NARROWEST = 2.0**-126  # the narrowest bin whose inverse float32 holds
 
@@ -19,10 +20,23 @@ def count_alone(index: NDArray[np.int32], limit: int) -> NDArray[np.int64]:
 
 def count_beside_others(index: NDArray[np.int32], limit: int) -> NDArray[np.int64]:
     """Count while other threads run: NumPy holds Python's lock meanwhile."""
-    import torch  # now, as that takes a second
+    import torch
 
     counts: NDArray[np.int64] = torch.bincount(torch.from_numpy(index), minlength=limit).numpy()
     return counts
+
+
+@contextmanager
+def beside_others() -> Iterator[Count]:
+    """Yield what counts in many threads at once, of which none lets PyTorch start more."""
+    import torch  # now, as that takes a second
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield count_beside_others
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Histogram:

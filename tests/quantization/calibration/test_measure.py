@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 from support.quantized import KEEP_NOTHING
 
 from enginery.core.errors import EngineryError
-from enginery.quantization.calibration.histogram import count_beside_others
+from enginery.quantization.calibration.histogram import Histogram, count_beside_others
 from enginery.quantization.calibration.measure import batch_in_memory, measure
 from enginery.quantization.cast import cast
 
@@ -61,7 +61,7 @@ def test_many_cores_count_the_same(tiny_graph, samples, monkeypatch):
         return count_beside_others(index, limit)
 
     monkeypatch.setattr(f"{measure.__module__}.usable_cores", lambda: 64)
-    monkeypatch.setattr(f"{measure.__module__}.count_beside_others", count)
+    monkeypatch.setattr(f"{Histogram.__module__}.count_beside_others", count)
     got = measure(tiny_graph, samples.batches(4), bins=2048)
     assert threads
     assert threading.get_ident() not in threads
