@@ -146,13 +146,13 @@ def by_nncf(name: str, exported: Path, calibration: "SampleSet") -> Callable[[],
     told = {"model_type": nncf.ModelType.TRANSFORMER} if any(each in name for each in TRANSFORMERS) else {}
     batches = list(calibration.batches(8))
     graph = openvino.Core().read_model(exported)
-    return partial(nncf_engine, nncf.quantize(graph, nncf.Dataset(batches), subset_size=len(batches), **told))
+    return partial(openvino_engine, nncf.quantize(graph, nncf.Dataset(batches), subset_size=len(batches), **told))
 
 
-def nncf_engine(model: Any) -> Contender:
+def openvino_engine(model: Any, number_type: str = "f32") -> Contender:
     import openvino
 
-    settings = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": usable_cores()}
+    settings = {"INFERENCE_PRECISION_HINT": number_type, "NUM_STREAMS": 1, "INFERENCE_NUM_THREADS": usable_cores()}
     compiled = openvino.Core().compile_model(model, "CPU", settings)
     outputs = [output.any_name for output in compiled.outputs]
 

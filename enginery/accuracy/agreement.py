@@ -87,10 +87,10 @@ def broken_thresholds(
     if not errors.relative <= limits.relative_error:
         broken.append(f"relative error {errors.relative:.2e} is above {limits.relative_error:.2e}")
     if agreement and not agreement.share >= limits.agreement:
-        broken.append(f"{agreement.name} {agreement.share:.2%} is below {limits.agreement:.2%}{doubt}")
+        broken.append(f"{agreement.name} {agreement.share_with_interval} is below {limits.agreement:.2%}{doubt}")
     if result and not result.drop <= limits.metric_drop:
-        drop, limit = result.written(result.drop), result.written(limits.metric_drop)
-        broken.append(f"{result.name} drop {drop} is above {limit}")
+        limit = result.written(limits.metric_drop)
+        broken.append(f"{result.name} drop {result.drop_with_interval} is above {limit}")
     return tuple(broken)
 
 

@@ -10,6 +10,7 @@ from enginery.core.text import first_few
 from enginery.data.padding import Padding
 from enginery.engine.layer_names import short_name
 from enginery.mixing.in_words import in_words
+from enginery.mixing.records import Mix
 from enginery.model.records import PYTORCH
 from enginery.report.evidence import Evidence, Findings
 from enginery.report.layer_pairs import compare, losses
@@ -146,11 +147,25 @@ def _on_slow_quantized(findings: Findings) -> list[Note]:
 
 def _on_mixes(findings: Findings) -> list[Note]:
     """Say what a mix is, and put what was promised beside what was delivered."""
-    return [
-        Note(f"What {entry.precision} is", f"{in_words(entry.mix)}.{'' if entry.delivers else NOT_RECOMMENDED}")
-        for entry in findings.precisions
-        if entry.mix
-    ]
+    notes = []
+    for entry in findings.precisions:
+        if entry.mix:
+            told = "" if entry.delivers else NOT_RECOMMENDED
+            text = f"{in_words(entry.mix)}.{told}{_on_a_faster_float(entry.precision, entry.mix, findings)}"
+            notes.append(Note(f"What {entry.precision} is", text))
+    return notes
+
+
+def _on_a_faster_float(precision: str, mix: Mix, findings: Findings) -> str:
+    """Say which float precision would have been the better one to mix with int8."""
+    by_name = {entry.precision: findings.quoted(entry).median for entry in findings.floats if not entry.mix}
+    if mix.beside not in by_name:
+        return ""
+    fastest = max(by_name, key=lambda name: by_name[name])
+    times = by_name[fastest] / by_name[mix.beside]
+    if times < AS_FAST:
+        return ""
+    return f" {fastest} is {times:.2f} times as fast as {mix.beside} here: set `mix.{precision}.floating` to it."
 
 
 def _why_slow(entry: Evidence, fastest: Evidence, findings: Findings) -> str:
@@ -165,9 +180,17 @@ def _why_slow(entry: Evidence, fastest: Evidence, findings: Findings) -> str:
     lost = f"These layers lost: {layers}" if slower else "No layer that both have is clearly slower"
     return (
         f"{fastest.precision} is {times:.2f} times as fast at batch {findings.tuned_batch}. {lost}. "
-        f"`precisions.{entry.precision}.keep` keeps layers in float. At another batch size, or on another machine, "
-        f"{entry.precision} may pay."
+        f"{_what_was_tried(entry, findings)} At another batch size, or on another machine, {entry.precision} may pay."
     )
+
+
+def _what_was_tried(entry: Evidence, findings: Findings) -> str:
+    """Say whether a mix left what lost in floating point, and what would."""
+    mixes = [each.mix for each in findings.precisions if each.mix]
+    if entry.precision == "int8" and mixes:
+        return f"Mixing was tried: {'; '.join(map(in_words, mixes))}."
+    by_hand = f"`precisions.{entry.precision}.keep` keeps layers in float."
+    return f"No mix was tried: the precision best does that. {by_hand}" if entry.precision == "int8" else by_hand
 
 
 def _on_faster_baselines(findings: Findings) -> list[Note]:

@@ -58,6 +58,15 @@ def test_only_a_mix_that_delivers_is_recommended(findings, evidence, mix, shippe
     assert note in line
 
 
+def test_a_note_names_the_float_precision_that_would_have_been_better_to_mix(findings, evidence):
+    best = replace(evidence("best", (2.0, 1.9, 2.1), executed="int8"), mix=mixed(1.05))
+    floats = [evidence("fp32", (2.0, 1.9, 2.1)), evidence("bf16", (4.0, 3.9, 4.1))]
+    page = summary_of(findings(evidence("int8", (1.9, 1.8, 2.0)), best, *floats))
+    assert "bf16 is 2.00 times as fast as fp32 here: set `mix.best.floating` to it." in page
+    assert "there). Mixing was tried: best is int8" in page or "slower. Mixing was tried: best is int8" in page
+    assert "set `mix.best.floating`" not in summary_of(findings(evidence("int8"), best, floats[0]))
+
+
 def test_a_mix_is_read_with_its_engine(written, findings, evidence):
     int8, best = evidence("int8"), replace(evidence("best"), mix=mixed(1.05))
     assert written(int8, best)("int8", "best") == findings(int8, best)

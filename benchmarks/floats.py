@@ -1,0 +1,98 @@
+"""Race float engines against the exported graph in the same runtime: what simplify and convert change may cost nothing.
+
+    python benchmarks/floats.py                       # the models of MODELS, fp32 and bf16
+    python benchmarks/floats.py --precisions fp32 vit # one of them, on a CPU that has no bf16
+    python benchmarks/floats.py --table               # the committed rows as Markdown
+
+Each model has a process and a project of its own. Weights are random but for the last layer, as only speed is asked
+for. OpenVINO is told the same of both graphs: how many threads, and in which type it may compute.
+"""
+
+import argparse
+import json
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import peers
+import zoo
+from zoo_models import Row
+
+if TYPE_CHECKING:
+    from enginery.core.precisions import PrecisionName
+
+ROWS = peers.HERE.parent / "docs" / "results" / "floats.jsonl"
+MODELS = (
+    "resnet18", "resnet50", "resnext50_32x4d", "squeezenet1_1", "mobilenet_v2", "mobilenet_v3_small",
+    "mobilenet_v3_large", "mnasnet0_5", "shufflenet_v2_x1_0", "densenet121", "googlenet", "inception_v3", "alexnet",
+    "vgg11_bn", "efficientnet_b0", "efficientnet_v2_s", "regnet_y_400mf", "convnext_tiny", "swin_t", "swin_v2_t", "vit",
+    "vit_b_32", "maxvit_t",
+)  # fmt: skip
+TYPES = {"fp32": "f32", "bf16": "bf16"}
+SETTINGS = {
+    "samples": {"training": 200, "validation": 64, "calibration": 8},
+    "weights": {"training": {"epochs": 0}},
+    "calibration": {"method": "max"},
+    "precisions": {"int8": {"rescue": "none", "thresholds": zoo.WIDE}},  # of which nothing is asked here
+}
+
+
+def run_model(name: str, precisions: list["PrecisionName"], row_file: Path) -> None:
+    """Race both graphs in each precision, and write the model's row: our time over the exported graph's, by batch."""
+    from enginery.core.cores import usable_cores
+    from enginery.data.sample_set import SampleSet
+    from enginery.engine.machine import Machine
+
+    peers.write_params(name, 0, "cpu")
+    zoo.change_params(SETTINGS)
+    zoo.prepare(lambda _, call: call())
+    here, validation = Machine.read(zoo.made_at("machine.json")), SampleSet.open(zoo.made_at("samples/validation"))
+    row: Row = {"model": name, "where": f"{here.device_name}, {usable_cores()} cores", "ratios": {}}
+    for precision in precisions:
+        zoo.make_engine(precision, lambda _, call: call())
+        exported = partial(as_exported, TYPES[precision])
+        contenders = {peers.OURS: peers.our_engine(precision, here).bind, peers.FP32: exported().bind}
+        raced = peers.race_all(contenders, validation)
+        row["ratios"][precision] = {batch: each[f"over {peers.FP32}"] for batch, each in raced.items()}
+    row_file.write_text(json.dumps(row))
+
+
+def as_exported(number_type: str) -> peers.Contender:
+    import openvino
+
+    return peers.openvino_engine(openvino.Core().read_model(zoo.made_at("exported/model.onnx")), number_type)
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| model | fp32, batch 1 | batch 8 | bf16, batch 1 | batch 8 |", "|---" * 5 + "|"]
+    for row in {row["model"]: row for row in rows if "ratios" in row}.values():
+        found = [row["ratios"].get(precision, {}).get(batch) for precision in TYPES for batch in ("1", "8")]
+        lines.append(f"| {row['model']} | {' | '.join(map(in_words, found))} |")
+    return "\n".join(lines)
+
+
+def in_words(ratio: list[float] | None) -> str:
+    return "{:.3f} ({:.3f} to {:.3f})".format(*ratio) if ratio else "-"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("--precisions", nargs="+", choices=list(TYPES), default=list(TYPES))
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--one", type=Path)
+    options = parser.parse_args()
+    if options.table:
+        print(table(zoo.read(options.rows)))
+    elif options.one:
+        run_model(options.models[0], options.precisions, options.one)
+    else:
+        given = ["--precisions", *options.precisions]
+        for row in zoo.on_this_machine(options.models, 1, peers.MINUTES, given, __file__):
+            zoo.keep(options.rows, row)
+            print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
