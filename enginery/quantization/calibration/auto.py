@@ -13,7 +13,7 @@ from enginery.core.cores import in_parallel
 from enginery.core.params.calibration import AUTO, METHODS, CalibrationParams
 from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
-from enginery.graph.as_written import open_as_written
+from enginery.graph.as_written import open_optimized
 from enginery.graph.onnx_file import fixed_batch
 from enginery.quantization.calibration.cache import TINY
 from enginery.quantization.calibration.histogram import Histogram
@@ -114,7 +114,7 @@ class Trial:
             writer.model.graph.initializers.pop(scale.name or "")
             scale.const_value, scale.shape = None, ir.Shape([])
             writer.model.graph.inputs.append(scale)
-        self._exact, self._rounded = open_as_written(model), open_as_written(ir.to_proto(writer.model))
+        self._exact, self._rounded = open_optimized(model), open_optimized(ir.to_proto(writer.model))
 
     def on(self, feeds: Feeds) -> Cost:
         """Return what tells, for ranges, what they cost: the geometric mean of two relative errors of the outputs.
