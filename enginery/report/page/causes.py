@@ -122,16 +122,21 @@ def _margins(entries: Sequence[Evidence], looks: Looks) -> Markup:
 
 
 def histogram_pictures(background: Background) -> list[Figure]:
-    """Draw a histogram for each tensor, under the name of the node that makes it: names of tensors say little."""
-    sketches, amax = background.histograms.tensors, background.calibration.amax
+    """Draw a histogram for each tensor, under the name of the node that makes it: names of tensors say little. Where
+    each has its own method, say which."""
+    sketches, amax, methods = background.histograms.tensors, background.calibration.amax, background.calibration.methods
     titles = {name: maker.title for name, maker in background.makers.items()}
     return [
         Figure(
-            f"{titles.get(name, f'input {name}')}, {sketches[name].clipped:.3%} clipped",
+            f"{titles.get(name, f'input {name}')}{_by(methods.get(name))}, {sketches[name].clipped:.3%} clipped",
             draw_histogram(f"histogram-{number}", name, sketches[name], amax[name]),
         )
         for number, name in enumerate(background.drawn_tensors[:MOST_HISTOGRAMS])
     ]
+
+
+def _by(method: str | None) -> str:
+    return f", by {method}" if method else ""
 
 
 def describe_nodes(simplification: Simplification) -> str:

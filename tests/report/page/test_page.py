@@ -360,6 +360,15 @@ def test_a_histogram_has_the_name_of_the_node_that_makes_the_tensor(usual):
     ]
 
 
+def test_a_histogram_says_by_which_method_its_range_was_chosen(usual):
+    background = background_of(("input", "relu"))
+    background.calibration.methods["relu"] = "typical"
+    assert drawn_histograms(page_of(usual, background)) == [
+        "Conv node of relu, by typical, 0.010% clipped",
+        "Conv node of input, 0.000% clipped",
+    ]
+
+
 def test_a_reshaped_tensor_with_the_same_range_is_not_drawn_again(usual):
     makers = {
         "mean": Maker("ReduceMean", "node_mean", "relu"),
