@@ -14,6 +14,10 @@ from enginery.quantization.modelopt import errors_as_sentences, quiet_modelopt, 
 from enginery.quantization.structure import nodes_adding_scattered, nodes_making_rows
 
 NAME_OF_ALL_SIZES = "unk"
+BF16_LARGEST = 3.3895e38  # rounded down, and less than float32's
+# AutoCast leaves what exceeds this in float32. Its own limits, such as 512 for activations, are for fp16. In bf16 a
+# mask of float32's lowest number would become infinite, and 0 times that is no number.
+LARGEST = {"bf16": {"data_max": BF16_LARGEST, "init_max": BF16_LARGEST}}
 
 
 def cast(source: Path, precision: str, keep: Keep, sample: Feeds = NO_SAMPLE) -> onnx.ModelProto:
@@ -31,11 +35,12 @@ def cast(source: Path, precision: str, keep: Keep, sample: Feeds = NO_SAMPLE) ->
     scattered = (node.name for node in nodes_adding_scattered(graph))
     exact = map(re.escape, (*nodes_making_rows(graph), *scattered))
     kept = {"nodes_to_exclude": [*keep.nodes, *exact], "op_types_to_exclude": list(keep.op_types)}
+    limits = LARGEST.get(precision, {})
     with quiet_modelopt(), errors_as_sentences(precision):
         from modelopt.onnx.autocast import convert_to_mixed_precision
 
         converted: onnx.ModelProto = convert_to_mixed_precision(
-            str(source), low_precision_type=precision, keep_io_types=True, calibration_data=tried, **kept
+            str(source), low_precision_type=precision, keep_io_types=True, calibration_data=tried, **kept, **limits
         )
     forget_unknown_sizes(converted)
     return converted

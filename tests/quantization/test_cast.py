@@ -42,6 +42,19 @@ def test_half_precision_is_inside_and_inputs_and_outputs_stay_float32(tiny_onnx,
     assert [node.op_type for node in model.graph.node].count("Cast") == 2
 
 
+@pytest.mark.parametrize(
+    ("precision", "factor", "kept"),
+    [("fp16", 1e4, ["a"]), ("bf16", 1e4, []), ("bf16", float(np.finfo(np.float32).min), ["a"])],
+)
+def test_what_is_too_large_for_the_type_stays_in_float32(tmp_path, precision, factor, kept):
+    constants = {"factor": np.full(4, factor, np.float32)}
+    model = model_of_text("g (float[1,4] input) => (float[1,4] y) { a = Mul (input, factor) y = Relu (a) }", constants)
+    for node in model.graph.node:
+        node.name = node.output[0]
+    onnx.save(model, tmp_path / "model.onnx")
+    assert kept_in_float32(cast(tmp_path / "model.onnx", precision, KEEP_NOTHING)) == kept
+
+
 def test_fp16_computes_what_the_graph_computes_up_to_rounding(tiny_onnx, samples):
     graphs = (tiny_onnx, cast(tiny_onnx, "fp16", KEEP_NOTHING))
     wanted, got = (run_graph(open_as_written(graph), samples.cycled(8))["logits"] for graph in graphs)

@@ -388,3 +388,18 @@ def test_channels_in_another_order_stay_so_before_a_convolution(precision, build
     (session,) = opened(path, build, inference, tmp_path)
     wanted = open_as_written(path).run(None, feeds)[0]
     assert np.linalg.norm(session.run(feeds)["y"] - wanted) < 0.01 * np.linalg.norm(wanted)
+
+
+def test_a_normalization_in_bf16_reads_and_writes_it(build, inference, tmp_path):
+    rng = np.random.default_rng(0)
+    weights = {"w": np.ones(32, np.float32), "b": rng.normal(size=32).astype(np.float32)}
+    casts = "a = Cast <to = 16> (x) v = Cast <to = 16> (w) c = Cast <to = 16> (b)"
+    nodes = f"{casts} n = LayerNormalization <axis = -1> (a, v, c) y = Cast <to = 1> (n)"
+    plain = model_of_text("g (float[n,32] x) => (float[n,32] y) { y = LayerNormalization (x, w, b) }", weights)
+    path, feeds = tmp_path / "model.onnx", {"x": rng.normal(3, 1, (8, 32)).astype(np.float32)}
+    onnx.save(model_of_text(f"g (float[n,32] x) => (float[n,32] y) {{ {nodes} }}", weights, opset=22), path)
+    (norm,) = (node for node in read_graph(path).get_ops() if node.get_type_name() == "MVN")
+    assert norm.get_element_type().get_type_name() == "bf16"
+    (session,) = opened(path, build, inference, tmp_path)
+    exact = open_as_written(plain).run(None, feeds)[0]
+    assert np.linalg.norm(session.run(feeds)["y"] - exact) < 0.01 * np.linalg.norm(exact)
