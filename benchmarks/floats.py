@@ -28,6 +28,7 @@ MODELS = (
     "vgg11_bn", "efficientnet_b0", "efficientnet_v2_s", "regnet_y_400mf", "convnext_tiny", "swin_t", "swin_v2_t", "vit",
     "vit_b_32", "maxvit_t",
 )  # fmt: skip
+EXPORTED = "as exported"
 TYPES = {"fp32": "f32", "bf16": "bf16"}
 SETTINGS = {
     "samples": {"training": 200, "validation": 64, "calibration": 8},
@@ -50,10 +51,12 @@ def run_model(name: str, precisions: list["PrecisionName"], row_file: Path) -> N
     row: Row = {"model": name, "where": f"{here.device_name}, {usable_cores()} cores", "ratios": {}}
     for precision in precisions:
         zoo.make_engine(precision, lambda _, call: call())
-        exported = partial(as_exported, TYPES[precision])
-        contenders = {peers.OURS: peers.our_engine(precision, here).bind, peers.FP32: exported().bind}
-        raced = peers.race_all(contenders, validation)
-        row["ratios"][precision] = {batch: each[f"over {peers.FP32}"] for batch, each in raced.items()}
+        makers: peers.Makers = {
+            peers.OURS: partial(peers.our_engine, precision, here),
+            EXPORTED: partial(as_exported, TYPES[precision]),
+        }
+        raced = peers.race_all(makers, validation)
+        row["ratios"][precision] = {batch: each[f"over {EXPORTED}"] for batch, each in raced.items()}
     row_file.write_text(json.dumps(row))
 
 
