@@ -46,9 +46,8 @@ def run_model(name: str) -> Row:
             seconds[method].append(stage_seconds())
     ratio = median(auto / most for auto, most in zip(seconds["auto"], seconds["max"], strict=True))
     where = f"{find_cpu().device_name}, {usable_cores()} cores"
-    return {"model": name, "where": where, "seconds": {key: median(found) for key, found in seconds.items()}} | {
-        "ratio": ratio
-    }
+    medians = {method: median(found) for method, found in seconds.items()}
+    return {"model": name, "where": where, "seconds": medians, "ratio": ratio}
 
 
 def stage_seconds() -> float:

@@ -8,7 +8,6 @@ Each model has a process and a project of its own. Weights are random but for th
 for. OpenVINO is told the same of both graphs: how many threads, and in which type it may compute.
 """
 
-import argparse
 import json
 from functools import partial
 from pathlib import Path
@@ -70,21 +69,14 @@ def table(rows: list[Row]) -> str:
     lines = ["| model | fp32, batch 1 | batch 8 | bf16, batch 1 | batch 8 |", "|---" * 5 + "|"]
     for row in {row["model"]: row for row in rows if "ratios" in row}.values():
         found = [row["ratios"].get(precision, {}).get(batch) for precision in TYPES for batch in ("1", "8")]
-        lines.append(f"| {row['model']} | {' | '.join(map(in_words, found))} |")
+        cells = [row["model"], *(peers.with_interval(*ratio) if ratio else "-" for ratio in found)]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def in_words(ratio: list[float] | None) -> str:
-    return "{:.3f} ({:.3f} to {:.3f})".format(*ratio) if ratio else "-"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("models", nargs="*", default=MODELS)
+    parser = zoo.parser_of(__doc__, MODELS, ROWS)
     parser.add_argument("--precisions", nargs="+", choices=list(TYPES), default=list(TYPES))
-    parser.add_argument("--rows", type=Path, default=ROWS)
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--one", type=Path)
     options = parser.parse_args()
     if options.table:
         print(table(zoo.read(options.rows)))

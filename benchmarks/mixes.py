@@ -10,7 +10,6 @@ Each model has a process and a project of its own. Weights are random but for th
 for, and thresholds are so wide that nothing breaks them.
 """
 
-import argparse
 import json
 import tempfile
 from pathlib import Path
@@ -102,17 +101,13 @@ def table(rows: list[Row]) -> str:
 
 
 def times(found: Row) -> str:
-    return f"{found['middle']:.3f} ({found['low']:.3f} to {found['high']:.3f})"
+    return peers.with_interval(found["middle"], found["low"], found["high"])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("models", nargs="*", default=MODELS)
-    parser.add_argument("--rows", type=Path, default=ROWS)
+    parser = zoo.parser_of(__doc__, MODELS, ROWS)
     parser.add_argument("--floating", choices=("fp32", "fp16", "bf16"), default="fp32")
     parser.add_argument("--jobs", type=int, default=1, help="models at a time, each on its share of the cores")
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--one", type=Path)
     options = parser.parse_args()
     if options.table:
         print(table(zoo.read(options.rows)))

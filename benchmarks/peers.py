@@ -11,9 +11,7 @@ calibration samples, and is told of a transformer what it is (`model_type`), as 
 The errors are those of the whole answers over the validation set, relative to PyTorch's.
 """
 
-import argparse
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -250,15 +248,14 @@ def race_all(makers: Makers, validation: "SampleSet") -> dict[str, Row]:
     """
     from enginery.core.params.benchmark import BenchmarkParams
     from enginery.regression.laps import AFTER, BEFORE, race_sides
-    from enginery.regression.speed_change import deviations_allowed
 
     params = BenchmarkParams.read().model_copy(update={"batches": BATCHES, "seconds": SECONDS})
     found: dict[str, Row] = {str(batch): {} for batch in BATCHES}
     for peer in (name for name in makers if name != OURS):
         sides = {BEFORE: opened(makers[peer]), AFTER: opened(makers[OURS])}
         for change in race_sides(sides, validation, params, peer).values():
-            margin = deviations_allowed(params.confidence, 1) * change.deviation
-            ratios = [math.exp(-change.log + each) for each in (0.0, -margin, margin)]  # our time over theirs
+            middle, low, high = change.times(params.confidence)
+            ratios = [1 / middle, 1 / high, 1 / low]  # our time over theirs
             row = found[str(change.batch)]
             row |= {peer: change.before, f"over {peer}": ratios}
             if peer == NNCF or OURS not in row:  # beside ONNX Runtime, whose threads spin, ours takes longer
@@ -292,22 +289,21 @@ def table(rows: list[Row]) -> str:
         for batch in map(str, BATCHES):
             each = times[batch]
             cells.append(", ".join(f"{each[name]:.3g}" if name in each else "-" for name in (OURS, NNCF, ORT, FP32)))
-            middle, low, high = each.get(f"over {NNCF}", (np.nan,) * 3)
-            cells.append(f"{middle:.3f} ({low:.3f} to {high:.3f})")
+            cells.append(with_interval(*each.get(f"over {NNCF}", (np.nan,) * 3)))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
+def with_interval(middle: float, low: float, high: float) -> str:
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("models", nargs="*", default=list(MODELS))
-    parser.add_argument("--rows", type=Path, default=ROWS)
+    parser = zoo.parser_of(__doc__, MODELS, ROWS)
     parser.add_argument("--epochs", type=int, help="of torchvision's models; 0 to see only that all of it runs")
     parser.add_argument("--device", choices=("cpu", "cuda", GRAPH), default="cpu", help="where to train")
     parser.add_argument("--jobs", type=int, default=1, help="models at a time, each on its share of the other cores")
     parser.add_argument("--race-on", type=int, nargs="*", default=[], help="the cores that races take turns on")
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--one", type=Path)
     options = parser.parse_args()
     if options.table:
         print(table(zoo.read(options.rows)))

@@ -12,7 +12,6 @@ appended to `--rows`, a JSON line each. A sweep that was stopped continues with 
 with a row of an older commit. `--table` prints the last row of each model.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -21,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
@@ -481,10 +481,18 @@ def nvidia(row: Row) -> str:
     return "; ".join([", ".join(accepted) or "-", *refused])
 
 
+def parser_of(description: str, models: Iterable[str], rows: Path, models_are: str | None = None) -> ArgumentParser:
+    """Return what parses the arguments that all have whose models are rows."""
+    parser = ArgumentParser(description=description.partition("\n")[0])
+    parser.add_argument("models", nargs="*", default=list(models), help=models_are)
+    parser.add_argument("--rows", type=Path, default=rows)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--one", type=Path, help="the file of the row of the one model, which runs in this process")
+    return parser
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("models", nargs="*", default=list(GROUPS), help=f"names, or groups: {', '.join(GROUPS)}")
-    parser.add_argument("--rows", type=Path, default=Path("zoo.jsonl"))
+    parser = parser_of(__doc__, GROUPS, Path("zoo.jsonl"), f"names, or groups: {', '.join(GROUPS)}")
     parser.add_argument("--minutes", type=int, default=15, help="how long one model may take")
     parser.add_argument("--again", action="store_true")
     parser.add_argument(
@@ -492,11 +500,9 @@ def main() -> None:
     )
     parser.add_argument("--device", choices=("cpu", "cuda", GRAPH), default="cpu", help="where to train")
     parser.add_argument("--precisions", nargs="+", default=[], help="all of params.yaml unless told")
-    parser.add_argument("--table", action="store_true")
     parser.add_argument("--untimed", action="store_true", help="leave out the race, which other work would disturb")
     parser.add_argument("--jobs", type=int, default=1, help="how many models run at a time, untimed if several")
     parser.add_argument("--cluster", metavar="HOST:PORT", help="the head of a Ray cluster to run models on, untimed")
-    parser.add_argument("--one", type=Path)
     options = parser.parse_args()
     models = [name for given in options.models for name in GROUPS.get(given, [given])]
     passed = ["--device", options.device, *([] if options.epochs is None else ["--epochs", str(options.epochs)])]

@@ -1,6 +1,5 @@
 """Race candidates against int8 and the float engine, in one process and in turns."""
 
-import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,7 +11,6 @@ from enginery.engine.engine import open_engine
 from enginery.mixing.here import Here
 from enginery.mixing.records import Times
 from enginery.regression.laps import AFTER, BEFORE, Bind, Open, race_sides
-from enginery.regression.speed_change import deviations_allowed
 from enginery.speed.timing import Timings, median_interval, race
 
 CONFIDENCE, SEED = 0.95, 0
@@ -51,8 +49,8 @@ class Races:
         )
         sides = {BEFORE: self._opened(rival), AFTER: self._opened(number)}
         (change,) = race_sides(sides, self._here.samples, params, "mix, the best").values()
-        margin = deviations_allowed(CONFIDENCE, 1) * change.deviation
-        return Times(middle=math.exp(change.log), low=math.exp(change.log - margin), high=math.exp(change.log + margin))
+        middle, low, high = change.times(CONFIDENCE)
+        return Times(middle=middle, low=low, high=high)
 
     def _opened(self, number: int) -> Open:
         @contextmanager

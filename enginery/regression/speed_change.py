@@ -32,6 +32,11 @@ class SpeedChange(NamedTuple):
         """Return the whole standard error of `log`."""
         return math.hypot(self.error, self.shared)
 
+    def times(self, confidence: float) -> tuple[float, float, float]:
+        """Return how many times as fast the later engine is, and the ends of the interval around that."""
+        margin = deviations_allowed(confidence, 1) * self.deviation
+        return math.exp(self.log), math.exp(self.log - margin), math.exp(self.log + margin)
+
     @property
     def is_mostly_the_baseline(self) -> bool:
         """Tell whether most of the change is the baseline's, so that the machine or another PyTorch caused it."""

@@ -218,8 +218,10 @@ def test_agreement_accuracy_and_margins_are_those_of_the_output_with_scores():
 
 def test_if_scores_were_guessed_by_their_shape_the_sentence_says_what_to_do():
     doubt = task_of("classification").doubt({"boxes": (2, 4)})
-    (told,) = broken_thresholds(PERFECT, agreed(0.5), None, LIMITS, doubt)
-    assert told.endswith(" is below 95.00%, if boxes holds a score per class: else set model.scores")
+    told = "top-1 agreement 50.00% (49.00% to 51.00%) is below 95.00%"
+    assert broken_thresholds(PERFECT, agreed(0.5), None, LIMITS, doubt) == (
+        f"{told}, if boxes holds a score per class: else set model.scores",
+    )
     for output, names in (("boxes", ()), (None, "abcd")):
         assert not task_of("classification", output, names).doubt({"boxes": (2, 4)})
 

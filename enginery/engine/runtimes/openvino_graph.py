@@ -60,12 +60,14 @@ def _normalize_in_bf16(model: Any) -> None:
     """Let a normalization read and write bf16 where OpenVINO converts to float32 before it and back behind it, as
     ONNX's LayerNormalization asks for. Its kernel sums in float32 all the same, and the two conversions take longer
     than it does."""
-    bf16 = openvino().Type.bf16
-    for norm in model.get_ops():
-        if norm.get_type_name() != "MVN":
-            continue
-        given, readers = norm.input_value(0).get_node(), norm.output(0).get_target_inputs()
-        was_bf16 = given.get_type_name() == "Convert" and given.input_value(0).get_element_type() == bf16
-        if was_bf16 and {port.get_node().get_element_type() for port in readers} == {bf16}:
-            norm.input(0).replace_source_output(given.input_value(0))
-    model.validate_nodes_and_infer_types()
+    norms = [node for node in model.get_ops() if node.get_type_name() == "MVN" and _is_between_bf16(node)]
+    for norm in norms:
+        norm.input(0).replace_source_output(norm.input_value(0).get_node().input_value(0))
+    if norms:
+        model.validate_nodes_and_infer_types()
+
+
+def _is_between_bf16(norm: Any) -> bool:
+    bf16, given = openvino().Type.bf16, norm.input_value(0).get_node()
+    was_bf16 = given.get_type_name() == "Convert" and given.input_value(0).get_element_type() == bf16
+    return was_bf16 and {port.get_node().get_element_type() for port in norm.output(0).get_target_inputs()} == {bf16}

@@ -1,12 +1,10 @@
 """Measure every activation of a graph while it runs on samples."""
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +22,7 @@ from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written
 from enginery.graph.onnx_file import load_graph
 from enginery.graph.shapes import shapes_for, with_shapes
-from enginery.quantization.calibration.histogram import Count, Histogram, beside_others, count_alone
+from enginery.quantization.calibration.histogram import Histogram, beside_others, count_alone
 
 Activations = dict[str, NDArray[np.float32]]
 Histograms = dict[str, Histogram]
@@ -120,18 +118,16 @@ class Meter:
         return Measured(histograms, answers)
 
     def _count(self, activations: Activations, histograms: Histograms) -> None:
-        def add(name: str, count: Count) -> None:
+        def add(name: str) -> None:
             try:
                 histograms[name].add(activations[name], count)
             except ValueError as error:
                 raise EngineryError(f"the activation {name} {error}; are the weights right?") from None
 
-        if self._cores <= FEW:
-            for name in activations:
-                add(name, count_alone)
-        else:
-            with beside_others() as count:
-                deque(in_parallel(partial(add, count=count), activations, self._cores), maxlen=0)
+        many = self._cores > FEW
+        with beside_others() if many else nullcontext(count_alone) as count:
+            for _ in in_parallel(add, activations, self._cores) if many else map(add, activations):
+                pass
 
     def _of_each(self, batches: Iterable[Feeds]) -> Iterator[tuple[Activations, Outputs]]:
         """Yield the activations of each batch and its answers, while ONNX Runtime already computes those of the next,
