@@ -42,7 +42,7 @@ def run_model(name: str, epochs: int | None) -> None:
     for title, second in {"the mean alone": auto.error_of, "both": auto.error_at_once}.items():
         with scratch_folder() as scratch, mock.patch.object(auto, "error_at_once", second):
             ranges = calibrate_graph(graph.parent, samples, params, None, scratch)
-            attempts = Attempts("int8", keep, params, wanted, samples, None, scratch)
+            attempts = Attempts("int8", keep, wanted, samples, scratch)
             made = open_as_written(attempts.write(Rescued(graph, ranges, {})))
         pairs = [[each.run(None, dict(feeds))[0] for each in (made, exact)] for feeds in validation.batches(16)]
         found, right = (np.concatenate(parts) for parts in zip(*pairs, strict=True))

@@ -47,7 +47,6 @@ def errors() -> Iterator[tuple[str, float, float]]:
     """Yield what each int8 graph loses."""
     import nncf
 
-    from enginery.core.params.calibration import CalibrationParams
     from enginery.core.params.precisions import PrecisionParams
     from enginery.core.scratch import scratch_folder
     from enginery.data.sample_set import SampleSet
@@ -68,14 +67,13 @@ def errors() -> Iterator[tuple[str, float, float]]:
         return np.concatenate([next(iter(run(feeds).values())) for feeds in validation.batches(16)])
 
     wanted = answers(exact)
-    keep, params, wide = (
+    keep, wide = (
         PrecisionParams.read_for("int8").keep,
-        CalibrationParams.read(),
         dialect_of("openvino", "cpu", "avx512_vnni"),
     )
     trial = Trial(exact, samples)
     with scratch_folder() as scratch:
-        attempts = Attempts("int8", keep, params, wide, samples, None, scratch)
+        attempts = Attempts("int8", keep, wide, samples, scratch)
         equalized = attempts.equalize(given, trial.fitting)
         both = equalized and attempts.round(equalized, trial.fitting)
         for name, made in {"as calibrated": given, "equalize": equalized, "equalize and round": both}.items():

@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-from enginery.cluster.ray_cluster import open_cluster
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_folder
 from enginery.core.params.calibration import CalibrationParams
@@ -21,16 +20,16 @@ from enginery.quantization.rescue.rescue import BATCH, Trial, find_rescues
 def rescue(precision: str, simplified: Path, calibrated: Path, calibration: Path, dialect: Path, rescued: Path) -> None:
     """Write what was tried; and, if it was kept, the graph with its ranges, and the weights that are rounded."""
     asked, keep = PrecisionParams.read_for(precision).rescue, PrecisionParams.read_for(precision).keep
-    params, samples = CalibrationParams.read(), SampleSet.open(calibration)
+    samples = SampleSet.open(calibration)
     given = open_calibrated(simplified, calibrated, samples)
     if not len(samples):
         raise EngineryError(f"precisions.{precision}.rescue needs calibration samples, and samples.calibration is 0")
     exact = load_graph(given.graph)
     require_kept_exist(keep, exact)
-    with new_folder(rescued) as unfinished, scratch_folder() as scratch, open_cluster() as cluster:
-        attempts = Attempts(precision, keep, params, Dialect.read(dialect), samples, cluster, scratch)
+    with new_folder(rescued) as unfinished, scratch_folder() as scratch:
+        attempts = Attempts(precision, keep, Dialect.read(dialect), samples, scratch)
         by_name = {name: getattr(attempts, name) for name in rescues_of(asked)}
-        trial = Trial(exact, samples, min(BATCH, params.batch))
+        trial = Trial(exact, samples, min(BATCH, CalibrationParams.read().batch))
         found = find_rescues(precision, given, by_name, asked != "auto", trial, attempts.write)
         found.record.write(unfinished / RESCUE)
         if found.rescued.graph.parent == attempts.folder:

@@ -1,17 +1,21 @@
 """Calibrate a graph: measure its activations on samples, choose their ranges, and write both down."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from enginery.cluster.spread import Cluster
+from enginery.core.files import sha256
 from enginery.core.params.calibration import CalibrationParams
 from enginery.data.sample_set import SampleSet
+from enginery.graph.files import graph_sha256
 from enginery.graph.onnx_file import fixed_batch, load_graph
-from enginery.quantization.calibration.answers import keep_answers
+from enginery.quantization.calibration.answers import keep_answers, kept_answers
 from enginery.quantization.calibration.auto import choose_ranges
 from enginery.quantization.calibration.cache import write_cache
 from enginery.quantization.calibration.measure import batch_in_memory, measure_samples
 from enginery.quantization.calibration.provenance import Calibration, measured_provenance
 from enginery.quantization.calibration.sketch import Histograms, sketch
+from enginery.quantization.write_int8 import Range
 
 
 def calibrate_graph(
@@ -40,4 +44,18 @@ def calibrate_graph(
     record.write(calibrated / "calibration.json")
     sketches = {name: sketch(histogram, choice.amax[name]) for name, histogram in histograms.items()}
     Histograms(tensors=sketches).write(calibrated / "histograms.json")
+    return record
+
+
+def write_scaled(known: Calibration, scaled: Mapping[str, Range], model: Path, samples: SampleSet) -> Calibration:
+    """Write beside a graph what is known of the one it was made from, with the ranges of what was scaled."""
+    amax = known.amax | {name: each.amax for name, each in scaled.items()}
+    lowest = known.lowest | {name: each.lowest for name, each in scaled.items()}
+    cache = model.parent / "calibration.cache"
+    write_cache(amax, cache)
+    origin = {"model_sha256": graph_sha256(model), "cache_sha256": sha256(cache)}
+    record = known.model_copy(update={"amax": amax, "lowest": lowest, **origin})
+    if answers := kept_answers(known, samples):  # which scaling leaves as they are
+        keep_answers(record, samples, [answers])
+    record.write(model.parent / "calibration.json")
     return record

@@ -16,6 +16,8 @@ from enginery.core.record import Record
 from enginery.data.sample_set import SampleSet
 from enginery.graph.files import graph_sha256
 
+MEASURED = "measured"  # here; else the name of a file
+
 
 class Calibration(Record):
     """The origin of the ranges in calibration.cache. The first four are None for a file from elsewhere."""
@@ -35,6 +37,10 @@ class Calibration(Record):
     methods: dict[str, str] = Field(default_factory=dict)  # of `auto`: what was chosen for each tensor
     costs: dict[str, float] = Field(default_factory=dict)  # of `auto`: what each method costs, and what was chosen
 
+    @property
+    def is_measured(self) -> bool:
+        return self.source == MEASURED
+
 
 def measured_provenance(
     params: CalibrationParams, model: Path, samples: SampleSet, cache: Path, amax: Mapping[str, float], **more: Any
@@ -47,7 +53,7 @@ def measured_provenance(
         "samples": len(samples),
         "tools": {module.__name__: module.__version__ for module in (np, onnx, onnxruntime)},
     }
-    return _calibration(params, cache, amax, source="measured", method=params.method, **origin, **more)
+    return _calibration(params, cache, amax, source=MEASURED, method=params.method, **origin, **more)
 
 
 def provided_provenance(params: CalibrationParams, cache: Path, amax: Mapping[str, float]) -> Calibration:

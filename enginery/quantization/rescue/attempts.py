@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from enginery.cluster.spread import Cluster
-from enginery.core.params.calibration import CalibrationParams
 from enginery.core.params.precisions import Keep
 from enginery.core.scratch import scratch_folder
 from enginery.data.feeds import Feeds
@@ -16,10 +14,10 @@ from enginery.graph.as_written import open_as_written
 from enginery.graph.data_apart import in_memory
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.quantization.calibration.auto import error_of
-from enginery.quantization.calibration.calibrate import calibrate_graph
+from enginery.quantization.calibration.calibrate import write_scaled
 from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.dialect import Dialect
-from enginery.quantization.in_dialect import Ingredients, quantize_in_dialect, rewritten
+from enginery.quantization.in_dialect import Ingredients, quantize_in_dialect, rewritten, value_ranges
 from enginery.quantization.placement import arithmetic_nodes
 from enginery.quantization.rescue.equalize import equalize
 from enginery.quantization.rescue.records import Rescued
@@ -36,10 +34,8 @@ SAME = 1e-4  # the largest relative error of a graph that computes the same in o
 class Attempts:
     precision: str
     keep: Keep
-    calibration: CalibrationParams
     wanted: Dialect
     samples: SampleSet
-    cluster: Cluster | None
     folder: Path  # where the files of a new graph go
 
     def write(self, rescued: Rescued) -> onnx.ModelProto:
@@ -55,15 +51,15 @@ class Attempts:
             return in_memory(made)  # large weights may be in a file of this folder
 
     def equalize(self, given: Rescued, fitting: Fitting) -> Rescued | None:
-        """Scale channels, and calibrate anew. Ranges from elsewhere are those of the graph as it was."""
+        """Scale channels. Ranges from elsewhere do not tell which side of zero a tensor lies on."""
         graph = load_graph(given.graph)
-        kept, amax = self._kept(graph, given), given.ranges.amax
-        scaled = None if self.calibration.file else equalize(graph, kept, fitting.many(), amax)
-        if scaled is None or not _computes_the_same(graph, scaled, fitting.few[0]):
+        kept, ranges = self._kept(graph, given), value_ranges(given.ranges)
+        scaled = equalize(graph, kept, fitting.many(), ranges) if given.ranges.is_measured else None
+        if scaled is None or not _computes_the_same(graph, scaled.model, fitting.few[0]):
             return None
-        save_graph(scaled, self.folder / "model.onnx")
-        ranges = calibrate_graph(self.folder, self.samples, self.calibration, self.cluster, self.folder)
-        return Rescued(self.folder / "model.onnx", ranges, {})
+        model = self.folder / "model.onnx"
+        save_graph(scaled.model, model)
+        return Rescued(model, write_scaled(given.ranges, scaled.ranges, model, self.samples), {})
 
     def round(self, given: Rescued, fitting: Fitting) -> Rescued | None:
         """Round weights to integers, which those of fp8 are not."""

@@ -24,7 +24,7 @@ from enginery.graph.shapes import as_ir
 from enginery.quantization.additions import Additions
 from enginery.quantization.placement import AVERAGES, FLOATS, PRODUCTS, is_average, setting
 from enginery.quantization.rescue.tensors import tensors_of
-from enginery.quantization.write_int8 import LARGEST, LEVELS, TINY, dtype_of
+from enginery.quantization.write_int8 import LARGEST, LEVELS, TINY, Range, dtype_of
 
 ELEMENTWISE = {"Identity", "LeakyRelu", "Relu"}
 LINEAR = AVERAGES | ELEMENTWISE | {"MaxPool"}  # keep a positive factor of a channel
@@ -43,8 +43,7 @@ class Constant(NamedTuple):
 
 class Reader(NamedTuple):
     node: ir.Node
-    tensor: ir.Value
-    axis: int  # of the tensor
+    tensor: str
 
 
 class Seam(NamedTuple):
@@ -52,6 +51,7 @@ class Seam(NamedTuple):
 
     written: list[Constant]
     readers: list[Reader]
+    axes: dict[str, int]  # that the channels lie along, in each tensor from the one written to those that are read
 
 
 class Factors(NamedTuple):
@@ -63,15 +63,21 @@ class Factors(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """The largest magnitude of each channel of a tensor, and the mean square."""
+    """The largest magnitude of each channel of a tensor, the lowest number or 0, and the mean square."""
 
     largest: Floats
+    lowest: Floats
     power: Floats
 
 
+class Equalized(NamedTuple):
+    model: onnx.ModelProto
+    ranges: dict[str, Range]  # of the tensors whose channels are scaled
+
+
 def equalize(
-    model: onnx.ModelProto, kept: Collection[str], batches: Iterable[Feeds], amax: Mapping[str, float]
-) -> onnx.ModelProto | None:
+    model: onnx.ModelProto, kept: Collection[str], batches: Iterable[Feeds], ranges: Mapping[str, Range]
+) -> Equalized | None:
     """Return the graph with scaled channels, or None where that is not possible or promises nothing. No Mul is added
     for the nodes of the names in `kept`, which stay in floating point."""
     changed = as_ir(model)
@@ -79,13 +85,14 @@ def equalize(
     seams = list(find_seams(changed))
     if not seams:
         return None
-    known = {each.node.outputs[0].name or "": amax.get(each.value.name or "", np.inf) for each in added}
-    channels = _channels(ir.to_proto(changed), seams, batches, {**amax, **known})
-    is_scaled = False
+    copied = {each.node.outputs[0].name or "": each.value.name or "" for each in added}
+    ranges = {**ranges, **{name: ranges[source] for name, source in copied.items() if source in ranges}}
+    channels = _channels(ir.to_proto(changed), seams, batches, ranges)
+    scaled = dict[str, Range]()
     for seam in seams:
-        scale = _best_scale(seam, [channels[reader.tensor.name or ""] for reader in seam.readers])
+        scale = _best_scale(seam, [channels[reader.tensor] for reader in seam.readers])
         if np.ptp(scale) > 0:
-            is_scaled = True
+            scaled |= {name: _scaled(ranges[name], channels[name], scale) for name in seam.axes if name in ranges}
             for constant in seam.written:
                 _multiply(constant.value, _along(1 / scale, constant.axis, constant.value))
             for reader in seam.readers:
@@ -97,7 +104,7 @@ def equalize(
             ir.convenience.replace_all_uses_with(each.node.outputs[0], each.value)
             changed.graph.remove(each.node, safe=True)
             changed.graph.initializers.pop(each.by.name or "")
-    return ir.to_proto(changed) if is_scaled else None
+    return Equalized(ir.to_proto(changed), scaled) if scaled else None
 
 
 def _add_factors(model: ir.Model, kept: Collection[str]) -> list[Factors]:
@@ -136,16 +143,17 @@ def _seam_behind(writer: ir.Node) -> Seam | None:
     if found is None:
         return None
     written, axis = found
-    seam, waiting = Seam(written, []), [(writer.outputs[0], axis)]
+    seam, waiting = Seam(written, [], {}), [(writer.outputs[0], axis)]
     while waiting:
         value, axis = waiting.pop()
+        seam.axes[value.name or ""] = axis
         if value.is_graph_output():
             return None
         for node, index in value.uses():
             if node.graph is not writer.graph:  # the body of an If or a Loop, whose tensors nobody measures
                 return None
             if _takes_scales(node, index, axis, value):
-                seam.readers.append(Reader(node, value, axis))
+                seam.readers.append(Reader(node, value.name or ""))
             elif node.op_type in LINEAR and index == 0 and _keeps_channels(node, axis):
                 waiting.append((node.outputs[0], axis))
             elif node.op_type == "Transpose":
@@ -249,22 +257,33 @@ def _own(value: ir.Value | None) -> ir.Value | None:
 
 
 def _channels(
-    model: onnx.ModelProto, seams: list[Seam], batches: Iterable[Feeds], amax: Mapping[str, float]
+    model: onnx.ModelProto, seams: list[Seam], batches: Iterable[Feeds], ranges: Mapping[str, Range]
 ) -> dict[str, Channels]:
-    """Measure the channels of what is read in seams, as far as they lie within its range."""
-    axes = {reader.tensor.name or "": reader.axis for seam in seams for reader in seam.readers}
+    """Measure the channels of the tensors of seams, as far as they lie within its range."""
+    axes = {name: axis for seam in seams for name, axis in seam.axes.items()}
     found: dict[str, list[Channels]] = {name: [] for name in axes}
     for arrays in tensors_of(model, list(axes), batches):
         for name, array in arrays.items():
-            rows = np.moveaxis(array, axes[name], 0).reshape(array.shape[axes[name]], -1).astype(np.float64)
-            largest = np.minimum(np.abs(rows).max(axis=1), amax.get(name, np.inf))
-            found[name].append(Channels(largest, np.square(rows).mean(axis=1)))
-    return {
-        name: Channels(
-            np.max([each.largest for each in parts], axis=0), np.mean([each.power for each in parts], axis=0)
-        )
-        for name, parts in found.items()
-    }
+            rows = np.moveaxis(array, axes[name], 0).reshape(array.shape[axes[name]], -1)
+            amax = ranges[name].amax if name in ranges else np.inf
+            highest, lowest = rows.max(axis=1).astype(np.float64), np.minimum(rows.min(axis=1), 0.0)
+            largest = np.minimum(np.maximum(highest, -lowest), amax)
+            power = np.square(rows, dtype=np.float64).mean(axis=1)
+            found[name].append(Channels(largest, np.maximum(lowest, -amax), power))
+    return {name: _joined(parts) for name, parts in found.items()}
+
+
+def _joined(parts: list[Channels]) -> Channels:
+    largest, lowest, power = zip(*parts, strict=True)
+    return Channels(np.max(largest, axis=0), np.min(lowest, axis=0), np.mean(power, axis=0))
+
+
+def _scaled(known: Range, channels: Channels, scale: Floats) -> Range:
+    """Return the range once channels are divided. Samples that were not looked at here may have widened it."""
+    sides = channels.lowest, channels.largest
+    before, after = ([float(np.abs(side / by).max()) for side in sides] for by in (1.0, scale))
+    factors = [new / old if old else 1.0 for old, new in zip(before, after, strict=True)]
+    return Range(*(side * factor for side, factor in zip(known, factors, strict=True)))
 
 
 def _best_scale(seam: Seam, channels: list[Channels]) -> Floats:

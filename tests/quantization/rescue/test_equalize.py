@@ -6,6 +6,8 @@ import pytest
 from support.pass_checks import model_of_text, session_of
 
 from enginery.quantization.rescue.equalize import equalize, find_seams
+from enginery.quantization.rescue.tensors import tensors_of
+from enginery.quantization.write_int8 import Range
 
 RNG = np.random.default_rng(0)
 UNEQUAL = np.geomspace(0.01, 1, 8).astype(np.float32)  # what the channels of the first product reach
@@ -112,10 +114,29 @@ def spread(graph, name, feeds, axis):
     return widest.max() / widest.min()
 
 
+def ranges_of(graph, names, feeds):
+    """Return where the numbers of some tensors lie."""
+    tensors = list(tensors_of(graph, names, feeds))
+    all_of = {name: np.concatenate([each[name] for each in tensors]) for name in names}
+    return {name: Range(min(0.0, values.min()), np.abs(values).max()) for name, values in all_of.items()}
+
+
+def equalized(before, given):
+    """Equalize a graph, and check that it tells what tensors have changed, and where they lie."""
+    names = ["input", *(name for node in before.graph.node for name in node.output)]
+    known = ranges_of(before, names, given)
+    after, ranges = equalize(before, (), given, known)
+    found = ranges_of(after, {*names, *ranges}, given)
+    assert {name: tuple(each) for name, each in {**known, **ranges}.items()} == {
+        name: pytest.approx(each, rel=1e-4, abs=1e-5) for name, each in found.items()
+    }
+    return after
+
+
 @pytest.mark.parametrize(("nodes", "shape"), CASES.values(), ids=CASES)
 def test_channels_become_alike_and_the_graph_computes_the_same(nodes, shape):
     before, given = model(nodes, shape), batches(shape)
-    after = equalize(before, (), given, {})
+    after = equalized(before, given)
     exact, found = (session_of(graph).run(None, given[0])[0] for graph in (before, after))
     assert np.linalg.norm(found - exact) < 1e-6 * np.linalg.norm(exact)
     axis = 1 if shape == IMAGE else 2
@@ -125,7 +146,7 @@ def test_channels_become_alike_and_the_graph_computes_the_same(nodes, shape):
 def test_what_a_sum_reads_too_is_divided_before_products_if_its_channels_differ():
     nodes = "c = MatMul (input, m) p = MatMul (c, n) q = MatMul (c, n2) r = Add (p, q) e = MatMul (r, h) y = Add (c, e)"
     before, given = model(nodes, MATRIX), batches(MATRIX)
-    after = equalize(before, (), given, {"c": 4.0})
+    after = equalized(before, given)
     exact, found = (session_of(graph).run(None, given[0])[0] for graph in (before, after))
     assert np.linalg.norm(found - exact) < 1e-6 * np.linalg.norm(exact)
     assert spread(after, "c.divided", given[0], 2) < 0.5 * spread(before, "c", given[0], 2)
@@ -161,8 +182,10 @@ def test_a_mul_is_added_only_where_it_is_needed(nodes, kept, makers):
     given = model(nodes, MATRIX)
     for number, node in enumerate(given.graph.node):
         node.name = f"node_{number}"
-    after = equalize(given, kept, [{"input": np.ones((4, 5, 8), np.float32)}], {})
-    added = [node.input[0] for node in (after or given).graph.node if node.op_type == "Mul"]
+    reached = {name: Range(-9.0, 9.0) for node in given.graph.node for name in node.output}
+    after = equalize(given, kept, [{"input": np.ones((4, 5, 8), np.float32)}], reached)
+    graph = after.model.graph if after else given.graph
+    added = [node.input[0] for node in graph.node if node.op_type == "Mul"]
     assert added == makers
 
 
