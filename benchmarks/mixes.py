@@ -1,4 +1,4 @@
-"""Mix int8 and a floating type for some models: what layer times promise, and what a race delivers.
+"""Mix int8 and floating types for some models: what layer times promise, and what a race delivers.
 
     python benchmarks/mixes.py                         # the models of MODELS
     python benchmarks/mixes.py resnet50                # another one that torchvision knows
@@ -23,6 +23,7 @@ from zoo_models import Row
 if TYPE_CHECKING:
     from enginery.core.precisions import PrecisionName
     from enginery.mixing.records import Mix
+    from enginery.mixing.ways import Way
 
 ROWS = peers.HERE.parent / "docs" / "results" / "mixes.jsonl"
 MODELS = ("mobilenet_v3_small", "vit", "squeezenet1_1", "resnet18")
@@ -40,7 +41,7 @@ SETTINGS = {
 
 
 def run_model(name: str, floating: "PrecisionName", row_file: Path) -> None:
-    """Make both engines and their mix in the current folder, and write the model's row."""
+    """Make the engines and their mix in the current folder, and write the model's row."""
     from enginery.mixing.records import Mix
     from stages.mix import mix
 
@@ -64,14 +65,18 @@ def run_model(name: str, floating: "PrecisionName", row_file: Path) -> None:
 def told(mix: "Mix") -> Row:
     return {
         "where": mix.machine,
-        "floating": mix.beside,
+        "floating": mix.types[1],
         "parts": len(mix.blocks),
         "rival": mix.rival,
-        "mixed": None if mix.mixed is None else len(mix.candidates[mix.mixed].floating),
+        "mixed": None if mix.mixed is None else parts_by_float(mix.candidates[mix.mixed].way),
         "promised": mix.promised and mix.promised.model_dump(),
         "delivered": mix.delivered and mix.delivered.model_dump(),
         "is_mix": not mix.is_one,
     }
+
+
+def parts_by_float(way: "Way") -> dict[str, int]:
+    return {name: way.count(name) for name in way if name != "int8"}
 
 
 def table(rows: list[Row]) -> str:
@@ -79,13 +84,13 @@ def table(rows: list[Row]) -> str:
     made = list({(row["model"], row["floating"]): row for row in rows if "rival" in row}.values())
     tried = [row for row in made if row["delivered"]]
     lines = [
-        "| model | parts | faster of both | mix | promised by layer times | delivered | best is |",
+        "| model | parts | fastest alone | mix | promised by layer times | delivered | best is |",
         "|---" * 7 + "|",
     ]
     for row in tried:
-        mix = f"{row['mixed']} part{'s' * (row['mixed'] > 1)} in {row['floating']}"
         taken = "the mix" if row["is_mix"] else row["rival"]
-        cells = [row["model"], row["parts"], row["rival"], mix, times(row["promised"]), times(row["delivered"]), taken]
+        speeds = times(row["promised"]), times(row["delivered"])
+        cells = [row["model"], row["parts"], row["rival"], mix_in_words(row), *speeds, taken]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     for rival in sorted({row["rival"] for row in made}):
         names = [row["model"] for row in made if row["rival"] == rival and not row["delivered"]]
@@ -98,6 +103,12 @@ def table(rows: list[Row]) -> str:
             f"\nPromised and delivered are {min(apart):.1%} to {max(apart):.1%} apart, {middle:.1%} in the median."
         )
     return "\n".join(lines)
+
+
+def mix_in_words(row: Row) -> str:
+    """Older rows have a mix of int8 and one float, and the number of its parts alone."""
+    parts = row["mixed"] if isinstance(row["mixed"], dict) else {row["floating"]: row["mixed"]}
+    return " and ".join(f"{number} part{'s' * (number > 1)} in {name}" for name, number in parts.items())
 
 
 def times(found: Row) -> str:

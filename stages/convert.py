@@ -115,7 +115,7 @@ def in_precision(precision: str, plan: Plan, source: Path, sample: Feeds, wanted
     elif given:
         of = Ingredients(source, given.ranges, sample, wanted, plan.keep, plan.spared, given.rounded)
         mix = plan.mix
-        graph, high = quantize_beside(mix.beside, mix.floating, of) if mix else quantize_in_dialect(plan.made_as, of)
+        graph, high = quantize_beside(mix.floating, of) if mix else quantize_in_dialect(plan.made_as, of)
     else:
         graph, high = cast_in_dialect(plan.made_as, source, sample, wanted, plan.keep)
         rest = "fp32"

@@ -1,4 +1,4 @@
-"""Mix int8 and a float precision, part by part, by the times of their layers; race what looks fast."""
+"""Mix int8 and float precisions, part by part, by the times of their layers; race what looks fast."""
 
 from pathlib import Path
 
@@ -34,13 +34,14 @@ from enginery.mixing.traces import (
     layers_in_turns,
     layers_on_way,
     median_times,
+    read_traces,
     require_executed,
-    trace_or_read,
+    trace_in_turns,
 )
 from enginery.mixing.ways import ways_worth_trying
 from enginery.quantization.dialect import Dialect
-from enginery.quantization.in_dialect import Ingredients
-from enginery.quantization.mixed import require_mixable
+from enginery.quantization.in_dialect import NOTHING, Ingredients, rewritten
+from enginery.quantization.mixed import types_to_mix
 from enginery.search.checks import Checks
 from enginery.speed.machine_lock import whole_machine
 from enginery.tasks.choose import task_of
@@ -65,28 +66,30 @@ def mix(
     """Write the answer, and all that it rests on. `converted` and `engines` have a folder for each precision."""
     params, keep, wanted = MixParams.read_for(precision), PrecisionParams.read_for("int8").keep, Dialect.read(dialect)
     build, samples, in_graph = BuildParams.read(), SampleSet.open(calibration), BoxesInGraph.read(boxes)
-    quantized, floating = engines / "int8", engines / params.floating
-    require_mixable(params.floating, keep, wanted)
+    types = types_to_mix(params.floating, keep, wanted)
     user_plugins(build.tensorrt.plugins, plugins)
     if not len(samples):
         raise EngineryError(f"mix.{precision} checks mixes on calibration samples, and samples.calibration is 0")
-    for engine in (quantized, floating):
-        require_executed(read_engine(engine), precision)
+    for name in types[:2]:
+        require_executed(read_engine(engines / name), precision)
     here = _here(Machine.read(machine), samples, build)
     given, spared = open_int8(converted / "int8", simplified, calibrated, rescued, samples)
     with scratch_folder() as folder:
         source = for_compiler(given, spared, samples, wanted, keep, folder)
         graph = load_graph(source.graph)
         parts = parts_of(graph, source)
-        traced = trace_or_read(params, precision, quantized, floating, parts.places, traces, here)
+        elsewhere = read_traces(params.traces, types, precision, parts.places, traces, here) if params.traces else None
+        types = elsewhere.types if elsewhere else types
         checks = _checks(precision, choose_in_graph(graph, in_graph), samples)
         build_mix = _builder(precision, Target.read(target), build, samples)
-        maker = Maker(params.floating, source, parts, in_graph, checks, build_mix)
-        made = [
-            maker.check((), converted / "int8/model.onnx", quantized),
-            maker.check(parts.all_floating, converted / params.floating / "model.onnx", floating),
-        ]
-        for number, way in enumerate(ways_worth_trying(*median_times(traced.times))):
+        maker = Maker(source, parts, in_graph, checks, build_mix)
+        made = [maker.check(parts.all_in(name), converted / name / "model.onnx", engines / name) for name in types[:2]]
+        for name in types[2:]:  # fp32, which takes part by itself
+            exact = load_graph(simplified / "model.onnx")
+            made.append(maker.build_graph(rewritten(exact, wanted, name) or exact, parts.all_in(name), folder / name))
+        pure = {name: each.engine for name, each in zip(types, made, strict=True)}
+        traced = elsewhere or trace_in_turns(precision, pure, parts.places, here)
+        for number, way in enumerate(ways_worth_trying(median_times(traced.times))):
             made.append(maker.make(way, folder / str(number)))
         candidates = [each.engine for each in made]
         with whole_node(f"mix, {precision}"), whole_machine(f"mix, {precision}"):
@@ -94,7 +97,7 @@ def mix(
                 races, layers = None, [layers_on_way(each.way, traced.times) for each in made]
             else:
                 races, layers = Races(candidates, here), layers_in_turns(candidates, here)
-            choice = choose(precision, params.floating, made, layers, races, params.seconds)
+            choice = choose(precision, types, made, layers, races, params.seconds)
     answer = _answer(precision, params, here.batch, source, parts, traced, choice, is_searched(converted / "int8"))
     answer.write(mixed)
     print(in_words(answer))
@@ -132,19 +135,20 @@ def _answer(
     choice: Choice,
     searched: bool,
 ) -> Mix:
+    keep = {"int8": source.keep, params.floating: PrecisionParams.read_for(params.floating).keep, "fp32": NOTHING}
     return Mix(
         precision=precision,
-        beside=params.floating,
+        types=traced.types,
         machine=traced.machine.in_words(),
         traces=params.traces,
         batch=batch,
         calibration=source.ranges.cache_sha256,
         model=source.ranges.model_sha256,
-        blocks=parts.timed(*median_times(traced.times)),
-        made_as="int8" if choice.is_int8 else params.floating,
-        keep=source.keep if choice.is_int8 else PrecisionParams.read_for(params.floating).keep,
+        blocks=parts.timed(median_times(traced.times)),
+        made_as=choice.made_as,
+        keep=keep[choice.made_as],
         is_searched=searched,
         spared=tuple(source.spared),
-        floating=tuple(parts.nodes_of(choice.taken)),
+        floating=parts.floating(choice.taken) if choice.taken else {},
         **choice._asdict(),
     )

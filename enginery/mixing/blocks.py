@@ -1,7 +1,7 @@
 """Cut a graph into blocks: parts that a single tensor enters and a single tensor leaves.
 
-Between two blocks only one tensor changes its type if one of them is in int8 and the other is not. Inside a block, as
-between a convolution and the residual sum that reads it, several would.
+Between two blocks of different types only one tensor changes its type. Inside a block, as between a convolution and the
+residual sum that reads it, several would.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,11 +10,12 @@ from typing import NamedTuple
 import onnx
 import onnx_ir as ir
 
+from enginery.core.precisions import PrecisionName
 from enginery.engine.layer_names import node_names
 from enginery.engine.record import LayerTime
 from enginery.graph.shapes import as_ir
 from enginery.mixing.records import BlockTimes
-from enginery.mixing.ways import Way
+from enginery.mixing.ways import BlocksTimes, Way
 from enginery.quantization.conversion import kept_nodes
 from enginery.quantization.in_dialect import Ingredients, nodes_in_floats
 from enginery.quantization.placement import FLOATS, PRODUCTS, arithmetic_nodes
@@ -28,18 +29,23 @@ class Parts(NamedTuple):
     blocks: list[Block]
     places: dict[str, int]
 
-    @property
-    def all_floating(self) -> Way:
-        return tuple(range(len(self.blocks)))
+    def all_in(self, name: PrecisionName) -> Way:
+        return (name,) * len(self.blocks)
 
-    def nodes_of(self, way: Way) -> list[str]:
-        """Return the names of the nodes that are in floating point on this way."""
-        return [name for number in way for name in self.blocks[number]]
+    def floating(self, way: Way) -> dict[PrecisionName, tuple[str, ...]]:
+        """Return the names of the nodes that are in each float type on this way."""
+        found: dict[PrecisionName, tuple[str, ...]] = {}
+        for name, block in zip(way, self.blocks, strict=True):
+            if name != "int8":
+                found[name] = found.get(name, ()) + block
+        return found
 
-    def timed(self, in_int8: Sequence[float], in_floating: Sequence[float]) -> tuple[BlockTimes, ...]:
+    def timed(self, times: BlocksTimes) -> tuple[BlockTimes, ...]:
         """Return what the record says of each block."""
-        each = zip(self.blocks, in_int8, in_floating, strict=True)
-        return tuple(BlockTimes(first=b[0], last=b[-1], in_int8=one, in_floating=other) for b, one, other in each)
+        return tuple(
+            BlockTimes(first=block[0], last=block[-1], milliseconds={name: times[name][number] for name in times})
+            for number, block in enumerate(self.blocks)
+        )
 
 
 def parts_of(model: onnx.ModelProto, int8: Ingredients) -> Parts:

@@ -1,4 +1,4 @@
-"""Choose among int8, the precision beside it and mixes of them."""
+"""Choose among int8, float precisions and mixes of them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from enginery.core.errors import EngineryError
+from enginery.core.precisions import PrecisionName
 from enginery.mixing.make import Made
 from enginery.mixing.race import CONFIDENCE, SEED, Raced, Races
 from enginery.mixing.records import Candidate, Times
@@ -13,7 +14,7 @@ from enginery.mixing.traces import LayersTimes
 from enginery.mixing.ways import Way
 from enginery.search.records import AIM
 
-INT8, FLOATING = 0, 1  # the numbers of the two candidates that mix nothing
+INT8 = 0  # its number among the candidates
 RESAMPLES = 1000
 NANOSECOND = 1e-6  # in milliseconds: OpenVINO counts in microseconds, of which a tiny network may take none
 
@@ -21,55 +22,57 @@ NANOSECOND = 1e-6  # in milliseconds: OpenVINO counts in microseconds, of which 
 class Choice(NamedTuple):
     candidates: tuple[Candidate, ...]
     mixed: int | None  # the best mix, if there is any
-    rival: str  # the faster of the other two
+    rival: PrecisionName  # the fastest of those in one type
     promised: Times | None  # the mix over it
     delivered: Times | None
 
     @property
-    def taken(self) -> Way:
-        """Return the blocks in floating point of the mix if it is made: if it won, or nothing was raced."""
+    def taken(self) -> Way | None:
+        """Return the mix if it is made: if it won, or nothing was raced."""
         if self.mixed is None or (self.delivered is not None and self.delivered.low <= 1):
-            return ()
-        return self.candidates[self.mixed].floating
+            return None
+        return self.candidates[self.mixed].way
 
     @property
-    def is_int8(self) -> bool:
-        """Tell whether what is made is int8, or int8 but for some parts."""
-        return bool(self.taken) or self.rival == "int8"
+    def made_as(self) -> PrecisionName:
+        """Return how the answer is made: a mix as int8 with nodes in other types."""
+        return "int8" if self.taken else self.rival
 
 
 def choose(
     precision: str,
-    beside: str,
+    types: Sequence[PrecisionName],
     made: Sequence[Made],
     layers: Sequence[LayersTimes],
     races: Races | None,
     seconds: float,
 ) -> Choice:
-    """Race all that keep the thresholds, then the fastest mix against the faster of the two others.
+    """Race all that keep the thresholds, then the fastest mix against the fastest that is in one type.
 
-    `layers` has the times of the layers of each candidate. They decide without races.
+    Those in one type are first in `made`, in the order of `types`. `layers` has the times of the layers of each
+    candidate. They decide without races.
     """
+    pure = range(len(types))
     kept = [number for number, each in enumerate(made) if each.used <= AIM]
-    rivals, mixes = [one for one in kept if one <= FLOATING], [one for one in kept if one > FLOATING]
+    rivals, mixes = [one for one in kept if one in pure], [one for one in kept if one not in pure]
     if not rivals:
-        closer = min(made[INT8].used, made[FLOATING].used)
+        closest = min(made[number].used for number in pure)
         raise EngineryError(
-            f"mix.{precision}: neither int8 nor {beside} keeps precisions.{precision}.thresholds on calibration "
-            f"samples; the closer takes {closer:.0%} of what they allow, and {AIM:.0%} may be taken"
+            f"mix.{precision}: neither {' nor '.join(types)} keeps precisions.{precision}.thresholds on calibration "
+            f"samples; the closest takes {closest:.0%} of what they allow, and {AIM:.0%} may be taken"
         )
     promised = [promise(layers[INT8], layers[number]) for number in range(len(made))]
-    raced = races.race_all([INT8, FLOATING, *mixes], seconds) if races else None
+    timed = [*pure, *mixes] if races else []
+    raced = races.race_all(timed, seconds) if races else None
 
     def speed(number: int) -> float:
         return (raced.times_over(INT8, number) if raced else promised[number]).middle
 
     rival, mixed = max(rivals, key=speed), max(mixes, key=speed, default=None)
-    timed = (INT8, FLOATING, *mixes) if raced else ()
     return Choice(
         candidates=tuple(
             Candidate(
-                floating=each.way,
+                way=each.way,
                 used=each.used,
                 promised=promised[number],
                 raced=speed(number) if number in timed else None,
@@ -77,7 +80,7 @@ def choose(
             for number, each in enumerate(made)
         ),
         mixed=mixed,
-        rival="int8" if rival == INT8 else beside,
+        rival=types[rival],
         promised=None if mixed is None else promise(layers[rival], layers[mixed]),
         delivered=_delivered(races, raced, rival, mixed, seconds) if races and raced and mixed is not None else None,
     )

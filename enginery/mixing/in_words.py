@@ -1,38 +1,45 @@
 """Say what was mixed, what that promised, and what it delivered."""
 
 from enginery.mixing.records import Mix, Times
+from enginery.mixing.ways import Way
 from enginery.search.records import AIM
 
 
 def in_words(mix: Mix) -> str:
     """Return the answer in one or two sentences, without the last stop."""
-    int8, beside = f"{mix.precision} is int8", f"{mix.beside}"
     if mix.mixed is None:
         no_mix = (
-            "no mix of the two keeps the thresholds on calibration samples"
-            if len(mix.candidates) > 2
-            else "by the times of their layers no mix of the two would be faster"
+            "no mix of them keeps the thresholds on calibration samples"
+            if len(mix.candidates) > len(mix.types)
+            else "by the times of their layers no mix of them would be faster"
         )
         return f"{mix.precision} is {_rival(mix)}: {no_mix}"
-    number = len(mix.candidates[mix.mixed].floating)
-    parts = f"with {number} of {len(mix.blocks)} parts in {beside}"
+    mixed = _parts(mix, mix.candidates[mix.mixed].way)
     promised = f"layer times promised {_times(mix.promised)} the speed of {mix.rival}"
     if mix.delivered is None:
         where = f"{mix.traces}, from {mix.machine}"
-        return f"{int8} {parts}; {promised}, and nothing was raced, because layer times are those of {where}"
+        nothing = f"{promised}, and nothing was raced, because layer times are those of {where}"
+        return f"{mix.precision} is {mixed}; {nothing}"
     delivered = f"{promised}, and a race delivered {_times(mix.delivered)}"
     if mix.delivers:
-        return f"{int8} {parts}: {delivered}"
-    return f"{mix.precision} is {_rival(mix)}: for the best mix, int8 {parts}, {delivered}"
+        return f"{mix.precision} is {mixed}: {delivered}"
+    return f"{mix.precision} is {_rival(mix)}: for the best mix, {mixed}, {delivered}"
+
+
+def _parts(mix: Mix, way: Way) -> str:
+    base, first, *more = (name for name in mix.types if name in way)
+    others = "".join(f" and {way.count(name)} in {name}" for name in more)
+    return f"{base} with {way.count(first)} of {len(way)} parts in {first}{others}"
 
 
 def _rival(mix: Mix) -> str:
     """Name the rival, and say why it is the one."""
-    int8, other = (candidate.used for candidate in mix.candidates[:2])
-    lost = other if mix.rival == "int8" else int8
-    if lost > AIM:
-        return f"{mix.rival}, as the other takes {lost:.0%} of what the thresholds allow"
-    return f"{mix.rival}, the faster of int8 and {mix.beside}"
+    used = {name: each.used for name, each in zip(mix.types, mix.candidates, strict=False) if name != mix.rival}
+    slower = [name for name in used if used[name] <= AIM]
+    lost = [f"{name} takes {used[name]:.0%}" for name in used if used[name] > AIM]
+    why = [f"faster than {' and '.join(slower)}"] if slower else []
+    why += [f"while {' and '.join(lost)} of what the thresholds allow"] if lost else []
+    return ", ".join([mix.rival, *why])
 
 
 def _times(times: Times | None) -> str:

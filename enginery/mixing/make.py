@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import onnx
+
 from enginery.graph.as_written import run_as_written
 from enginery.graph.choose_boxes import BoxesInGraph, choose_in_graph
 from enginery.graph.onnx_file import save_graph
@@ -25,7 +27,6 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True)
 class Maker:
-    beside: str  # the precision beside int8
     int8: Ingredients
     parts: Parts
     boxes: BoxesInGraph
@@ -34,9 +35,12 @@ class Maker:
 
     def make(self, way: Way, folder: Path) -> Made:
         """Write and build a mix."""
+        model, _ = quantize_beside(self.parts.floating(way), self.int8)
+        return self.build_graph(model, way, folder)
+
+    def build_graph(self, model: onnx.ModelProto, way: Way, folder: Path) -> Made:
         folder.mkdir()
         graph, engine = folder / "model.onnx", folder / "engine"
-        model, _ = quantize_beside(self.beside, self.parts.nodes_of(way), self.int8)
         save_graph(choose_in_graph(model, self.boxes), graph)
         self.build(graph, engine)
         return self.check(way, graph, engine)

@@ -1,4 +1,4 @@
-"""Race candidates against int8 and the float engine, in one process and in turns."""
+"""Race candidates in one process and in turns."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,10 +1,14 @@
-"""The JSON document of the stage mix: which parts of the graph are in int8, which are not, and what that gains."""
+"""The JSON document of the stage mix: the type of each part of the graph, and what that gains."""
 
-from typing import Literal
+from typing import Self
+
+from pydantic import model_validator
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep
+from enginery.core.precisions import PrecisionName
 from enginery.core.record import Record
+from enginery.mixing.ways import Way
 from enginery.quantization.calibration.provenance import Calibration
 
 MIX = "mix.json"  # beside a graph that is mixed
@@ -19,18 +23,17 @@ class Times(Record):
 
 
 class BlockTimes(Record):
-    """A part of the graph, and the milliseconds of its layers in both engines: the medians over the traces."""
+    """A part of the graph, and the milliseconds of its layers in each type: the medians over the traces."""
 
     first: str  # the names of its first and last node
     last: str
-    in_int8: float
-    in_floating: float
+    milliseconds: dict[PrecisionName, float]
 
 
 class Candidate(Record):
-    """A way to mix the two: the blocks by number that are in floating point. All int8 and none of it are candidates."""
+    """A way to mix the types, and what it loses and gains."""
 
-    floating: tuple[int, ...]
+    way: Way
     used: float  # the largest part of what a threshold allows, on calibration samples
     promised: Times  # over all int8, by the sums of layer times, with the interval over the turns
     raced: float | None  # over all int8, in one race of all; None if it breaks a threshold, or nothing was raced
@@ -38,27 +41,34 @@ class Candidate(Record):
 
 class Mix(Record):
     precision: str
-    beside: str  # the precision beside int8
+    types: tuple[PrecisionName, ...]  # that are mixed, int8 first
     machine: str  # that layers were timed on, and mixes raced if they were
     traces: str | None  # the folder that layer times are from, or None: this machine
     batch: int
     calibration: str  # the sha256 of the ranges it is for
     model: str | None  # and of the graph these were measured on, if known
     blocks: tuple[BlockTimes, ...]
-    candidates: tuple[Candidate, ...]
-    mixed: int | None  # the number of the best candidate that mixes both; None if there is none to try
-    rival: str  # int8 or the precision beside it, whichever is faster
+    candidates: tuple[Candidate, ...]  # first one for each type, which is all in it
+    mixed: int | None  # the number of the best candidate that mixes types; None if there is none to try
+    rival: PrecisionName  # the fastest of those in one type that keep the thresholds
     promised: Times | None  # the mix over its rival, by the layer times
     delivered: Times | None  # the same in a race, with its interval; None if nothing was raced
-    made_as: Literal["int8", "fp32", "fp16", "bf16"]  # how the answer is made: int8 also if only a part of it is
+    made_as: PrecisionName  # how the answer is made: a mix as int8 with nodes in other types
     keep: Keep  # of that precision
     is_searched: bool  # int8 follows a search, and so a rescue
     spared: tuple[str, ...]  # the nodes that a search has left in floating point
-    floating: tuple[str, ...]  # the nodes that are in the other precision; none if all are in one
+    floating: dict[PrecisionName, tuple[str, ...]]  # the nodes that are in each float type; none if all are in one
+
+    @model_validator(mode="after")
+    def _has_its_mix(self) -> Self:
+        mixes = [number for number, each in enumerate(self.candidates) if len({*each.way} & {*self.types}) > 1]
+        if self.mixed not in (None, *mixes):
+            raise ValueError(f"mixed: candidate {self.mixed} mixes nothing")
+        return self
 
     @property
     def delivers(self) -> bool:
-        """Tell whether the mix is faster than both, beyond its interval."""
+        """Tell whether the mix is faster than each type alone, beyond its interval."""
         return self.delivered is not None and self.delivered.low > 1
 
     @property

@@ -1,4 +1,4 @@
-"""Find how long each block takes in both engines, on this machine or by traces from another."""
+"""Find how long each block takes in the engine of each type, on this machine or by traces from another."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from enginery.cluster.ray_cluster import whole_node
 from enginery.core.errors import EngineryError
-from enginery.core.params.mix import MixParams
+from enginery.core.precisions import PrecisionName
 from enginery.core.user_files import user_file
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord, LayerTime
 from enginery.mixing.blocks import share_named, times_of_blocks
 from enginery.mixing.here import Here
-from enginery.mixing.ways import Way
+from enginery.mixing.ways import BlocksTimes, Way
 from enginery.speed.layer_times import time_layers
 from enginery.speed.machine_lock import whole_machine
 from enginery.speed.records import Trace
@@ -33,13 +33,6 @@ MOSTLY = 0.5  # of the blocks must have a layer in a trace
 LayersTimes = NDArray[np.float64]  # the milliseconds of each layer of an engine, a row for each turn
 
 
-class BlocksTimes(NamedTuple):
-    """The milliseconds of each block, by one trace of each engine."""
-
-    in_int8: list[float]
-    in_floating: list[float]
-
-
 def require_executed(engine: EngineRecord, precision: str) -> None:
     """Refuse to mix a precision that this machine does not execute."""
     if not engine.runs_its_precision:
@@ -50,36 +43,28 @@ def require_executed(engine: EngineRecord, precision: str) -> None:
 
 
 def median_times(times: Sequence[BlocksTimes]) -> BlocksTimes:
-    return BlocksTimes(*([median(each) for each in zip(*side, strict=True)] for side in zip(*times, strict=True)))
+    return {name: [median(each) for each in zip(*(turn[name] for turn in times), strict=True)] for name in times[0]}
 
 
 class Traces(NamedTuple):
     machine: Machine  # that they are from
-    times: list[BlocksTimes]
+    times: list[BlocksTimes]  # by one trace of each engine
+
+    @property
+    def types(self) -> tuple[PrecisionName, ...]:
+        return tuple(self.times[0])
 
 
-def trace_or_read(
-    params: MixParams,
-    precision: str,
-    int8: Path,
-    floating: Path,
-    places: Mapping[str, int],
-    data: Path,
-    here: Here,
+def trace_in_turns(
+    precision: str, engines: Mapping[PrecisionName, Path], places: Mapping[str, int], here: Here
 ) -> Traces:
-    """Trace both engines here, or read the traces that the parameters name."""
-    if params.traces:
-        return read_traces(params.traces, params.floating, precision, places, data, here.batch, here.machine.runtime)
+    """Trace the engines of all types here."""
     with whole_node(f"mix, {precision}"), whole_machine(f"mix, {precision}"):
-        return Traces(here.machine, trace_in_turns(int8, floating, places, here))
-
-
-def trace_in_turns(int8: Path, floating: Path, places: Mapping[str, int], here: Here) -> list[BlocksTimes]:
-    engines = int8, floating
-    turns = _in_turns(engines, here)
-    for engine, of_one in zip(engines, zip(*turns, strict=True), strict=True):
+        turns = _in_turns(list(engines.values()), here)
+    for engine, of_one in zip(engines.values(), zip(*turns, strict=True), strict=True):
         _require_times(list(chain(*of_one)), places, str(engine))
-    return [BlocksTimes(*(times_of_blocks(layers, places) for layers in both)) for both in turns]
+    times = [[times_of_blocks(layers, places) for layers in turn] for turn in turns]
+    return Traces(here.machine, [dict(zip(engines, turn, strict=True)) for turn in times])
 
 
 def layers_in_turns(engines: Sequence[Path], here: Here) -> list[LayersTimes]:
@@ -99,38 +84,43 @@ def _in_turns(engines: Sequence[Path], here: Here) -> list[list[list[LayerTime]]
 
 
 def layers_on_way(way: Way, times: Sequence[BlocksTimes]) -> LayersTimes:
-    """Return what the parts of a mix take by the traces of both engines, without its changes of type."""
-    return np.array(
-        [[each.in_floating[n] if n in way else each.in_int8[n] for n in range(len(each.in_int8))] for each in times]
-    )
+    """Return what the parts of a mix take by the traces of all engines, without its changes of type."""
+    return np.array([[turn[name][number] for number, name in enumerate(way)] for turn in times])
 
 
 def read_traces(
-    folder: str, floating: str, precision: str, places: Mapping[str, int], data: Path, batch: int, runtime: str
+    folder: str,
+    types: Sequence[PrecisionName],
+    precision: str,
+    places: Mapping[str, int],
+    data: Path,
+    here: Here,
 ) -> Traces:
-    """Read the traces of another machine: its reports/trace. The graph is made for this runtime."""
+    """Read the traces of another machine: its reports/trace. The first two types must be there, others may be."""
     found = user_file(folder, data, f"mix.{precision}.traces", "null")
-    traces = {name: Trace.read(found / f"{name}.json") for name in ("int8", floating)}
+    paths = {name: found / f"{name}.json" for name in types}
+    traces = {name: Trace.read(path) for name, path in paths.items() if name in types[:2] or path.exists()}
     for name, trace in traces.items():
-        if (trace.precision, trace.batch) != (name, batch):
+        if (trace.precision, trace.batch) != (name, here.batch):
             raise EngineryError(
-                f"{found / name}.json is a trace of {trace.precision} at batch {trace.batch}, and not of {name} at "
-                f"batch {batch}: take it there with the same build.profile"
+                f"{paths[name]} is a trace of {trace.precision} at batch {trace.batch}, and not of {name} at "
+                f"batch {here.batch}: take it there with the same build.profile"
             )
-    one, other = (trace.machine for trace in traces.values())
-    if one != other:
+    machine = traces["int8"].machine
+    for name, trace in traces.items():
+        if trace.machine != machine:
+            raise EngineryError(
+                f"{found}: int8.json is from {machine.in_words()}, and {name}.json from {trace.machine.in_words()}: "
+                "take all on one machine"
+            )
+    if machine.runtime != here.machine.runtime:
         raise EngineryError(
-            f"{found}: int8.json is from {one.in_words()}, and {floating}.json from {other.in_words()}: take both on "
-            "one machine"
-        )
-    if one.runtime != runtime:
-        raise EngineryError(
-            f"{found}: the traces are from {one.in_words()}, and graphs are made for {runtime} here: take traces with "
-            "the same runtime"
+            f"{found}: the traces are from {machine.in_words()}, and graphs are made for {here.machine.runtime} here: "
+            "take traces with the same runtime"
         )
     for name, trace in traces.items():
-        _require_times(trace.layers, places, f"{found / name}.json")
-    return Traces(one, [BlocksTimes(*(times_of_blocks(trace.layers, places) for trace in traces.values()))])
+        _require_times(trace.layers, places, str(paths[name]))
+    return Traces(machine, [{name: times_of_blocks(trace.layers, places) for name, trace in traces.items()}])
 
 
 def _require_times(layers: Sequence[LayerTime], places: Mapping[str, int], where: str) -> None:

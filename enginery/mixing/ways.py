@@ -1,30 +1,42 @@
-"""Find which blocks to leave in floating point, from the times of all blocks in either type."""
+"""Find the type of each block, from the times of all blocks in each type."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+from enginery.core.precisions import PrecisionName
 
 # The price of a change of type between two blocks, as a share of the int8 engine's time. It stands for casts, whose
 # time no trace shows beforehand, and for noise: with a small price a block moves for little, with a large one few do.
 PRICES = (0.005, 0.01, 0.02, 0.04)
-Way = tuple[int, ...]  # the numbers of the blocks in floating point
+Way = tuple[PrecisionName, ...]  # the type of each block
+BlocksTimes = Mapping[PrecisionName, Sequence[float]]  # the milliseconds of each block in each type, int8 first
 
 
-def ways_worth_trying(quantized: Sequence[float], floating: Sequence[float]) -> list[Way]:
+class Begun(NamedTuple):
+    """A way through the first blocks."""
+
+    cost: float
+    way: Way
+
+
+def ways_worth_trying(times: BlocksTimes) -> list[Way]:
     """Return the cheapest way for each price, without those that are all in one type."""
-    whole = sum(quantized)
-    ways = dict.fromkeys(cheapest_way(quantized, floating, price * whole) for price in PRICES)
-    return [way for way in ways if 0 < len(way) < len(quantized)]
+    whole = sum(times["int8"])
+    ways = dict.fromkeys(cheapest_way(times, price * whole) for price in PRICES)
+    return [way for way in ways if len(set(way)) > 1]
 
 
-def cheapest_way(quantized: Sequence[float], floating: Sequence[float], price: float) -> Way:
-    """Return the blocks in floating point of the cheapest way through all blocks."""
-    ends_int8: tuple[float, Way] = (0.0, ())  # the cheapest way so far that ends in int8, and what it costs
-    ends_floating: tuple[float, Way] = (0.0, ())
-    for number, (in_int8, in_floating) in enumerate(zip(quantized, floating, strict=True)):
-        stays, left = min(ends_int8, _dearer(ends_floating, price)), min(ends_floating, _dearer(ends_int8, price))
-        ends_int8 = _dearer(stays, in_int8)
-        ends_floating = (left[0] + in_floating, (*left[1], number))
-    return min(ends_int8, ends_floating)[1]
-
-
-def _dearer(one: tuple[float, Way], cost: float) -> tuple[float, Way]:
-    return one[0] + cost, one[1]
+def cheapest_way(times: BlocksTimes, price: float) -> Way:
+    """Return the cheapest way through all blocks. Of ways that cost the same, it ends in the first type."""
+    cost = attrgetter("cost")
+    begun = dict.fromkeys(times, Begun(0.0, ()))  # the cheapest way that ends in each type
+    for block in zip(*times.values(), strict=True):
+        cheapest = min(begun.values(), key=cost)
+        changed = cheapest._replace(cost=cheapest.cost + price)
+        before = [min(stays, changed, key=cost) for stays in begun.values()]
+        begun = {
+            name: Begun(so_far.cost + time, (*so_far.way, name))
+            for name, time, so_far in zip(times, block, before, strict=True)
+        }
+    return min(begun.values(), key=cost).way

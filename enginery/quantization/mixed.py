@@ -1,12 +1,15 @@
 """Write a graph that is in int8 but for some nodes, which are in fp32, fp16 or bf16."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from itertools import chain
+from pathlib import Path
 
 import onnx
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep
+from enginery.core.precisions import PrecisionName
 from enginery.core.scratch import scratch_folder
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.quantization.calibration.provenance import Calibration
@@ -15,31 +18,40 @@ from enginery.quantization.dialect import Dialect
 from enginery.quantization.in_dialect import Ingredients, is_written_here, quantize_in_dialect, rest_of
 
 
-def require_mixable(precision: str, keep: Keep, wanted: Dialect) -> None:
-    """Refuse a precision that the compiler's int8 graph cannot have beside it."""
+def types_to_mix(floating: PrecisionName, keep: Keep, wanted: Dialect) -> tuple[PrecisionName, ...]:
+    """Return int8, this float, and the float that the compiler's int8 graph has by itself.
+
+    Refuse a float that such a graph cannot have.
+    """
     rest = rest_of(keep, wanted)
-    if precision != rest and not is_written_here("int8", keep, wanted):
-        raise EngineryError(f"mix.best.floating: here int8 can be mixed with {rest} alone, not with {precision}")
+    if floating != rest and not is_written_here("int8", keep, wanted):
+        raise EngineryError(f"mix.best.floating: here int8 can be mixed with {rest} alone, not with {floating}")
+    return tuple(dict.fromkeys(("int8", floating, rest)))
 
 
 def quantize_beside(
-    precision: str, floating: Collection[str], given: Ingredients
+    floating: Mapping[PrecisionName, Collection[str]], given: Ingredients
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Return the int8 graph in which the nodes of the names in `floating` are in another precision.
+    """Return the int8 graph in which the nodes of these names are in other precisions.
 
     Beside it, return the nodes that eight bits cannot hold. They, and what the user and a search leave in floating
     point, stay as they are in the int8 graph.
     """
-    mixed = given._replace(spared=[*given.spared, *floating])
-    if precision == rest_of(given.keep, given.wanted) or not floating:
-        return quantize_in_dialect("int8", mixed)
-    names = [node.name for node in load_graph(given.graph).graph.node]
-    others = Keep(op_types=(), nodes=tuple(re.escape(name) for name in names if name not in set(floating)))
+    mixed = given._replace(spared=[*given.spared, *chain(*floating.values())])
     with scratch_folder() as scratch:
-        path = scratch / "model.onnx"
-        half = cast(given.graph, precision, others, given.sample)
-        save_graph(half, path)
-        return quantize_in_dialect("int8", mixed._replace(graph=path, ranges=_with_casts(given.ranges, half)))
+        for precision, nodes in floating.items():
+            if precision != rest_of(given.keep, given.wanted):
+                mixed = _with_nodes_in(precision, nodes, mixed, scratch / f"{precision}.onnx")
+        return quantize_in_dialect("int8", mixed)
+
+
+def _with_nodes_in(precision: PrecisionName, nodes: Collection[str], given: Ingredients, path: Path) -> Ingredients:
+    """Write the graph with these nodes in another precision, and return it with the ranges of what is new in it."""
+    names = [node.name for node in load_graph(given.graph).graph.node]
+    others = Keep(op_types=(), nodes=tuple(re.escape(name) for name in names if name not in set(nodes)))
+    model = cast(given.graph, precision, others, given.sample)
+    save_graph(model, path)
+    return given._replace(graph=path, ranges=_with_casts(given.ranges, model))
 
 
 def _with_casts(ranges: Calibration, model: onnx.ModelProto) -> Calibration:

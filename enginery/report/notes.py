@@ -157,15 +157,15 @@ def _on_mixes(findings: Findings) -> list[Note]:
 
 
 def _on_a_faster_float(precision: str, mix: Mix, findings: Findings) -> str:
-    """Say which float precision would have been the better one to mix with int8."""
+    """Say which float precision to mix, too, where fp32 alone was. Beside it, only CPUs can have another one."""
     by_name = {entry.precision: findings.quoted(entry).median for entry in findings.floats if not entry.mix}
-    if mix.beside not in by_name:
+    if findings.machine.device != "cpu" or mix.types != ("int8", "fp32") or "fp32" not in by_name:
         return ""
     fastest = max(by_name, key=lambda name: by_name[name])
-    times = by_name[fastest] / by_name[mix.beside]
+    times = by_name[fastest] / by_name["fp32"]
     if times < AS_FAST:
         return ""
-    return f" {fastest} is {times:.2f} times as fast as {mix.beside} here: set `mix.{precision}.floating` to it."
+    return f" {fastest} is {times:.2f} times as fast as fp32 here: set `mix.{precision}.floating` to it."
 
 
 def _why_slow(entry: Evidence, fastest: Evidence, findings: Findings) -> str:

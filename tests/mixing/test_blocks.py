@@ -5,8 +5,8 @@ import pytest
 from support.pass_checks import model_of_text
 
 from enginery.engine.record import LayerTime
-from enginery.mixing.blocks import blocks_of, places_of, share_named, times_of_blocks
-from enginery.mixing.traces import BlocksTimes, layers_on_way
+from enginery.mixing.blocks import Parts, blocks_of, places_of, share_named, times_of_blocks
+from enginery.mixing.traces import layers_on_way, median_times
 from enginery.mixing.ways import cheapest_way, ways_worth_trying
 from enginery.quantization.placement import arithmetic_nodes
 
@@ -57,21 +57,36 @@ def test_a_layer_belongs_to_its_first_known_node_and_a_cast_to_what_follows():
 
 
 WAYS = {
-    "each part alone where a change is free": ([2, 1, 2], [1, 2, 1], 0, (0, 2)),
-    "a dear change keeps what loses a little": ([2, 1, 2], [1, 2, 1], 0.6, (0, 1, 2)),
-    "and leaves what gains a little": ([1, 1.1, 1], [9, 1, 9], 0.2, ()),
-    "all in int8": ([1, 1], [2, 2], 0, ()),
+    "each part alone where a change is free": ([2, 1, 2], [1, 2, 1], [3, 3, 3], 0, "bf16 int8 bf16"),
+    "a dear change keeps what loses a little": ([2, 1, 2], [1, 2, 1], [3, 3, 3], 0.6, "bf16 bf16 bf16"),
+    "and leaves what gains a little": ([1, 1.1, 1], [9, 1, 9], [9, 9, 9], 0.2, "int8 int8 int8"),
+    "all in int8": ([1, 1], [2, 2], [2, 2], 0, "int8 int8"),
+    "what is as fast stays in int8": ([1, 1], [1, 1], [1, 1], 0, "int8 int8"),
+    "each part in a type of its own": ([1, 9, 9], [9, 1, 9], [9, 9, 1], 2, "int8 bf16 fp32"),
+    "through a third type, if all changes cost the same": ([1, 4, 9], [9, 3, 9], [9, 2, 1], 2, "int8 fp32 fp32"),
+    "without int8": ([9, 9], [1, 9], [9, 1], 2, "bf16 fp32"),
 }
 
 
-@pytest.mark.parametrize(("int8", "floating", "price", "way"), WAYS.values(), ids=list(WAYS))
-def test_the_cheapest_way_pays_for_each_change_of_type(int8, floating, price, way):
-    assert cheapest_way(int8, floating, price) == way
+@pytest.mark.parametrize(("int8", "bf16", "fp32", "price", "way"), WAYS.values(), ids=list(WAYS))
+def test_the_cheapest_way_pays_for_each_change_of_type(int8, bf16, fp32, price, way):
+    assert cheapest_way({"int8": int8, "bf16": bf16, "fp32": fp32}, price) == tuple(way.split())
 
 
 def test_ways_that_mix_nothing_are_not_worth_trying():
-    assert ways_worth_trying([1, 1], [2, 2]) == []
-    assert ways_worth_trying([2, 2], [1, 1]) == []
-    assert ways_worth_trying([100, 102, 100], [200, 100, 200]) == []
-    assert ways_worth_trying([100, 110, 100], [200, 100, 200]) == [(1,)]
-    assert layers_on_way((1,), [BlocksTimes([1, 2, 4], [10, 20, 40])]).tolist() == [[1, 20, 4]]
+    for int8, fp32, ways in (
+        ([1, 1], [2, 2], []),
+        ([2, 2], [1, 1], []),
+        ([100, 102, 100], [200, 100, 200], []),
+        ([100, 110, 100], [200, 100, 200], [("int8", "fp32", "int8")]),
+    ):
+        assert ways_worth_trying({"int8": int8, "fp32": fp32}) == ways
+
+
+def test_parts_are_timed_and_named_in_each_type():
+    turns = [{"int8": [1, 2, 4], "bf16": [10, 20, 40], "fp32": [100, 200, 400 + more]} for more in (0, 2, 8)]
+    way, parts = ("int8", "fp32", "bf16"), Parts([("a",), ("b", "c"), ("d",)], {})
+    assert layers_on_way(way, turns).tolist() == [[1, 200, 40]] * 3
+    assert parts.timed(median_times(turns))[2].milliseconds == {"int8": 4, "bf16": 40, "fp32": 402}
+    assert parts.floating(way) == {"fp32": ("b", "c"), "bf16": ("d",)}
+    assert parts.floating(parts.all_in("bf16")) == {"bf16": ("a", "b", "c", "d")}

@@ -15,12 +15,20 @@ from enginery.quantization.calibration.measure import measure
 from enginery.quantization.calibration.provenance import provided_provenance
 from enginery.quantization.dialect import dialect_of
 from enginery.quantization.in_dialect import Ingredients, quantize_in_dialect
-from enginery.quantization.mixed import quantize_beside, require_mixable
+from enginery.quantization.mixed import quantize_beside, types_to_mix
 
 PARAMS = CalibrationParams(method="max", percentile=100, bins=2048, batch=8, file="data/given.cache")
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
 TENSORRT = dialect_of("tensorrt", "cuda", "9.0")
 TYPES = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}
+PRODUCTS = {"conv1", "conv2", "classifier"}
+PART = ["conv2", "relu2"]
+MIXES = [
+    *((CPU, {precision: PART}) for precision in TYPES),
+    (CPU, {"bf16": PART, "fp32": ["classifier"]}),
+    (CPU, {"fp32": PART, "fp16": ["pool", "flatten", "classifier"]}),
+    (TENSORRT, {"fp16": PART}),
+]
 
 
 @pytest.fixture
@@ -31,27 +39,24 @@ def calibrated(tiny_onnx, samples, tmp_path):
     return provided_provenance(PARAMS, tmp_path / "calibration.cache", amax)
 
 
-@pytest.mark.parametrize(
-    ("dialect", "precision"), [(CPU, "fp32"), (CPU, "fp16"), (CPU, "bf16"), (TENSORRT, "fp16")], ids=str
-)
+@pytest.mark.parametrize(("dialect", "floating"), MIXES, ids=str)
 def test_the_nodes_of_a_part_are_in_its_type_and_the_others_in_bytes(
-    dialect, precision, tiny_onnx, samples, calibrated, tmp_path
+    dialect, floating, tiny_onnx, samples, calibrated, tmp_path
 ):
-    part = ["conv2", "relu2"]
     keep = KEEP_NOTHING.model_copy(update={"rest": "auto"})
     given = Ingredients(tiny_onnx, calibrated, samples.cycled(1), dialect, keep, rounded=rounded_otherwise(tiny_onnx))
-    made, _ = quantize_beside(precision, part, given)
+    made, _ = quantize_beside(floating, given)
     own, _ = quantize_in_dialect("int8", given)
     nearest, _ = quantize_in_dialect("int8", given._replace(rounded=None))
     assert weights_of("conv1", made) == weights_of("conv1", own) != weights_of("conv1", nearest)
     rounded = {node.output[0] for node in made.graph.node if node.op_type == "DequantizeLinear"}
     in_bytes = {node.name for node in made.graph.node if rounded.intersection(node.input)}
-    assert "conv2" not in in_bytes
-    assert in_bytes >= {"conv1", "classifier"}
-    typed = onnx.shape_inference.infer_shapes(made)
-    types = {value.name: value.type.tensor_type.elem_type for value in typed.graph.value_info}
-    (output,) = (node.output[0] for node in made.graph.node if node.name == "conv2")
-    assert types[output] == TYPES[precision]
+    in_floats = {name: TYPES[precision] for precision, names in floating.items() for name in names}
+    assert in_bytes & PRODUCTS == PRODUCTS - in_floats.keys()
+    typed = onnx.shape_inference.infer_shapes(made).graph
+    types = {value.name: value.type.tensor_type.elem_type for value in (*typed.value_info, *typed.output)}
+    made_in = {node.name: types[node.output[0]] for node in typed.node if node.name in in_floats}
+    assert made_in == in_floats
     save_graph(made, tmp_path / "mixed.onnx")
     feeds = samples.cycled(4)
     exact, found = (run_as_written(path)(feeds)["logits"] for path in (tiny_onnx, tmp_path / "mixed.onnx"))
@@ -78,11 +83,16 @@ def weights_of(name, model):
     return constants[tensor]
 
 
-def test_a_precision_that_the_compilers_int8_cannot_have_beside_it_is_refused():
-    require_mixable("bf16", KEEP_NOTHING, CPU)
+def test_fp32_takes_part_where_the_compilers_int8_has_it_and_what_it_cannot_have_is_refused():
     keep = KEEP_NOTHING.model_copy(update={"rest": "auto"})
-    require_mixable("fp16", keep, TENSORRT)
-    with pytest.raises(
-        EngineryError, match=r"^mix\.best\.floating: here int8 can be mixed with fp16 alone, not with b"
+    for floating, dialect, types in (
+        ("bf16", CPU, ("int8", "bf16", "fp32")),
+        ("fp16", CPU, ("int8", "fp16", "fp32")),
+        ("fp32", CPU, ("int8", "fp32")),
+        ("fp16", TENSORRT, ("int8", "fp16")),
     ):
-        require_mixable("bf16", keep, TENSORRT)
+        assert types_to_mix(floating, keep, dialect) == types
+    for floating in ("bf16", "fp32"):
+        message = rf"^mix\.best\.floating: here int8 can be mixed with fp16 alone, not with {floating}$"
+        with pytest.raises(EngineryError, match=message):
+            types_to_mix(floating, keep, TENSORRT)

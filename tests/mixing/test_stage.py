@@ -1,6 +1,7 @@
-"""The stages from the engines of int8 and fp32 to that of a mix, on a network of three layers."""
+"""The stages from the engines of int8 and a float to that of a mix, on a network of three layers."""
 
 import itertools
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ calibration: {method: max}
 mix: {best: {floating: fp32, seconds: 0.001, traces: null}}
 precisions:
   fp32: {from: simplified, keep: {op_types: [], nodes: []}, thresholds: THRESHOLDS}
+  bf16: {from: simplified, keep: {op_types: [], nodes: []}, thresholds: THRESHOLDS}
   int8: {rescue: [equalize, round]}
   best: {from: mixed, keep: {op_types: [], nodes: []}, thresholds: THRESHOLDS}
 build: {profile: {batch: {min: 1, opt: 2, max: 4}}}
@@ -40,7 +42,7 @@ benchmark: {batches: [1]}
 """.replace("THRESHOLDS", "{cosine: 0.9, relative_error: 0.3, agreement: 0, metric_drop: 1}")
 
 
-def test_from_two_engines_to_that_of_their_mix(tmp_path, monkeypatch, capsys):
+def test_from_engines_to_that_of_their_mix(tmp_path, monkeypatch, capsys):
     small_project(tmp_path, monkeypatch, "int8")
     random = np.random.default_rng(0)
     weights = {name: random.normal(0, 0.2, shape).astype(np.float32) for name, shape in SHAPES.items()}
@@ -55,34 +57,47 @@ def test_from_two_engines_to_that_of_their_mix(tmp_path, monkeypatch, capsys):
     lay_over(RECIPE)
     run_stages(monkeypatch, "machine", "samples", "calibrate", "rescue", "search")
     assert Rescue.read(Path("artifacts/rescued/int8") / RESCUE).kept == ("equalize", "round")
-    for precision in ("fp32", "int8"):
+    for precision in ("fp32", "bf16", "int8"):
         run_stages(monkeypatch, "convert", "build", only=precision)
 
     # Any may win here: the answer is one of the two, or a mix that won.
     run_stages(monkeypatch, "mix", "convert", only="best")
     mix = Mix.read(Path("artifacts/mixed/best.json"))
-    assert (len(mix.blocks), mix.beside, mix.batch) == (3, "fp32", 2)
+    assert (len(mix.blocks), mix.types, mix.batch) == (3, ("int8", "fp32"), 2)
     assert mix.delivers != mix.is_one
     if mix.is_one:
-        made, other = (graph_sha256(Path(f"artifacts/converted/{name}/model.onnx")) for name in ("best", mix.made_as))
-        assert made == other
+        assert_is(mix.made_as)
 
-    # A mix that wins.
-    monkeypatch.setattr(module, "ways_worth_trying", lambda *times: [(1,)])
+    # Beside bf16, which not each CPU executes, fp32 takes part by itself. It is the fastest alone here, and wins.
+    lay_over("mix: {best: {floating: bf16}}")
+    monkeypatch.setattr(module, "require_executed", lambda *given: None)
+    monkeypatch.setattr(module, "ways_worth_trying", lambda times: [("int8", "bf16", "fp32")])
     monkeypatch.setattr(
         Raced, "times_over", lambda self, rival, number: Times(middle=1 + number, low=1 + number, high=1 + number)
     )
-    monkeypatch.setattr(module, "layers_in_turns", lambda *given: [np.array([[each]]) for each in (3.0, 2.7, 1.8)])
+    monkeypatch.setattr(module, "layers_in_turns", lambda *given: [np.array([[each]]) for each in (3.0, 2.9, 2.7, 1.8)])
+    monkeypatch.setattr(Races, "laps_of", lambda *given: Times(middle=1.0, low=0.9, high=1.1))
+    run_stages(monkeypatch, "mix", "convert", only="best")
+    mix = Mix.read(Path("artifacts/converted/best") / MIX)
+    assert (mix.types, mix.delivers, mix.rival) == (("int8", "bf16", "fp32"), False, "fp32")
+    assert_is("fp32")
+
+    # A mix that wins.
     monkeypatch.setattr(Races, "laps_of", lambda *given: Times(middle=1.2, low=1.1, high=1.3))
     run_stages(monkeypatch, "mix", "convert", "build", only="best")
     mix = Mix.read(Path("artifacts/converted/best") / MIX)
     assert (mix.delivers, mix.rival, mix.promised.middle) == (True, "fp32", 1.5)
     own, its = (in_bytes(Path(f"artifacts/converted/{name}/model.onnx")) for name in ("int8", "best"))
-    assert len(its) == 2
+    assert len(its) == 1
     assert its.items() <= own.items()  # what is in int8 is rounded as in int8
-    executed = EngineRecord.read(Path("artifacts/engines/best/engine.json")).executed
-    assert executed == {"int8": 2, "fp32": 1}
-    assert "best is int8 with 1 of 3 parts in fp32" in capsys.readouterr().out
+    best, bf16 = (EngineRecord.read(Path(f"artifacts/engines/{name}/engine.json")) for name in ("best", "bf16"))
+    assert best.executed == Counter(["int8", *bf16.executed, "fp32"])
+    assert "best is int8 with 1 of 3 parts in bf16 and 1 in fp32" in capsys.readouterr().out
+
+
+def assert_is(precision):
+    best, other = (graph_sha256(Path(f"artifacts/converted/{name}/model.onnx")) for name in ("best", precision))
+    assert best == other
 
 
 def in_bytes(path):
@@ -99,26 +114,27 @@ def in_bytes(path):
 def trace(tmp_path, machine):
     """Return a function that writes the traces of another machine."""
 
-    def made(precision="int8", batch=8, names=("a", "c"), milliseconds=1.0, runtime=machine.runtime, **of_int8):
+    def made(precision="int8", batch=8, names=("a", "c"), runtime=machine.runtime, given=("int8", "bf16"), **of_int8):
         folder = tmp_path / "data/traces/board"
         folder.mkdir(parents=True, exist_ok=True)
         layers = tuple(
-            LayerTime(name=name, kind="", precision="int8", computes=True, milliseconds=milliseconds) for name in names
+            LayerTime(name=name, kind="", precision="int8", computes=True, milliseconds=1.0) for name in names
         )
-        for name in ("int8", "bf16"):
+        for name in given:
             own = precision if name == "int8" else name
             there = machine.model_copy(update=of_int8 if name == "int8" else {})
             Trace(precision=own, machine=there, batch=batch, calls=1, layers=layers).write(folder / f"{name}.json")
         places = {"a": 0, "b": 0, "c": 1}
-        return read_traces(str(folder), "bf16", "best", places, tmp_path / "data/traces", 8, runtime)
+        here = Here(machine.model_copy(update={"runtime": runtime}), inference=None, samples=None, batch=8)
+        return read_traces(str(folder), ("int8", "bf16", "fp32"), "best", places, tmp_path / "data/traces", here)
 
     return made
 
 
-def test_the_traces_of_another_machine_are_read(trace, machine):
-    there, ((int8, floating),) = trace()
-    assert there == machine
-    assert (int8, floating) == ([1, 1], [1, 1])
+@pytest.mark.parametrize("given", [("int8", "bf16"), ("int8", "bf16", "fp32")], ids=len)
+def test_the_traces_of_another_machine_are_read_and_that_of_fp32_if_it_is_there(trace, machine, given):
+    assert trace(given=given) == (machine, [{name: [1, 1] for name in given}])
+    assert trace(given=given).types == given
 
 
 WRONG = {
@@ -127,10 +143,11 @@ WRONG = {
     "of another graph": ({"names": ("x", "y")}, "is a trace of another graph: 0% of this one's parts"),
     "of two machines": (
         {"cores": 99},
-        r"int8.json is from .*, 99 cores, and bf16.json from .*: take both on one machine",
+        r"int8.json is from .*, 99 cores, and bf16.json from .*: take all on one machine",
     ),
     "of another runtime": ({"runtime": "tensorrt"}, "and graphs are made for tensorrt here: take traces with the same"),
     "without times": ({"names": ()}, "the runtime gives no times of layers"),
+    "of one precision alone": ({"given": ("int8", "fp32")}, r"bf16.json is missing"),
 }
 
 

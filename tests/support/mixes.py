@@ -16,5 +16,5 @@ UNTOLD = {
 }
 
 
-def mix_with(beside, traces, **fields):
-    return Mix(**UNTOLD, beside=beside, traces=traces, **fields)
+def mix_with(types, traces, **fields):
+    return Mix(**UNTOLD | fields, types=types, traces=traces)

@@ -111,14 +111,15 @@ def _trace(precision: str) -> bytes:
 
 
 def _traces() -> None:
+    from enginery.mixing.here import Here
     from enginery.mixing.traces import median_times, read_traces
     from enginery.mixing.ways import ways_worth_trying
     from enginery.regression.measurements import Measurements
 
     places = {name: number for number, name in enumerate(LAYERS)}
-    runtime = Measurements.read(ROOT / MEASURED).machine.runtime
-    traces = read_traces(str(TRACES), "fp32", "best", places, TRACES.parent, 2, runtime)
-    ways_worth_trying(*median_times(traces.times))
+    here = Here(Measurements.read(ROOT / MEASURED).machine, inference=None, samples=None, batch=2)
+    traces = read_traces(str(TRACES), ("int8", "fp32"), "best", places, TRACES.parent, here)
+    ways_worth_trying(median_times(traces.times))
 
 
 def _times() -> bytes:
@@ -185,12 +186,15 @@ def _mix() -> bytes:
     from enginery.core.params.precisions import Keep
     from enginery.mixing.records import BlockTimes, Candidate, Mix, Times
 
-    times, block = Times(middle=1.2, low=1.1, high=1.3), BlockTimes(first="a", last="b", in_int8=1, in_floating=2)
+    times = Times(middle=1.2, low=1.1, high=1.3)
+    block = BlockTimes(first="a", last="b", milliseconds={"int8": 1, "fp32": 2})
     keep = Keep(op_types=(), nodes=())
-    return Mix(precision="best", beside="fp32", machine="a", traces=None, batch=2, calibration="a", model="b",
-               blocks=(block, block), candidates=(Candidate(floating=(1,), used=0.5, promised=times, raced=1.2),),
-               mixed=0, rival="int8", promised=times, delivered=times, made_as="int8", keep=keep, is_searched=True,
-               spared=("fc",), floating=("conv1",)).model_dump_json().encode()  # fmt: skip
+    ways = ("int8", "int8"), ("fp32", "fp32"), ("int8", "fp32")
+    tried = tuple(Candidate(way=way, used=0.5, promised=times, raced=1.2) for way in ways)
+    mix = Mix(precision="best", types=("int8", "fp32"), machine="a", traces=None, batch=2, calibration="a", model="b",
+              blocks=(block, block), candidates=tried, mixed=2, rival="int8", promised=times, delivered=times,
+              made_as="int8", keep=keep, is_searched=True, spared=("fc",), floating={"fp32": ("conv1",)})  # fmt: skip
+    return mix.model_dump_json().encode()
 
 
 def _say_mix() -> None:

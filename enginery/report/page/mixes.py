@@ -7,7 +7,8 @@ from enginery.report.page.listing import Table, of_frame
 
 
 def candidates_table(mix: Mix) -> Table:
-    names = ["int8", mix.beside, *(f"mix {number}" for number in range(1, len(mix.candidates) - 1))]
+    mixes = len(mix.candidates) - len(mix.types)
+    names = [*mix.types, *(f"mix {number}" for number in range(1, mixes + 1))]
     rows = [_row(mix, number, candidate) for number, candidate in enumerate(mix.candidates)]
     frame = pd.DataFrame(rows, index=pd.Index(names, name="candidate"))
     return of_frame(f"Candidates for {mix.precision}: times as fast as int8 at batch {mix.batch}", frame)
@@ -15,8 +16,8 @@ def candidates_table(mix: Mix) -> Table:
 
 def _row(mix: Mix, number: int, candidate: Candidate) -> dict[str, str]:
     promised, delivered = candidate.promised, mix.delivered if number == mix.mixed else None
-    return {
-        f"parts in {mix.beside}": f"{len(candidate.floating)} of {len(mix.blocks)}",
+    parts = {f"parts in {name}": f"{candidate.way.count(name)} of {len(mix.blocks)}" for name in mix.types[1:]}
+    return parts | {
         "promised by layer times": f"{promised.middle:.3f} ({promised.low:.3f} to {promised.high:.3f})",
         "race of all": "-" if candidate.raced is None else f"{candidate.raced:.3f}",
         f"delivered, over {mix.rival}": f"{delivered.middle:.3f} ({delivered.low:.3f} to {delivered.high:.3f})"
@@ -27,15 +28,12 @@ def _row(mix: Mix, number: int, candidate: Candidate) -> dict[str, str]:
 
 
 def blocks_table(mix: Mix) -> Table:
-    mixed = () if mix.mixed is None else mix.candidates[mix.mixed].floating
+    way = mix.candidates[mix.mixed or 0].way
     rows = [
-        {
-            "last node": block.last,
-            "ms in int8": f"{block.in_int8:.3f}",
-            f"ms in {mix.beside}": f"{block.in_floating:.3f}",
-            "in the best mix": mix.beside if number in mixed else "int8",
-        }
-        for number, block in enumerate(mix.blocks)
+        {"last node": block.last}
+        | {f"ms in {name}": f"{block.milliseconds[name]:.3f}" for name in mix.types}
+        | {"in the best mix": name}
+        for name, block in zip(way, mix.blocks, strict=True)
     ]
     frame = pd.DataFrame(rows, index=pd.Index([block.first for block in mix.blocks], name="first node"))
     return of_frame("The parts of the graph, and the times of their layers", frame)

@@ -15,24 +15,25 @@ def times(middle):
     return Times(middle=middle, low=middle - 0.1, high=middle + 0.1)
 
 
-def mixed(delivered, floating=(), traces=None):
+def mixed(delivered, floating=(), traces=None, types=("int8", "fp32")):
     blocks = [
-        BlockTimes(first=f"conv{one}", last=f"relu{one}", in_int8=1 + one, in_floating=2 - one) for one in range(2)
+        BlockTimes(first=f"conv{one}", last=f"relu{one}", milliseconds={"int8": 1 + one, "bf16": 3, "fp32": 2 - one})
+        for one in range(2)
     ]
     candidates = [
-        Candidate(floating=way, used=0.125, promised=times(1.4), raced=None if traces else 1.3)
-        for way in ((), (0, 1), (1,))
+        Candidate(way=way, used=0.125, promised=times(1.4), raced=None if traces else 1.3)
+        for way in (*((each, each) for each in types), ("int8", "fp32"))
     ]
     return mix_with(
-        "fp32",
+        types,
         traces,
         blocks=tuple(blocks),
         candidates=tuple(candidates),
-        mixed=2,
+        mixed=len(types),
         rival="int8",
         promised=times(1.4),
         delivered=None if delivered is None else times(delivered),
-        floating=floating,
+        floating={"fp32": floating} if floating else {},
     )
 
 
@@ -64,7 +65,9 @@ def test_a_note_names_the_float_precision_that_would_have_been_better_to_mix(fin
     page = summary_of(findings(evidence("int8", (1.9, 1.8, 2.0)), best, *floats))
     assert "bf16 is 2.00 times as fast as fp32 here: set `mix.best.floating` to it." in page
     assert "there). Mixing was tried: best is int8" in page
-    assert "set `mix.best.floating`" not in summary_of(findings(evidence("int8"), best, floats[0]))
+    all_mixed = replace(best, mix=mixed(1.05, types=("int8", "bf16", "fp32")))
+    for others in ([best, floats[0]], [all_mixed, *floats]):
+        assert "set `mix.best.floating`" not in summary_of(findings(evidence("int8"), *others))
 
 
 def test_a_mix_is_read_with_its_engine(written, findings, evidence):
@@ -80,3 +83,13 @@ def test_the_page_has_all_candidates_and_all_parts():
     ]
     parts = [[cell.text for cell in row] for row in blocks_table(mixed(1.2)).rows]
     assert parts[1] == ["conv1", "relu1", "2.000", "1.000", "fp32"]
+    of_three = mixed(1.2, types=("int8", "bf16", "fp32"))
+    rows = [[cell.text for cell in row] for row in candidates_table(of_three).rows]
+    assert [row[:3] for row in rows] == [
+        ["int8", "0 of 2", "0 of 2"],
+        ["bf16", "2 of 2", "0 of 2"],
+        ["fp32", "0 of 2", "2 of 2"],
+        ["mix 1", "0 of 2", "1 of 2"],
+    ]
+    parts = [[cell.text for cell in row] for row in blocks_table(of_three).rows]
+    assert parts[1] == ["conv1", "relu1", "2.000", "3.000", "1.000", "fp32"]
