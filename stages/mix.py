@@ -66,7 +66,7 @@ def mix(
     """Write the answer, and all that it rests on. `converted` and `engines` have a folder for each precision."""
     params, keep, wanted = MixParams.read_for(precision), PrecisionParams.read_for("int8").keep, Dialect.read(dialect)
     build, samples, in_graph = BuildParams.read(), SampleSet.open(calibration), BoxesInGraph.read(boxes)
-    types = types_to_mix(params.floating, keep, wanted)
+    types = types_to_mix(params.floating, keep, wanted)  # the first two have engines; a third one is fp32
     user_plugins(build.tensorrt.plugins, plugins)
     if not len(samples):
         raise EngineryError(f"mix.{precision} checks mixes on calibration samples, and samples.calibration is 0")
@@ -84,7 +84,7 @@ def mix(
         build_mix = _builder(precision, Target.read(target), build, samples)
         maker = Maker(source, parts, in_graph, checks, build_mix)
         made = [maker.check(parts.all_in(name), converted / name / "model.onnx", engines / name) for name in types[:2]]
-        for name in types[2:]:  # fp32, which takes part by itself
+        for name in types[2:]:
             exact = load_graph(simplified / "model.onnx")
             made.append(maker.build_graph(rewritten(exact, wanted, name) or exact, parts.all_in(name), folder / name))
         pure = {name: each.engine for name, each in zip(types, made, strict=True)}

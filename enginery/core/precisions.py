@@ -13,7 +13,7 @@ class Precision:
     largest: int = 0  # where ranges are calibrated: the number that stands for the end of a range
     block: int = 0  # where only products of matrices are quantized: how many numbers in a row share a scale
     runs_as: tuple[str, ...] = ()  # what layers that do as asked may be called, too
-    is_mixed: bool = False  # of int8 and another precision, part by part
+    is_mixed: bool = False  # of int8 and floats, part by part
 
     @property
     def is_quantized(self) -> bool:

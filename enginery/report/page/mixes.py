@@ -28,7 +28,7 @@ def _row(mix: Mix, number: int, candidate: Candidate) -> dict[str, str]:
 
 
 def blocks_table(mix: Mix) -> Table:
-    way = mix.candidates[mix.mixed or 0].way
+    way = mix.candidates[mix.mixed or 0].way  # the first is all in int8
     rows = [
         {"last node": block.last}
         | {f"ms in {name}": f"{block.milliseconds[name]:.3f}" for name in mix.types}
