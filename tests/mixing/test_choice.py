@@ -10,7 +10,7 @@ from enginery.core.errors import EngineryError
 from enginery.mixing.choice import choose
 from enginery.mixing.in_words import in_words
 from enginery.mixing.make import Made
-from enginery.mixing.records import Times
+from enginery.mixing.records import Mix, Times
 
 TYPES = ("int8", "bf16", "fp32")
 WAYS = [*((each, each) for each in TYPES), ("int8", "bf16"), ("bf16", "fp32")]
@@ -89,3 +89,10 @@ def test_each_type_of_a_mix_is_counted():
         (0.7, 1.2, "best is bf16 with 1 of 2 parts in fp32: layer times"),
     ):
         assert in_words(chosen(races(FAST, 1, 0.9, 0.8, first, second), ways=ways)).startswith(counted)
+
+
+@pytest.mark.parametrize("number", [-1, 0, 5])
+def test_a_record_whose_best_mix_is_none_is_damaged(number):
+    written = chosen(races(FAST, 1, 0.9, 0.8, 1.2, 0.7)).model_copy(update={"mixed": number}).model_dump_json()
+    with pytest.raises(EngineryError, match=rf"^mix\.json is damaged .* candidate {number} mixes nothing\)$"):
+        Mix.parse(written.encode(), "mix.json")
