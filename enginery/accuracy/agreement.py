@@ -76,9 +76,15 @@ def norms_of_samples(values: Values, minus: Values | None = None) -> NDArray[np.
 
 
 def broken_thresholds(
-    errors: Errors, agreement: Agreement | None, result: Result | None, limits: Thresholds, doubt: str = ""
+    errors: Errors,
+    agreement: Agreement | None,
+    result: Result | None,
+    limits: Thresholds,
+    doubt: str = "",
+    must_be_sure: bool = False,
 ) -> tuple[str, ...]:
-    """Return a sentence for each broken threshold. `doubt` says what a low agreement could come from besides."""
+    """Return a sentence for each broken threshold. `doubt` says what a low agreement could come from besides. If one
+    `must_be_sure`, a threshold that other samples may keep is not broken: they are too few to say."""
     broken = []
     if errors.nonfinite:
         broken.append(f"{errors.nonfinite} outputs are NaN or infinite")
@@ -86,9 +92,9 @@ def broken_thresholds(
         broken.append(f"cosine {errors.cosine:.5f} is below {limits.cosine}")
     if not errors.relative <= limits.relative_error:
         broken.append(f"relative error {errors.relative:.2e} is above {limits.relative_error:.2e}")
-    if agreement and not agreement.share >= limits.agreement:
+    if agreement and not agreement.share >= limits.agreement and (agreement.is_sure or not must_be_sure):
         broken.append(f"{agreement.name} {agreement.share_with_interval} is below {limits.agreement:.2%}{doubt}")
-    if result and not result.drop <= limits.metric_drop:
+    if result and not result.drop <= limits.metric_drop and (result.is_sure or not must_be_sure):
         limit = result.written(limits.metric_drop)
         broken.append(f"{result.name} drop {result.drop_with_interval} is above {limit}")
     return tuple(broken)

@@ -28,10 +28,10 @@ def _tells(drop: Interval, limit: float) -> bool:
 def unsure_thresholds(agreement: Agreement | None, result: Result | None, limits: Thresholds) -> tuple[str, ...]:
     """Return a sentence for each threshold that the samples are too few to be sure of."""
     unsure = []
-    if agreement and agreement.needed != agreement.samples:
+    if agreement and not agreement.is_sure:
         figure, limit = f"{agreement.name} {agreement.share_with_interval}", f"below {limits.agreement:.2%}"
         unsure.append(f"{figure} may be {limit}: {_how_many(agreement)}")
-    if result and result.needed != result.samples:
+    if result and not result.is_sure:
         figure = f"{result.name} drop {result.drop_with_interval}"
         unsure.append(f"{figure} may be above {result.written(limits.metric_drop)}: {_how_many(result)}")
     return tuple(unsure)

@@ -42,6 +42,11 @@ class Result(Record):
         return figure(value, self.unit)
 
     @property
+    def is_sure(self) -> bool:
+        """Tell whether the samples are enough to know the side of the threshold."""
+        return self.needed == self.samples
+
+    @property
     def drop_with_interval(self) -> str:
         low, high = self.written(self.interval.low), self.written(self.interval.high)
         return f"{self.written(self.drop)} ({low} to {high})"
@@ -56,6 +61,11 @@ class Agreement(Record):
     among: str
     samples: int
     needed: int | None  # as of a Result
+
+    @property
+    def is_sure(self) -> bool:
+        """Tell the same as a Result."""
+        return self.needed == self.samples
 
     @property
     def share_with_interval(self) -> str:

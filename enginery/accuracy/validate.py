@@ -68,7 +68,7 @@ def validate_engine(
     doubt = task.doubt({name: values.shape for name, values in reference.items()})
     judged = results[0] if results else None
     broken = _broken_by_chance(task, wanted) if params.must_know and wanted.by_chance else ()
-    broken += broken_thresholds(engine_errors, agreement, judged, limits, doubt)
+    broken += broken_thresholds(engine_errors, agreement, judged, limits, doubt, params.must_be_sure)
     return Validation(
         precision=engine.record.precision,
         task=samples.manifest.task,

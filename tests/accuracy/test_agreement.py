@@ -120,6 +120,14 @@ def test_too_few_same_answers_break_a_threshold():
     assert broken_thresholds(PERFECT, agreed(0.94), None, LIMITS) == told
 
 
+def test_what_other_samples_may_keep_is_not_broken_where_one_must_be_sure():
+    found = agreed(0.94), of_drop(0.02)
+    few = [figure.model_copy(update={"needed": 2000}) for figure in found]
+    assert len(broken_thresholds(PERFECT, *found, LIMITS, must_be_sure=True)) == 2
+    assert broken_thresholds(errors(cosine=0.98), *few, LIMITS, must_be_sure=True) == ("cosine 0.98000 is below 0.99",)
+    assert len(broken_thresholds(PERFECT, *few, LIMITS)) == 2
+
+
 def test_figures_at_their_thresholds_break_none():
     at_thresholds, dropped = errors(cosine=0.99, relative=0.05), of_drop(0).model_copy(update={"drop": 0.01})
     assert broken_thresholds(at_thresholds, agreed(0.95), dropped, LIMITS) == ()
