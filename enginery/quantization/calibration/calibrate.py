@@ -12,7 +12,7 @@ from enginery.graph.onnx_file import fixed_batch, load_graph
 from enginery.quantization.calibration.answers import keep_answers, kept_answers
 from enginery.quantization.calibration.auto import choose_ranges
 from enginery.quantization.calibration.cache import write_cache
-from enginery.quantization.calibration.measure import batch_in_memory, measure_samples
+from enginery.quantization.calibration.measure import batch_in_memory, measure_samples, with_moved
 from enginery.quantization.calibration.provenance import Calibration, measured_provenance
 from enginery.quantization.calibration.sketch import Histograms, sketch
 from enginery.quantization.write_int8 import Range
@@ -26,7 +26,8 @@ def calibrate_graph(
     graph = load_graph(model)
     fixed = fixed_batch(graph)
     batch = fixed or batch_in_memory(graph, samples, params.batch)
-    histograms, answers = measure_samples(source, samples, batch, bool(fixed), params.bins, cluster)
+    counted, answers = measure_samples(source, samples, batch, bool(fixed), params.bins, cluster)
+    histograms = with_moved(graph, counted)
     choice = choose_ranges(graph, histograms, samples, params)
     cache = calibrated / "calibration.cache"
     write_cache(choice.amax, cache)

@@ -27,6 +27,7 @@ from enginery.quantization.calibration.histogram import Histogram, beside_others
 Activations = dict[str, NDArray[np.float32]]
 Histograms = dict[str, Histogram]
 MEASURED = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}
+MOVES = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}  # what they return is what they read
 SMALL = 1 << 16  # bytes of one sample's outputs
 FEW = 4  # cores, which the graph itself keeps so busy that one thread counts as fast
 MOST_BYTES = 1 << 30  # of a batch's activations, of which there are two: one is counted while the next is computed
@@ -88,18 +89,35 @@ class Measuring(Work[Part, Measured]):
 
 
 def measure(model: onnx.ModelProto, batches: Iterable[Feeds], bins: int) -> Histograms:
-    return Meter(model).measure(batches, bins).histograms
+    return with_moved(model, Meter(model).measure(batches, bins).histograms)
+
+
+def with_moved(model: onnx.ModelProto, histograms: Histograms) -> Histograms:
+    """Return the histograms with those of tensors that hold another one's numbers in another shape or order."""
+    moved = {name: histograms[source] for name, source in _moved(model.graph).items() if source in histograms}
+    return moved | histograms
+
+
+def _moved(graph: onnx.GraphProto) -> dict[str, str]:
+    """Return the tensors that hold what another one does, each with the first one that does."""
+    sources: dict[str, str] = {}
+    for node in graph.node:
+        if node.op_type in MOVES and not node.domain:
+            sources[node.output[0]] = sources.get(node.input[0], node.input[0])
+    return sources
 
 
 class Meter:
-    """A graph that tells its activations in float32 or float16."""
+    """A graph that tells its activations in float32 or float16, but for those that hold what another one does."""
 
     def __init__(self, model: onnx.ModelProto, threads: int = 0) -> None:
         exposed = with_shapes(model)  # a copy, which also returns each activation to measure
         graph = exposed.graph
         hidden = {name for node in graph.node for name in node.output} - {output.name for output in graph.output}
         measured = [value for value in graph.value_info if value.type.tensor_type.elem_type in MEASURED.values()]
-        graph.output.extend(value for value in measured if value.name in hidden)
+        told = {value.name for value in [*graph.input, *graph.output, *measured]}
+        moved = {name for name, source in _moved(graph).items() if source in told}
+        graph.output.extend(value for value in measured if value.name in hidden - moved)
         outputs = model.graph.output
         is_exact = all(output.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for output in outputs)
         self._answers = [output.name for output in outputs] if is_exact else []

@@ -5,6 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from support.pass_checks import model_of_text
 from support.quantized import KEEP_NOTHING
 
 from enginery.core.errors import EngineryError
@@ -31,6 +32,21 @@ def test_each_range_is_that_of_all_samples_run_at_once(tiny_graph, samples):
     for name, values in wanted.items():
         assert histograms[name].amax == pytest.approx(np.abs(values).max(), rel=1e-5)
         assert histograms[name].counts.sum() == values.size
+
+
+def test_what_only_moves_is_counted_once():
+    nodes = (
+        "t = Transpose <perm = [0, 2, 1]> (input) u = Reshape (t, flat) r = Relu (u) v = Transpose (r) "
+        "i = Cast <to = 7> (v) j = Transpose (i) y = Identity (r)"
+    )
+    model = model_of_text(
+        f"g (float[2,3,4] input) => (float[] y, int64[] j) {{ {nodes} }}", {"flat": np.array([2, 12])}
+    )
+    found = measure(model, [{"input": np.arange(-12, 12, dtype=np.float32).reshape(2, 3, 4)}], bins=2048)
+    assert found["t"] is found["u"] is found["input"]
+    assert found["v"] is found["r"]
+    assert np.array_equal(found["y"].counts, found["r"].counts)
+    assert (found["r"].lowest, found["input"].lowest, "i" in found) == (0, -12, False)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 8, 21])
