@@ -4,6 +4,7 @@ samples with both results: then a drop has a far narrower interval than two metr
 import math
 from collections.abc import Callable, Sized
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +14,13 @@ from enginery.tasks.task import Metric, Statistics
 
 CONFIDENCE = 0.95
 Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-DRAWS = 2000
+DRAWS = 1000
 DRAWN_AT_ONCE = 2**22  # weights in memory
 SEED = 0
 STEPS = 60  # halvings: more than the digits of a float
 GROUPS = 100  # of samples, left out in turn
 
-
+Figure = Callable[[NDArray[np.float64]], NDArray[np.float64]]  # of each of several sets, by how often each has a sample
 At = Callable[[int], Interval]  # the interval, had so many samples answered as those did that were seen
 
 
@@ -33,7 +34,7 @@ def drop_at(metric: Metric, wanted: Sized, got: Sized) -> At:
         lost, gained = (np.count_nonzero(one > other) / len(wanted) for one, other in ((wanted, got), (got, wanted)))
         return lambda total: difference_of_shares(lost * total, gained * total, total)
     sign = 1 if metric.higher_is_better else -1
-    return _bootstrap(lambda weights: sign * (metric.of(wanted, weights) - metric.of(got, weights)), len(wanted))
+    return estimate(lambda weights: sign * (metric.of(wanted, weights) - metric.of(got, weights)), len(wanted)).at
 
 
 def interval_of_agreement(shares: Statistics) -> Interval:
@@ -51,12 +52,26 @@ def agreement_at(shares: Statistics, together: NDArray[np.int64] | None = None, 
     def drawn(total: int) -> int:
         return round(total * len(sizes) / len(shares))
 
+    def independent(total: int) -> int:
+        return max(1, drawn(total) // (2 if in_pairs else 1))
+
     if same in (0, 1) or (alone and np.isin(shares, (0, 1)).all()):
-        return lambda total: share(round(same * drawn(total)), drawn(total))
+        return lambda total: share(round(same * independent(total)), independent(total))
     # A sample that is drawn comes with its own pairs, and moves as much again in the shares of the others.
     sums = np.bincount(numbers, 2 * shares - same if in_pairs else shares)
-    found = _bootstrap(lambda weights: (weights @ sums) / (weights @ sizes), len(sizes))
-    return lambda total: Interval(low=max(0.0, found(drawn(total)).low), high=min(1.0, found(drawn(total)).high))
+    found = estimate(lambda weights: (weights @ sums) / (weights @ sizes), len(sizes))
+    return lambda total: _of_share(same, found.at(drawn(total)), independent(total))
+
+
+def _of_share(same: float, found: Interval, total: int) -> Interval:
+    """Return an interval as wide as the one found, on the scale of log odds, as a mean near 0 or 1 is skewed. It lies
+    within the score interval of Wilson (1927): no shares vary more than those that are 0 or 1."""
+    odds, around = math.log(same / (1 - same)), (found.high - found.low) / (2 * same * (1 - same))
+    low, high = ((1 + math.tanh((odds + end) / 2)) / 2 for end in (-around, around))
+    extra = Z**2 / total
+    middle = (same + extra / 2) / (1 + extra)
+    most = math.sqrt(same * (1 - same) * extra + extra**2 / 4) / (1 + extra)
+    return Interval(low=max(low, middle - most), high=min(high, middle + most))
 
 
 def share(count: int, total: int) -> Interval:
@@ -102,46 +117,50 @@ def _where(falling: Callable[[float], float], low: float = 0.0, high: float = 1.
     return (low + high) / 2
 
 
-def _bootstrap(figure: Callable[[NDArray[np.float64]], NDArray[np.float64]], total: int) -> At:
-    """Return the interval around the figure; it narrows with the root of the number of samples."""
-    found, interval = float(figure(np.ones((1, total)))[0]), _bca(figure, total)
+class Estimate(NamedTuple):
+    """A figure of samples, and how well it is known."""
 
-    def at(samples: int) -> Interval:
-        times = math.sqrt(total / samples)
-        return Interval(low=found + (interval.low - found) * times, high=found + (interval.high - found) * times)
+    value: float
+    samples: int
+    low: float  # between these lie 95 % of the figures of sets that are drawn anew
+    high: float
+    tails: float  # excess kurtosis of how the figure moves without each sample: large if it rests on few of them
 
-    return at
-
-
-def _bca(figure: Callable[[NDArray[np.float64]], NDArray[np.float64]], total: int) -> Interval:
-    """Return the BCa interval of Efron (1987): quantiles of the figure over sets of samples drawn anew, moved for its
-    bias and for how its spread changes with it."""
-    drawn = np.sort(_draw(figure, total))
-    found = float(figure(np.ones((1, total)))[0])
-    below = (np.count_nonzero(drawn < found) + 0.5 * np.count_nonzero(drawn == found)) / len(drawn)
-    if not 0 < below < 1 or drawn[0] == drawn[-1]:
-        return Interval(low=min(found, float(drawn[0])), high=max(found, float(drawn[-1])))
-    bias, bend = NormalDist().inv_cdf(below), _acceleration(figure, total)
-    wider = Z * math.sqrt(total / max(1, total - 1))  # a drawn set varies less than a new one by this much
-    shares = [NormalDist().cdf(bias + (bias + z) / max(1 - bend * (bias + z), 0.1)) for z in (-wider, wider)]
-    low, high = np.quantile(drawn, shares).tolist()
-    return Interval(low=low, high=high)
+    def at(self, samples: int) -> Interval:
+        """Return the interval, had so many samples answered as those did that were seen."""
+        if self.low == self.high:
+            return Interval(low=self.value, high=self.value)
+        # The fewer samples a spread is due to, the less it is known: the degrees of freedom of Satterthwaite (1946).
+        freedom = 1 / (1 / (samples - 1) + self.tails / (2 * samples))
+        # A drawn set varies less than a new one by the root of the samples over one less.
+        times = student(freedom) / Z * self.samples / math.sqrt((self.samples - 1) * samples)
+        low, high = (self.value + (end - self.value) * times for end in (self.low, self.high))
+        return Interval(low=low, high=high)
 
 
-def _draw(figure: Callable[[NDArray[np.float64]], NDArray[np.float64]], total: int) -> NDArray[np.float64]:
-    rng, at_once = np.random.default_rng(SEED), max(1, DRAWN_AT_ONCE // total)
-    parts = [min(at_once, DRAWS - start) for start in range(0, DRAWS, at_once)]
-    even = np.full(total, 1 / total)
-    return np.concatenate([figure(rng.multinomial(total, even, size=count).astype(np.float64)) for count in parts])
-
-
-def _acceleration(figure: Callable[[NDArray[np.float64]], NDArray[np.float64]], total: int) -> float:
-    """Return the skewness of the figure when groups of samples are left out in turn, as BCa needs it."""
-    count, at_once = min(total, GROUPS), max(1, DRAWN_AT_ONCE // total)
+def estimate(figure: Figure, total: int) -> Estimate:
+    value = float(figure(np.ones((1, total)))[0])
+    if total == 1:  # which draws nothing but itself
+        return Estimate(value, total, value, value, 0.0)
+    rng, even, count = np.random.default_rng(SEED), np.full(total, 1 / total), min(total, GROUPS)
+    drawn = _in_parts(lambda part: figure(rng.multinomial(total, even, len(part)).astype(np.float64)), DRAWS, total)
+    low, high = np.quantile(drawn, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)).tolist()
     groups = np.arange(total) % count
-    if count < 3:
-        return 0.0
+    without = _in_parts(lambda part: figure((groups != part[:, np.newaxis]).astype(np.float64)), count, total)
+    apart = without - without.mean()
+    excess = (apart**4).mean() / max((apart**2).mean() ** 2, 1e-300) - 3
+    return Estimate(value, total, low, high, max(0.0, float(excess)) * total / count)  # sums have less than their parts
+
+
+def _in_parts(figures: Callable[[NDArray[np.int64]], Statistics], count: int, total: int) -> Statistics:
+    """Return figures of so many sets of `total` samples. Only some sets at a time are in memory."""
+    at_once = max(1, DRAWN_AT_ONCE // total)
     parts = [np.arange(start, min(start + at_once, count)) for start in range(0, count, at_once)]
-    values = np.concatenate([figure((groups != part[:, np.newaxis]).astype(np.float64)) for part in parts])
-    apart = values.mean() - values
-    return float((apart**3).sum() / max(6 * (apart**2).sum() ** 1.5, 1e-300))
+    return np.concatenate([figures(part) for part in parts])
+
+
+def student(freedom: float) -> float:
+    """Return the quantile of Student's t by the formula of Wallace (1959): 4 % too large for two degrees, and less
+    than 0.5 % for four and more."""
+    normal = Z * (8 * freedom + 3) / (8 * freedom + 1)
+    return math.sqrt(freedom * math.expm1(normal**2 / freedom))

@@ -54,7 +54,7 @@ SPEARMAN = Metric("Spearman", _spearman, unit="")
 
 class Embedding(OneOutput):
     metrics = (SPEARMAN,)
-    agreement, answers = f"recall@{NEIGHBOURS} of PyTorch's neighbours", "the nearest neighbours of "
+    agreement, answers, in_pairs = f"recall@{NEIGHBOURS} of PyTorch's neighbours", "the nearest neighbours of ", True
     lacking = "no pairs with scores, or no output with a vector"
 
     def candidates(self, shapes: Shapes) -> list[str]:

@@ -48,10 +48,11 @@ def test_a_drawn_interval_narrows_with_the_root_of_the_number():
     wanted = rng.gamma(2, 1, 400)
     at = drop_at(RMSE, wanted, wanted * 1.1)
     middle = np.sqrt((wanted * 1.1).mean()) - np.sqrt(wanted.mean())
-    assert at(1600).high - middle == pytest.approx((at(400).high - middle) / 2)
+    half = pytest.approx((at(400).high - middle) / 2, rel=0.02)  # less than half: the spread is known better, too
+    assert at(1600).high - middle == half
     more = np.tile(wanted, 4)
     real = drop_at(RMSE, more, more * 1.1)(1600)
-    assert (at(1600).low, at(1600).high) == (pytest.approx(real.low, abs=1e-3), pytest.approx(real.high, abs=1e-3))
+    assert (at(1600).low, at(1600).high) == (pytest.approx(real.low, abs=2e-4), pytest.approx(real.high, abs=2e-4))
 
 
 def test_the_intervals_of_more_samples_are_those_of_these_shares():
@@ -66,7 +67,9 @@ def test_answers_to_one_question_are_drawn_together_and_pairs_count_for_both():
     assert (five_times.low, five_times.high) == (pytest.approx(one.low), pytest.approx(one.high))
     assert agreement_at(np.ones(200), np.repeat(np.arange(40), 5))(200) == share(40, 40)
     paired = agreement_at(shares, in_pairs=True)(40)
-    assert (same - paired.low, paired.high - same) == pytest.approx((2 * (same - one.low), 2 * (one.high - same)))
+    ends = np.array([[one.low, one.high], [paired.low, paired.high]])
+    away = np.log(ends / (1 - ends)) - np.log(same / (1 - same))
+    assert away[1] == pytest.approx(2 * away[0])
 
 
 def test_a_drop_that_may_be_the_limit_itself_is_not_above_it():
