@@ -84,9 +84,11 @@ def mix(
         build_mix = _builder(precision, Target.read(target), build, samples)
         maker = Maker(source, parts, in_graph, checks, build_mix)
         made = [maker.check(parts.all_in(name), converted / name / "model.onnx", engines / name) for name in types[:2]]
-        for name in types[2:]:
+        if "fp32" in types[2:]:
             exact = load_graph(simplified / "model.onnx")
-            made.append(maker.build_graph(rewritten(exact, wanted, name) or exact, parts.all_in(name), folder / name))
+            changed = rewritten(exact, wanted, "fp32")
+            whole = exact if changed is None else changed
+            made.append(maker.build_graph(whole, parts.all_in("fp32"), folder / "fp32"))
         pure = {name: each.engine for name, each in zip(types, made, strict=True)}
         traced = elsewhere or trace_in_turns(precision, pure, parts.places, here)
         for number, way in enumerate(ways_worth_trying(median_times(traced.times))):
@@ -135,7 +137,7 @@ def _answer(
     choice: Choice,
     searched: bool,
 ) -> Mix:
-    keep = {"int8": source.keep, params.floating: PrecisionParams.read_for(params.floating).keep, "fp32": NOTHING}
+    keep = {"int8": source.keep, "fp32": NOTHING, params.floating: PrecisionParams.read_for(params.floating).keep}
     return Mix(
         precision=precision,
         types=traced.types,

@@ -1,5 +1,7 @@
 """The records in the JSON document of the stage validate."""
 
+from math import isnan
+
 from enginery.core.record import Record
 from enginery.core.text import figure
 from enginery.data.padding import Padding
@@ -43,8 +45,8 @@ class Result(Record):
 
     @property
     def is_sure(self) -> bool:
-        """Tell whether the samples are enough to know the side of the threshold."""
-        return self.needed == self.samples
+        """Tell whether the samples are enough to know the side of the threshold. No number of them helps NaN."""
+        return self.needed == self.samples or isnan(self.drop)
 
     @property
     def drop_with_interval(self) -> str:
@@ -65,7 +67,7 @@ class Agreement(Record):
     @property
     def is_sure(self) -> bool:
         """Tell the same as a Result."""
-        return self.needed == self.samples
+        return self.needed == self.samples or isnan(self.share)
 
     @property
     def share_with_interval(self) -> str:

@@ -126,6 +126,8 @@ def test_what_other_samples_may_keep_is_not_broken_where_one_must_be_sure():
     assert len(broken_thresholds(PERFECT, *found, LIMITS, must_be_sure=True)) == 2
     assert broken_thresholds(errors(cosine=0.98), *few, LIMITS, must_be_sure=True) == ("cosine 0.98000 is below 0.99",)
     assert len(broken_thresholds(PERFECT, *few, LIMITS)) == 2
+    none = of_drop(math.nan).model_copy(update={"needed": None})
+    assert len(broken_thresholds(PERFECT, None, none, LIMITS, must_be_sure=True)) == 1
 
 
 def test_figures_at_their_thresholds_break_none():

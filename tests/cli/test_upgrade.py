@@ -141,8 +141,9 @@ def test_what_runs_again_is_what_can_have_changed(project):
     files["params.yaml"] = changed(files["params.yaml"], {"  method: auto": "  method: max"})
     first, followers = runs_again(project, files)
     every = ("fp32", "fp16", "bf16", "int8")
-    assert first == ["calibrate", "rescue@int8", *(f"trace@{each}" for each in every), "report"]
+    assert first == ["calibrate", *(f"trace@{each}" for each in every), "report"]
     assert followers == [
+        "rescue@int8",
         "search@int8",
         *(f"{stage}@int8" for stage in ("convert", "build", "validate", "benchmark")),
         "gate",

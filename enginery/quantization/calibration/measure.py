@@ -20,7 +20,7 @@ from enginery.data.feeds import Feeds, Outputs
 from enginery.data.parts import AT_ONCE, Part, cut
 from enginery.data.sample_set import SampleSet
 from enginery.graph.as_written import open_as_written
-from enginery.graph.onnx_file import load_graph
+from enginery.graph.onnx_file import graph_inputs, load_graph
 from enginery.graph.shapes import shapes_for, with_shapes
 from enginery.quantization.calibration.histogram import Histogram, beside_others, count_alone
 
@@ -115,9 +115,10 @@ class Meter:
         graph = exposed.graph
         hidden = {name for node in graph.node for name in node.output} - {output.name for output in graph.output}
         measured = [value for value in graph.value_info if value.type.tensor_type.elem_type in MEASURED.values()]
-        told = {value.name for value in [*graph.input, *graph.output, *measured]}
+        shown = [value for value in measured if value.name in hidden]
+        told = {value.name for value in [*graph_inputs(graph), *graph.output, *shown]}
         moved = {name for name, source in _moved(graph).items() if source in told}
-        graph.output.extend(value for value in measured if value.name in hidden - moved)
+        graph.output.extend(value for value in shown if value.name not in moved)
         outputs = model.graph.output
         is_exact = all(output.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for output in outputs)
         self._answers = [output.name for output in outputs] if is_exact else []

@@ -79,14 +79,14 @@ def equalize(
     model: onnx.ModelProto, kept: Collection[str], batches: Iterable[Feeds], ranges: Mapping[str, Range]
 ) -> Equalized | None:
     """Return the graph with scaled channels, or None where that is not possible or promises nothing. No Mul is added
-    for the nodes of the names in `kept`, which stay in floating point."""
+    for the nodes of the names in `kept`, which stay in floating point. What has no range is not scaled."""
     changed = as_ir(model)
     added = _add_factors(changed, kept)
-    seams = list(find_seams(changed))
-    if not seams:
-        return None
     copied = {each.node.outputs[0].name or "": each.value.name or "" for each in added}
     ranges = {**ranges, **{name: ranges[source] for name, source in copied.items() if source in ranges}}
+    seams = [seam for seam in find_seams(changed) if ranges.keys() >= {reader.tensor for reader in seam.readers}]
+    if not seams:
+        return None
     channels = _channels(ir.to_proto(changed), seams, batches, ranges)
     scaled = dict[str, Range]()
     for seam in seams:
@@ -259,7 +259,7 @@ def _own(value: ir.Value | None) -> ir.Value | None:
 def _channels(
     model: onnx.ModelProto, seams: list[Seam], batches: Iterable[Feeds], ranges: Mapping[str, Range]
 ) -> dict[str, Channels]:
-    """Measure the channels of the tensors of seams, as far as they lie within its range."""
+    """Measure the channels of the tensors of seams, as far as they lie within their ranges."""
     axes = {name: axis for seam in seams for name, axis in seam.axes.items()}
     found: dict[str, list[Channels]] = {name: [] for name in axes}
     for arrays in tensors_of(model, list(axes), batches):
@@ -279,11 +279,14 @@ def _joined(parts: list[Channels]) -> Channels:
 
 
 def _scaled(known: Range, channels: Channels, scale: Floats) -> Range:
-    """Return the range once channels are divided. Samples that were not looked at here may have widened it."""
-    sides = channels.lowest, channels.largest
-    before, after = ([float(np.abs(side / by).max()) for side in sides] for by in (1.0, scale))
-    factors = [new / old if old else 1.0 for old, new in zip(before, after, strict=True)]
-    return Range(*(side * factor for side, factor in zip(known, factors, strict=True)))
+    """Return the range once channels are divided. The known one is of all samples, and the channels are of some: so it
+    is multiplied, not replaced."""
+
+    def growth(side: Floats) -> float:
+        before = float(np.abs(side).max())
+        return float(np.abs(side / scale).max()) / before if before else 1.0
+
+    return Range(known.lowest * growth(channels.lowest), known.amax * growth(channels.largest))
 
 
 def _best_scale(seam: Seam, channels: list[Channels]) -> Floats:
@@ -343,7 +346,9 @@ def _along(scale: Floats, axis: int, value: ir.Value) -> Floats:
 
 def _multiply(value: ir.Value, factors: Floats) -> None:
     array = _array(value)
-    value.const_value = ir.tensor((array * factors).astype(array.dtype), name=value.name)
+    scaled = (array * factors).astype(array.dtype)
+    value.const_value = ir.tensor(scaled, name=value.name)
+    value.shape = ir.Shape(scaled.shape)  # of a scalar, which becomes a number for each channel, another one
 
 
 def _array(value: ir.Value | None) -> NDArray[np.float32]:

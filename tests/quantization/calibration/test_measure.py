@@ -37,16 +37,17 @@ def test_each_range_is_that_of_all_samples_run_at_once(tiny_graph, samples):
 def test_what_only_moves_is_counted_once():
     nodes = (
         "t = Transpose <perm = [0, 2, 1]> (input) u = Reshape (t, flat) r = Relu (u) v = Transpose (r) "
-        "i = Cast <to = 7> (v) j = Transpose (i) y = Identity (r)"
+        "i = Cast <to = 7> (v) j = Transpose (i) y = Identity (r) o = Transpose (w) z = MatMul (r, o)"
     )
-    model = model_of_text(
-        f"g (float[2,3,4] input) => (float[] y, int64[] j) {{ {nodes} }}", {"flat": np.array([2, 12])}
-    )
+    constants = {"flat": np.array([2, 12]), "w": np.ones((3, 12), np.float32)}
+    model = model_of_text(f"g (float[2,3,4] input) => (float[] y, int64[] j, float[] z) {{ {nodes} }}", constants)
+    model.graph.value_info.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [3, 12]))
     found = measure(model, [{"input": np.arange(-12, 12, dtype=np.float32).reshape(2, 3, 4)}], bins=2048)
     assert found["t"] is found["u"] is found["input"]
     assert found["v"] is found["r"]
     assert np.array_equal(found["y"].counts, found["r"].counts)
     assert (found["r"].lowest, found["input"].lowest, "i" in found) == (0, -12, False)
+    assert found["o"].amax == 1  # of a constant, which is not measured itself
 
 
 @pytest.mark.parametrize("batch", [1, 2, 8, 21])

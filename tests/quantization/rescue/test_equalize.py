@@ -7,7 +7,7 @@ from support.pass_checks import model_of_text, session_of
 
 from enginery.quantization.rescue.equalize import equalize, find_seams
 from enginery.quantization.rescue.tensors import tensors_of
-from enginery.quantization.write_int8 import Range
+from enginery.quantization.write_int8 import Range, write_int8
 
 RNG = np.random.default_rng(0)
 UNEQUAL = np.geomspace(0.01, 1, 8).astype(np.float32)  # what the channels of the first product reach
@@ -114,6 +114,10 @@ def spread(graph, name, feeds, axis):
     return widest.max() / widest.min()
 
 
+def names_in(graph):
+    return ["input", *(name for node in graph.graph.node for name in node.output)]
+
+
 def ranges_of(graph, names, feeds):
     """Return where the numbers of some tensors lie."""
     tensors = list(tensors_of(graph, names, feeds))
@@ -123,13 +127,14 @@ def ranges_of(graph, names, feeds):
 
 def equalized(before, given):
     """Equalize a graph, and check that it tells what tensors have changed, and where they lie."""
-    names = ["input", *(name for node in before.graph.node for name in node.output)]
+    names = names_in(before)
     known = ranges_of(before, names, given)
     after, ranges = equalize(before, (), given, known)
     found = ranges_of(after, {*names, *ranges}, given)
     assert {name: tuple(each) for name, each in {**known, **ranges}.items()} == {
         name: pytest.approx(each, rel=1e-4, abs=1e-5) for name, each in found.items()
     }
+    assert write_int8(after, found)  # whose shapes are inferred anew
     return after
 
 
@@ -193,7 +198,7 @@ def test_a_mul_is_added_only_where_it_is_needed(nodes, kept, makers):
 def test_channels_are_not_scaled(nodes, shape):
     graph = model(nodes, shape)
     assert list(find_seams(ir.from_proto(graph))) == []
-    assert equalize(graph, (), batches(shape), {}) is None
+    assert equalize(graph, (), batches(shape), ranges_of(graph, names_in(graph), batches(shape))) is None
 
 
 def test_equal_channels_stay_as_they_are():
@@ -202,4 +207,10 @@ def test_equal_channels_stay_as_they_are():
     for tensor in graph.graph.initializer:
         shape = tensor.dims
         tensor.CopyFrom(ir.to_proto(ir.tensor(np.ones(shape, np.float32), name=tensor.name)))
-    assert equalize(graph, (), [{"input": ones}], {}) is None
+    given = [{"input": ones}]
+    assert equalize(graph, (), given, ranges_of(graph, names_in(graph), given)) is None
+
+
+def test_what_has_no_range_is_not_scaled():
+    graph, given = model(*CASES["through a bias"]), batches(MATRIX)
+    assert equalize(graph, (), given, {}) is None

@@ -10,7 +10,9 @@ from enginery.core.errors import EngineryError
 from enginery.core.params.calibration import CalibrationParams
 from enginery.graph import data_apart
 from enginery.graph.onnx_file import load_graph, save_graph
+from enginery.quantization.calibration.answers import kept_answers
 from enginery.quantization.calibration.calibrate import calibrate_graph
+from enginery.quantization.calibration.measure import measure
 from enginery.quantization.dialect import dialect_of
 from enginery.quantization.quantize import quantize
 from enginery.quantization.rescue.attempts import Attempts
@@ -226,6 +228,19 @@ def test_tensorrt_gets_the_same_bytes(project):
         array = constants[weights]
         steps = constants[scales].reshape(-1, *[1] * (array.ndim - 1))
         assert np.array_equal(np.rint(array / steps), rescued.rounded[weights])
+
+
+def test_what_is_known_of_the_equalized_graph_is_what_would_be_measured(project):
+    attempts, given = project
+    after = attempts.equalize(given, Fitting([attempts.samples.cycled(8)], lambda: attempts.samples.batches(8)))
+    found = measure(load_graph(after.graph), attempts.samples.batches(8), PARAMS.bins)
+    assert after.ranges.amax == pytest.approx({name: each.amax for name, each in found.items()}, rel=1e-3)
+    assert after.ranges.lowest == pytest.approx({name: each.lowest for name, each in found.items()}, rel=1e-3, abs=1e-6)
+    assert after.ranges.amax != pytest.approx(given.ranges.amax, rel=1e-3)
+    assert open_calibrated(attempts.folder, attempts.folder, attempts.samples).ranges == after.ranges
+    before, kept = (kept_answers(each.ranges, attempts.samples) for each in (given, after))
+    assert kept.keys() == before.keys() == {"logits"}
+    assert np.array_equal(kept["logits"], before["logits"])
 
 
 def test_ranges_from_elsewhere_do_not_say_what_is_negative(project):
