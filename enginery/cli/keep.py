@@ -40,8 +40,9 @@ def freeze_search(precision: str) -> str:
         params["search"] = {name: each for name, each in params["search"].items() if name != precision}
 
     edit_params(freeze, str(PARAMS_FILE))
+    layers = f"{len(found.spared)} layers" if found.spared else "no layer"
     then = "searches only what is left to do after rescues" if was_rescued else "searches no more"
     return (
-        f"{PARAMS_FILE} keeps {len(found.spared)} layers of {precision} in floating point and {then}; "
+        f"{PARAMS_FILE} keeps {layers} of {precision} in floating point and {then}; "
         f"`git diff {PARAMS_FILE}` shows it, `git checkout {PARAMS_FILE}` undoes it"
     )
