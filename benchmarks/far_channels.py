@@ -67,10 +67,7 @@ def errors() -> Iterator[tuple[str, float, float]]:
         return np.concatenate([next(iter(run(feeds).values())) for feeds in validation.batches(16)])
 
     wanted = answers(exact)
-    keep, wide = (
-        PrecisionParams.read_for("int8").keep,
-        dialect_of("openvino", "cpu", "avx512_vnni"),
-    )
+    keep, wide = PrecisionParams.read_for("int8").keep, dialect_of("openvino", "cpu", "avx512_vnni")
     trial = Trial(exact, samples)
     with scratch_folder() as scratch:
         attempts = Attempts("int8", keep, wide, samples, scratch)

@@ -28,7 +28,7 @@ CLASSES, SIDE, NUMBERS, ANSWERS, OBJECTS, OTHERS = 5, 16, 16, 8, 4, 3
 
 
 class World(NamedTuple):
-    """What PyTorch and the engine answer, and what is known."""
+    """Hold what PyTorch and the engine answer, and what is known."""
 
     wanted: Array
     got: Array

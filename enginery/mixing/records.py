@@ -21,6 +21,9 @@ class Times(Record):
     low: float
     high: float
 
+    def in_figures(self) -> str:
+        return f"{self.middle:.3f} ({self.low:.3f} to {self.high:.3f})"
+
 
 class BlockTimes(Record):
     """A part of the graph, and the milliseconds of its layers in each type: the medians over the traces."""

@@ -93,7 +93,7 @@ def test_tails_of_groups_are_told_as_those_of_samples():
 
 @pytest.mark.parametrize(("tails", "freedom"), [(0, 63), (30, 3.99), (59, 2.1)])
 def test_the_fewer_samples_an_error_is_due_to_the_wider_is_the_interval(tails, freedom):
-    """Of 64 samples, two that differ from all others have an excess kurtosis of 28, and one has 59."""
+    """Check it for the excess kurtosis of 64 samples: about 28 if two differ from all others, and 59 if one does."""
     found = Estimate(0.5, 64, 0.4, 0.8, tails).at(64)
     times = t.ppf(0.975, freedom) / t.ppf(0.975, np.inf) * np.sqrt(64 / 63)
     assert (found.low, found.high) == (

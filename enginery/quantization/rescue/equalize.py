@@ -92,7 +92,7 @@ def equalize(
     for seam in seams:
         scale = _best_scale(seam, [channels[reader.tensor] for reader in seam.readers])
         if np.ptp(scale) > 0:
-            scaled |= {name: _scaled(ranges[name], channels[name], scale) for name in seam.axes if name in ranges}
+            scaled |= {name: _scaled(ranges[name], channels[name], scale) for name in seam.axes if name in channels}
             for constant in seam.written:
                 _multiply(constant.value, _along(1 / scale, constant.axis, constant.value))
             for reader in seam.readers:
@@ -259,15 +259,14 @@ def _own(value: ir.Value | None) -> ir.Value | None:
 def _channels(
     model: onnx.ModelProto, seams: list[Seam], batches: Iterable[Feeds], ranges: Mapping[str, Range]
 ) -> dict[str, Channels]:
-    """Measure the channels of the tensors of seams, as far as they lie within their ranges."""
-    axes = {name: axis for seam in seams for name, axis in seam.axes.items()}
+    """Measure the channels of the tensors of seams that have ranges, as far as they lie within these."""
+    axes = {name: axis for seam in seams for name, axis in seam.axes.items() if name in ranges}
     found: dict[str, list[Channels]] = {name: [] for name in axes}
     for arrays in tensors_of(model, list(axes), batches):
         for name, array in arrays.items():
             rows = np.moveaxis(array, axes[name], 0).reshape(array.shape[axes[name]], -1)
-            amax = ranges[name].amax if name in ranges else np.inf
-            highest, lowest = rows.max(axis=1).astype(np.float64), np.minimum(rows.min(axis=1), 0.0)
-            largest = np.minimum(np.maximum(highest, -lowest), amax)
+            amax, lowest = ranges[name].amax, np.minimum(rows.min(axis=1), 0.0)
+            largest = np.minimum(np.maximum(rows.max(axis=1).astype(np.float64), -lowest), amax)
             power = np.square(rows, dtype=np.float64).mean(axis=1)
             found[name].append(Channels(largest, np.maximum(lowest, -amax), power))
     return {name: _joined(parts) for name, parts in found.items()}

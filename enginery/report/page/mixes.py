@@ -15,14 +15,12 @@ def candidates_table(mix: Mix) -> Table:
 
 
 def _row(mix: Mix, number: int, candidate: Candidate) -> dict[str, str]:
-    promised, delivered = candidate.promised, mix.delivered if number == mix.mixed else None
+    delivered = mix.delivered if number == mix.mixed else None
     parts = {f"parts in {name}": f"{candidate.way.count(name)} of {len(mix.blocks)}" for name in mix.types[1:]}
     return parts | {
-        "promised by layer times": f"{promised.middle:.3f} ({promised.low:.3f} to {promised.high:.3f})",
+        "promised by layer times": candidate.promised.in_figures(),
         "race of all": "-" if candidate.raced is None else f"{candidate.raced:.3f}",
-        f"delivered, over {mix.rival}": f"{delivered.middle:.3f} ({delivered.low:.3f} to {delivered.high:.3f})"
-        if delivered
-        else "-",
+        f"delivered, over {mix.rival}": delivered.in_figures() if delivered else "-",
         "of what thresholds allow": f"{candidate.used:.0%}",
     }
 
