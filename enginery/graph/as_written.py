@@ -22,9 +22,14 @@ MOST_BYTES = 1 << 28  # of weights that are given in memory: a session keeps a c
 DROPS_RELU = "ReluQuantRewrite"  # of ONNX Runtime 1.31: it drops a Relu before a QuantizeLinear to float8, too
 
 
-def open_as_written(model: onnx.ModelProto | Path, threads: int = 0) -> onnxruntime.InferenceSession:
-    """Open a session that computes what the graph says, not what a compiler makes of it; 0 threads: one per core."""
-    return _open_session(model, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL, threads)
+def open_as_written(
+    model: onnx.ModelProto | Path, threads: int = 0, spins: bool = True
+) -> onnxruntime.InferenceSession:
+    """Open a session that computes what the graph says, not what a compiler makes of it; 0 threads: one per core.
+
+    Threads that wait for work spin a while, which is fast where nothing else needs their cores.
+    """
+    return _open_session(model, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL, threads, spins)
 
 
 def open_optimized(model: onnx.ModelProto | Path, threads: int = 0) -> onnxruntime.InferenceSession:
@@ -33,18 +38,19 @@ def open_optimized(model: onnx.ModelProto | Path, threads: int = 0) -> onnxrunti
 
 
 def _open_session(
-    model: onnx.ModelProto | Path, level: onnxruntime.GraphOptimizationLevel, threads: int
+    model: onnx.ModelProto | Path, level: onnxruntime.GraphOptimizationLevel, threads: int, spins: bool = True
 ) -> onnxruntime.InferenceSession:
     # In memory, ONNX Runtime does not find weights that are in a file elsewhere, and takes 2 GB at most.
     if isinstance(model, onnx.ModelProto) and (bytes_of_weights(model) > MOST_BYTES or has_data_apart(model)):
         with scratch_folder() as scratch:
             path = scratch / "model.onnx"
             save_graph(model, path)
-            return _open_session(path, level, threads)
+            return _open_session(path, level, threads, spins)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = level
     options.log_severity_level = 4  # what goes wrong is raised
     options.add_session_config_entry("session.disable_quant_qdq", "1")  # what is rounded is calculated in floats
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
     options.intra_op_num_threads = threads or usable_cores()  # ONNX Runtime counts cores that it may not use
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
     return onnxruntime.InferenceSession(

@@ -29,7 +29,8 @@ Histograms = dict[str, Histogram]
 MEASURED = {"float32": onnx.TensorProto.FLOAT, "float16": onnx.TensorProto.FLOAT16}
 MOVES = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}  # what they return is what they read
 SMALL = 1 << 16  # bytes of one sample's outputs
-FEW = 4  # cores, which the graph itself keeps so busy that one thread counts as fast
+MANY = 1 << 26  # bytes of a batch, for which PyTorch is worth a second of import: it counts twice as fast
+COUNTERS = 2  # threads: more wait for each other, and take cores from the graph
 MOST_BYTES = 1 << 30  # of a batch's activations, of which there are two: one is counted while the next is computed
 MOST_ANSWERS = 1024  # samples, which is more than a search looks at
 
@@ -122,8 +123,10 @@ class Meter:
         outputs = model.graph.output
         is_exact = all(output.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for output in outputs)
         self._answers = [output.name for output in outputs] if is_exact else []
-        self._session, self._names = open_as_written(exposed, threads), [output.name for output in graph.output]
         self._cores = threads or usable_cores()
+        # Threads that wait by spinning would take the cores of those that count.
+        self._session = open_as_written(exposed, threads, spins=False)
+        self._names = [output.name for output in graph.output]
 
     def measure(self, batches: Iterable[Feeds], bins: int) -> Measured:
         """Return a histogram of each activation, without keeping more of a batch than its answers."""
@@ -143,9 +146,9 @@ class Meter:
             except ValueError as error:
                 raise EngineryError(f"the activation {name} {error}; are the weights right?") from None
 
-        many = self._cores > FEW
+        many = sum(array.nbytes for array in activations.values()) > MANY
         with beside_others() if many else nullcontext(count_alone) as count:
-            for _ in in_parallel(add, activations, self._cores) if many else map(add, activations):
+            for _ in in_parallel(add, activations, min(COUNTERS, self._cores)) if many else map(add, activations):
                 pass
 
     def _of_each(self, batches: Iterable[Feeds]) -> Iterator[tuple[Activations, Outputs]]:
