@@ -5,14 +5,12 @@ import importlib
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, get_args
-
-import numpy as np
+from typing import Any, get_args
 
 from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
@@ -26,41 +24,21 @@ from enginery.engine.gpu import cuda
 from enginery.engine.gpu.device import find_gpu
 from enginery.engine.gpu.inspector import layers_of
 from enginery.engine.gpu.scratch import Scratch
-from enginery.engine.gpu.session import DeviceSession, Growing, Shape
+from enginery.engine.gpu.session import DeviceSession
 from enginery.engine.gpu.timing_cache import locked, read_timing_cache, set_aside, timing_cache_path, write_timing_cache
 from enginery.engine.record import Layer, LayerTime
 from enginery.engine.runtimes import Arrays
-from enginery.engine.runtimes.layer_times import WARM_UP, CallTimes, median_times
+from enginery.engine.runtimes.layer_times import WARM_UP, median_times
+from enginery.engine.runtimes.tensorrt_callbacks import new_allocator, new_log, new_monitor, new_profiler, new_reader
+from enginery.engine.runtimes.tensorrt_executor import Executor, set_profile
+from enginery.engine.runtimes.tensorrt_words import errors_of, with_advice
 from enginery.graph.files import graph_files
 from enginery.graph.interface import Blueprint
 
 PLAN = "engine.plan"
 OLDEST = {"tensorrt": (10, 9), "tensorrt_rtx": (1, 2)}  # the oldest versions that this module is written for
-MORE_MEMORY = "lower build.profile.batch.max, or end other programs that use the GPU"
-ADVICE = {  # by patterns of TensorRT's messages
-    r"out of memory|insufficient memory": f"The GPU's memory does not suffice: {MORE_MEMORY}",
-    r"insufficient workspace|Could not find any implementation": (
-        f"TensorRT also says so when memory does not suffice: raise build.tensorrt.workspace_mb, {MORE_MEMORY}"
-    ),
-    r"has no runners that implement it": (
-        "The library reads this operator and has no kernel for it: end the model before it, or take another runtime"
-    ),
-    r"optimization profile|profile \d+ violate": "The limits are build.profile's",
-    r"CHECK\((status == CUDA_SUCCESS|sm_vers_\.size\(\) == 1)\)": (
-        "TensorRT for RTX says so where it builds without a GPU what needs one: build.tensorrt.weights: stripped and "
-        "build.tensorrt.refit do"
-    ),
-}
-LACKS_PRECISION = r"Cannot compile (for target|operation)|require hardware with \w+ support"
-OTHER_GPUS = "Those GPUs cannot execute this precision: drop them from build.tensorrt.compute_capabilities"
-NO_SUCH_PRECISION = "This GPU cannot execute this precision: delete its section of `precisions`, if you do not need it"
 HAND_OUT_PLUGINS = ("getCreators", "getPluginCreators")  # what such a function may be called
-NOT_THE_CAUSE = "CUDA driver version is insufficient"  # follows real errors on a machine that builds without a GPU
 DAMAGED_CACHE = re.compile(r"deserialize timing cache|timing cache.*corrupt", re.IGNORECASE)
-SOURCE = re.compile(r"\s*\bIn \S+ at \S+:\d+|\[\w+\.cpp:[^]]*\] ")  # a place in NVIDIA's sources: no use to a user
-ERROR = "error: "
-MOST_ERRORS, MOST_CHARACTERS = 3, 400
-CHUNK = 1 << 26
 
 
 class TensorRT:
@@ -70,7 +48,6 @@ class TensorRT:
         self._library, self._is_rtx, self._oldest = library, library == "tensorrt_rtx", OLDEST[library]
         self._title, self._install = RUNTIMES[library].title, RUNTIMES[library].install
         self._loaded: set[str] = set()  # the hashes of plugin libraries
-        self._advice = ADVICE | {LACKS_PRECISION: OTHER_GPUS if self._is_rtx else NO_SUCH_PRECISION}
 
     def missing(self) -> str | None:
         if absent := not_installed(self._library):
@@ -131,7 +108,7 @@ class TensorRT:
         """Profile the calls. None replays a graph: each launches its kernels one by one and reports their times."""
         layers = [layer for layer in self._layers(folder, blueprint) if not layer.profile]  # that of the sizes to time
         engine = self._opened(folder, blueprint, inference)
-        context, profiler = self._context(engine), _new_profiler(self._trt())
+        context, profiler = self._context(engine), new_profiler(self._trt())
         context.profiler = profiler
         session = self._session(engine, context, blueprint)
         del context, engine  # only the session may hold them: it frees them in the right order
@@ -165,8 +142,8 @@ class TensorRT:
         scratch: Scratch | None = None,
     ) -> DeviceSession:
         stream = cuda.Stream()
-        allocator = _new_allocator(self._trt())
-        executor = _Executor(
+        allocator = new_allocator(self._trt())
+        executor = Executor(
             self._title, engine, context, blueprint, allocator, self._log, captures_itself, stream.handle
         )
         return DeviceSession(stream, executor, blueprint, replay, scratch)
@@ -175,7 +152,7 @@ class TensorRT:
         """Build in another thread, because this one cannot be interrupted within the library. After an interrupt the
         build ends with its next step."""
         phases = Phases(f"building for {self._title}")
-        monitor = config.progress_monitor = _new_monitor(self._trt(), phases)
+        monitor = config.progress_monitor = new_monitor(self._trt(), phases)
         with closing(phases), ThreadPoolExecutor(1) as thread:
             building = thread.submit(builder.build_serialized_network, network, config)
             try:
@@ -220,7 +197,7 @@ class TensorRT:
             # A user's plugin may take over an operator of ONNX, which ONNX Runtime can execute, too.
             parser.set_flag(trt.OnnxParserFlag.ENABLE_PLUGIN_OVERRIDE)
         if not parser.parse_from_file(str(onnx)):
-            raise EngineryError(f"{self._title} cannot read {onnx}: {_errors_of(parser) or self._why()}")
+            raise EngineryError(f"{self._title} cannot read {onnx}: {errors_of(parser) or self._why()}")
         return parser
 
     def _configure(self, builder: Any, blueprint: Blueprint) -> Any:
@@ -325,7 +302,7 @@ class TensorRT:
             raise EngineryError(f"{what}: {self._why()}") from None
         parser = trt.OnnxParserRefitter(refitter, self._log)  # it holds the weights until they are in the engine
         if not parser.refit_from_file(str(onnx)):
-            raise EngineryError(f"{what}: {_errors_of(parser) or self._why()}")
+            raise EngineryError(f"{what}: {errors_of(parser) or self._why()}")
         if not refitter.refit_cuda_engine():
             missing = refitter.get_missing_weights()
             raise EngineryError(f"{what}: {f'it lacks {first_few(missing)}' if missing else self._why()}")
@@ -354,7 +331,7 @@ class TensorRT:
             runtime.engine_host_code_allowed = True  # such a plan contains its own runtime; its hash has been checked
         with plan.open("rb") as file:
             try:
-                reader = _reader(trt, file)
+                reader = new_reader(trt, file)
             except RuntimeError as error:  # the reader opens the driver, to copy weights to the GPU by itself
                 raise EngineryError(f"{title} cannot load {plan}: no NVIDIA driver is installed ({error})") from None
             engine = runtime.deserialize_cuda_engine(reader)
@@ -390,7 +367,7 @@ class TensorRT:
         with closing(cuda.Stream()) as stream:
             for number, profile in enumerate(blueprint.build.all_profiles):
                 context, inspector = self._context(engine), engine.create_engine_inspector()
-                _set_profile(self._title, context, number, stream.handle, self._log)
+                set_profile(self._title, context, number, stream.handle, self._log)
                 tuned = blueprint.interface.zeros(profile.at("opt"))  # they stay while the context reads from them
                 for spec in blueprint.interface.inputs:
                     if spec.values:
@@ -404,15 +381,12 @@ class TensorRT:
 
     def _why(self, otherwise: str = "") -> str:
         """Return TensorRT's reason, and what to do about it."""
-        reason = str(self._log.reason())
-        found = [advice for words, advice in self._advice.items() if re.search(words, reason, re.IGNORECASE)]
-        advice = found[0] if found else otherwise
-        return f"{reason.rstrip('.')}. {advice}" if advice else reason
+        return with_advice(self._log.reason(), self._is_rtx, otherwise)
 
     @cached_property
     def _log(self) -> Any:
         """Create the log once for the process: the library keeps the first one that it is given."""
-        return _new_log(self._trt())
+        return new_log(self._trt())
 
     def _trt(self) -> Any:
         return importlib.import_module(self._library)
@@ -427,196 +401,9 @@ def _warning_only(done: str) -> Iterator[None]:
         print(f"timings are not {done} (build.tensorrt.timing_cache): {error}", file=sys.stderr)
 
 
-def _new_log(trt: Any) -> Any:
-    class Log(trt.ILogger):  # type: ignore[misc]
-        """Keeps warnings and errors: where TensorRT fails it returns None, and gives its reason to the log alone."""
-
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)  # pybind11 asks for this form instead of super()
-            self.lines: list[str] = []
-
-        def log(self, severity: Any, text: str) -> None:
-            if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR, trt.ILogger.WARNING):
-                self.lines.append(("" if severity == trt.ILogger.WARNING else ERROR) + text)
-
-        def reason(self) -> str:
-            """Return the errors in TensorRT's words, the cause first."""
-            errors = [line.removeprefix(ERROR) for line in self.lines if line.startswith(ERROR)]
-            causes = [_cause(error) for error in errors if NOT_THE_CAUSE not in error] or [_cause(e) for e in errors]
-            return "; ".join(dict.fromkeys(causes[:MOST_ERRORS])) or "it gave no reason"
-
-    return Log()
-
-
-def _new_monitor(trt: Any, phases: Phases) -> Any:
-    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
-        """Passes on what the builder reports. An exception in a call from the library would end the process."""
-
-        def __init__(self) -> None:
-            trt.IProgressMonitor.__init__(self)  # pybind11 asks for this form instead of super()
-            self.interrupted = False
-
-        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-            with suppress(Exception):
-                phases.start(phase_name, parent_phase, num_steps)
-
-        def step_complete(self, phase_name: str, step: int) -> bool:
-            with suppress(Exception):
-                phases.step(phase_name, step)
-            return not self.interrupted
-
-        def phase_finish(self, phase_name: str) -> None:
-            with suppress(Exception):
-                phases.finish(phase_name)
-
-    return Monitor()
-
-
-def _new_profiler(trt: Any) -> Any:
-    class Profiler(trt.IProfiler):  # type: ignore[misc]
-        def __init__(self) -> None:
-            trt.IProfiler.__init__(self)  # pybind11 asks for this form instead of super()
-            self._times: list[tuple[str, float]] = []
-
-        def report_layer_time(self, layer_name: str, ms: float) -> None:
-            self._times.append((layer_name, ms))
-
-        def times_of(self, call: Callable[[], object]) -> CallTimes:
-            self._times = []
-            call()
-            return self._times
-
-    return Profiler()
-
-
-def _new_allocator(trt: Any) -> Any:
-    class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
-        """Hands out memory while TensorRT runs. The bindings would print an exception, and TensorRT would only say that
-        there is no memory."""
-
-        def __init__(self) -> None:
-            trt.IOutputAllocator.__init__(self)  # pybind11 asks for this form instead of super()
-            self.outputs: Mapping[str, Growing] = {}
-            self.error: EngineryError | None = None
-
-        def reallocate_output_async(self, tensor_name: str, memory: int, size: int, alignment: int, stream: int) -> int:
-            try:
-                return self.outputs[tensor_name].reserve(size)  # CUDA aligns all memory as TensorRT needs it
-            except EngineryError as error:
-                self.error = error
-                return 0
-
-        def notify_shape(self, tensor_name: str, shape: Any) -> None:
-            self.outputs[tensor_name].shape = tuple(shape)
-
-    return Allocator()
-
-
-class _Executor:
-    """Runs a plan on the addresses and the stream of a DeviceSession."""
-
-    def __init__(
-        self,
-        title: str,
-        engine: Any,
-        context: Any,
-        blueprint: Blueprint,
-        allocator: Any,
-        log: Any,
-        replays: bool,
-        stream: int,
-    ) -> None:
-        self.replays = replays
-        self._title, self._engine, self._context, self._log = title, engine, context, log
-        self._blueprint = blueprint
-        self._allocator, self._stream = allocator, stream
-
-    def announce(self, shapes: Mapping[str, Shape], values: Arrays) -> dict[str, Shape]:
-        self._log.lines.clear()
-        profile = _nearest_profile(self._blueprint, shapes, values)
-        if profile != self._context.active_optimization_profile:  # before the shapes, which it forgets
-            _set_profile(self._title, self._context, profile, self._stream, self._log)
-        self.place({name: array.ctypes.data for name, array in values.items()})  # TensorRT reads these on the host
-        for name, shape in shapes.items():
-            if name not in values and not self._context.set_input_shape(name, shape):
-                raise EngineryError(f"{self._title} refuses shape {shape} for input {name}: {self._log.reason()}")
-        tensors = [self._engine.get_tensor_name(index) for index in range(self._engine.num_io_tensors)]
-        return {name: tuple(self._context.get_tensor_shape(name)) for name in tensors if name not in shapes}
-
-    def place(self, addresses: Mapping[str, int]) -> None:
-        for name, address in addresses.items():
-            if not self._context.set_tensor_address(name, address):
-                raise EngineryError(f"{self._title} refuses a buffer for {name}: {self._log.reason()}")
-
-    def let_grow(self, outputs: Mapping[str, Growing]) -> None:
-        self._allocator.outputs = outputs
-        for name in outputs:
-            if not self._context.set_output_allocator(name, self._allocator):
-                raise EngineryError(f"{self._title} refuses a buffer for {name}: {self._log.reason()}")
-
-    def enqueue(self, stream: int) -> None:
-        self._allocator.error = None
-        if not self._context.execute_async_v3(stream):
-            raise self._allocator.error or EngineryError(f"{self._title} cannot run the engine: {self._log.reason()}")
-
-    def close(self) -> None:
-        self._context = self._engine = None  # the context must be freed before its engine
-
-
-def _set_profile(title: str, context: Any, number: int, stream: int, log: Any) -> None:
-    if not context.set_optimization_profile_async(number, stream):
-        raise EngineryError(f"{title} refuses optimization profile {number} of the engine: {log.reason()}")
-
-
-def _nearest_profile(blueprint: Blueprint, shapes: Mapping[str, Shape], values: Arrays) -> int:
-    """Return the profile that contains the shapes and is tuned for the nearest ones, by the sum of the differences: the
-    rule of Triton. Return the first one if none does, so that TensorRT refuses the shapes in its own words."""
-    distances, inputs = {}, blueprint.interface.inputs
-    axes = [axis for spec in inputs for axis in (*spec.shape, *spec.values)]
-    given = [size for spec in inputs for size in (*shapes[spec.name], *np.ravel(values.get(spec.name, ())))]
-    sizes = [(axis, int(size)) for axis, size in zip(axes, given, strict=True) if isinstance(axis, str)]
-    for number, profile in enumerate(blueprint.build.all_profiles):
-        if all(size in profile.ranges[axis] for axis, size in sizes):
-            distances[number] = sum(abs(size - profile.ranges[axis].opt) for axis, size in sizes)
-    return min(distances, key=distances.__getitem__, default=0)
-
-
-def _reader(trt: Any, file: BinaryIO) -> Any:
-    class Reader(trt.IStreamReaderV2):  # type: ignore[misc]
-        """Reads piece by piece, so that a large plan is not held in memory beside the engine made of it."""
-
-        def __init__(self) -> None:
-            trt.IStreamReaderV2.__init__(self)
-
-        def read(self, size: int, stream: int) -> bytes:
-            return file.read(min(size, CHUNK))
-
-        def seek(self, offset: int, whence: Any) -> bool:
-            file.seek(offset, int(whence))
-            return True
-
-    return Reader()
-
-
 def _weight_flags(options: TensorRTParams) -> list[str]:
     """Return the flags of the builder. NVIDIA warns that REFIT can lose the bias of a matrix product, which
     REFIT_IDENTICAL does not: it is for the weights of the build alone."""
     refit = "REFIT" if options.refit else "REFIT_IDENTICAL"
     flags = {"STRIP_PLAN": options.is_stripped, refit: options.is_stripped or options.refit}
     return [flag for flag, is_wanted in (flags | {"WEIGHT_STREAMING": options.streaming}).items() if is_wanted]
-
-
-def _errors_of(parser: Any) -> str:
-    return "; ".join(_sentence(parser.get_error(index)) for index in range(parser.num_errors))
-
-
-def _sentence(error: Any) -> str:
-    """Say in one line what the parser refuses, beginning with the node."""
-    node = f"node {error.node_name()} ({error.node_operator()}): " if error.node_name() else ""
-    if error.code().name == "UNSUPPORTED_NODE":  # the description itself may be a bare "false"
-        node += "this operator is not supported: "
-    return node + _cause(" ".join(line for line in error.desc().splitlines() if NOT_THE_CAUSE not in line))
-
-
-def _cause(text: str) -> str:
-    return " ".join(SOURCE.sub("", text).split())[:MOST_CHARACTERS]

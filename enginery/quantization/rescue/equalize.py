@@ -10,7 +10,7 @@ own, which OpenVINO makes one step with the rounding that follows.
 onnxsim's own knows neither depthwise convolutions nor inputs of three axes, and NNCF's leaves more Mul nodes in graphs.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import product
 from typing import NamedTuple
 
@@ -22,36 +22,15 @@ from numpy.typing import NDArray
 from enginery.data.feeds import Feeds
 from enginery.graph.shapes import as_ir
 from enginery.quantization.additions import Additions
-from enginery.quantization.placement import AVERAGES, FLOATS, PRODUCTS, is_average, setting
+from enginery.quantization.placement import setting
+from enginery.quantization.rescue.seams import Seam, array_of, find_seams, takes_scales
 from enginery.quantization.rescue.tensors import tensors_of
 from enginery.quantization.write_int8 import LARGEST, LEVELS, TINY, Range, dtype_of
 
-ELEMENTWISE = {"Identity", "LeakyRelu", "Relu"}
-LINEAR = AVERAGES | ELEMENTWISE | {"MaxPool"}  # keep a positive factor of a channel
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SMALLEST = 0.01  # of the largest channel: one that was hardly seen may be larger on other samples
 
 Floats = NDArray[np.float64]
-
-
-class Constant(NamedTuple):
-    """Numbers of the graph, and the axis that the channels lie along."""
-
-    value: ir.Value
-    axis: int
-
-
-class Reader(NamedTuple):
-    node: ir.Node
-    tensor: str
-
-
-class Seam(NamedTuple):
-    """A tensor whose channels may be scaled, and what lies on both sides of it."""
-
-    written: list[Constant]
-    readers: list[Reader]
-    axes: dict[str, int]  # that the channels lie along, in each tensor from the one written to those that are read
 
 
 class Factors(NamedTuple):
@@ -100,7 +79,7 @@ def equalize(
                 assert weights is not None
                 _multiply(weights, _of_inputs(reader.node, scale))
     for each in added:
-        if np.all(_array(each.by) == 1):
+        if np.all(array_of(each.by) == 1):
             ir.convenience.replace_all_uses_with(each.node.outputs[0], each.value)
             changed.graph.remove(each.node, safe=True)
             changed.graph.initializers.pop(each.by.name or "")
@@ -114,7 +93,7 @@ def _add_factors(model: ir.Model, kept: Collection[str]) -> list[Factors]:
     for value in [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]:
         last, uses = len(value.shape or ()) - 1, value.uses()
         products = [(node, index) for node, index in uses if node.op_type != "Conv" and node.name not in kept]
-        readers = [node for node, index in products if _takes_scales(node, index, last, value)]
+        readers = [node for node, index in products if takes_scales(node, index, last, value)]
         size = value.shape[last] if readers and value.shape else None
         if not isinstance(size, int) or len(readers) == len(uses) or reached.intersection(readers):
             continue
@@ -129,131 +108,6 @@ def _add_factors(model: ir.Model, kept: Collection[str]) -> list[Factors]:
             model.graph[0].prepend([factors])
         added.append(Factors(value, ones, factors))
     return added
-
-
-def find_seams(model: ir.Model) -> Iterator[Seam]:
-    for node in model.graph:
-        if (seam := _seam_behind(node)) and seam.readers:
-            yield seam
-
-
-def _seam_behind(writer: ir.Node) -> Seam | None:
-    """Return the seam if all that reads the channels can take their scales."""
-    found = _written_by(writer)
-    if found is None:
-        return None
-    written, axis = found
-    seam, waiting = Seam(written, [], {}), [(writer.outputs[0], axis)]
-    while waiting:
-        value, axis = waiting.pop()
-        seam.axes[value.name or ""] = axis
-        if value.is_graph_output():
-            return None
-        for node, index in value.uses():
-            if node.graph is not writer.graph:  # the body of an If or a Loop, whose tensors nobody measures
-                return None
-            if _takes_scales(node, index, axis, value):
-                seam.readers.append(Reader(node, value.name or ""))
-            elif node.op_type in LINEAR and index == 0 and _keeps_channels(node, axis):
-                waiting.append((node.outputs[0], axis))
-            elif node.op_type == "Transpose":
-                waiting.append((node.outputs[0], _moved(node, axis)))
-            elif node.op_type == "Gather" and index == 0 and (place := _left_by_gather(node, axis)) is not None:
-                waiting.append((node.outputs[0], place))
-            elif node.op_type in ("Flatten", "Reshape") and index == 0 and _only_drops_pixels(node, axis):
-                waiting.append((node.outputs[0], 1))
-            elif node.op_type == "Add" and (bias := _own(node.inputs[1 - index])) and _lies_along(bias, axis, value):
-                seam.written.append(Constant(bias, axis - len(value.shape or ())))
-                waiting.append((node.outputs[0], axis))
-            else:
-                return None
-    return seam
-
-
-def _written_by(node: ir.Node) -> tuple[list[Constant], int] | None:
-    """Return the constants by which a node writes its channels, and the axis of these in its output."""
-    shape = node.outputs[0].shape
-    if node.domain or shape is None:
-        return None
-    last = len(shape) - 1
-    match node.op_type:
-        case "Conv":
-            axes, axis = (0, 0), 1
-        case "Gemm":
-            axes, axis = (0 if setting(node, "transB") else 1, -1), last
-        case "MatMul":
-            axes, axis = (-1, -1), last
-        case "LayerNormalization" if setting(node, "axis", -1) in (-1, last):
-            axes, axis = (-1, -1), last
-        case "Mul":  # by the weights of an RMSNorm
-            found = [own for value in node.inputs if (own := _own(value)) and _lies_along(own, last, node.outputs[0])]
-            return ([Constant(found[0], -1)], last) if found else None
-        case _:
-            return None
-    given = [value for value in node.inputs[1:] if value is not None]
-    owned = [_own(value) for value in given]
-    if not given or not all(owned):
-        return None
-    constants = [Constant(value, where) for value, where in zip(given, axes, strict=False)]
-    rank = _array(constants[0].value).ndim
-    return (constants, axis) if node.op_type in ("Conv", "LayerNormalization") or rank == 2 else None
-
-
-def _takes_scales(node: ir.Node, index: int, axis: int, value: ir.Value) -> bool:
-    """Tell whether its weights can hold the scales of its input's channels."""
-    if node.op_type not in PRODUCTS - {"ConvTranspose"} or node.domain or index or not _own(node.inputs[1]):
-        return False
-    if value.dtype not in FLOATS:
-        return False
-    rank = _array(node.inputs[1]).ndim
-    match node.op_type:
-        case "Conv":
-            return axis == 1
-        case "Gemm":
-            return axis == 1 and not setting(node, "transA")
-        case _:
-            return rank == 2 and axis == len(value.shape or ()) - 1
-
-
-def _keeps_channels(node: ir.Node, axis: int) -> bool:
-    return (axis == 1 and (node.op_type == "MaxPool" or is_average(node))) or node.op_type in ELEMENTWISE
-
-
-def _moved(transpose: ir.Node, axis: int) -> int:
-    """Return where a Transpose puts an axis. Without an order, it turns them all around."""
-    order = transpose.attributes.get_ints("perm")
-    rank = len(transpose.outputs[0].shape or ())
-    return order.index(axis) if order else rank - 1 - axis
-
-
-def _left_by_gather(gather: ir.Node, axis: int) -> int | None:
-    """Return where an axis is after others were chosen from, as the first token is from all."""
-    given, indices = gather.inputs
-    if given is None or given.shape is None or indices is None or indices.shape is None:
-        return None
-    chosen = setting(gather, "axis") % len(given.shape)
-    return None if chosen == axis else axis + (len(indices.shape) - 1) * (chosen < axis)
-
-
-def _only_drops_pixels(node: ir.Node, axis: int) -> bool:
-    """Tell whether it makes rows of channels of images of one pixel."""
-    given, after = node.inputs[0], node.outputs[0].shape
-    if axis != 1 or given is None or given.shape is None or after is None or len(after) != 2:
-        return False
-    _, channels, *pixels = given.shape
-    return after[1] == channels and all(size == 1 for size in pixels)
-
-
-def _lies_along(bias: ir.Value, axis: int, value: ir.Value) -> bool:
-    """Tell whether an added constant has a number for each channel and else none."""
-    given, array = value.shape, _array(bias)
-    place = axis - len(given or ()) + array.ndim
-    return given is not None and place >= 0 and array.shape[place] == given[axis] == array.size
-
-
-def _own(value: ir.Value | None) -> ir.Value | None:
-    """Return a constant that nothing else reads."""
-    return value if value is not None and value.const_value is not None and len(value.uses()) == 1 else None
 
 
 def _channels(
@@ -320,7 +174,7 @@ def _cost(weights: Floats, scale: Floats, largest: Floats, power: Floats) -> flo
 
 def _by_channel(node: ir.Node) -> Floats:
     """Return weights by group, output, input, and place in the kernel."""
-    array = _array(node.inputs[1]).astype(np.float64)
+    array = array_of(node.inputs[1]).astype(np.float64)
     if node.op_type == "Conv":
         groups = setting(node, "group", 1)
         return np.asarray(array.reshape(groups, array.shape[0] // groups, array.shape[1], -1))
@@ -331,26 +185,20 @@ def _by_channel(node: ir.Node) -> Floats:
 def _of_inputs(node: ir.Node, scale: Floats) -> Floats:
     """Return the scales in the form of the weights of a product that reads the channels."""
     if node.op_type == "Conv":
-        shape, groups = _array(node.inputs[1]).shape, setting(node, "group", 1)
+        shape, groups = array_of(node.inputs[1]).shape, setting(node, "group", 1)
         rows = np.repeat(scale.reshape(groups, -1), shape[0] // groups, axis=0)
         return rows.reshape(*rows.shape, *[1] * (len(shape) - 2))
     return scale if node.op_type == "Gemm" and setting(node, "transB") else scale[:, None]
 
 
 def _along(scale: Floats, axis: int, value: ir.Value) -> Floats:
-    shape = [1] * max(1, _array(value).ndim)  # a scalar becomes a number for each channel
+    shape = [1] * max(1, array_of(value).ndim)  # a scalar becomes a number for each channel
     shape[axis] = -1
     return scale.reshape(shape)
 
 
 def _multiply(value: ir.Value, factors: Floats) -> None:
-    array = _array(value)
+    array = array_of(value)
     scaled = (array * factors).astype(array.dtype)
     value.const_value = ir.tensor(scaled, name=value.name)
     value.shape = ir.Shape(scaled.shape)  # of a scalar, which becomes a number for each channel, another one
-
-
-def _array(value: ir.Value | None) -> NDArray[np.float32]:
-    assert value is not None
-    assert value.const_value is not None
-    return value.const_value.numpy()

@@ -5,7 +5,8 @@ import onnx_ir as ir
 import pytest
 from support.pass_checks import model_of_text, session_of
 
-from enginery.quantization.rescue.equalize import equalize, find_seams
+from enginery.quantization.rescue.equalize import equalize
+from enginery.quantization.rescue.seams import find_seams
 from enginery.quantization.rescue.tensors import tensors_of
 from enginery.quantization.write_int8 import Range, write_int8
 
