@@ -77,7 +77,8 @@ def choose_by_outputs(
         if tried < (1 - WORTH_TAKING) * lowest:
             amax, methods, lowest = amax | wanted, methods | dict.fromkeys(names, method), tried
     check = trial.on(checking)
-    costs = {method: check(by_method[method]) for method in METHODS} | {AUTO: check(amax)}
+    costs = {method: check(by_method[method]) for method in METHODS}
+    costs[AUTO] = costs[best] if amax == by_method[best] else check(amax)
     winner = min(costs, key=lambda method: costs[method])
     if winner == AUTO:
         return best, Choice(amax, methods, costs)
