@@ -33,8 +33,12 @@ def drop_at(metric: Metric, wanted: Sized, got: Sized) -> At:
     if metric.is_share and isinstance(wanted, np.ndarray) and isinstance(got, np.ndarray):
         lost, gained = (np.count_nonzero(one > other) / len(wanted) for one, other in ((wanted, got), (got, wanted)))
         return lambda total: difference_of_shares(lost * total, gained * total, total)
-    sign = 1 if metric.higher_is_better else -1
-    return estimate(lambda weights: sign * (metric.of(wanted, weights) - metric.of(got, weights)), len(wanted)).at
+    sign, worth = (1, abs(metric.over(wanted))) if metric.higher_is_better else (-1, 0.0)
+    found = estimate(lambda weights: sign * (metric.of(wanted, weights) - metric.of(got, weights)), len(wanted))
+    if found.low < found.high:
+        return found.at
+    # No sample shows a loss. As many may be lost as where no answer of a share is.
+    return lambda total: Interval(low=found.value - worth * unseen(total), high=found.value + worth * unseen(total))
 
 
 def interval_of_agreement(shares: Statistics) -> Interval:
@@ -72,6 +76,11 @@ def _of_share(same: float, found: Interval, total: int) -> Interval:
     middle = (same + extra / 2) / (1 + extra)
     most = math.sqrt(same * (1 - same) * extra + extra**2 / 4) / (1 + extra)
     return Interval(low=max(low, middle - most), high=min(high, middle + most))
+
+
+def unseen(total: int) -> float:
+    """Return how many of all samples may be lost where none of `total` is: the end of the score interval around 0."""
+    return Z**2 / (total + Z**2)
 
 
 def share(count: int, total: int) -> Interval:

@@ -123,6 +123,12 @@ def test_shares_are_never_less_sure_than_wholes_of_the_same_mean():
     assert whole.low < found.low < 63 / 64 < found.high < 1
 
 
+def test_what_no_sample_shows_may_be_lost_as_often_as_answers_are():
+    ranks = np.full(512, 0.6)
+    found, of_answers = interval_of_drop(MEAN, ranks, ranks), difference_of_shares(0, 0, 512)
+    assert (found.low, found.high) == pytest.approx((0.6 * of_answers.low, 0.6 * of_answers.high))
+
+
 def test_outputs_that_are_the_same_have_an_interval_of_nothing():
     rmse, same = task_of("regression").metrics[1], RNG.random(20)
     assert interval_of_drop(rmse, same, same).model_dump() == {"low": 0, "high": 0}
