@@ -11,7 +11,7 @@ import json
 import tempfile
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ BATCHES, SECONDS = (1, 8), 2.0
 
 @dataclass(frozen=True)
 class Noise:
-    """What a race asks of a set of samples."""
+    """Give a race what it asks of a set of samples."""
 
     interface: Interface
 
@@ -50,10 +50,8 @@ class Noise:
 @contextmanager
 def opened(runtime: str, folder: Path, blueprint: Blueprint) -> Iterator[Callable[[Any], Callable[[], object]]]:
     (session,) = load_runtime(runtime).load(folder, blueprint, InferenceParams.read(), requests=1)
-    try:
+    with closing(session):
         yield session.bind
-    finally:
-        session.close()
 
 
 def race(runtime: str, before: Path, after: Path) -> dict[str, Any]:

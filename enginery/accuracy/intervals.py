@@ -37,8 +37,13 @@ def drop_at(metric: Metric, wanted: Sized, got: Sized) -> At:
     found = estimate(lambda weights: sign * (metric.of(wanted, weights) - metric.of(got, weights)), len(wanted))
     if found.low < found.high:
         return found.at
-    # No sample shows a loss. As many may be lost as where no answer of a share is.
-    return lambda total: Interval(low=found.value - worth * unseen(total), high=found.value + worth * unseen(total))
+
+    def as_of_shares(total: int) -> Interval:
+        """Return the interval where no sample shows a loss: as many may be lost as where no answer of a share is."""
+        none = difference_of_shares(0, 0, total)
+        return Interval(low=found.value + worth * none.low, high=found.value + worth * none.high)
+
+    return as_of_shares
 
 
 def interval_of_agreement(shares: Statistics) -> Interval:
@@ -76,11 +81,6 @@ def _of_share(same: float, found: Interval, total: int) -> Interval:
     middle = (same + extra / 2) / (1 + extra)
     most = math.sqrt(same * (1 - same) * extra + extra**2 / 4) / (1 + extra)
     return Interval(low=max(low, middle - most), high=min(high, middle + most))
-
-
-def unseen(total: int) -> float:
-    """Return how many of all samples may be lost where none of `total` is: the end of the score interval around 0."""
-    return Z**2 / (total + Z**2)
 
 
 def share(count: int, total: int) -> Interval:

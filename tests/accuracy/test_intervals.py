@@ -127,6 +127,7 @@ def test_what_no_sample_shows_may_be_lost_as_often_as_answers_are():
     ranks = np.full(512, 0.6)
     found, of_answers = interval_of_drop(MEAN, ranks, ranks), difference_of_shares(0, 0, 512)
     assert (found.low, found.high) == pytest.approx((0.6 * of_answers.low, 0.6 * of_answers.high))
+    assert found.high == pytest.approx(0.6 * 1.96**2 / (512 + 1.96**2), rel=1e-4)
 
 
 def test_outputs_that_are_the_same_have_an_interval_of_nothing():

@@ -1,4 +1,4 @@
-"""Run a plan of TensorRT on the addresses and the stream of a DeviceSession."""
+"""Run a plan of TensorRT, in the profile that is nearest to the shapes at hand."""
 
 from collections.abc import Mapping
 from typing import Any
