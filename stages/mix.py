@@ -95,10 +95,11 @@ def mix(
             made.append(maker.make(way, folder / str(number)))
         candidates = [each.engine for each in made]
         with whole_node(f"mix, {precision}"), whole_machine(f"mix, {precision}"):
-            if params.traces:
-                races, layers = None, [layers_on_way(each.way, traced.times) for each in made]
-            else:
-                races, layers = Races(candidates, here), layers_in_turns(candidates, here)
+            races = None if params.traces else Races(candidates, here)
+            if races and len(made) > len(types):
+                layers = layers_in_turns(candidates, here)
+            else:  # nothing is traced anew where there is no mix
+                layers = [layers_on_way(each.way, traced.times) for each in made]
             choice = choose(precision, types, made, layers, races, params.seconds)
     answer = _answer(precision, params, here.batch, source, parts, traced, choice, is_searched(converted / "int8"))
     answer.write(mixed)

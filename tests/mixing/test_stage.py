@@ -71,6 +71,11 @@ def test_from_engines_to_that_of_their_mix(tmp_path, monkeypatch, capsys):
     # Beside bf16, which not each CPU executes, fp32 takes part by itself. It is the fastest alone here, and wins.
     lay_over("mix: {best: {floating: bf16}}")
     monkeypatch.setattr(module, "require_executed", lambda *given: None)
+    with monkeypatch.context() as none:  # nothing is traced anew where there is no mix
+        none.setattr(module, "ways_worth_trying", lambda times: [])
+        none.delattr(module, "layers_in_turns")
+        run_stages(monkeypatch, "mix", only="best")
+    assert Mix.read(Path("artifacts/mixed/best.json")).mixed is None
     monkeypatch.setattr(module, "ways_worth_trying", lambda times: [("int8", "bf16", "fp32")])
     monkeypatch.setattr(
         Raced, "times_over", lambda self, rival, number: Times(middle=1 + number, low=1 + number, high=1 + number)
