@@ -41,7 +41,7 @@ def run_model(name: str, epochs: int | None) -> None:
     # The geometric mean of the mean error and itself is the mean error.
     for title, second in {"the mean alone": auto.error_of, "both": auto.error_at_once}.items():
         with scratch_folder() as scratch, mock.patch.object(auto, "error_at_once", second):
-            ranges = calibrate_graph(graph.parent, samples, params, None, scratch)
+            ranges = calibrate_graph(graph.parent, samples, params, wanted, None, scratch)
             attempts = Attempts("int8", keep, wanted, samples, scratch)
             made = open_as_written(attempts.write(Rescued(graph, ranges, {})))
         pairs = [[each.run(None, dict(feeds))[0] for each in (made, exact)] for feeds in validation.batches(16)]

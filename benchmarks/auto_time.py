@@ -28,7 +28,8 @@ from pathlib import Path
 from stages.calibrate import calibrate
 began = time.perf_counter()
 made = Path("artifacts")
-calibrate(Path("data/calibration"), made / "simplified", made / "samples/calibration", Path("calibrated-anew"))
+samples, dialect = made / "samples/calibration", made / "dialect.json"
+calibrate(Path("data/calibration"), made / "simplified", samples, dialect, Path("calibrated-anew"))
 print(time.perf_counter() - began)
 """
 

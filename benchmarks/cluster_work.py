@@ -66,7 +66,7 @@ def make_project(folder: Path) -> None:
     weights(Path("data/weights"), Path("data/models"), training, model)
     export(model, validation, exported)
     simplify(exported, validation, simplified)
-    calibrate(Path("data/calibration"), simplified, calibration, calibrated)
+    calibrate(Path("data/calibration"), simplified, calibration, dialect, calibrated)
     convert(PRECISION, simplified, calibrated, calibrated, rescued, calibration, dialect, given, converted)
     build(PRECISION, converted, target, validation, Path("data/plugins"), engine)
 

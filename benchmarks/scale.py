@@ -47,7 +47,7 @@ class Run:
 def calibrate(folder: Path, precision: str) -> None:
     from stages.calibrate import calibrate as calibrate_stage
 
-    calibrate_stage(Path("data"), ARTIFACTS / "simplified", folder, folder / "calibrated")
+    calibrate_stage(Path("data"), ARTIFACTS / "simplified", folder, ARTIFACTS / "dialect.json", folder / "calibrated")
 
 
 def validate(folder: Path, precision: str) -> None:

@@ -162,7 +162,14 @@ def prepare(step: Callable[[str, Callable[[], object]], object]) -> dict[str, fl
     step("reference", partial(reference, made / "weights", validation, made / "reference"))
     step(
         "calibrate",
-        partial(calibrate, Path("data/calibration"), made / "simplified", sets["calibration"], made / "calibrated"),
+        partial(
+            calibrate,
+            Path("data/calibration"),
+            made / "simplified",
+            sets["calibration"],
+            records["dialect"],
+            made / "calibrated",
+        ),
     )
     for name in Params.read().search:
         found, code = made / "searched" / f"{name}.json", records["code"] / "search.json"

@@ -11,9 +11,10 @@ from enginery.quantization.calibration.cache import read_cache, write_cache
 from enginery.quantization.calibration.calibrate import calibrate_graph
 from enginery.quantization.calibration.provenance import provided_provenance
 from enginery.quantization.calibration.sketch import Histograms
+from enginery.quantization.dialect import Dialect
 
 
-def calibrate(data: Path, simplified: Path, calibration: Path, calibrated: Path) -> None:
+def calibrate(data: Path, simplified: Path, calibration: Path, dialect: Path, calibrated: Path) -> None:
     """Write calibration.cache in TensorRT's format, its origin in calibration.json, and histograms.json."""
     params = CalibrationParams.read()
     with new_folder(calibrated) as unfinished:
@@ -25,7 +26,8 @@ def calibrate(data: Path, simplified: Path, calibration: Path, calibrated: Path)
             Histograms(tensors={}).write(unfinished / "histograms.json")
         else:
             with open_cluster() as cluster:
-                record = calibrate_graph(simplified, SampleSet.open(calibration), params, cluster, unfinished)
+                samples, wanted = SampleSet.open(calibration), Dialect.read(dialect)
+                record = calibrate_graph(simplified, samples, params, wanted, cluster, unfinished)
     if params.file:
         print(f"MIND: calibration.file gives the ranges, so that calibration.method: {params.method} chooses none")
     print(f"{len(record.amax)} tensors, {record.source}, method {record.method}")

@@ -102,7 +102,7 @@ def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients) -> Rou
     kept = {*beyond, *kept_nodes(given.keep, graph), *given.spared}
     require_tensors(given.ranges, tensors_in_int8(graph, kept))
     largest = given.wanted.largest_weight if precision == "int8" else PRECISIONS[precision].largest
-    return Rounding(value_ranges(given.ranges), frozenset(kept), largest, given.rounded or {}, precision)
+    return Rounding(value_ranges(given.ranges, given.wanted), frozenset(kept), largest, given.rounded or {}, precision)
 
 
 def _converter(

@@ -16,6 +16,7 @@ class Dialect(Record):
     rest: Rest
     largest_weight: int  # of int8
     compiler: Literal["tensorrt", "cpu", "cuda"]  # TensorRT, or ONNX Runtime or OpenVINO on such a device
+    by_channel: bool = False  # depthwise convolutions in int8 take a scale for each channel that they read
 
     @property
     def adds_exactly(self) -> bool:
@@ -37,4 +38,5 @@ def dialect_of(runtime: str, device: str, instruction_sets: str) -> Dialect:
         rest="fp16" if RUNTIMES[runtime].is_tensorrt else "fp32",
         largest_weight=64 if overflows else PRECISIONS["int8"].largest,
         compiler="tensorrt" if RUNTIMES[runtime].is_tensorrt else "cpu" if device == "cpu" else "cuda",
+        by_channel=runtime == "openvino",
     )

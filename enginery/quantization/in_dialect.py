@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -71,8 +72,12 @@ def nodes_in_floats(
     return dict.fromkeys(overflowing, OVERFLOWS) | nodes_beyond_int8(graph, amax)
 
 
-def value_ranges(calibrated: Calibration) -> dict[str, Range]:
-    return {name: Range(calibrated.lowest.get(name, -value), value) for name, value in calibrated.amax.items()}
+def value_ranges(calibrated: Calibration, wanted: Dialect) -> dict[str, Range]:
+    channels = calibrated.channels if wanted.by_channel else {}
+    return {
+        name: Range(calibrated.lowest.get(name, -value), value, np.array(channels[name]) if name in channels else None)
+        for name, value in calibrated.amax.items()
+    }
 
 
 class Ingredients(NamedTuple):
@@ -95,7 +100,7 @@ def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelP
     if is_written_here(precision, given.keep, given.wanted):
         kept = {*high, *kept_nodes(given.keep, graph), *given.spared}
         require_tensors(given.ranges, tensors_in_int8(graph, kept))
-        made = write_int8(graph, value_ranges(given.ranges), kept, largest_weight, given.rounded)
+        made = write_int8(graph, value_ranges(given.ranges, given.wanted), kept, largest_weight, given.rounded)
     else:
         made = _quantize_for_gpu(precision, given, graph, high)
         high |= dict.fromkeys(nodes_with_tiny_inputs(given.graph, precision, amax, rest), TINY_SCALE)

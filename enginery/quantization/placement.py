@@ -113,6 +113,18 @@ def arithmetic_nodes(model: onnx.ModelProto, kept: Collection[str]) -> list[str]
     return [node.name or "" for node in placement.arithmetic]
 
 
+def read_by_channel(group: Group) -> bool:
+    """Tell whether depthwise convolutions alone read it: each channel may have a scale of its own then."""
+    readers = [node for each in group.values() for node, _ in each]
+    return len(group) == 1 and all(map(_is_depthwise, readers))
+
+
+def tensors_by_channel(model: onnx.ModelProto) -> list[str]:
+    """Return the names of the tensors that depthwise convolutions alone read as bytes."""
+    groups = Placement(as_ir(model)).groups()
+    return [value.name or "" for group in groups if read_by_channel(group) for value in group]
+
+
 def products_of_activations(model: onnx.ModelProto) -> list[str]:
     """Return the names of the products that could calculate with bytes and have no constant weights."""
     products = Placement(as_ir(model)).products
@@ -137,6 +149,13 @@ def _is_product(node: ir.Node) -> bool:
             return False
         return not _is_narrow(weights)
     return weights.dtype in FLOATS and len(weights.const_value.shape) > 1
+
+
+def _is_depthwise(node: ir.Node) -> bool:
+    weights = node.inputs[1] if node.op_type == "Conv" else None
+    if weights is None or weights.const_value is None:
+        return False
+    return setting(node, "group", 1) > 1 and weights.const_value.shape.numpy()[1] == 1
 
 
 def _without_patches(products: list[ir.Node]) -> list[ir.Node]:

@@ -15,13 +15,14 @@ from enginery.core.precisions import PRECISIONS
 from enginery.graph.onnx_file import OLDEST_OPSET, at_opset
 from enginery.graph.shapes import as_ir
 from enginery.quantization.additions import Additions
-from enginery.quantization.placement import Group, Placement, setting
+from enginery.quantization.placement import Group, Placement, read_by_channel, setting
 
 LARGEST = PRECISIONS["int8"].largest
 LEVELS = 255  # the steps of a byte
 MOSTLY_POSITIVE = 4  # times as far as it reaches below zero: what HardSwish, SiLU and GELU return
 SLOWER_WITH_A_ZERO = {"Add", "MatMul"}  # where the byte 0 does not stand for 0
 TINY = 1e-12
+SMALLEST_CHANNEL = 0.01  # of the largest
 FIRST_OF_FLOATS = 19  # the first opset of Q/DQ nodes of float16 and float8
 BYTES: dict[str, np.dtype[np.generic]] = {"int8": np.dtype(np.int8), "fp8": np.dtype(ml_dtypes.float8_e4m3fn)}
 
@@ -32,13 +33,14 @@ Rounded = Mapping[str, NDArray[np.int8]]  # by the name of the weights
 class Range(NamedTuple):
     lowest: float  # 0 if nothing is negative
     amax: float  # the largest magnitude that is not clipped
+    channels: NDArray[np.float64] | None = None  # the lowest and the largest number of each channel, where they count
 
 
 class Grid(NamedTuple):
-    """The numbers that bytes stand for."""
+    """The numbers that bytes stand for: of a tensor, or of each of its channels."""
 
-    scale: float
-    zero: np.generic
+    scale: float | NDArray[np.float64]
+    zero: np.generic | NDArray[np.generic]
 
 
 def grid_of(ranges: Iterable[Range], is_added: bool) -> Grid:
@@ -51,6 +53,18 @@ def grid_of(ranges: Iterable[Range], is_added: bool) -> Grid:
         scale = (amax + below) / LEVELS
         return Grid(scale, np.uint8(round(below / scale)))
     return Grid(amax / LARGEST, np.int8(0))
+
+
+def grid_of_channels(channels: NDArray[np.float64]) -> Grid:
+    """Return the same for each channel. One that was hardly seen may reach further on other samples."""
+    lowest, highest = np.minimum(channels[0], 0), np.maximum(channels[1], 0)
+    whole = grid_of([Range(float(lowest.min()), float(np.abs(channels).max()))], is_added=False)
+    least = max(SMALLEST_CHANNEL * float(np.abs(channels).max()), TINY)
+    if whole.zero.dtype == np.int8:
+        scale = np.maximum(np.maximum(highest, -lowest), least) / LARGEST
+        return Grid(scale, np.zeros(len(scale), np.int8))
+    scale = np.maximum(highest - lowest, least) / LEVELS
+    return Grid(scale, np.rint(-lowest / scale).astype(np.uint8))
 
 
 def write_int8(
@@ -67,7 +81,7 @@ def write_int8(
         writer.round_weights(node, largest_weight, rounded)
     for group in writer.groups:
         grid = writer.grid_for(group, ranges)
-        if grid.zero and writer.have_biases(group):
+        if np.any(grid.zero) and writer.have_biases(group):
             writer.move_zero(group, grid)
         else:
             writer.round_activations(group, grid)
@@ -95,6 +109,7 @@ class Writer:
         self.model = as_ir(_with_opset(model, precision))
         self.placement = Placement(self.model, kept)
         self.groups = self.placement.groups()
+        self.by_channel = {name for group in self.groups if read_by_channel(group) for name in names_of(group)}
         self._add = Additions(self.model)
         self._sums: dict[ir.Node, NDArray[np.float64]] = {}  # of each output's weights, as rounded
 
@@ -103,16 +118,24 @@ class Writer:
         given = [ranges[name] for name in names_of(group)]
         if self._bytes != np.int8:
             return Grid(max(TINY, *(each.amax for each in given)) / PRECISIONS["fp8"].largest, self._bytes.type(0))
-        slower = any(node.op_type in SLOWER_WITH_A_ZERO for readers in group.values() for node, _ in readers)
-        return grid_of(given, slower and not self.have_biases(group))
+        if given[0].channels is not None and self.by_channel.issuperset(names_of(group)):
+            return grid_of_channels(given[0].channels)
+        return grid_of(given, self.are_added(group))
+
+    def are_added(self, group: Group) -> bool:
+        """Tell whether something that reads these tensors is slower where the byte 0 does not stand for 0."""
+        readers = [node for each in group.values() for node, _ in each]
+        return any(node.op_type in SLOWER_WITH_A_ZERO for node in readers) and not self.have_biases(group)
 
     def have_biases(self, group: Group) -> bool:
         """Tell whether all that read these tensors are products with a bias behind."""
         return all(node in self.placement.biases for readers in group.values() for node, _ in readers)
 
-    def round_activations(self, group: Group, grid: Grid, subtracted: np.generic | None = None) -> ir.Value:
-        """Write a Q/DQ pair behind each tensor of the group, for those that read it as bytes. Return their scale.
-        The zero is subtracted again, or what is given instead."""
+    def round_activations(
+        self, group: Group, grid: Grid, subtracted: np.generic | None = None
+    ) -> tuple[ir.Value, ir.Value]:
+        """Write a Q/DQ pair behind each tensor of the group, for those that read it as bytes. Return scale and zero.
+        The zero is subtracted again, or what is given instead. Scales of channels lie along Q/DQ nodes' own axis, 1."""
         first = next(iter(group))
         scale = self._add.constant(f"{first.name}.scale", np.asarray(grid.scale, dtype_of(first)))
         zero = self._add.constant(f"{first.name}.zero", np.asarray(grid.zero))
@@ -126,11 +149,11 @@ class Writer:
                 maker.append([quantize, dequantize])
             else:
                 self.model.graph[0].prepend([quantize, dequantize])
-        return scale
+        return scale, zero
 
     def move_zero(self, group: Group, grid: Grid) -> None:
         """Round activations without a zero to subtract at run time: W(x - zero) + bias is Wx + (bias - W zero)."""
-        self.round_activations(group, grid, type(grid.zero)(0))
+        self.round_activations(group, grid, np.asarray(grid.zero).dtype.type(0))
         below = grid.scale * float(np.asarray(grid.zero))
         for node, _ in chain.from_iterable(group.values()):
             add, place = self.placement.biases[node]

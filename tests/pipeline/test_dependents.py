@@ -55,7 +55,7 @@ DEPENDENTS = {
     # What `machine` writes.
     "artifacts/machine.json": RACES | ENDS,
     "artifacts/target.json": each("build") | RACES | ENDS,
-    "artifacts/dialect.json": {"rescue@int8", "search@int8"} | each("convert", "build") | RACES | ENDS,
+    "artifacts/dialect.json": {"calibrate", "rescue@int8", "search@int8"} | each("convert", "build") | RACES | ENDS,
     "artifacts/task.json": {"samples", "weights"} | AFTER_WEIGHTS,
     "artifacts/tools.json": {"samples", "weights"} | AFTER_WEIGHTS,
     "artifacts/code/weights.json": {"weights"} | AFTER_WEIGHTS,

@@ -20,4 +20,5 @@ from enginery.quantization.dialect import Dialect, dialect_of
 )
 def test_a_dialect_is_what_the_compiler_of_a_machine_wants(runtime, device, capability, rest, largest_weight, compiler):
     found = dialect_of(runtime, device, capability)
-    assert found == Dialect(rest=rest, largest_weight=largest_weight, compiler=compiler)
+    by_channel = runtime == "openvino"
+    assert found == Dialect(rest=rest, largest_weight=largest_weight, compiler=compiler, by_channel=by_channel)

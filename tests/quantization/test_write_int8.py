@@ -37,6 +37,31 @@ def test_the_finest_grid_is_taken(ranges, is_added, grid):
     assert found.zero.dtype == grid.zero.dtype
 
 
+CHANNELS = np.array([[-SWISH, -SWISH, 0, 0], [6, 0, 2.55, 0.001]])  # the lowest and the largest number of each
+
+
+@pytest.mark.parametrize(
+    ("group", "also", "channels", "scale"),
+    [
+        (4, "", CHANNELS, [6.375 / 255, SWISH / 255, 2.55 / 255, 0.06 / 255]),
+        (4, "", CHANNELS - [[2], [0]], np.array([6, 2.375, 2.55, 2]) / 127),
+        (4, "", None, 6.375 / 255),
+        (2, "", CHANNELS, 6.375 / 255),
+        (4, "z = Conv (a, v)", CHANNELS, 6.375 / 255),
+    ],
+    ids=["mostly positive", "both signs", "not measured", "by twos", "read by another one, too"],
+)
+def test_each_channel_that_depthwise_convolutions_alone_read_has_a_grid(group, also, channels, scale):
+    weights = np.ones((4, 4 // group, 1), np.float32), np.ones((4, 4, 1), np.float32)
+    nodes = f"y = Conv <group = {group}> (a, w) {also or 'z = Identity (y)'}"
+    model = model_of_text(
+        f"g (float[n,4,8] a) => (float[n,4,8] y, float[n,4,8] z) {{ {nodes} }}", dict(zip("wv", weights, strict=True))
+    )
+    found = constants(write_int8(model, {"a": Range(-SWISH, 6.0, channels)}))
+    assert found["a.scale"] == pytest.approx(np.asarray(scale), rel=1e-5)
+    assert found["a.zero"].shape == found["a.scale"].shape
+
+
 @pytest.fixture(scope="module")
 def images():
     return np.random.default_rng(5).uniform(-1, 1, (16, 3, 8, 8)).astype(np.float32)

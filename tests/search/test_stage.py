@@ -48,7 +48,7 @@ def test_fp8_leaves_out_what_its_search_spares(tiny_onnx, samples, tmp_path, mon
     dialect_of("openvino", "cpu", "avx512_vnni").write(dialect)
     BoxesInGraph().write(boxes)
 
-    calibrate(Path("data"), simplified, samples.folder, calibrated)
+    calibrate(Path("data"), simplified, samples.folder, dialect, calibrated)
     rescue("fp8", simplified, calibrated, samples.folder, dialect, rescued / "fp8")
     given = samples.folder, dialect
     search("fp8", simplified, calibrated, rescued / "fp8", *given, code, searched / "fp8.json")

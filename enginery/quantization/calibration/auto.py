@@ -18,12 +18,14 @@ from enginery.graph.onnx_file import fixed_batch
 from enginery.quantization.calibration.cache import TINY
 from enginery.quantization.calibration.histogram import Histogram
 from enginery.quantization.calibration.thresholds import choose_amax
+from enginery.quantization.dialect import Dialect
 from enginery.quantization.structure import nodes_beyond_int8
-from enginery.quantization.write_int8 import Grid, Range, Writer, dtype_of, grid_of, names_of
+from enginery.quantization.write_int8 import Grid, Range, Writer, dtype_of, grid_of, grid_of_channels, names_of
 
 WORTH_TRYING = 0.01  # the least difference between the logarithms of two ranges
 WORTH_TAKING = 0.005  # the least gain, as a share of the cost, since chance makes smaller ones on a few samples
 TRIES = 16
+SIGNED = 128  # what a byte without a sign has more than one with
 CHOOSING, CHECKING = (0, 8), (8, 40)  # the samples to choose by, and those that must confirm it
 
 Ranges = Mapping[str, float]
@@ -37,7 +39,11 @@ class Choice(NamedTuple):
 
 
 def choose_ranges(
-    graph: onnx.ModelProto, histograms: Mapping[str, Histogram], samples: SampleSet, params: CalibrationParams
+    graph: onnx.ModelProto,
+    histograms: Mapping[str, Histogram],
+    samples: SampleSet,
+    params: CalibrationParams,
+    wanted: Dialect,
 ) -> Choice:
     """Return the range of each tensor by the method that the parameters name, which may be `auto`."""
 
@@ -48,7 +54,11 @@ def choose_ranges(
     if params.method != AUTO:
         return Choice(ranges(params.method, histograms), {}, {})
     lowest = {name: histogram.lowest for name, histogram in histograms.items()}
-    trial = Trial(graph, lowest, nodes_beyond_int8(graph, ranges("max", histograms)))
+    channels = {
+        name: each.channels for name, each in histograms.items() if wanted.by_channel and each.channels is not None
+    }
+    beyond = nodes_beyond_int8(graph, ranges("max", histograms))
+    trial = Trial(graph, lowest, beyond, channels, is_symmetric=wanted.compiler != "cpu")
     tried = [name for names in trial.groups for name in names]
     fixed = fixed_batch(graph)
     parts = ((0, fixed), (fixed, 2 * fixed)) if fixed else (CHOOSING, CHECKING)
@@ -100,22 +110,48 @@ def _most_different(
     return sorted((pair for pair in pairs if difference(pair) > WORTH_TRYING), key=difference, reverse=True)
 
 
-class Trial:
-    """A graph with rounded activations, whose scales are inputs."""
+class Site(NamedTuple):
+    """Tensors that are rounded alike, and the inputs that say how."""
 
-    def __init__(self, model: onnx.ModelProto, lowest: Mapping[str, float], kept: Collection[str] = ()) -> None:
-        """Leave the nodes of the names in `kept` exact. `lowest` has the lowest value of each tensor."""
+    names: list[str]
+    is_symmetric: bool  # the byte 0 stands for 0
+    scale: str
+    zero: str
+    dtype: np.dtype[np.generic]  # of the scale
+
+
+class Trial:
+    """A graph with rounded activations, whose grids are inputs."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        lowest: Mapping[str, float],
+        kept: Collection[str] = (),
+        channels: Mapping[str, NDArray[np.float32]] | None = None,
+        is_symmetric: bool = False,
+    ) -> None:
+        """Leave the nodes of the names in `kept` exact. `lowest` has the lowest value of each tensor, and `channels`
+        the extremes of each channel of some. All grids may have to be symmetric, as TensorRT's are."""
         writer = Writer(model, kept)
-        self.groups = [names_of(group) for group in writer.groups]
-        self._lowest, self._scales = lowest, list[tuple[str, np.dtype[np.generic]]]()
-        for group, names in zip(writer.groups, self.groups, strict=True):
-            is_signed = any(lowest[name] < 0 for name in names)
-            scale = writer.round_activations(group, Grid(1.0, np.int8(0) if is_signed else np.uint8(0)))
-            self._scales.append((scale.name or "", dtype_of(scale)))  # not the value, which keeps the graph
-            writer.model.graph.initializers.pop(scale.name or "")
-            scale.const_value, scale.shape = None, ir.Shape([])
-            writer.model.graph.inputs.append(scale)
+        self._lowest, self._sites = lowest, list[Site]()
+        self._channels = {name: each for name, each in (channels or {}).items() if name in writer.by_channel}
+        for group in writer.groups:
+            names = names_of(group)
+            shape = np.shape(self._channels[names[0]])[1:] if names[0] in self._channels else ()
+            grid = writer.round_activations(group, Grid(np.ones(shape), np.zeros(shape, np.uint8)))
+            scale, zero = (value.name or "" for value in grid)  # not the values, which keep the graph
+            self._sites.append(Site(names, is_symmetric or writer.are_added(group), scale, zero, dtype_of(grid[0])))
+            for value in grid:
+                writer.model.graph.initializers.pop(value.name or "")
+                value.const_value, value.shape = None, ir.Shape(shape)
+                writer.model.graph.inputs.append(value)
         self._exact, self._rounded = open_optimized(model), open_optimized(ir.to_proto(writer.model))
+
+    @property
+    def groups(self) -> list[list[str]]:
+        """Return the tensors that share a range, without those whose channels have ranges of their own."""
+        return [site.names for site in self._sites if site.names[0] not in self._channels]
 
     def on(self, feeds: Feeds) -> Cost:
         """Return what tells, for ranges, what they cost: the geometric mean of two relative errors of the outputs.
@@ -126,16 +162,23 @@ class Trial:
         exact = self._exact.run(None, dict(feeds))
 
         def cost(amax: Ranges) -> float:
-            outputs = self._rounded.run(None, dict(feeds) | dict(self._steps(amax)))
+            outputs = self._rounded.run(None, dict(feeds) | dict(self._grids(amax)))
             errors = [(error_of(*pair), error_at_once(*pair)) for pair in zip(outputs, exact, strict=True)]
             return float(np.sqrt(np.prod(np.mean(errors, axis=0))))
 
         return cost
 
-    def _steps(self, amax: Ranges) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        for names, (scale, dtype) in zip(self.groups, self._scales, strict=True):
-            ranges = [Range(-amax[name] if self._lowest[name] < 0 else 0.0, amax[name]) for name in names]
-            yield scale, np.asarray(grid_of(ranges, is_added=True).scale, dtype)
+    def _grids(self, amax: Ranges) -> Iterator[tuple[str, NDArray[np.generic]]]:
+        """Yield scales and zeros. A byte with a sign is written as one without, whose zero is SIGNED higher."""
+        for site in self._sites:
+            first = site.names[0]
+            if first in self._channels:
+                grid = grid_of_channels(self._channels[first].astype(np.float64))
+            else:
+                grid = grid_of((Range(self._lowest[name], amax[name]) for name in site.names), site.is_symmetric)
+            zero = np.asarray(grid.zero).astype(np.int16) + (SIGNED if grid.zero.dtype == np.int8 else 0)
+            yield site.scale, np.asarray(grid.scale, site.dtype)
+            yield site.zero, np.asarray(zero, np.uint8)
 
 
 def error_of(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:

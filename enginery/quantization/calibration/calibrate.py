@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from enginery.cluster.spread import Cluster
 from enginery.core.files import sha256
 from enginery.core.params.calibration import CalibrationParams
@@ -13,13 +16,19 @@ from enginery.quantization.calibration.answers import keep_answers, kept_answers
 from enginery.quantization.calibration.auto import choose_ranges
 from enginery.quantization.calibration.cache import write_cache
 from enginery.quantization.calibration.measure import batch_in_memory, measure_samples, with_moved
-from enginery.quantization.calibration.provenance import Calibration, measured_provenance
+from enginery.quantization.calibration.provenance import Calibration, Channels, measured_provenance
 from enginery.quantization.calibration.sketch import Histograms, sketch
+from enginery.quantization.dialect import Dialect
 from enginery.quantization.write_int8 import Range
 
 
 def calibrate_graph(
-    source: Path, samples: SampleSet, params: CalibrationParams, cluster: Cluster | None, calibrated: Path
+    source: Path,
+    samples: SampleSet,
+    params: CalibrationParams,
+    wanted: Dialect,
+    cluster: Cluster | None,
+    calibrated: Path,
 ) -> Calibration:
     """Write the ranges of model.onnx in the folder `source`, their origin, and the histograms. Return the origin."""
     model = source / "model.onnx"
@@ -28,7 +37,7 @@ def calibrate_graph(
     batch = fixed or batch_in_memory(graph, samples, params.batch)
     counted, answers = measure_samples(source, samples, batch, bool(fixed), params.bins, cluster)
     histograms = with_moved(graph, counted)
-    choice = choose_ranges(graph, histograms, samples, params)
+    choice = choose_ranges(graph, histograms, samples, params, wanted)
     cache = calibrated / "calibration.cache"
     write_cache(choice.amax, cache)
     record = measured_provenance(
@@ -38,6 +47,9 @@ def calibrate_graph(
         cache,
         choice.amax,
         lowest={name: histogram.lowest for name, histogram in histograms.items()},
+        channels={
+            name: told(histogram.channels) for name, histogram in counted.items() if histogram.channels is not None
+        },
         methods=choice.methods,
         costs=choice.costs,
     )
@@ -48,6 +60,12 @@ def calibrate_graph(
     return record
 
 
+def told(channels: NDArray[np.float64] | NDArray[np.float32]) -> Channels:
+    """Return the extremes of channels with as many digits as bytes need."""
+    lowest, largest = (tuple(float(f"{value:.4g}") for value in each) for each in channels)
+    return lowest, largest
+
+
 def write_scaled(known: Calibration, scaled: Mapping[str, Range], model: Path, samples: SampleSet) -> Calibration:
     """Write beside a graph what is known of the one it was made from, with the ranges of what was scaled."""
     amax = known.amax | {name: each.amax for name, each in scaled.items()}
@@ -55,7 +73,10 @@ def write_scaled(known: Calibration, scaled: Mapping[str, Range], model: Path, s
     cache = model.parent / "calibration.cache"
     write_cache(amax, cache)
     origin = {"model_sha256": graph_sha256(model), "cache_sha256": sha256(cache)}
-    record = known.model_copy(update={"amax": amax, "lowest": lowest, **origin})
+    channels = known.channels | {
+        name: told(each.channels) for name, each in scaled.items() if each.channels is not None
+    }
+    record = known.model_copy(update={"amax": amax, "lowest": lowest, "channels": channels, **origin})
     if answers := kept_answers(known, samples):  # which scaling leaves as they are
         keep_answers(record, samples, [answers])
     record.write(model.parent / "calibration.json")

@@ -53,6 +53,7 @@ class Histogram:
         self.amax = 0.0
         self.lowest = 0.0  # the lowest value, 0 if none is negative
         self.peaks: list[float] = []  # the largest magnitude of each sample
+        self.channels: NDArray[np.float32] | None = None  # the lowest and the largest number of each, if asked for
 
     def add(self, values: NDArray[np.float32], count: Count = count_alone) -> None:
         flat = values.reshape(-1)
@@ -79,6 +80,15 @@ class Histogram:
             index[:] = np.multiply(np.abs(chunk, out=scaled), inverse, out=scaled)
             self.counts += count(index, len(self.counts))
 
+    def add_channels(self, values: NDArray[np.float32]) -> None:
+        """Take the extremes of each channel, which lies along the second axis."""
+        others = tuple(axis for axis in range(values.ndim) if axis != 1)
+        self._extend(np.stack([values.min(axis=others), values.max(axis=others)]))
+
+    def _extend(self, found: NDArray[np.float32]) -> None:
+        known = found if self.channels is None else self.channels
+        self.channels = np.stack([np.minimum(known[0], found[0]), np.maximum(known[1], found[1])])
+
     def merge(self, later: "Histogram") -> None:
         """Take over what another histogram, which is used up, counted after this one: the result is that of one
         histogram that counted all."""
@@ -87,6 +97,8 @@ class Histogram:
         self.counts = self.counts + later.counts  # a new array, as one from another process is read-only
         self.amax, self.lowest = max(self.amax, later.amax), min(self.lowest, later.lowest)
         self.peaks += later.peaks
+        if later.channels is not None:
+            self._extend(later.channels)
 
     def used(self) -> NDArray[np.int64]:
         """Return the bins up to the one that holds the largest value."""

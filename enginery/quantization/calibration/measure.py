@@ -23,6 +23,7 @@ from enginery.graph.as_written import open_as_written
 from enginery.graph.onnx_file import graph_inputs, load_graph
 from enginery.graph.shapes import shapes_for, with_shapes
 from enginery.quantization.calibration.histogram import Histogram, beside_others, count_alone
+from enginery.quantization.placement import tensors_by_channel
 
 Activations = dict[str, NDArray[np.float32]]
 Histograms = dict[str, Histogram]
@@ -127,6 +128,7 @@ class Meter:
         # Threads that wait by spinning would take the cores of those that count.
         self._session = open_as_written(exposed, threads, spins=False)
         self._names = [output.name for output in graph.output]
+        self._by_channel = set(tensors_by_channel(model))
 
     def measure(self, batches: Iterable[Feeds], bins: int) -> Measured:
         """Return a histogram of each activation, without keeping more of a batch than its answers."""
@@ -143,6 +145,8 @@ class Meter:
         def add(name: str) -> None:
             try:
                 histograms[name].add(activations[name], count)
+                if name in self._by_channel and activations[name].size:
+                    histograms[name].add_channels(activations[name])
             except ValueError as error:
                 raise EngineryError(f"the activation {name} {error}; are the weights right?") from None
 

@@ -17,6 +17,7 @@ from enginery.data.sample_set import SampleSet
 from enginery.graph.files import graph_sha256
 
 MEASURED = "measured"  # here; else the name of a file
+Channels = tuple[tuple[float, ...], tuple[float, ...]]  # the lowest and the largest number of each
 
 
 class Calibration(Record):
@@ -34,6 +35,7 @@ class Calibration(Record):
     cache_sha256: str
     amax: dict[str, float]
     lowest: dict[str, float] = Field(default_factory=dict)  # values, 0 if none is negative; a file does not say
+    channels: dict[str, Channels] = Field(default_factory=dict)  # of what depthwise convolutions alone read
     methods: dict[str, str] = Field(default_factory=dict)  # of `auto`: what was chosen for each tensor
     costs: dict[str, float] = Field(default_factory=dict)  # of `auto`: what each method costs, and what was chosen
 

@@ -53,7 +53,7 @@ class Attempts:
     def equalize(self, given: Rescued, fitting: Fitting) -> Rescued | None:
         """Scale channels. Ranges from elsewhere do not tell which side of zero a tensor lies on."""
         graph = load_graph(given.graph)
-        kept, ranges = self._kept(graph, given), value_ranges(given.ranges)
+        kept, ranges = self._kept(graph, given), value_ranges(given.ranges, self.wanted)
         scaled = equalize(graph, kept, fitting.many(), ranges) if given.ranges.is_measured else None
         if scaled is None or not _computes_the_same(graph, scaled.model, fitting.few[0]):
             return None

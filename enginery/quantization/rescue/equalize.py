@@ -139,7 +139,8 @@ def _scaled(known: Range, channels: Channels, scale: Floats) -> Range:
         before = float(np.abs(side).max())
         return float(np.abs(side / scale).max()) / before if before else 1.0
 
-    return Range(known.lowest * growth(channels.lowest), known.amax * growth(channels.largest))
+    of_each = None if known.channels is None else known.channels / scale
+    return Range(known.lowest * growth(channels.lowest), known.amax * growth(channels.largest), of_each)
 
 
 def _best_scale(seam: Seam, channels: list[Channels]) -> Floats:

@@ -75,6 +75,25 @@ def test_a_small_batch_after_a_large_one_is_right(squeezed, build, inference, re
             assert session.run({"input": IMAGES[:batch]})["logits"] == pytest.approx(wanted, abs=1e-3)
 
 
+def test_a_depthwise_convolution_reads_each_channel_by_its_own_scale(build, inference, tmp_path):
+    rng = np.random.default_rng(0)
+    reach = np.geomspace(0.05, 4, 32)
+    images = (rng.uniform(-0.06, 1, (16, 32, 6, 6)) * reach[:, None, None]).astype(np.float32)
+    constants = {
+        "w": rng.normal(size=(32, 1, 3, 3)).astype(np.float32),
+        "v": np.eye(32, dtype=np.float32)[..., None, None],
+    }
+    nodes = "x = Conv <group = 32, pads = [1, 1, 1, 1]> (a, w) y = Conv (x, v)"
+    exact = model_of_text(f"g (float[n,32,6,6] a) => (float[n,32,6,6] y) {{ {nodes} }}", constants)
+    ranges = {"a": Bounds(-0.24, 4.0, np.stack([-0.06 * reach, reach])), "x": Bounds(-40.0, 40.0)}
+    path = tmp_path / "model.onnx"
+    onnx.save(write_int8(exact, ranges, largest_weight=LARGEST_WEIGHT), path)
+    (session,) = opened(path, from_one(build), inference, tmp_path)
+    for batch in (16, 1, 8):
+        wanted = open_as_written(path).run(None, {"a": images[:batch]})[0]
+        assert np.abs(session.run({"a": images[:batch]})["y"] - wanted).max() < 0.4  # a step of x is 40 / 127
+
+
 @pytest.mark.parametrize("operator", ["Mul", "Div"])
 def test_factors_per_channel_keep_their_sign_before_a_quantization(operator, build, inference, tmp_path):
     """ConvNeXt's layer scale is such a case. OpenVINO would apply the first channel's factor to all."""

@@ -14,7 +14,9 @@ from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.quantization.calibration import answers, measure
 from enginery.quantization.calibration.answers import keep_answers, kept_answers
 from enginery.quantization.calibration.calibrate import calibrate_graph
+from enginery.quantization.dialect import dialect_of
 
+CPU = dialect_of("openvino", "cpu", "avx512_vnni")
 PARAMS = CalibrationParams(method="max", percentile=99.9, bins=2048, batch=8, file=None)
 
 
@@ -28,7 +30,7 @@ def calibrated(tiny_onnx, samples, tmp_path, monkeypatch):
         if batch:
             graph.graph.input[0].type.tensor_type.shape.dim[0].dim_value = batch
         save_graph(graph, tmp_path / "model.onnx")
-        return calibrate_graph(tmp_path, samples, PARAMS, None, tmp_path)
+        return calibrate_graph(tmp_path, samples, PARAMS, CPU, None, tmp_path)
 
     return made
 

@@ -7,9 +7,11 @@ from support.pass_checks import model_of_text
 from enginery.core.params.calibration import METHODS, CalibrationParams
 from enginery.quantization.calibration.auto import Trial, choose_by_outputs, choose_ranges, error_of
 from enginery.quantization.calibration.measure import measure
+from enginery.quantization.dialect import dialect_of
 
+CPU = dialect_of("openvino", "cpu", "avx512_vnni")
 FEW_LARGE = np.float32(40)  # what a few numbers of `a` and `b` reach, the others are below 1
-LOWEST = {"a": -1.0, "gained": -1.0}
+LOWEST = {"a": -40.0, "gained": -40.0}
 W = np.eye(16, dtype=np.float32)
 V = np.diag([0.0, *[1.0] * 15]).astype(np.float32)  # leaves out the first column, where `b` is large
 
@@ -88,7 +90,7 @@ def test_a_sample_with_large_answers_has_a_say():
 def test_every_tensor_has_a_range_and_only_a_choice_has_costs(method, tiny_graph, samples):
     histograms = measure(tiny_graph, samples.batches(4), bins=2048)
     params = CalibrationParams(method=method, percentile=99.9, bins=2048, batch=8, file=None)
-    found = choose_ranges(tiny_graph, histograms, samples, params)
+    found = choose_ranges(tiny_graph, histograms, samples, params, CPU)
     assert found.amax.keys() == histograms.keys()
     assert all(0 < found.amax[name] <= histograms[name].amax for name in histograms)
     assert found.methods.keys() == (histograms.keys() if method == "auto" else set())
@@ -103,14 +105,28 @@ def test_what_is_never_negative_has_the_whole_grid_for_its_magnitudes():
     assert unsigned == pytest.approx(signed / 2, rel=0.05)
 
 
-def test_tensors_of_one_grid_are_signed_where_one_of_them_is():
-    """However little is negative, the trial's zero is the byte 0, so that its steps must reach the largest by 127."""
+@pytest.mark.parametrize(("is_symmetric", "step"), [(False, 1.1 / 255), (True, 1 / 127)])
+def test_tensors_of_one_grid_reach_below_zero_together(is_symmetric, step):
+    """Where little is negative, a byte without a sign has finer steps, which TensorRT does not know."""
     nodes = "{ p = Relu (a) c = Concat <axis = 1> (p, b) y = MatMul (c, w) }"
     ends = "(float[n,16] a, float[n,16] b) => (float[n,32] y)"
-    trial = Trial(model_of_text(f"g {ends} {nodes}", {"w": np.eye(32, dtype=np.float32)}), {"p": 0.0, "b": -0.1})
+    model = model_of_text(f"g {ends} {nodes}", {"w": np.eye(32, dtype=np.float32)})
+    trial = Trial(model, {"p": 0.0, "b": -0.1}, is_symmetric=is_symmetric)
     given = {"a": np.linspace(0, 1, 160, dtype=np.float32).reshape(10, 16), "b": np.zeros((10, 16), np.float32)}
-    rounded = np.rint(given["a"] * 127) / 127
+    rounded = np.rint(given["a"] / step) * step
     assert trial.on(given)({"p": 1.0, "b": 0.1}) == pytest.approx(cost_of([rounded], [given["a"]]), rel=1e-4)
+
+
+def test_what_depthwise_convolutions_read_has_a_grid_for_each_channel():
+    text = "g (float[n,16,1] a) => (float[n,16,1] y) { y = Conv <group = 16> (a, w) }"
+    model = model_of_text(text, {"w": np.ones((16, 1, 1), np.float32)})
+    given = {"a": np.random.default_rng(0).uniform(-1, 1, (64, 16, 1)).astype(np.float32)}
+    reach = np.geomspace(0.02, 1, 16, dtype=np.float32)[:, None]
+    given["a"] *= reach
+    trial = Trial(model, {"a": -1.0}, channels={"a": np.stack([-reach[:, 0], reach[:, 0]])})
+    rounded = np.rint(given["a"] / reach * 127) / 127 * reach
+    assert trial.groups == []
+    assert trial.on(given)({}) == pytest.approx(cost_of([rounded[..., 0]], [given["a"][..., 0]]), rel=1e-4)
 
 
 def test_kept_nodes_are_exact():

@@ -137,3 +137,15 @@ def test_the_minus_infinity_of_a_mask_counts_as_the_lowest_number():
 def test_nan_and_infinity_are_refused(broken):
     with pytest.raises(ValueError, match="holds NaN or infinity"):
         filled([1.0], [2.0, broken, 3.0])
+
+
+def test_the_extremes_of_channels_are_those_of_all_parts():
+    values = np.random.default_rng(0).normal(size=(9, 4, 5)).astype(np.float32)
+    parts = [Histogram(64) for _ in range(3)]
+    for part, few in zip(parts, np.split(values, 3), strict=True):
+        part.add_channels(few[:1])
+        part.add_channels(few[1:])
+    whole = Histogram(64)
+    for part in parts:
+        whole.merge(part)
+    assert whole.channels.tolist() == [values.min(axis=(0, 2)).tolist(), values.max(axis=(0, 2)).tolist()]

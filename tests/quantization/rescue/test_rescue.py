@@ -124,7 +124,7 @@ def project(tiny_graph, samples, tmp_path):
     for name in ("simplified", "calibrated", "scratch", "rescued"):
         (tmp_path / name).mkdir()
     onnx.save(graph, tmp_path / "simplified/model.onnx")
-    calibrate_graph(tmp_path / "simplified", samples, PARAMS, None, tmp_path / "calibrated")
+    calibrate_graph(tmp_path / "simplified", samples, PARAMS, CPU, None, tmp_path / "calibrated")
     attempts = Attempts("int8", KEEP_NOTHING, CPU, samples, tmp_path / "scratch")
     return attempts, open_calibrated(tmp_path / "simplified", tmp_path / "calibrated", samples)
 
