@@ -9,6 +9,7 @@ from enginery.quantization.placement import Placement
 
 IMAGE, MATRIX = "float[batch,4,8,8]", "float[batch,6,4]"
 CONSTANTS = {"w": np.ones((4, 4, 1, 1)), "v": np.ones((4, 8, 1, 1)), "m": np.ones((4, 4)), "b": np.ones((4, 1, 1))}
+CONSTANTS |= {"l": np.ones((4096, 4, 1, 1))}
 CONSTANTS |= {"q": np.ones((4, 4, 2, 2)), "e": np.ones((32, 4)), "h": np.ones((8, 4)), "sizes": np.array([0, 8, 32])}
 
 # The nodes between the input x and the output y; the tensors to round, those that share a scale joined by a plus.
@@ -33,8 +34,9 @@ CASES = {
         {"r"},
     ),
     "a gate alone": ("s = Sigmoid (x) y = Mul (x, s)", set()),
-    "patches of an image": ("p = Conv <strides = [2, 2]> (x, q) y = Conv (p, w)", {"p"}),
-    "patches that overlap": ("p = Conv <strides = [1, 1]> (x, q) y = Conv (p, w)", {"x", "p"}),
+    "patches of an image": ("p = Conv <strides = [2, 2]> (x, q) y = Conv (p, l)", {"p"}),
+    "patches with many of the weights": ("p = Conv <strides = [2, 2]> (x, q) y = Conv (p, w)", {"x", "p"}),
+    "patches that overlap": ("p = Conv <strides = [1, 1]> (x, q) y = Conv (p, l)", {"x", "p"}),
     "patches alone": ("y = Conv <strides = [2, 2]> (x, q)", {"x"}),
     "nothing": ("y = Relu (x)", set()),
 }
