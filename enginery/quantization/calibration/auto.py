@@ -25,7 +25,7 @@ from enginery.quantization.write_int8 import Grid, Range, Writer, dtype_of, grid
 WORTH_TRYING = 0.01  # the least difference between the logarithms of two ranges
 WORTH_TAKING = 0.005  # the least gain, as a share of the cost, since chance makes smaller ones on a few samples
 TRIES = 16
-SIGNED = 128  # what a byte without a sign has more than one with
+SIGNED = 128  # the byte without a sign that stands for 0 where others have one
 CHOOSING, CHECKING = (0, 8), (8, 40)  # the samples to choose by, and those that must confirm it
 
 Ranges = Mapping[str, float]
@@ -132,26 +132,29 @@ class Trial:
         is_symmetric: bool = False,
     ) -> None:
         """Leave the nodes of the names in `kept` exact. `lowest` has the lowest value of each tensor, and `channels`
-        the extremes of each channel of some. All grids may have to be symmetric, as TensorRT's are."""
+        the extremes of each channel of some, whose grids are no inputs. All others may have to be symmetric, as
+        TensorRT's are."""
         writer = Writer(model, kept)
         self._lowest, self._sites = lowest, list[Site]()
-        self._channels = {name: each for name, each in (channels or {}).items() if name in writer.by_channel}
+        by_channel = {name: each for name, each in (channels or {}).items() if name in writer.by_channel}
         for group in writer.groups:
             names = names_of(group)
-            shape = np.shape(self._channels[names[0]])[1:] if names[0] in self._channels else ()
-            grid = writer.round_activations(group, Grid(np.ones(shape), np.zeros(shape, np.uint8)))
+            if names[0] in by_channel:
+                writer.round_activations(group, grid_of_channels(by_channel[names[0]].astype(np.float64)))
+                continue
+            grid = writer.round_activations(group, Grid(1.0, np.uint8(0)))
             scale, zero = (value.name or "" for value in grid)  # not the values, which keep the graph
             self._sites.append(Site(names, is_symmetric or writer.are_added(group), scale, zero, dtype_of(grid[0])))
             for value in grid:
                 writer.model.graph.initializers.pop(value.name or "")
-                value.const_value, value.shape = None, ir.Shape(shape)
+                value.const_value, value.shape = None, ir.Shape([])
                 writer.model.graph.inputs.append(value)
         self._exact, self._rounded = open_optimized(model), open_optimized(ir.to_proto(writer.model))
 
     @property
     def groups(self) -> list[list[str]]:
         """Return the tensors that share a range, without those whose channels have ranges of their own."""
-        return [site.names for site in self._sites if site.names[0] not in self._channels]
+        return [site.names for site in self._sites]
 
     def on(self, feeds: Feeds) -> Cost:
         """Return what tells, for ranges, what they cost: the geometric mean of two relative errors of the outputs.
@@ -169,16 +172,11 @@ class Trial:
         return cost
 
     def _grids(self, amax: Ranges) -> Iterator[tuple[str, NDArray[np.generic]]]:
-        """Yield scales and zeros. A byte with a sign is written as one without, whose zero is SIGNED higher."""
+        """Yield scales and zeros. A byte with a sign, whose zero is 0, is written as one without."""
         for site in self._sites:
-            first = site.names[0]
-            if first in self._channels:
-                grid = grid_of_channels(self._channels[first].astype(np.float64))
-            else:
-                grid = grid_of((Range(self._lowest[name], amax[name]) for name in site.names), site.is_symmetric)
-            zero = np.asarray(grid.zero).astype(np.int16) + (SIGNED if grid.zero.dtype == np.int8 else 0)
+            grid = grid_of((Range(self._lowest[name], amax[name]) for name in site.names), site.is_symmetric)
             yield site.scale, np.asarray(grid.scale, site.dtype)
-            yield site.zero, np.asarray(zero, np.uint8)
+            yield site.zero, np.asarray(SIGNED if grid.zero.dtype == np.int8 else grid.zero, np.uint8)
 
 
 def error_of(found: NDArray[np.float32], exact: NDArray[np.float32]) -> float:
