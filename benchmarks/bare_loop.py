@@ -26,7 +26,7 @@ from enginery.data.sample_set import SampleSet
 from enginery.engine.engine import Engine, open_engine
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
-from enginery.engine.runtimes.onnxruntime import convolutions
+from enginery.engine.runtimes.onnxruntime_cuda import convolutions
 from enginery.graph.interface import Interface
 from enginery.model.checkpoint import load_model
 from enginery.speed.contenders import pytorch_contender

@@ -185,10 +185,9 @@ class DeviceSession:
             self._executor.let_grow(self._growing)
             fixed = [spec for spec in self._interface.outputs if spec.name not in self._growing]
             self._arrivals = {s.name: self._hosts[s.name].view(np.dtype(s.dtype), announced[s.name]) for s in fixed}
-            if self.replays:
+            if self._replay:
                 self._launch()  # work that is done once per shape must not be captured
                 self._stream.synchronize()
-            if self._replay:
                 self._capture()
             self._shapes = shapes
         return self._arrivals

@@ -4,14 +4,15 @@ optimizer, which fuses for the provider and the processor at hand."""
 import ctypes
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto, load_model
+from onnx import ModelProto
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import BuildParams
@@ -19,14 +20,17 @@ from enginery.core.params.inference import InferenceParams
 from enginery.core.runtimes import RUNTIMES, not_installed
 from enginery.core.scratch import scratch_folder
 from enginery.engine.gpu.cuda import Stream
-from enginery.engine.gpu.session import DeviceSession, Growing, Shape
+from enginery.engine.gpu.session import DeviceSession
 from enginery.engine.record import Layer, LayerTime
 from enginery.engine.runtimes import Arrays, Session
 from enginery.engine.runtimes.layer_times import WARM_UP, median_times
+from enginery.engine.runtimes.onnxruntime_cuda import Executor, convolutions, require_known_sizes
 from enginery.engine.tools import installed_version
 from enginery.graph.files import data_of
-from enginery.graph.interface import Blueprint, Interface
+from enginery.graph.interface import Blueprint
 from enginery.graph.onnx_file import load_graph, save_graph
+from enginery.graph.passes import changed_by
+from enginery.graph.passes.merge_products import MergeProducts
 from enginery.graph.twin import twin_of
 
 GRAPH = "engine.onnx"
@@ -37,8 +41,6 @@ PRECISION_OF_TYPE = {
 }  # fmt: skip
 PRECISION_OF_KIND = {"MatMulNBits": "int4"}  # which reads floats and weights of four bits
 COMPUTE_WORDS = ("Conv", "Gemm", "MatMul", "Attention")
-CHANNELS_LAST = {"prefer_nhwc": "1"}  # the layout of NVIDIA's kernels, which are up to twice as fast in it
-FUSED_BIASES = {"fuse_conv_bias": "1"}  # by default separate kernels add the biases, in up to a third of all the time
 NOT_ALL_ON_GPU = "cannot use the graph capture feature"  # the error where a node is placed on the CPU
 
 
@@ -58,21 +60,20 @@ class ONNXRuntime:
 
     def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
         """Optimize the graph, whose sizes stay dynamic: the profile is enforced when the engine is fed."""
-        if _device() == "cuda":
-            _require_known_sizes(blueprint)
+        build, is_on_gpu = blueprint.build, _device() == "cuda"
+        if is_on_gpu:
+            require_known_sizes(blueprint)
         try:
-            try:
-                _optimize(onnx, folder, blueprint.build)
-            except Exception:
-                if (twin := twin_of(load_graph(onnx))) is None:
-                    raise
-                # Both providers lack bfloat16 kernels, the CPU's for Conv, CUDA's for MaxPool, and NVIDIA's blocks. A
-                # graph of the same meaning in float32 is built instead, and its layers will say fp32.
-                with scratch_folder() as scratch:
-                    path = scratch / "twin.onnx"
-                    save_graph(twin, path)
-                    _optimize(path, folder, blueprint.build)
-            build = blueprint.build
+            with scratch_folder() as scratch:
+                given = _written(changed_by(load_graph(onnx), MergeProducts()) if is_on_gpu else None, scratch) or onnx
+                try:
+                    _optimize(given, folder, build)
+                except Exception:
+                    # Both providers lack bfloat16 kernels, the CPU's for Conv, CUDA's for MaxPool, and NVIDIA's blocks.
+                    # A graph of the same meaning in float32 is built instead, and its layers will say fp32.
+                    if (twin := _written(twin_of(load_graph(given)), scratch)) is None:
+                        raise
+                    _optimize(twin, folder, build)
             example = blueprint.example or blueprint.interface.zeros(build.profile.at("min"))
             with _profiled(folder, build, threads=0) as session:  # the layers are those that an inference runs
                 session.run(None, dict(example))
@@ -101,29 +102,29 @@ class ONNXRuntime:
         return median_times([_layer(node, blueprint.build.tf32) for node in ran[0]], times)
 
 
+def _written(graph: ModelProto | None, folder: Path) -> Path | None:
+    """Write a graph that stands in for another, if there is one."""
+    if graph is None:
+        return None
+    path = folder / f"{len(list(folder.iterdir()))}.onnx"
+    save_graph(graph, path)
+    return path
+
+
 def _on_gpu(folder: Path, blueprint: Blueprint, inference: InferenceParams, options: Any) -> DeviceSession:
     """Open a session that replays CUDA graphs by itself, unless ONNX Runtime places a node on the CPU."""
-    stream, replays = Stream(), inference.cuda_graph
+    stream = Stream()
+    open_session = partial(_session, folder / GRAPH, options, blueprint.build, stream)
+    replays = inference.cuda_graph
     try:
-        session = _session(folder / GRAPH, options, blueprint.build, stream, replays)
+        first = open_session(replays)
     except Exception as error:  # ONNX Runtime's own exceptions share no base class
         if NOT_ALL_ON_GPU not in str(error):
             raise
         replays = False
-        session = _session(folder / GRAPH, options, blueprint.build, stream)
-    return DeviceSession(stream, Executor(session, blueprint.interface, replays), blueprint, replay=False)
-
-
-def _require_known_sizes(blueprint: Blueprint) -> None:
-    """Refuse an output of unknown size: a GPU's memory is bound to it, and ONNX Runtime does not say how much."""
-    sizes = [(spec.name, axis, size) for spec in blueprint.interface.outputs for axis, size in enumerate(spec.shape)]
-    known = {size for spec in blueprint.interface.inputs for size in spec.shape}
-    for name, axis, size in sizes:
-        if isinstance(size, str) and size not in known:
-            raise EngineryError(
-                f"ONNX Runtime on a GPU must be told how large output {name} is, and its size '{size}' at axis {axis} "
-                "is known from a run alone: let only the batch vary in build.profile, or take TensorRT"
-            )
+        first = open_session(replays)
+    executor = Executor(first, partial(open_session, replays), blueprint.interface, replays)
+    return DeviceSession(stream, executor, blueprint, replay=False)
 
 
 def _device() -> str:
@@ -159,46 +160,6 @@ class CpuSession:
         del self._session
 
 
-class Executor:
-    """Runs a graph between the copies of a stream, without waiting for its own work."""
-
-    def __init__(self, session: Any, interface: Interface, replays: bool) -> None:
-        self.replays = replays
-        self._session, self._interface = session, interface
-        self._shapes: dict[str, Shape] = {}
-        self._graphs: dict[tuple[int, ...], int] = {}
-
-    def announce(self, shapes: Mapping[str, Shape], values: Arrays) -> dict[str, Shape]:
-        produced = {spec.name: spec.at(self._interface.sizes(shapes)) for spec in self._interface.outputs}
-        self._shapes = {**shapes, **produced}
-        return produced
-
-    def place(self, addresses: Mapping[str, int]) -> None:
-        import onnxruntime
-
-        self._options, self._binding = onnxruntime.RunOptions(), self._session.io_binding()
-        self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-        if self.replays:  # each shape has a captured graph of its own
-            sizes = tuple(self._interface.sizes(self._shapes).values())
-            graph = self._graphs.setdefault(sizes, len(self._graphs) + 1)
-            self._options.add_run_config_entry("gpu_graph_id", str(graph))
-        places = [(self._binding.bind_input, spec) for spec in self._interface.inputs]
-        for bind, spec in places + [(self._binding.bind_output, spec) for spec in self._interface.outputs]:
-            bind(spec.name, "cuda", 0, np.dtype(spec.dtype), self._shapes[spec.name], addresses[spec.name])
-
-    def let_grow(self, outputs: Mapping[str, Growing]) -> None:
-        """Do nothing: `_require_known_sizes` refuses such outputs."""
-
-    def enqueue(self, stream: int) -> None:
-        try:
-            self._session.run_with_iobinding(self._binding, self._options)
-        except Exception as error:  # ONNX Runtime's own exceptions share no base class
-            raise EngineryError(f"ONNX Runtime cannot run the engine: {str(error).strip().splitlines()[0]}") from None
-
-    def close(self) -> None:
-        self._session = self._binding = None
-
-
 def _options(threads: int, optimize: bool = False) -> Any:
     """Return the options of a session. Only `compile` optimizes."""
     import onnxruntime
@@ -208,6 +169,10 @@ def _options(threads: int, optimize: bool = False) -> Any:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # nothing is printed: errors are raised as well
+    if _device() == "cuda":
+        # There int8 is computed in floats. Prepared for kernels of int8, the biases are dequantized on the CPU, so that
+        # nothing can be replayed.
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
     return options
 
 
@@ -233,18 +198,6 @@ def _session(model: Path, options: Any, build: BuildParams, stream: Stream | Non
     if "CUDAExecutionProvider" not in session.get_providers():
         raise EngineryError("ONNX Runtime's CUDA provider did not load: are CUDA 13 and cuDNN 9 installed?")
     return session
-
-
-def convolutions(model: Path) -> dict[str, str]:
-    """Return the provider options that make the convolutions of this graph fast: see docs/measurements.md. The CUDA
-    provider refuses channels last where weights are quantized, since it does not lay them out anew. It compiles fused
-    float16 kernels for each shape, and a CUDA graph of them that was replayed after a run of another shape never
-    returned."""
-    graph = load_model(model, load_external_data=False).graph
-    if any(node.op_type == "DequantizeLinear" for node in graph.node):
-        return {}
-    halves = any(tensor.data_type == TensorProto.FLOAT16 for tensor in graph.initializer)
-    return CHANNELS_LAST if halves else CHANNELS_LAST | FUSED_BIASES
 
 
 @contextmanager

@@ -64,10 +64,11 @@ def choose_ranges(
     parts = ((0, fixed), (fixed, 2 * fixed)) if fixed else (CHOOSING, CHECKING)
     choosing, checking = (samples.read_at(np.arange(*part) % len(samples)) for part in parts)
     best, choice = choose_by_outputs(trial, {method: ranges(method, tried) for method in METHODS}, choosing, checking)
-    others = [name for name in histograms if name not in choice.amax]  # those that another compiler may quantize
-    return choice._replace(
-        amax=ranges(best, others) | choice.amax, methods=dict.fromkeys(others, best) | choice.methods
-    )
+    whole = dict.fromkeys(trial.by_channel, "max")  # whose channels have ranges that cut nothing
+    judged = choice.amax.keys() | whole.keys()
+    others = dict.fromkeys((name for name in histograms if name not in judged), best)  # for another compiler
+    amax = ranges("max", whole) | ranges(best, others) | choice.amax
+    return choice._replace(amax=amax, methods=whole | others | choice.methods)
 
 
 def choose_by_outputs(
@@ -136,11 +137,11 @@ class Trial:
         TensorRT's are."""
         writer = Writer(model, kept)
         self._lowest, self._sites = lowest, list[Site]()
-        by_channel = {name: each for name, each in (channels or {}).items() if name in writer.by_channel}
+        self.by_channel = {name: each for name, each in (channels or {}).items() if name in writer.by_channel}
         for group in writer.groups:
             names = names_of(group)
-            if names[0] in by_channel:
-                writer.round_activations(group, grid_of_channels(by_channel[names[0]].astype(np.float64)))
+            if names[0] in self.by_channel:
+                writer.round_activations(group, grid_of_channels(self.by_channel[names[0]].astype(np.float64)))
                 continue
             grid = writer.round_activations(group, Grid(1.0, np.uint8(0)))
             scale, zero = (value.name or "" for value in grid)  # not the values, which keep the graph

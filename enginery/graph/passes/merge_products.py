@@ -1,0 +1,114 @@
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from enginery.graph.passes.constants import add_constant
+from enginery.graph.passes.find import all_graphs, names_in_use, unused_name
+
+FIRST_OPSET = 13  # whose Split takes the sizes as an input
+
+
+class Linear(NamedTuple):
+    """A product with weights, and the bias that is added to it."""
+
+    product: ir.Node
+    weights: NDArray[Any]
+    add: ir.Node | None
+    bias: NDArray[Any] | None
+
+    @property
+    def output(self) -> ir.Value:
+        return (self.add or self.product).outputs[0]
+
+
+class MergeProducts(ir.passes.InPlacePass):
+    """Make one product of those that read the same tensor, such as queries, keys and values, and split the result.
+
+    ONNX Runtime starts a kernel for each of them on a GPU, and one for each bias.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        if (model.opset_imports.get("") or 0) < FIRST_OPSET:
+            return ir.passes.PassResult(model, modified=False)
+        taken, found = names_in_use(model), [group for graph in all_graphs(model) for group in _groups(graph)]
+        for group in found:
+            _merge(model, group, taken)
+        return ir.passes.PassResult(model, modified=bool(found))
+
+
+def _groups(graph: ir.Graph) -> list[list[Linear]]:
+    """Return the products that can be one: of the same tensor and type, and all with a bias or all without."""
+    alike: dict[tuple[Any, ...], list[Linear]] = defaultdict(list)
+    for node in graph:
+        if (linear := _linear(node)) and not linear.output.is_graph_output():
+            key = node.inputs[0], linear.add is None, linear.weights.dtype, len(linear.weights)
+            alike[key].append(linear)
+    return [group for group in alike.values() if len(group) > 1]
+
+
+def _linear(node: ir.Node) -> Linear | None:
+    if node.op_type != "MatMul" or node.domain:
+        return None
+    weights = _constant(node.inputs[1], axes=2)
+    if weights is None:
+        return None
+    product = node.outputs[0]
+    readers = [] if product.is_graph_output() else [reader for reader, _ in product.uses()]
+    if len(readers) == 1 and readers[0].op_type == "Add" and readers[0].graph is node.graph:
+        others = [value for value in readers[0].inputs if value is not product]
+        bias = _constant(others[0], axes=1) if others else None
+        if bias is not None and len(bias) == weights.shape[1]:
+            return Linear(node, weights, readers[0], bias)
+    return Linear(node, weights, None, None)
+
+
+def _constant(value: ir.Value | None, axes: int) -> NDArray[Any] | None:
+    if value is None or value.const_value is None or value.is_graph_input() or len(value.const_value.shape) != axes:
+        return None
+    return value.const_value.numpy()
+
+
+def _merge(model: ir.Model, group: Sequence[Linear], taken: set[str]) -> None:
+    first, tape = group[0].product, list[ir.Node]()
+
+    def constant(what: str, array: NDArray[Any]) -> ir.Value:
+        return add_constant(model, first, unused_name(f"{first.name}_{what}", taken), array)
+
+    def compute(op_type: str, inputs: Sequence[ir.Value | None], outputs: Sequence[ir.Value]) -> ir.Value:
+        name = unused_name(f"{first.name}_{op_type.lower()}", taken)
+        tape.append(ir.node(op_type, inputs, {"axis": -1} if op_type == "Split" else {}, outputs=outputs, name=name))
+        return outputs[0]
+
+    def value(what: str) -> ir.Value:
+        return ir.val(unused_name(f"{first.name}_{what}", taken))
+
+    weights = constant("weights", np.concatenate([linear.weights for linear in group], axis=1))
+    whole = compute("MatMul", [first.inputs[0], weights], [value("product")])
+    biases = [linear.bias for linear in group if linear.bias is not None]
+    if biases:
+        whole = compute("Add", [whole, constant("biases", np.concatenate(biases))], [value("sum")])
+    sizes = constant("sizes", np.array([linear.weights.shape[1] for linear in group], np.int64))
+    parts = [ir.val(None, type=linear.output.type, shape=linear.output.shape) for linear in group]
+    compute("Split", [whole, sizes], parts)
+    first.prepend(tape)
+    for linear, part in zip(group, parts, strict=True):
+        name = linear.output.name
+        linear.output.replace_all_uses_with(part)
+        for node in (linear.add, linear.product):
+            if node is not None:
+                _remove(node)
+        part.name = name
+
+
+def _remove(node: ir.Node) -> None:
+    """Remove a node that nothing reads, and its constants if no other node reads them."""
+    constants = [value for value in node.inputs if value is not None and value.is_initializer()]
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
+    for value in constants:
+        if not value.uses() and not value.is_graph_output() and value.graph is not None:
+            value.graph.initializers.pop(value.name or "")
