@@ -135,6 +135,7 @@ def test_a_recipe_without_files_comes_through_all_stages(name, tmp_path, monkeyp
     assert validation.main is not None
 
 
+CONVERTED = "artifacts/converted"
 # Benchmarks, with arguments that make them short, and what only a finished run prints.
 BENCHMARKS = {
     "scale": ("--sizes 4 8 12 --repetitions 1 --picture scale.png", "validate: "),
@@ -150,12 +151,16 @@ BENCHMARKS = {
     "rebuilds": ("--times 2", "fp32: 2 builds, 1 different answers"),
     "cluster": ("--images 256 --workers 1 --seconds 1", "| validate  | processes | "),
     "peers": ("squeezenet1_1 --epochs 0 --rows rows.jsonl", "| squeezenet1_1 | "),
+    "floats": ("squeezenet1_1 --precisions fp32 --rows floats.jsonl", '"squeezenet1_1"'),
+    "graphs": (f"openvino {CONVERTED}/fp32/model.onnx {CONVERTED}/int8/model.onnx", '"times": ['),
+    "new_shapes": (f"openvino {CONVERTED}/int8/model.onnx", '"another before": '),
 }
-# They need a GPU, three nights or tens of minutes (mixes, stage_memory), or make models for peers.py and zoo.py, or are
-# run by cluster.py.
+# They need a GPU, three nights or tens of minutes (as mixes does), or make models for peers.py and zoo.py, or cluster.py
+# runs them.
 NOT_HERE = {
-    "bare_loop", "cluster_ceiling", "cluster_work", "conv_bias", "host_states", "launches", "max_autotune", "mixes",
-    "nights", "small_transformers", "stage_memory", "streams", "zoo_models",
+    "auto_costs", "auto_time", "bare_loop", "channels_last", "cluster_ceiling", "cluster_work", "conv_bias",
+    "far_channels", "faults", "gpu_training", "host_states", "launches", "max_autotune", "mixes", "nights",
+    "search_time", "small_transformers", "stage_memory", "streams", "zoo_models",
 }  # fmt: skip
 
 
