@@ -155,8 +155,8 @@ BENCHMARKS = {
     "graphs": (f"openvino {CONVERTED}/fp32/model.onnx {CONVERTED}/int8/model.onnx", '"times": ['),
     "new_shapes": (f"openvino {CONVERTED}/int8/model.onnx", '"another before": '),
 }
-# They need a GPU, three nights or tens of minutes (as mixes does), or make models for peers.py and zoo.py, or cluster.py
-# runs them.
+# They need a GPU, three nights or tens of minutes (as mixes does), or make models for peers.py and zoo.py, or are
+# run by cluster.py.
 NOT_HERE = {
     "auto_costs", "auto_time", "bare_loop", "channels_last", "cluster_ceiling", "cluster_work", "conv_bias",
     "far_channels", "faults", "gpu_training", "host_states", "launches", "max_autotune", "mixes", "nights",
