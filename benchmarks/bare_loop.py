@@ -28,6 +28,7 @@ from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes.onnxruntime_cuda import convolutions
 from enginery.graph.interface import Interface
+from enginery.graph.onnx_file import load_graph
 from enginery.model.checkpoint import load_model
 from enginery.speed.contenders import pytorch_contender
 from enginery.speed.isolated import measure_engine_isolated
@@ -62,7 +63,7 @@ def bare_onnxruntime(onnx: Path, interface: Interface, images: np.ndarray, tf32:
         "enable_cuda_graph": "1",
         "use_tf32": str(int(tf32)),
         "user_compute_stream": str(torch.cuda.current_stream().cuda_stream),
-        **convolutions(onnx),
+        **convolutions(load_graph(onnx).graph),
     }
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # the file is optimized

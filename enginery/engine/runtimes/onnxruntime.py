@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto
+from onnx import ModelProto, load_model
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.build import BuildParams
@@ -24,9 +24,17 @@ from enginery.engine.gpu.session import DeviceSession
 from enginery.engine.record import Layer, LayerTime
 from enginery.engine.runtimes import Arrays, Session
 from enginery.engine.runtimes.layer_times import WARM_UP, median_times
-from enginery.engine.runtimes.onnxruntime_cuda import Executor, convolutions, require_known_sizes
+from enginery.engine.runtimes.onnxruntime_cuda import (
+    MOST_SHAPES,
+    ROOM,
+    Executor,
+    convolutions,
+    has_convolutions,
+    require_known_sizes,
+    rounds_to_int8,
+)
 from enginery.engine.tools import installed_version
-from enginery.graph.files import data_of
+from enginery.graph.files import data_of, graph_bytes
 from enginery.graph.interface import Blueprint
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.graph.passes import changed_by
@@ -113,8 +121,8 @@ def _written(graph: ModelProto | None, folder: Path) -> Path | None:
 
 def _on_gpu(folder: Path, blueprint: Blueprint, inference: InferenceParams, options: Any) -> DeviceSession:
     """Open a session that replays CUDA graphs by itself, unless ONNX Runtime places a node on the CPU."""
-    stream = Stream()
-    open_session = partial(_session, folder / GRAPH, options, blueprint.build, stream)
+    model, stream = folder / GRAPH, Stream()
+    open_session = partial(_session, model, options, blueprint.build, stream)
     replays = inference.cuda_graph
     try:
         first = open_session(replays)
@@ -123,7 +131,20 @@ def _on_gpu(folder: Path, blueprint: Blueprint, inference: InferenceParams, opti
             raise
         replays = False
         first = open_session(replays)
-    executor = Executor(first, partial(open_session, replays), blueprint.interface, replays)
+    opened = model.stat()
+
+    def another() -> Any:
+        """Open the engine for one more shape."""
+        if not model.exists() or not os.path.samestat(model.stat(), opened):
+            raise EngineryError(f"the engine in {folder} was built anew since it was opened: open it again")
+        try:
+            return open_session(replays)
+        except Exception as error:
+            why = str(error).strip().splitlines()[0]
+            raise EngineryError(f"ONNX Runtime cannot open the engine for one more shape: {why}") from None
+
+    most = max(1, min(MOST_SHAPES, ROOM // graph_bytes(model))) if has_convolutions(model) else None
+    executor = Executor(first, another, blueprint.interface, replays, most)
     return DeviceSession(stream, executor, blueprint, replay=False)
 
 
@@ -169,10 +190,6 @@ def _options(threads: int, optimize: bool = False) -> Any:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # nothing is printed: errors are raised as well
-    if _device() == "cuda":
-        # There int8 is computed in floats. Prepared for kernels of int8, the biases are dequantized on the CPU, so that
-        # nothing can be replayed.
-        options.add_session_config_entry("session.disable_quant_qdq", "1")
     return options
 
 
@@ -191,12 +208,19 @@ def _session(model: Path, options: Any, build: BuildParams, stream: Stream | Non
     if _device() == "cpu":
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     onnxruntime.preload_dlls()  # finds the CUDA libraries that torch's wheels installed
-    settings = {"use_tf32": str(int(build.tf32)), "enable_cuda_graph": str(int(replays)), **convolutions(model)}
+    graph = load_model(model, load_external_data=False).graph
+    if rounds_to_int8(graph):
+        # The provider computes int8 in floats. Prepared for kernels of int8, the biases are dequantized on the CPU, so
+        # that nothing can be replayed.
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+    settings = {"use_tf32": str(int(build.tf32)), "enable_cuda_graph": str(int(replays)), **convolutions(graph)}
     if stream:
         settings["user_compute_stream"] = str(stream.handle)
     session = onnxruntime.InferenceSession(model, options, providers=[("CUDAExecutionProvider", settings)])
     if "CUDAExecutionProvider" not in session.get_providers():
-        raise EngineryError("ONNX Runtime's CUDA provider did not load: are CUDA 13 and cuDNN 9 installed?")
+        raise EngineryError(
+            "ONNX Runtime's CUDA provider did not load: are CUDA 13 and cuDNN 9 installed, and has the GPU memory left?"
+        )
     return session
 
 

@@ -14,8 +14,11 @@ from enginery.graph.interface import Blueprint, Interface
 
 CHANNELS_LAST = {"prefer_nhwc": "1"}  # the layout of NVIDIA's kernels, which are up to twice as fast in it
 FUSED_BIASES = {"fuse_conv_bias": "1"}  # by default separate kernels add the biases, in up to a third of all the time
+CONVOLUTIONS = {"Conv", "ConvTranspose"}
+BYTES, HALF_BYTES = {TensorProto.INT8, TensorProto.UINT8}, {TensorProto.INT4, TensorProto.UINT4}
 POOLING = {"GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax"}
-MOST_SHAPES = 8  # that have a session at a time, each with the weights in the memory of the GPU
+MOST_SHAPES = 8  # that have a session at a time, each with the weights in the memory of the GPU,
+ROOM = 4 << 30  # as long as they take no more bytes than this
 
 
 def require_known_sizes(blueprint: Blueprint) -> None:
@@ -30,9 +33,8 @@ def require_known_sizes(blueprint: Blueprint) -> None:
             )
 
 
-def convolutions(model: Path) -> dict[str, str]:
+def convolutions(graph: GraphProto) -> dict[str, str]:
     """Return the provider options that make the convolutions of this graph fast: see docs/measurements.md."""
-    graph = load_model(model, load_external_data=False).graph
     if not _suits_channels_last(graph):
         return {}
     halves = any(tensor.data_type == TensorProto.FLOAT16 for tensor in graph.initializer)
@@ -44,27 +46,52 @@ def _suits_channels_last(graph: GraphProto) -> bool:
 
     It refuses them where weights are quantized, since it does not lay them out anew. With them, MobileNetV3 was off by
     0.15 in float32, ResNet by nothing. Which operator is to blame is not known, so what ResNet has not rules them out:
-    convolutions in groups, and those of pooled images.
+    convolutions in groups, and those behind a pooling of whole images.
     """
-    pooled = {name for node in graph.node if node.op_type in POOLING for name in node.output}
-    convolutions = [node for node in graph.node if node.op_type == "Conv"]
-    in_groups = any(each.name == "group" and each.i > 1 for node in convolutions for each in node.attribute)
-    of_pooled = any(node.input[0] in pooled for node in convolutions)
-    return not (in_groups or of_pooled or any(node.op_type == "DequantizeLinear" for node in graph.node))
+    quantized, pooled = set[str](), set[str]()
+    for node in graph.node:
+        if node.op_type in CONVOLUTIONS and (
+            any(each.name == "group" and each.i > 1 for each in node.attribute)
+            or not (quantized | pooled).isdisjoint(node.input)
+        ):
+            return False
+        if node.op_type == "DequantizeLinear":
+            quantized.update(node.output)
+        if node.op_type in POOLING or not pooled.isdisjoint(node.input):
+            pooled.update(node.output)
+    return True
+
+
+def rounds_to_int8(graph: GraphProto) -> bool:
+    """Tell whether activations are bytes. Weights of four bits have products of their own, which ONNX Runtime finds."""
+    types = {tensor.data_type for tensor in graph.initializer}
+    rounds = any(node.op_type == "QuantizeLinear" for node in graph.node)
+    return rounds and not types.isdisjoint(BYTES) and types.isdisjoint(HALF_BYTES)
+
+
+def has_convolutions(model: Path) -> bool:
+    return any(node.op_type in CONVOLUTIONS for node in load_model(model, load_external_data=False).graph.node)
 
 
 class Executor:
     """Runs a graph between the copies of a stream, without waiting for its own work.
 
-    Each shape has a session of its own. One session would look for the kernels of convolutions anew whenever the shape
-    changes, for up to two seconds, and replay CUDA graphs that it captured before with kernels that are gone.
+    Where there are convolutions, each shape has a session of its own. One session would look for their kernels anew
+    whenever the shape changes, for up to two seconds, and replay CUDA graphs that it captured before with kernels that
+    are gone.
     """
 
-    def __init__(self, first: Any, another: Callable[[], Any], interface: Interface, replays: bool) -> None:
+    def __init__(
+        self, first: Any, another: Callable[[], Any], interface: Interface, replays: bool, most_sessions: int | None
+    ) -> None:
+        """Open `another` session for each new shape, or with `most_sessions` None let the first one serve all."""
         self.replays = replays
-        self._first, self._another, self._interface = first, another, interface
+        self._first, self._another, self._interface, self._most = first, another, interface, most_sessions
         self._sessions: dict[tuple[int, ...], Any] = {}  # by sizes, the last used one at the end
         self._shapes: dict[str, Shape] = {}
+        self._graphs: dict[tuple[int, ...], int] = {}
+        self._session: Any = None
+        self._binding: Any = None
 
     def announce(self, shapes: Mapping[str, Shape], values: Arrays) -> dict[str, Shape]:
         produced = {spec.name: spec.at(self._interface.sizes(shapes)) for spec in self._interface.outputs}
@@ -74,21 +101,35 @@ class Executor:
     def place(self, addresses: Mapping[str, int]) -> None:
         import onnxruntime
 
-        self._session = self._session_at(tuple(self._interface.sizes(self._shapes).values()))
+        sizes = tuple(self._interface.sizes(self._shapes).values())
+        self._session = self._binding = None  # so that a session can be let go of
+        self._session = self._first if self._most is None else self._session_at(sizes, self._most)
         self._options, self._binding = onnxruntime.RunOptions(), self._session.io_binding()
         self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        if self.replays:  # each shape has a captured graph of its own
+            graph = self._graphs.setdefault(sizes, len(self._graphs) + 1)
+            self._options.add_run_config_entry("gpu_graph_id", str(graph))
         places = [(self._binding.bind_input, spec) for spec in self._interface.inputs]
         for bind, spec in places + [(self._binding.bind_output, spec) for spec in self._interface.outputs]:
             bind(spec.name, "cuda", 0, np.dtype(spec.dtype), self._shapes[spec.name], addresses[spec.name])
 
-    def _session_at(self, sizes: tuple[int, ...]) -> Any:
-        """Return the session of these sizes, and let go of the one that was not used for longest if there are many."""
-        session = self._sessions.pop(sizes, None) or self._first or self._another()
-        self._first = None
-        while len(self._sessions) >= MOST_SHAPES:
+    def _session_at(self, sizes: tuple[int, ...], most: int) -> Any:
+        """Return the session of these sizes, and let go of those that were not used for longest if there are many."""
+        session, self._first = self._sessions.pop(sizes, None) or self._first, None
+        while not session and len(self._sessions) >= most:
             del self._sessions[next(iter(self._sessions))]
-        self._sessions[sizes] = session
-        return session
+        self._sessions[sizes] = session or self._open()
+        return self._sessions[sizes]
+
+    def _open(self) -> Any:
+        """Open another session, in the memory of the others if there is not enough."""
+        try:
+            return self._another()
+        except EngineryError:
+            if not self._sessions:
+                raise
+            self._sessions.clear()
+            return self._another()
 
     def let_grow(self, outputs: Mapping[str, Growing]) -> None:
         """Do nothing: `require_known_sizes` refuses such outputs."""

@@ -78,22 +78,26 @@ def _merge(model: ir.Model, group: Sequence[Linear], taken: set[str]) -> None:
     def constant(what: str, array: NDArray[Any]) -> ir.Value:
         return add_constant(model, first, unused_name(f"{first.name}_{what}", taken), array)
 
-    def compute(op_type: str, inputs: Sequence[ir.Value | None], outputs: Sequence[ir.Value]) -> ir.Value:
-        name = unused_name(f"{first.name}_{op_type.lower()}", taken)
-        tape.append(ir.node(op_type, inputs, {"axis": -1} if op_type == "Split" else {}, outputs=outputs, name=name))
+    def compute(
+        op_type: str, inputs: Sequence[ir.Value | None], outputs: Sequence[ir.Value], of: Sequence[ir.Node | None]
+    ) -> ir.Value:
+        name = ", ".join(node.name for node in of if node is not None and node.name)  # as compilers name what they fuse
+        attributes = {"axis": -1} if op_type == "Split" else {}
+        tape.append(ir.node(op_type, inputs, attributes, outputs=outputs, name=name or None))
         return outputs[0]
 
     def value(what: str) -> ir.Value:
         return ir.val(unused_name(f"{first.name}_{what}", taken))
 
     weights = constant("weights", np.concatenate([linear.weights for linear in group], axis=1))
-    whole = compute("MatMul", [first.inputs[0], weights], [value("product")])
+    products, adds = [linear.product for linear in group], [linear.add for linear in group]
+    whole = compute("MatMul", [first.inputs[0], weights], [value("product")], products)
     biases = [linear.bias for linear in group if linear.bias is not None]
     if biases:
-        whole = compute("Add", [whole, constant("biases", np.concatenate(biases))], [value("sum")])
+        whole = compute("Add", [whole, constant("biases", np.concatenate(biases))], [value("sum")], adds)
     sizes = constant("sizes", np.array([linear.weights.shape[1] for linear in group], np.int64))
     parts = [ir.val(None, type=linear.output.type, shape=linear.output.shape) for linear in group]
-    compute("Split", [whole, sizes], parts)
+    compute("Split", [whole, sizes], parts, [])
     first.prepend(tape)
     for linear, part in zip(group, parts, strict=True):
         name = linear.output.name
