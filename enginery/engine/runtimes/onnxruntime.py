@@ -73,13 +73,14 @@ class ONNXRuntime:
             require_known_sizes(blueprint)
         try:
             with scratch_folder() as scratch:
-                given = _written(changed_by(load_graph(onnx), MergeProducts()) if is_on_gpu else None, scratch) or onnx
+                merged = changed_by(load_graph(onnx), MergeProducts()) if is_on_gpu else None
+                given = _written(merged, scratch / "merged.onnx") or onnx
                 try:
                     _optimize(given, folder, build)
                 except Exception:
                     # Both providers lack bfloat16 kernels, the CPU's for Conv, CUDA's for MaxPool, and NVIDIA's blocks.
                     # A graph of the same meaning in float32 is built instead, and its layers will say fp32.
-                    if (twin := _written(twin_of(load_graph(given)), scratch)) is None:
+                    if (twin := _written(twin_of(load_graph(given)), scratch / "twin.onnx")) is None:
                         raise
                     _optimize(twin, folder, build)
             example = blueprint.example or blueprint.interface.zeros(build.profile.at("min"))
@@ -110,11 +111,10 @@ class ONNXRuntime:
         return median_times([_layer(node, blueprint.build.tf32) for node in ran[0]], times)
 
 
-def _written(graph: ModelProto | None, folder: Path) -> Path | None:
+def _written(graph: ModelProto | None, path: Path) -> Path | None:
     """Write a graph that stands in for another, if there is one."""
     if graph is None:
         return None
-    path = folder / f"{len(list(folder.iterdir()))}.onnx"
     save_graph(graph, path)
     return path
 

@@ -1,4 +1,4 @@
-"""What ONNX Runtime's CUDA provider needs: settings for the graph at hand, and a session for each shape."""
+"""Give ONNX Runtime's CUDA provider what it needs: settings for the graph at hand, and a session for each shape."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -4,10 +4,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from enginery.graph.passes.constants import add_constant
 from enginery.graph.passes.find import all_graphs, names_in_use, unused_name
+from enginery.graph.passes.remove_unused import RemoveUnused
 
 FIRST_OPSET = 13  # whose Split takes the sizes as an input
 
@@ -16,9 +17,9 @@ class Linear(NamedTuple):
     """A product with weights, and the bias that is added to it."""
 
     product: ir.Node
-    weights: NDArray[Any]
+    weights: ir.TensorProtocol  # read only if they are merged, as there may be gigabytes of them
     add: ir.Node | None
-    bias: NDArray[Any] | None
+    bias: ir.TensorProtocol | None
 
     @property
     def output(self) -> ir.Value:
@@ -37,6 +38,8 @@ class MergeProducts(ir.passes.InPlacePass):
         taken, found = names_in_use(model), [group for graph in all_graphs(model) for group in _groups(graph)]
         for group in found:
             _merge(model, group, taken)
+        if found:
+            RemoveUnused()(model)
         return ir.passes.PassResult(model, modified=bool(found))
 
 
@@ -45,7 +48,7 @@ def _groups(graph: ir.Graph) -> list[list[Linear]]:
     alike: dict[tuple[Any, ...], list[Linear]] = defaultdict(list)
     for node in graph:
         if (linear := _linear(node)) and not linear.output.is_graph_output():
-            key = node.inputs[0], linear.add is None, linear.weights.dtype, len(linear.weights)
+            key = node.inputs[0], linear.add is None, linear.weights.dtype, linear.weights.shape[0]
             alike[key].append(linear)
     return [group for group in alike.values() if len(group) > 1]
 
@@ -61,21 +64,21 @@ def _linear(node: ir.Node) -> Linear | None:
     if len(readers) == 1 and readers[0].op_type == "Add" and readers[0].graph is node.graph:
         others = [value for value in readers[0].inputs if value is not product]
         bias = _constant(others[0], axes=1) if others else None
-        if bias is not None and len(bias) == weights.shape[1]:
+        if bias is not None and bias.shape[0] == weights.shape[1]:
             return Linear(node, weights, readers[0], bias)
     return Linear(node, weights, None, None)
 
 
-def _constant(value: ir.Value | None, axes: int) -> NDArray[Any] | None:
+def _constant(value: ir.Value | None, axes: int) -> ir.TensorProtocol | None:
     if value is None or value.const_value is None or value.is_graph_input() or len(value.const_value.shape) != axes:
         return None
-    return value.const_value.numpy()
+    return value.const_value
 
 
 def _merge(model: ir.Model, group: Sequence[Linear], taken: set[str]) -> None:
     first, tape = group[0].product, list[ir.Node]()
 
-    def constant(what: str, array: NDArray[Any]) -> ir.Value:
+    def constant(what: str, array: ArrayLike) -> ir.Value:
         return add_constant(model, first, unused_name(f"{first.name}_{what}", taken), array)
 
     def compute(
@@ -89,30 +92,16 @@ def _merge(model: ir.Model, group: Sequence[Linear], taken: set[str]) -> None:
     def value(what: str) -> ir.Value:
         return ir.val(unused_name(f"{first.name}_{what}", taken))
 
-    weights = constant("weights", np.concatenate([linear.weights for linear in group], axis=1))
+    weights = constant("weights", np.concatenate([linear.weights.numpy() for linear in group], axis=1))
     products, adds = [linear.product for linear in group], [linear.add for linear in group]
     whole = compute("MatMul", [first.inputs[0], weights], [value("product")], products)
-    biases = [linear.bias for linear in group if linear.bias is not None]
+    biases = [linear.bias.numpy() for linear in group if linear.bias is not None]
     if biases:
         whole = compute("Add", [whole, constant("biases", np.concatenate(biases))], [value("sum")], adds)
-    sizes = constant("sizes", np.array([linear.weights.shape[1] for linear in group], np.int64))
-    parts = [ir.val(None, type=linear.output.type, shape=linear.output.shape) for linear in group]
+    sizes = constant("sizes", [linear.weights.shape.numpy()[1] for linear in group])
+    parts = [value("part") for _ in group]
     compute("Split", [whole, sizes], parts, [])
     first.prepend(tape)
     for linear, part in zip(group, parts, strict=True):
-        name = linear.output.name
+        part.type, part.shape = linear.output.type, linear.output.shape
         linear.output.replace_all_uses_with(part)
-        for node in (linear.add, linear.product):
-            if node is not None:
-                _remove(node)
-        part.name = name
-
-
-def _remove(node: ir.Node) -> None:
-    """Remove a node that nothing reads, and its constants if no other node reads them."""
-    constants = [value for value in node.inputs if value is not None and value.is_initializer()]
-    assert node.graph is not None
-    node.graph.remove(node, safe=True)
-    for value in constants:
-        if not value.uses() and not value.is_graph_output() and value.graph is not None:
-            value.graph.initializers.pop(value.name or "")
