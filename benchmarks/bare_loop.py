@@ -26,7 +26,7 @@ from enginery.data.sample_set import SampleSet
 from enginery.engine.engine import Engine, open_engine
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
-from enginery.engine.runtimes.onnxruntime_cuda import convolutions
+from enginery.engine.runtimes.onnxruntime_layout import layout_of
 from enginery.graph.interface import Interface
 from enginery.graph.onnx_file import load_graph
 from enginery.model.checkpoint import load_model
@@ -63,7 +63,7 @@ def bare_onnxruntime(onnx: Path, interface: Interface, images: np.ndarray, tf32:
         "enable_cuda_graph": "1",
         "use_tf32": str(int(tf32)),
         "user_compute_stream": str(torch.cuda.current_stream().cuda_stream),
-        **convolutions(load_graph(onnx).graph),
+        **layout_of(load_graph(onnx)),
     }
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # the file is optimized

@@ -158,8 +158,8 @@ BENCHMARKS = {
 # They need a GPU, three nights or tens of minutes (as mixes does), or make models for peers.py and zoo.py, or are
 # run by cluster.py.
 NOT_HERE = {
-    "auto_costs", "auto_time", "bare_loop", "channels_last", "cluster_ceiling", "cluster_work", "conv_bias",
-    "far_channels", "faults", "gpu_training", "host_states", "launches", "max_autotune", "mixes", "nights",
+    "auto_costs", "auto_time", "bare_loop", "cluster_ceiling", "cluster_work", "conv_bias",
+    "far_channels", "faults", "gpu_training", "host_states", "launches", "layouts", "max_autotune", "mixes", "nights",
     "search_time", "small_transformers", "stage_memory", "streams", "zoo_models",
 }  # fmt: skip
 

@@ -5,8 +5,7 @@ import ctypes
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +18,21 @@ from enginery.core.params.build import BuildParams
 from enginery.core.params.inference import InferenceParams
 from enginery.core.runtimes import RUNTIMES, not_installed
 from enginery.core.scratch import scratch_folder
-from enginery.engine.gpu.cuda import Stream
-from enginery.engine.gpu.session import DeviceSession
 from enginery.engine.record import Layer, LayerTime
 from enginery.engine.runtimes import Arrays, Session
 from enginery.engine.runtimes.layer_times import WARM_UP, median_times
-from enginery.engine.runtimes.onnxruntime_cuda import (
-    MOST_SHAPES,
-    ROOM,
-    Executor,
-    convolutions,
-    has_convolutions,
-    require_known_sizes,
-    rounds_to_int8,
+from enginery.engine.runtimes.onnxruntime_cuda import cuda_session, open_on_gpu, require_known_sizes, settings_for
+from enginery.engine.runtimes.onnxruntime_layout import (
+    CHANNELS_FIRST,
+    Layout,
+    Trial,
+    fastest_layout,
+    lays_out,
+    timed,
+    write_layout,
 )
 from enginery.engine.tools import installed_version
-from enginery.graph.files import data_of, graph_bytes
+from enginery.graph.files import data_of
 from enginery.graph.interface import Blueprint
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.graph.passes import changed_by
@@ -49,7 +47,6 @@ PRECISION_OF_TYPE = {
 }  # fmt: skip
 PRECISION_OF_KIND = {"MatMulNBits": "int4"}  # which reads floats and weights of four bits
 COMPUTE_WORDS = ("Conv", "Gemm", "MatMul", "Attention")
-NOT_ALL_ON_GPU = "cannot use the graph capture feature"  # the error where a node is placed on the CPU
 
 
 class ONNXRuntime:
@@ -82,7 +79,10 @@ class ONNXRuntime:
                     # A graph of the same meaning in float32 is built instead, and its layers will say fp32.
                     if (twin := _written(twin_of(load_graph(given)), scratch / "twin.onnx")) is None:
                         raise
-                    _optimize(twin, folder, build)
+                    given = twin
+                    _optimize(given, folder, build)
+                if is_on_gpu:
+                    _lay_out(given, blueprint, folder, scratch)
             example = blueprint.example or blueprint.interface.zeros(build.profile.at("min"))
             with _profiled(folder, build, threads=0) as session:  # the layers are those that an inference runs
                 session.run(None, dict(example))
@@ -96,7 +96,7 @@ class ONNXRuntime:
         if _device() == "cpu":
             session = _session(folder / GRAPH, options, blueprint.build)
             return [CpuSession(session) for _ in range(requests)]
-        return [_on_gpu(folder, blueprint, inference, options) for _ in range(requests)]
+        return [open_on_gpu(folder / GRAPH, blueprint, options, inference.cuda_graph) for _ in range(requests)]
 
     def trace(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, feeds: Arrays, calls: int
@@ -119,33 +119,22 @@ def _written(graph: ModelProto | None, path: Path) -> Path | None:
     return path
 
 
-def _on_gpu(folder: Path, blueprint: Blueprint, inference: InferenceParams, options: Any) -> DeviceSession:
-    """Open a session that replays CUDA graphs by itself, unless ONNX Runtime places a node on the CPU."""
-    model, stream = folder / GRAPH, Stream()
-    open_session = partial(_session, model, options, blueprint.build, stream)
-    replays = inference.cuda_graph
-    try:
-        first = open_session(replays)
-    except Exception as error:  # ONNX Runtime's own exceptions share no base class
-        if NOT_ALL_ON_GPU not in str(error):
-            raise
-        replays = False
-        first = open_session(replays)
-    opened = model.stat()
+def _lay_out(onnx: Path, blueprint: Blueprint, folder: Path, scratch: Path) -> None:
+    """Optimize the graph anew if another layout than that of the engine in the folder is faster."""
+    if not lays_out(load_model(onnx, load_external_data=False).graph):
+        return
 
-    def another() -> Any:
-        """Open the engine for one more shape."""
-        if not model.exists() or not os.path.samestat(model.stat(), opened):
-            raise EngineryError(f"the engine in {folder} was built anew since it was opened: open it again")
-        try:
-            return open_session(replays)
-        except Exception as error:
-            why = str(error).strip().splitlines()[0]
-            raise EngineryError(f"ONNX Runtime cannot open the engine for one more shape: {why}") from None
+    def try_out(layout: Layout) -> Trial:
+        place = folder
+        if layout:
+            place = scratch / "-".join(layout)
+            place.mkdir()
+            _optimize(onnx, place, blueprint.build, layout)
+        with closing(open_on_gpu(place / GRAPH, blueprint, _options(threads=0), replays=True)) as session:
+            return timed(session, blueprint)
 
-    most = max(1, min(MOST_SHAPES, ROOM // graph_bytes(model))) if has_convolutions(model) else None
-    executor = Executor(first, another, blueprint.interface, replays, most)
-    return DeviceSession(stream, executor, blueprint, replay=False)
+    if layout := fastest_layout(try_out):
+        _optimize(onnx, folder, blueprint.build, layout)
 
 
 def _device() -> str:
@@ -193,35 +182,24 @@ def _options(threads: int, optimize: bool = False) -> Any:
     return options
 
 
-def _optimize(model: Path, folder: Path, build: BuildParams) -> None:
+def _optimize(model: Path, folder: Path, build: BuildParams, layout: Layout = CHANNELS_FIRST) -> None:
     options = _options(threads=0, optimize=True)
     options.optimized_model_filepath = str(folder / GRAPH)
     if data_of(model).exists():
         data = data_of(folder / GRAPH).name
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", data)
-    _session(model, options, build)
+    _session(model, options, build, layout)
+    if layout:
+        write_layout(folder / GRAPH, layout)
 
 
-def _session(model: Path, options: Any, build: BuildParams, stream: Stream | None = None, replays: bool = False) -> Any:
+def _session(model: Path, options: Any, build: BuildParams, layout: Layout = CHANNELS_FIRST) -> Any:
     import onnxruntime
 
     if _device() == "cpu":
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    onnxruntime.preload_dlls()  # finds the CUDA libraries that torch's wheels installed
-    graph = load_model(model, load_external_data=False).graph
-    if rounds_to_int8(graph):
-        # The provider computes int8 in floats. Prepared for kernels of int8, the biases are dequantized on the CPU, so
-        # that nothing can be replayed.
-        options.add_session_config_entry("session.disable_quant_qdq", "1")
-    settings = {"use_tf32": str(int(build.tf32)), "enable_cuda_graph": str(int(replays)), **convolutions(graph)}
-    if stream:
-        settings["user_compute_stream"] = str(stream.handle)
-    session = onnxruntime.InferenceSession(model, options, providers=[("CUDAExecutionProvider", settings)])
-    if "CUDAExecutionProvider" not in session.get_providers():
-        raise EngineryError(
-            "ONNX Runtime's CUDA provider did not load: are CUDA 13 and cuDNN 9 installed, and has the GPU memory left?"
-        )
-    return session
+    settings = settings_for(load_model(model, load_external_data=False), options, build)
+    return cuda_session(model, options, {**settings, **layout})
 
 
 @contextmanager

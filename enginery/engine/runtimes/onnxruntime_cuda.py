@@ -1,24 +1,27 @@
-"""Give ONNX Runtime's CUDA provider what it needs: settings for the graph at hand, and a session for each shape."""
+"""Give ONNX Runtime's CUDA provider what it needs: a session for each shape, and graphs that it can run."""
 
+import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, TensorProto, load_model
+from onnx import GraphProto, ModelProto, TensorProto, load_model
 
 from enginery.core.errors import EngineryError
-from enginery.engine.gpu.session import Growing, Shape
+from enginery.core.params.build import BuildParams
+from enginery.engine.gpu.cuda import Stream
+from enginery.engine.gpu.session import DeviceSession, Growing, Shape
 from enginery.engine.runtimes import Arrays
+from enginery.engine.runtimes.onnxruntime_layout import CONVOLUTIONS, layout_of
+from enginery.graph.files import graph_bytes
 from enginery.graph.interface import Blueprint, Interface
 
-CHANNELS_LAST = {"prefer_nhwc": "1"}  # the layout of NVIDIA's kernels, which are up to twice as fast in it
-FUSED_BIASES = {"fuse_conv_bias": "1"}  # by default separate kernels add the biases, in up to a third of all the time
-CONVOLUTIONS = {"Conv", "ConvTranspose"}
 BYTES, HALF_BYTES = {TensorProto.INT8, TensorProto.UINT8}, {TensorProto.INT4, TensorProto.UINT4}
-POOLING = {"GlobalAveragePool", "GlobalMaxPool", "ReduceMean", "ReduceMax"}
 MOST_SHAPES = 8  # that have a session at a time, each with the weights in the memory of the GPU,
 ROOM = 4 << 30  # as long as they take no more bytes than this
+NOT_ALL_ON_GPU = "cannot use the graph capture feature"  # the error where a node is placed on the CPU
 
 
 def require_known_sizes(blueprint: Blueprint) -> None:
@@ -33,35 +36,6 @@ def require_known_sizes(blueprint: Blueprint) -> None:
             )
 
 
-def convolutions(graph: GraphProto) -> dict[str, str]:
-    """Return the provider options that make the convolutions of this graph fast: see docs/measurements.md."""
-    if not _suits_channels_last(graph):
-        return {}
-    halves = any(tensor.data_type == TensorProto.FLOAT16 for tensor in graph.initializer)
-    return CHANNELS_LAST if halves else CHANNELS_LAST | FUSED_BIASES
-
-
-def _suits_channels_last(graph: GraphProto) -> bool:
-    """Tell whether the provider takes channels last and is right.
-
-    It refuses them where weights are quantized, since it does not lay them out anew. With them, MobileNetV3 was off by
-    0.15 in float32, ResNet by nothing. Which operator is to blame is not known, so what ResNet has not rules them out:
-    convolutions in groups, and those behind a pooling of whole images.
-    """
-    quantized, pooled = set[str](), set[str]()
-    for node in graph.node:
-        if node.op_type in CONVOLUTIONS and (
-            any(each.name == "group" and each.i > 1 for each in node.attribute)
-            or not (quantized | pooled).isdisjoint(node.input)
-        ):
-            return False
-        if node.op_type == "DequantizeLinear":
-            quantized.update(node.output)
-        if node.op_type in POOLING or not pooled.isdisjoint(node.input):
-            pooled.update(node.output)
-    return True
-
-
 def rounds_to_int8(graph: GraphProto) -> bool:
     """Tell whether activations are bytes. Weights of four bits have products of their own, which ONNX Runtime finds."""
     types = {tensor.data_type for tensor in graph.initializer}
@@ -69,8 +43,63 @@ def rounds_to_int8(graph: GraphProto) -> bool:
     return rounds and not types.isdisjoint(BYTES) and types.isdisjoint(HALF_BYTES)
 
 
-def has_convolutions(model: Path) -> bool:
-    return any(node.op_type in CONVOLUTIONS for node in load_model(model, load_external_data=False).graph.node)
+def has_convolutions(graph: GraphProto) -> bool:
+    return any(node.op_type in CONVOLUTIONS for node in graph.node)
+
+
+def open_on_gpu(model: Path, blueprint: Blueprint, options: Any, replays: bool) -> DeviceSession:
+    """Open a session. With `replays` it replays CUDA graphs by itself, unless a node is placed on the CPU."""
+    stream, optimized = Stream(), load_model(model, load_external_data=False)
+    most = max(1, min(MOST_SHAPES, ROOM // graph_bytes(model))) if has_convolutions(optimized.graph) else None
+    settings = settings_for(optimized, options, blueprint.build)
+    open_session = partial(cuda_session, model, options, settings, stream)
+    try:
+        first = open_session(replays)
+    except Exception as error:  # ONNX Runtime's own exceptions share no base class
+        if NOT_ALL_ON_GPU not in str(error):
+            raise
+        replays = False
+        first = open_session(replays)
+    opened = model.stat()
+
+    def another() -> Any:
+        """Open the engine for one more shape."""
+        if not model.exists() or not os.path.samestat(model.stat(), opened):
+            raise EngineryError(f"the engine in {model.parent} was built anew since it was opened: open it again")
+        try:
+            return open_session(replays)
+        except Exception as error:
+            why = str(error).strip().splitlines()[0]
+            raise EngineryError(f"ONNX Runtime cannot open the engine for one more shape: {why}") from None
+
+    executor = Executor(first, another, blueprint.interface, replays, most)
+    return DeviceSession(stream, executor, blueprint, replay=False)
+
+
+def settings_for(model: ModelProto, options: Any, build: BuildParams) -> dict[str, str]:
+    """Return what the CUDA provider is told about a graph, and add to the options of its sessions what they are."""
+    if rounds_to_int8(model.graph):
+        # The provider computes int8 in floats. Prepared for kernels of int8, the biases are dequantized on the CPU, so
+        # that nothing can be replayed.
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+    return {"use_tf32": str(int(build.tf32)), **layout_of(model)}
+
+
+def cuda_session(
+    model: Path, options: Any, settings: dict[str, str], stream: Stream | None = None, replays: bool = False
+) -> Any:
+    import onnxruntime
+
+    onnxruntime.preload_dlls()  # finds the CUDA libraries that torch's wheels installed
+    settings = {**settings, "enable_cuda_graph": str(int(replays))}
+    if stream:
+        settings["user_compute_stream"] = str(stream.handle)
+    session = onnxruntime.InferenceSession(model, options, providers=[("CUDAExecutionProvider", settings)])
+    if "CUDAExecutionProvider" not in session.get_providers():
+        raise EngineryError(
+            "ONNX Runtime's CUDA provider did not load: are CUDA 13 and cuDNN 9 installed, and has the GPU memory left?"
+        )
+    return session
 
 
 class Executor:

@@ -1,4 +1,6 @@
-"""The options of ONNX Runtime's CUDA provider. What they gain was measured on a GPU: docs/measurements.md."""
+"""What ONNX Runtime's CUDA provider is given. What that gains was measured on a GPU: docs/measurements.md."""
+
+import shutil
 
 import numpy as np
 import pytest
@@ -6,15 +8,23 @@ from support.pass_checks import model_of_text
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep
-from enginery.engine.runtimes.onnxruntime_cuda import (
+from enginery.engine.runtimes.onnxruntime_cuda import Executor, rounds_to_int8
+from enginery.engine.runtimes.onnxruntime_layout import (
+    CALLS,
+    CHANNELS_FIRST,
     CHANNELS_LAST,
     FUSED_BIASES,
-    Executor,
-    convolutions,
-    rounds_to_int8,
+    WARM_UP,
+    Trial,
+    fastest_layout,
+    layout_of,
+    lays_out,
+    timed,
+    write_layout,
 )
 from enginery.graph.interface import Interface, TensorSpec
 from enginery.graph.onnx_file import load_graph
+from enginery.graph.read_interface import read_blueprint
 from enginery.quantization.cast import cast
 from enginery.quantization.quantize import quantize
 from enginery.quantization.write_blocks import write_blocks
@@ -22,33 +32,66 @@ from enginery.quantization.write_blocks import write_blocks
 KEEP = Keep(op_types=(), nodes=())
 
 
-@pytest.mark.parametrize(
-    ("precision", "options"), [("fp32", CHANNELS_LAST | FUSED_BIASES), ("fp16", CHANNELS_LAST), ("int8", {})]
-)
-def test_convolutions_run_as_fast_as_the_provider_can_run_them(tiny_onnx, precision, options):
+@pytest.mark.parametrize(("precision", "laid_out"), [("fp32", True), ("fp16", True), ("int8", False)])
+def test_only_weights_in_floats_are_laid_out(tiny_onnx, precision, laid_out):
     graph = load_graph(tiny_onnx)
     if precision == "fp16":
         graph = cast(tiny_onnx, "fp16", KEEP)
     if precision == "int8":
         ranges = dict.fromkeys(["input", *(name for node in graph.graph.node for name in node.output)], 8.0)
         graph = quantize(tiny_onnx, "int8", ranges, KEEP, rest="fp32")
-    assert convolutions(graph.graph) == options
+    assert lays_out(graph.graph) == laid_out
     assert rounds_to_int8(graph.graph) == (precision == "int8")
 
 
+def test_there_is_no_layout_without_images():
+    assert not lays_out(model_of_text("g (float[batch,4] input) => (float[] y) { y = Relu (input) }", {}).graph)
+
+
+RIGHT = {"logits": np.ones((2, 4), np.float32)}
+
+
 @pytest.mark.parametrize(
-    ("nodes", "options"),
+    ("last", "fused", "chosen"),
     [
-        ("y = Conv (input, w)", CHANNELS_LAST | FUSED_BIASES),
-        ("y = Conv <group = 3> (input, d)", {}),
-        ("p = GlobalAveragePool (input) r = Relu (p) y = Conv (r, w)", {}),  # as in a squeezed branch
-        ("c = Conv (input, w) y = GlobalAveragePool (c)", CHANNELS_LAST | FUSED_BIASES),
+        ((0.9, RIGHT), (0.8, RIGHT), FUSED_BIASES),
+        ((0.9, RIGHT), (1.2, RIGHT), CHANNELS_LAST),
+        ((0.98, RIGHT), (0.99, RIGHT), CHANNELS_FIRST),  # which is within the noise
+        ((0.9, RIGHT), (0.5, {"logits": RIGHT["logits"] * 1.2}), CHANNELS_LAST),  # wrong
+        ((0.5, {"logits": RIGHT["logits"] * np.nan}), None, CHANNELS_FIRST),  # None: refused
     ],
 )
-def test_channels_last_are_for_networks_in_which_they_were_right(nodes, options):
-    weights = {"w": np.ones((4, 3, 1, 1), np.float32), "d": np.ones((3, 1, 1, 1), np.float32)}
-    graph = model_of_text(f"g (float[batch,3,8,8] input) => (float[] y) {{ {nodes} }}", weights)
-    assert convolutions(graph.graph) == options
+def test_the_fastest_layout_that_is_right_is_chosen(last, fused, chosen):
+    trials = {1: last, 2: fused}
+
+    def try_out(layout):
+        return Trial(*((1.0, RIGHT) if not layout else trials[len(layout)]))
+
+    assert fastest_layout(try_out) == chosen
+
+
+def test_an_engine_says_how_it_must_be_opened(tiny_onnx, tmp_path):
+    engine = shutil.copy(tiny_onnx, tmp_path / "engine.onnx")
+    assert layout_of(load_graph(engine)) == CHANNELS_FIRST
+    write_layout(engine, FUSED_BIASES)
+    assert layout_of(load_graph(engine)) == FUSED_BIASES
+    assert load_graph(engine).graph == load_graph(tiny_onnx).graph
+
+
+def test_a_layout_is_timed_at_the_size_that_the_engine_is_for(tiny_onnx, build):
+    asked = []
+
+    class Session:
+        def run(self, feeds):
+            asked.append({name: array.shape for name, array in feeds.items()})
+            return RIGHT
+
+        def bind(self, feeds):
+            times = iter([9.0] * WARM_UP + [1.0, 2.0, 6.0] * CALLS)
+            return lambda: next(times)
+
+    assert timed(Session(), read_blueprint(tiny_onnx, build)) == (2.0, RIGHT)
+    assert asked == [{"input": (build.profile.batch.opt, 3, 8, 8)}]
 
 
 def test_weights_of_four_bits_stay_for_their_own_products():

@@ -1,0 +1,78 @@
+"""Time how ONNX Runtime's CUDA provider can lay out images, and hold its answers against those of a CPU.
+
+    python benchmarks/layouts.py artifacts/converted/fp16/model.onnx ...
+
+Milliseconds are medians of bare loops as in conv_bias.py. An error is relative to what the CPU says of the same graph,
+and the larger of those of two calls at batch 2 and 4. It is without TF32: a network that is not trained can amplify
+that by a thousand, which looks like a wrong kernel.
+"""
+
+import multiprocessing
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import onnxruntime
+from conv_bias import milliseconds
+from numpy.typing import NDArray
+
+BATCHES, CHECKED = (1, 8, 32), (2, 4)
+LAYOUTS = {
+    "channels first": {},
+    "first, biases fused": {"fuse_conv_bias": "1"},
+    "channels last": {"prefer_nhwc": "1"},
+    "last, biases fused": {"prefer_nhwc": "1", "fuse_conv_bias": "1"},
+}
+
+
+def open_session(path: str, provider: str, settings: Mapping[str, str]) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(path, options, providers=[(provider, dict(settings))])
+    if provider not in session.get_providers():
+        sys.exit("needs a GPU, and ONNX Runtime's CUDA provider did not load")
+    return session
+
+
+def answers(session: onnxruntime.InferenceSession, batch: int) -> NDArray[np.float64]:
+    (source,) = session.get_inputs()
+    images = np.random.default_rng(batch).normal(size=(batch, *source.shape[1:])).astype(np.float32)
+    return np.asarray(session.run(None, {source.name: images})[0], np.float64)
+
+
+def error(path: str, layout: Mapping[str, str]) -> float:
+    cpu = open_session(path, "CPUExecutionProvider", {})
+    errors = []
+    for batch in CHECKED:
+        wanted = answers(cpu, batch)
+        gpu = open_session(path, "CUDAExecutionProvider", {"use_tf32": "0", **layout})
+        found = (answers(gpu, batch) for _ in range(2))
+        errors += [np.linalg.norm(one - wanted) / np.linalg.norm(wanted) for one in found]
+    return float(np.max(errors))
+
+
+def measured(path: str, layout: Mapping[str, str]) -> str:
+    """Return the cells of a row. Each layout has its own process, because a session can slow others."""
+    onnxruntime.preload_dlls()
+    try:
+        session = open_session(path, "CUDAExecutionProvider", {"enable_cuda_graph": "1", "use_tf32": "1", **layout})
+        times = [f"{milliseconds(session, batch):.3f}" for batch in BATCHES]
+        return " | ".join([*times, f"{error(path, layout):.1e}"])
+    except Exception as refused:  # ONNX Runtime's own exceptions share no base class
+        return f"refused: {str(refused).strip().splitlines()[0][:80]}"
+
+
+def main() -> None:
+    print(f"| graph | layout | {' | '.join(f'batch {batch}' for batch in BATCHES)} | error |")
+    print("|---" * (len(BATCHES) + 3) + "|")
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawned, max_tasks_per_child=1) as processes:
+        for path in sys.argv[1:]:
+            for name, layout in LAYOUTS.items():
+                cells = processes.submit(measured, path, layout).result()
+                print(f"| {path} | {name} | {cells} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
