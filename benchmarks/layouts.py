@@ -2,9 +2,9 @@
 
     python benchmarks/layouts.py artifacts/converted/fp16/model.onnx ...
 
-Milliseconds are medians of bare loops as in conv_bias.py. An error is relative to what the CPU says of the same graph,
-and the larger of those of two calls at batch 2 and 4. It is without TF32: a network that is not trained can amplify
-that by a thousand, which looks like a wrong kernel.
+Milliseconds are medians of bare loops as in conv_bias.py, each size in a session of its own. An error is relative to
+what the CPU says of the same graph, and the larger of those of two calls at batch 2 and 4. It is without TF32: a
+network that is not trained can amplify that by a thousand, which looks like a wrong kernel.
 """
 
 import multiprocessing
@@ -56,9 +56,9 @@ def measured(path: str, layout: Mapping[str, str]) -> str:
     """Return the cells of a row. Each layout has its own process, because a session can slow others."""
     onnxruntime.preload_dlls()
     try:
-        session = open_session(path, "CUDAExecutionProvider", {"enable_cuda_graph": "1", "use_tf32": "1", **layout})
-        times = [f"{milliseconds(session, batch):.3f}" for batch in BATCHES]
-        return " | ".join([*times, f"{error(path, layout):.1e}"])
+        settings = {"enable_cuda_graph": "1", "use_tf32": "1", **layout}
+        times = [milliseconds(open_session(path, "CUDAExecutionProvider", settings), batch) for batch in BATCHES]
+        return " | ".join([*(f"{one:.3f}" for one in times), f"{error(path, layout):.1e}"])
     except Exception as refused:  # ONNX Runtime's own exceptions share no base class
         return f"refused: {str(refused).strip().splitlines()[0][:80]}"
 

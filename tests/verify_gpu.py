@@ -40,6 +40,8 @@ from enginery.engine.gpu.nvml import GpuSampler, process_megabytes
 from enginery.engine.gpu.session import DeviceSession
 from enginery.engine.polygraphy import write_comparison
 from enginery.engine.record import EngineRecord
+from enginery.engine.runtimes.onnxruntime_layout import LAYOUTS
+from enginery.engine.runtimes.onnxruntime_trial import try_in_own_process
 from enginery.engine.runtimes.tensorrt import TensorRT
 from enginery.engine.target import target_of
 from enginery.engine.this_machine import describe_machine
@@ -47,6 +49,7 @@ from enginery.graph.as_written import open_as_written, run_as_written, run_graph
 from enginery.graph.data_apart import in_memory
 from enginery.graph.interface import Blueprint, Interface, TensorSpec
 from enginery.graph.onnx_file import load_graph, save_graph
+from enginery.graph.read_interface import read_blueprint
 from enginery.quantization.cast import cast
 from enginery.quantization.quantize import quantize
 from enginery.quantization.write_blocks import write_blocks
@@ -181,6 +184,16 @@ def test_depthwise_convolutions_in_fp16_are_right_after_another_batch_size(
             images = random.normal(0, 1, (batch, 32, 56, 56)).astype(np.float32)
             (wanted,) = run_graph(open_as_written(tmp_path / "fp32.onnx"), {"input": images}).values()
             assert relative_error(wanted, engine.run({"input": images})["logits"]) < LIMITS["fp16"], batch
+
+
+def test_each_layout_of_images_can_be_tried_and_answers_alike(graphs, machine, exact):
+    if machine.runtime != "onnxruntime":
+        pytest.skip("other runtimes choose layouts by themselves")
+    blueprint = read_blueprint(graphs["fp32"], exact)
+    first, *others = trials = [try_in_own_process(graphs["fp32"], blueprint, layout) for layout in LAYOUTS]
+    print(" ".join(f"{1e6 * trial.seconds:.0f} us" for trial in trials))
+    for trial in others:
+        assert relative_error(first.answers["logits"], trial.answers["logits"]) < LIMITS["fp32"]
 
 
 @pytest.mark.parametrize("shares", [False, True], ids=["", "in turns"])

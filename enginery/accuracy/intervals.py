@@ -35,15 +35,16 @@ def drop_at(metric: Metric, wanted: Sized, got: Sized) -> At:
         return lambda total: difference_of_shares(lost * total, gained * total, total)
     sign, worth = (1, abs(metric.over(wanted))) if metric.higher_is_better else (-1, 0.0)
     found = estimate(lambda weights: sign * (metric.of(wanted, weights) - metric.of(got, weights)), len(wanted))
-    if found.low < found.high:
+    if found.low < found.high and not metric.in_steps:
         return found.at
 
-    def as_of_shares(total: int) -> Interval:
-        """Return the interval where no sample shows a loss: as many may be lost as where no answer of a share is."""
-        none = difference_of_shares(0, 0, total)
-        return Interval(low=found.value + worth * none.low, high=found.value + worth * none.high)
+    def with_unseen(total: int) -> Interval:
+        """Return the interval that also holds what may be lost unseen: as many as where no answer of a share is."""
+        seen, none = found.at(total), difference_of_shares(0, 0, total)
+        low, high = (found.value + worth * end for end in (none.low, none.high))
+        return Interval(low=min(seen.low, low), high=max(seen.high, high))
 
-    return as_of_shares
+    return with_unseen
 
 
 def interval_of_agreement(shares: Statistics) -> Interval:

@@ -2,6 +2,8 @@
 to build. Elsewhere a convolution or a product of matrices is compiled in each precision, since neither a processor's
 flags nor a runtime's list of capabilities can be trusted. OpenVINO lists FP16 everywhere."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -39,7 +41,8 @@ def _compiled_as(runtime: str, precision: str, build: BuildParams) -> str:
         path = scratch / "model.onnx"
         onnx.save(product(precision) if PRECISIONS[precision].block else convolution(precision), path)
         try:
-            layers = load_runtime(runtime).compile(path, read_blueprint(path, build), scratch)
+            blueprint = replace(read_blueprint(path, build), is_probe=True)
+            layers = load_runtime(runtime).compile(path, blueprint, scratch)
         except EngineryError:
             return NOT_AT_ALL
     return next((layer.precision for layer in layers if layer.computes), NOT_AT_ALL)

@@ -71,3 +71,4 @@ class Blueprint:
     interface: Interface
     build: BuildParams
     example: Feeds = field(default_factory=dict, compare=False)  # to run once; without it, zeros
+    is_probe: bool = field(default=False, compare=False)  # whether its layers alone are asked for, and nothing is tuned

@@ -42,7 +42,7 @@ class Layout(NamedTuple):
 class Detection(Task):
     metrics = (
         Metric("mAP", partial(mean_average_precision, levels=slice(None))),
-        Metric("mAP50", partial(mean_average_precision, levels=slice(1))),
+        Metric("mAP50", partial(mean_average_precision, levels=slice(1)), in_steps=True),
     )
     agreement, answers = "box agreement", "the boxes of "
     lacking = "no boxes are known, or no output has them"

@@ -33,6 +33,7 @@ class Metric:
     name: str
     of: Callable[[Any, Weights], NDArray[np.float64]]
     is_share: bool = False  # of the samples that are right: each has one statistic, which is 0 or 1
+    in_steps: bool = False  # whether it moves only where an answer is lost or gained, which few samples show
     unit: str = "%"  # or the empty string for plain numbers
     higher_is_better: bool = True
 

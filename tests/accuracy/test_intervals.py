@@ -1,5 +1,7 @@
 """The intervals against published and independent ones. How often they hold the truth: benchmarks/intervals.py."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
@@ -128,6 +130,15 @@ def test_what_no_sample_shows_may_be_lost_as_often_as_answers_are():
     found, of_answers = interval_of_drop(MEAN, ranks, ranks), difference_of_shares(0, 0, 512)
     assert (found.low, found.high) == pytest.approx((0.6 * of_answers.low, 0.6 * of_answers.high))
     assert found.high == pytest.approx(0.6 * 1.96**2 / (512 + 1.96**2), rel=1e-4)
+
+
+def test_a_figure_that_moves_in_steps_may_have_lost_as_many_even_where_a_sample_shows_some():
+    ranks = np.full(64, 0.6)
+    moved = np.append(ranks[1:], 0.59)
+    plain, stepped = (interval_of_drop(replace(MEAN, in_steps=steps), ranks, moved) for steps in (False, True))
+    assert (
+        plain.high < stepped.high == pytest.approx((ranks - moved).mean() + 0.6 * difference_of_shares(0, 0, 64).high)
+    )
 
 
 def test_outputs_that_are_the_same_have_an_interval_of_nothing():

@@ -400,7 +400,7 @@ def test_sizes_outside_their_ranges_are_refused(sized):
 )
 def test_onnx_runtime_on_a_gpu_refuses_an_output_of_unknown_size(request, graph, sizes, said, tmp_path, monkeypatch):
     runtime, path = load_runtime("onnxruntime"), request.getfixturevalue(graph)
-    monkeypatch.setattr(onnxruntime_module, "_device", lambda: "cuda")
+    monkeypatch.setattr(onnxruntime_module, "device", lambda: "cuda")
     assert error_of(runtime.compile, path, read_blueprint(path, request.getfixturevalue(sizes)), tmp_path) == (
         f"ONNX Runtime on a GPU must be told how large {said} is known from a run alone: let only the batch vary in "
         "build.profile, or take TensorRT"

@@ -16,7 +16,7 @@ GPU = Hardware("NVIDIA H200", "9.0", "580.159", "13.0")
 def with_gpu(monkeypatch):
     """A machine with a GPU that ONNX Runtime can use. Nothing is executed on it."""
     monkeypatch.setattr(this_machine, "find_gpu", lambda: GPU)
-    monkeypatch.setattr(onnxruntime, "_device", lambda: "cuda")
+    monkeypatch.setattr(onnxruntime, "device", lambda: "cuda")
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_auto_is_onnxruntime_on_a_gpu(with_gpu):
 
 
 def test_auto_stays_on_the_cpu_where_no_runtime_can_use_the_gpu(with_gpu, monkeypatch):
-    monkeypatch.setattr(onnxruntime, "_device", lambda: "cpu")
+    monkeypatch.setattr(onnxruntime, "device", lambda: "cpu")
     assert describe_machine("auto").runtime == "openvino"
 
 

@@ -1,11 +1,11 @@
 """ONNX Runtime: the CUDA provider where there is a GPU, the CPU provider elsewhere. The engine is the graph after its
 optimizer, which fuses for the provider and the processor at hand."""
 
-import ctypes
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +21,17 @@ from enginery.core.scratch import scratch_folder
 from enginery.engine.record import Layer, LayerTime
 from enginery.engine.runtimes import Arrays, Session
 from enginery.engine.runtimes.layer_times import WARM_UP, median_times
-from enginery.engine.runtimes.onnxruntime_cuda import cuda_session, open_on_gpu, require_known_sizes, settings_for
-from enginery.engine.runtimes.onnxruntime_layout import (
-    CHANNELS_FIRST,
-    Layout,
-    Trial,
-    fastest_layout,
-    lays_out,
-    timed,
-    write_layout,
-)
+from enginery.engine.runtimes.onnxruntime_cuda import open_on_gpu, require_known_sizes
+from enginery.engine.runtimes.onnxruntime_layout import fastest_layout, has_choice
+from enginery.engine.runtimes.onnxruntime_session import GRAPH, device, open_session, optimize, options_for
+from enginery.engine.runtimes.onnxruntime_trial import try_in_own_process
 from enginery.engine.tools import installed_version
-from enginery.graph.files import data_of
 from enginery.graph.interface import Blueprint
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.graph.passes import changed_by
 from enginery.graph.passes.merge_products import MergeProducts
 from enginery.graph.twin import twin_of
 
-GRAPH = "engine.onnx"
 RAN = "_kernel_time"  # in the profile, the end of the name of each node that was run
 PRECISION_OF_TYPE = {
     "float": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8", "uint8": "int8",
@@ -61,11 +53,11 @@ class ONNXRuntime:
         raise EngineryError("ONNX Runtime is imported from outside the environment: install onnxruntime-gpu into it")
 
     def device(self) -> str:
-        return _device()
+        return device()
 
     def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
         """Optimize the graph, whose sizes stay dynamic: the profile is enforced when the engine is fed."""
-        build, is_on_gpu = blueprint.build, _device() == "cuda"
+        build, is_on_gpu = blueprint.build, device() == "cuda"
         if is_on_gpu:
             require_known_sizes(blueprint)
         try:
@@ -73,16 +65,16 @@ class ONNXRuntime:
                 merged = changed_by(load_graph(onnx), MergeProducts()) if is_on_gpu else None
                 given = _written(merged, scratch / "merged.onnx") or onnx
                 try:
-                    _optimize(given, folder, build)
+                    optimize(given, folder, build)
                 except Exception:
                     # Both providers lack bfloat16 kernels, the CPU's for Conv, CUDA's for MaxPool, and NVIDIA's blocks.
                     # A graph of the same meaning in float32 is built instead, and its layers will say fp32.
                     if (twin := _written(twin_of(load_graph(given)), scratch / "twin.onnx")) is None:
                         raise
                     given = twin
-                    _optimize(given, folder, build)
+                    optimize(given, folder, build)
                 if is_on_gpu:
-                    _lay_out(given, blueprint, folder, scratch)
+                    _lay_out(given, blueprint, folder)
             example = blueprint.example or blueprint.interface.zeros(build.profile.at("min"))
             with _profiled(folder, build, threads=0) as session:  # the layers are those that an inference runs
                 session.run(None, dict(example))
@@ -92,9 +84,9 @@ class ONNXRuntime:
             raise EngineryError(f"ONNX Runtime cannot compile {onnx}: {str(error).strip().splitlines()[0]}") from None
 
     def load(self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int) -> Sequence[Session]:
-        options = _options(inference.threads)
-        if _device() == "cpu":
-            session = _session(folder / GRAPH, options, blueprint.build)
+        options = options_for(inference.threads)
+        if device() == "cpu":
+            session = open_session(folder / GRAPH, options, blueprint.build)
             return [CpuSession(session) for _ in range(requests)]
         return [open_on_gpu(folder / GRAPH, blueprint, options, inference.cuda_graph) for _ in range(requests)]
 
@@ -119,33 +111,12 @@ def _written(graph: ModelProto | None, path: Path) -> Path | None:
     return path
 
 
-def _lay_out(onnx: Path, blueprint: Blueprint, folder: Path, scratch: Path) -> None:
+def _lay_out(onnx: Path, blueprint: Blueprint, folder: Path) -> None:
     """Optimize the graph anew if another layout than that of the engine in the folder is faster."""
-    if not lays_out(load_model(onnx, load_external_data=False).graph):
-        return
-
-    def try_out(layout: Layout) -> Trial:
-        place = folder
+    if not blueprint.is_probe and has_choice(load_model(onnx, load_external_data=False).graph):
+        layout = fastest_layout(partial(try_in_own_process, onnx, blueprint))
         if layout:
-            place = scratch / "-".join(layout)
-            place.mkdir()
-            _optimize(onnx, place, blueprint.build, layout)
-        with closing(open_on_gpu(place / GRAPH, blueprint, _options(threads=0), replays=True)) as session:
-            return timed(session, blueprint)
-
-    if layout := fastest_layout(try_out):
-        _optimize(onnx, folder, blueprint.build, layout)
-
-
-def _device() -> str:
-    """Return 'cuda' only where the driver is installed as well: the provider is listed on any machine."""
-    import onnxruntime
-
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return "cpu"
-    return "cuda" if "CUDAExecutionProvider" in onnxruntime.get_available_providers() else "cpu"
+            optimize(onnx, folder, blueprint.build, layout)
 
 
 class CpuSession:
@@ -170,46 +141,14 @@ class CpuSession:
         del self._session
 
 
-def _options(threads: int, optimize: bool = False) -> Any:
-    """Return the options of a session. Only `compile` optimizes."""
-    import onnxruntime
-
-    options, level = onnxruntime.SessionOptions(), onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # nothing is printed: errors are raised as well
-    return options
-
-
-def _optimize(model: Path, folder: Path, build: BuildParams, layout: Layout = CHANNELS_FIRST) -> None:
-    options = _options(threads=0, optimize=True)
-    options.optimized_model_filepath = str(folder / GRAPH)
-    if data_of(model).exists():
-        data = data_of(folder / GRAPH).name
-        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", data)
-    _session(model, options, build, layout)
-    if layout:
-        write_layout(folder / GRAPH, layout)
-
-
-def _session(model: Path, options: Any, build: BuildParams, layout: Layout = CHANNELS_FIRST) -> Any:
-    import onnxruntime
-
-    if _device() == "cpu":
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    settings = settings_for(load_model(model, load_external_data=False), options, build)
-    return cuda_session(model, options, {**settings, **layout})
-
-
 @contextmanager
 def _profiled(folder: Path, build: BuildParams, threads: int) -> Iterator[Any]:
     """Open a session that profiles what it runs."""
-    options = _options(threads)
+    options = options_for(threads)
     options.enable_profiling = True
     with scratch_folder() as scratch:
         options.profile_file_prefix = str(scratch / "profile")
-        yield _session(folder / GRAPH, options, build)
+        yield open_session(folder / GRAPH, options, build)
 
 
 def _nodes_by_call(session: Any) -> list[list[dict[str, Any]]]:

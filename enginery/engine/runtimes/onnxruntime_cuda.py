@@ -25,7 +25,8 @@ NOT_ALL_ON_GPU = "cannot use the graph capture feature"  # the error where a nod
 
 
 def require_known_sizes(blueprint: Blueprint) -> None:
-    """Refuse an output of unknown size: a GPU's memory is bound to it, and ONNX Runtime does not say how much."""
+    """Refuse an output of unknown size: a GPU's memory is bound to it, and ONNX Runtime does not say how much. Inputs
+    that hold sizes stay in the host's memory, which is not bound."""
     sizes = [(spec.name, axis, size) for spec in blueprint.interface.outputs for axis, size in enumerate(spec.shape)]
     known = {size for spec in blueprint.interface.inputs for size in spec.shape}
     for name, axis, size in sizes:
@@ -33,6 +34,11 @@ def require_known_sizes(blueprint: Blueprint) -> None:
             raise EngineryError(
                 f"ONNX Runtime on a GPU must be told how large output {name} is, and its size '{size}' at axis {axis} "
                 "is known from a run alone: let only the batch vary in build.profile, or take TensorRT"
+            )
+    for spec in blueprint.interface.inputs:
+        if spec.values:
+            raise EngineryError(
+                f"ONNX Runtime on a GPU does not take input {spec.name}, which holds sizes: take TensorRT"
             )
 
 
@@ -77,7 +83,7 @@ def open_on_gpu(model: Path, blueprint: Blueprint, options: Any, replays: bool) 
 
 
 def settings_for(model: ModelProto, options: Any, build: BuildParams) -> dict[str, str]:
-    """Return what the CUDA provider is told about a graph, and add to the options of its sessions what they are."""
+    """Return what the CUDA provider is told of a graph, and change the options of its sessions if they must be told."""
     if rounds_to_int8(model.graph):
         # The provider computes int8 in floats. Prepared for kernels of int8, the biases are dequantized on the CPU, so
         # that nothing can be replayed.

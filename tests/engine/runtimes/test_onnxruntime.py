@@ -1,28 +1,33 @@
 """What ONNX Runtime's CUDA provider is given. What that gains was measured on a GPU: docs/measurements.md."""
 
+import pickle
 import shutil
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
+import onnxruntime
 import pytest
 from support.pass_checks import model_of_text
 
 from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep
-from enginery.engine.runtimes.onnxruntime_cuda import Executor, rounds_to_int8
+from enginery.engine.runtimes import onnxruntime_session, onnxruntime_trial
+from enginery.engine.runtimes.onnxruntime_cuda import Executor, require_known_sizes, rounds_to_int8
 from enginery.engine.runtimes.onnxruntime_layout import (
     CALLS,
     CHANNELS_FIRST,
     CHANNELS_LAST,
-    FUSED_BIASES,
+    LAST_WITH_FUSED_BIASES,
     WARM_UP,
     Trial,
     fastest_layout,
+    has_choice,
     layout_of,
-    lays_out,
     timed,
     write_layout,
 )
-from enginery.graph.interface import Interface, TensorSpec
+from enginery.graph.interface import Blueprint, Interface, TensorSpec
 from enginery.graph.onnx_file import load_graph
 from enginery.graph.read_interface import read_blueprint
 from enginery.quantization.cast import cast
@@ -40,58 +45,135 @@ def test_only_weights_in_floats_are_laid_out(tiny_onnx, precision, laid_out):
     if precision == "int8":
         ranges = dict.fromkeys(["input", *(name for node in graph.graph.node for name in node.output)], 8.0)
         graph = quantize(tiny_onnx, "int8", ranges, KEEP, rest="fp32")
-    assert lays_out(graph.graph) == laid_out
+    assert has_choice(graph.graph) == laid_out
     assert rounds_to_int8(graph.graph) == (precision == "int8")
 
 
 def test_there_is_no_layout_without_images():
-    assert not lays_out(model_of_text("g (float[batch,4] input) => (float[] y) { y = Relu (input) }", {}).graph)
+    assert not has_choice(model_of_text("g (float[batch,4] input) => (float[] y) { y = Relu (input) }", {}).graph)
 
 
-RIGHT = {"logits": np.ones((2, 4), np.float32)}
+RIGHT = {"logits": np.array([[1, 2, 3], [30, 20, 10]], np.float32)}
+WRONG_IN_ONE = {"logits": np.array([[2, 1, 3], [30, 20, 10]], np.float32)}  # beside answers that are far larger
+NAN = {"logits": np.full((2, 3), np.nan, np.float32)}
 
 
 @pytest.mark.parametrize(
     ("last", "fused", "chosen"),
     [
-        ((0.9, RIGHT), (0.8, RIGHT), FUSED_BIASES),
+        ((0.9, RIGHT), (0.8, RIGHT), LAST_WITH_FUSED_BIASES),
         ((0.9, RIGHT), (1.2, RIGHT), CHANNELS_LAST),
         ((0.98, RIGHT), (0.99, RIGHT), CHANNELS_FIRST),  # which is within the noise
-        ((0.9, RIGHT), (0.5, {"logits": RIGHT["logits"] * 1.2}), CHANNELS_LAST),  # wrong
-        ((0.5, {"logits": RIGHT["logits"] * np.nan}), None, CHANNELS_FIRST),  # None: refused
+        ((0.9, RIGHT), (0.5, WRONG_IN_ONE), CHANNELS_LAST),
+        ((0.5, NAN), None, CHANNELS_FIRST),  # None: refused
     ],
 )
-def test_the_fastest_layout_that_is_right_is_chosen(last, fused, chosen):
-    trials = {1: last, 2: fused}
+def test_the_fastest_layout_that_is_right_is_chosen(last, fused, chosen, capsys):
+    trials = [(1.0, RIGHT), last, fused]
 
     def try_out(layout):
-        return Trial(*((1.0, RIGHT) if not layout else trials[len(layout)]))
+        if (trial := trials[len(layout)]) is None:
+            raise EngineryError("it refuses")
+        return Trial(*trial)
 
     assert fastest_layout(try_out) == chosen
+    assert ("fuse_conv_bias': '1'}: it refuses" in capsys.readouterr().err) == (fused is None)
+
+
+def test_channels_first_stay_where_they_cannot_be_tried(capsys):
+    def try_out(layout):
+        raise EngineryError("a node waits while it is captured")
+
+    assert fastest_layout(try_out) == CHANNELS_FIRST
+    assert capsys.readouterr().err.endswith("tried with channels first: a node waits while it is captured\n")
+
+
+@pytest.mark.parametrize("answers", [RIGHT, {"price": np.array([[5.0], [7.0], [6.0]])}, {"masks": np.ones((2, 3, 4))}])
+def test_answers_of_any_shape_agree_with_themselves(answers):
+    other = {name: values * 3 for name, values in answers.items()}
+    assert fastest_layout(lambda layout: Trial(1 / (1 + len(layout)), answers)) == LAST_WITH_FUSED_BIASES
+    assert fastest_layout(lambda layout: Trial(1 / (1 + len(layout)), other if layout else answers)) == CHANNELS_FIRST
 
 
 def test_an_engine_says_how_it_must_be_opened(tiny_onnx, tmp_path):
     engine = shutil.copy(tiny_onnx, tmp_path / "engine.onnx")
     assert layout_of(load_graph(engine)) == CHANNELS_FIRST
-    write_layout(engine, FUSED_BIASES)
-    assert layout_of(load_graph(engine)) == FUSED_BIASES
+    for layout in (LAST_WITH_FUSED_BIASES, CHANNELS_LAST):
+        write_layout(engine, layout)
+        assert layout_of(load_graph(engine)) == layout
+    write_layout(engine, {"gpu_external_alloc": "1"})
+    assert layout_of(load_graph(engine)) == CHANNELS_FIRST
     assert load_graph(engine).graph == load_graph(tiny_onnx).graph
 
 
-def test_a_layout_is_timed_at_the_size_that_the_engine_is_for(tiny_onnx, build):
-    asked = []
+class TimedSession:
+    """Takes long while it is warmed up, and says what it was asked."""
 
-    class Session:
-        def run(self, feeds):
-            asked.append({name: array.shape for name, array in feeds.items()})
-            return RIGHT
+    asked: ClassVar[list] = []
 
-        def bind(self, feeds):
-            times = iter([9.0] * WARM_UP + [1.0, 2.0, 6.0] * CALLS)
-            return lambda: next(times)
+    def run(self, feeds):
+        self.asked.append(feeds)
+        return RIGHT
 
-    assert timed(Session(), read_blueprint(tiny_onnx, build)) == (2.0, RIGHT)
-    assert asked == [{"input": (build.profile.batch.opt, 3, 8, 8)}]
+    def bind(self, feeds):
+        times = iter([9.0] * WARM_UP + [1.0, 2.0, 6.0] * CALLS)
+        return lambda: next(times)
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("given", [1, 0])
+def test_a_layout_is_timed_at_the_size_that_the_engine_is_for(tiny_onnx, build, given):
+    example = {"input": np.full((given, 3, 8, 8), 5.0)} if given else {}
+    assert timed(TimedSession(), replace(read_blueprint(tiny_onnx, build), example=example)) == (2.0, RIGHT)
+    asked = TimedSession.asked.pop()["input"]
+    assert asked.shape == (build.profile.batch.opt, 3, 8, 8)
+    assert (asked == 5).all() == bool(given)
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Let the CPU stand in for the provider, and return the settings of each session that was opened."""
+    seen = []
+
+    def cuda_session(model, options, settings, stream=None, replays=False):
+        seen.append(settings)
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+    monkeypatch.setattr(onnxruntime_session, "device", lambda: "cuda")
+    monkeypatch.setattr(onnxruntime_session, "cuda_session", cuda_session)
+    return seen
+
+
+def test_a_layout_is_told_when_a_graph_is_optimized_and_when_it_is_opened(told, tiny_onnx, build, tmp_path):
+    onnxruntime_session.optimize(tiny_onnx, tmp_path, build, CHANNELS_LAST)
+    engine = tmp_path / onnxruntime_session.GRAPH
+    onnxruntime_session.open_session(engine, onnxruntime_session.options_for(threads=1), build)
+    assert told == [{"use_tf32": "1", **CHANNELS_LAST}] * 2
+
+
+def test_a_trial_is_made_of_the_layout_that_is_asked_for(told, tiny_onnx, build, tmp_path, monkeypatch):
+    monkeypatch.setattr(onnxruntime_trial, "open_on_gpu", lambda model, *_, **__: TimedSession())
+    asked, answered = tmp_path / "asked", tmp_path / "answered"
+    asked.write_bytes(pickle.dumps((tiny_onnx, read_blueprint(tiny_onnx, build), CHANNELS_LAST)))
+    monkeypatch.setattr(onnxruntime_trial, "end_with_parent", lambda: None)
+    onnxruntime_trial.main(str(asked), str(answered))
+    seconds, answers = pickle.loads(answered.read_bytes())
+    assert (seconds, answers.keys()) == (2.0, RIGHT.keys())
+    assert told == [{"use_tf32": "1", **CHANNELS_LAST}]
+
+
+def test_a_process_that_fails_is_a_sentence(tiny_onnx, build):
+    """Without a GPU it does: there is no stream."""
+    with pytest.raises(EngineryError, match="CUDA|GPU|driver"):
+        onnxruntime_trial.try_in_own_process(tiny_onnx, read_blueprint(tiny_onnx, build), CHANNELS_FIRST)
+
+
+def test_an_input_that_holds_sizes_is_refused(build):
+    sizes = TensorSpec(name="sizes", dtype="int64", shape=(2,), values=("height", "width"))
+    with pytest.raises(EngineryError, match="does not take input sizes, which holds sizes: take TensorRT"):
+        require_known_sizes(Blueprint(Interface(inputs=(sizes,), outputs=()), build))
 
 
 def test_weights_of_four_bits_stay_for_their_own_products():
