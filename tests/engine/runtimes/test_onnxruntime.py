@@ -166,7 +166,7 @@ def test_a_trial_is_made_of_the_layout_that_is_asked_for(told, tiny_onnx, build,
 
 def test_a_process_that_fails_is_a_sentence(tiny_onnx, build):
     """Without a GPU it does: there is no stream."""
-    with pytest.raises(EngineryError, match="CUDA|GPU|driver"):
+    with pytest.raises(EngineryError, match=r"CUDA|GPU|driver"):
         onnxruntime_trial.try_in_own_process(tiny_onnx, read_blueprint(tiny_onnx, build), CHANNELS_FIRST)
 
 
