@@ -110,6 +110,7 @@ class Validation(Record):
     reference: str  # what made the reference outputs: PyTorch, or ONNX Runtime if the model is a user's ONNX file
     engine: str  # the identity of the engine that was validated
     samples: int
+    kind: str = "images"  # what the samples are called
     samples_sha256: str = ""  # of their list; empty in a record of an earlier version
     results: tuple[Result, ...]  # of each metric of the task, the one that is judged first; empty if not measured
     metric: str  # the name of the first, measured or not
@@ -126,11 +127,6 @@ class Validation(Record):
     must_be_sure: bool  # whether these fail, too
     spread: Spread
     padding: Padding | None = None  # of texts
-
-    @property
-    def kind(self) -> str:
-        """Return what the samples are called."""
-        return "texts" if self.padding else "images"
 
     @property
     def main(self) -> Result | None:

@@ -75,6 +75,7 @@ def validate_engine(
         reference=wanted.made_by,
         engine=engine.record.identity,
         samples=len(samples),
+        kind=samples.manifest.kind,
         samples_sha256=samples.list_sha256,
         results=results,
         metric=task.metrics[0].name,

@@ -52,7 +52,9 @@ class Manifest(Record):
     @property
     def kind(self) -> str:
         """Return what the samples are called."""
-        return "texts" if self.text else "images"
+        if self.text:
+            return "texts"
+        return "images" if self.preprocessing else "samples"
 
     @property
     def is_labeled(self) -> bool:
