@@ -101,14 +101,14 @@ def _feeds(blueprint: Blueprint) -> dict[str, NDArray[Any]]:
 
 def _agree(found: Arrays, wanted: Arrays) -> bool:
     """Tell whether all answers to all samples are about what they were with channels first, and finite."""
-    return all(_alike(found[name].astype(np.float64), values.astype(np.float64)) for name, values in wanted.items())
+    return all(_alike(np.atleast_1d(found[name]), np.atleast_1d(values)) for name, values in wanted.items())
 
 
-def _alike(found: NDArray[np.float64], wanted: NDArray[np.float64]) -> bool:
+def _alike(found: NDArray[Any], wanted: NDArray[Any]) -> bool:
     """Compare the answers to each sample by how much its numbers differ among each other, or those of most samples."""
     if not np.isfinite(wanted).all():
         return False
-    rows = wanted.reshape(len(wanted), -1)
+    rows = wanted.reshape(len(wanted), -1).astype(np.float64)
     spreads = np.linalg.norm(rows - rows.mean(axis=1 if rows.shape[1] > 1 else 0, keepdims=True), axis=1)
     differences = np.linalg.norm(found.reshape(rows.shape) - rows, axis=1)
     return bool((differences <= MOST_DIFFERENCE * np.maximum(spreads, np.median(spreads))).all())

@@ -88,9 +88,12 @@ def test_channels_first_stay_where_they_cannot_be_tried(capsys):
     assert capsys.readouterr().err.endswith("tried with channels first: a node waits while it is captured\n")
 
 
-@pytest.mark.parametrize("answers", [RIGHT, {"price": np.array([[5.0], [7.0], [6.0]])}, {"masks": np.ones((2, 3, 4))}])
-def test_answers_of_any_shape_agree_with_themselves(answers):
-    other = {name: values * 3 for name, values in answers.items()}
+COLUMN = np.array([[5.0], [7.0], [6.0]], np.float16)
+
+
+@pytest.mark.parametrize("values", [RIGHT["logits"], COLUMN, COLUMN[:, 0], np.arange(24.0).reshape(2, 3, 4)])
+def test_answers_of_any_shape_agree_with_themselves_alone(values):
+    answers, other = {"out": values}, {"out": values * 3}
     assert fastest_layout(lambda layout: Trial(1 / (1 + len(layout)), answers)) == LAST_WITH_FUSED_BIASES
     assert fastest_layout(lambda layout: Trial(1 / (1 + len(layout)), other if layout else answers)) == CHANNELS_FIRST
 
