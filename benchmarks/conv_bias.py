@@ -11,6 +11,7 @@ because a second session can slow all sessions of a process.
 import multiprocessing
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -32,15 +33,14 @@ def without_biases(graph: onnx.ModelProto) -> onnx.ModelProto:
     return changed
 
 
-def open_session(graph: onnx.ModelProto, fused: bool) -> onnxruntime.InferenceSession:
+def open_session(
+    graph: str | bytes, settings: Mapping[str, str], provider: str = "CUDAExecutionProvider"
+) -> onnxruntime.InferenceSession:
     onnxruntime.preload_dlls()
-    settings = {"enable_cuda_graph": "1", "use_tf32": "1", "prefer_nhwc": "1", "fuse_conv_bias": str(int(fused))}
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        graph.SerializeToString(), options, providers=[("CUDAExecutionProvider", settings)]
-    )
-    if "CUDAExecutionProvider" not in session.get_providers():
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(graph, options, providers=[(provider, dict(settings))])
+    if provider not in session.get_providers():
         sys.exit("needs a GPU, and ONNX Runtime's CUDA provider did not load")
     return session
 
@@ -64,7 +64,8 @@ def milliseconds(session: onnxruntime.InferenceSession, batch: int) -> float:
 
 def time_variant(onnx_path: str, biases: bool, fused: bool) -> list[float]:
     graph = onnx.load(onnx_path)
-    session = open_session(graph if biases else without_biases(graph), fused)
+    settings = {"enable_cuda_graph": "1", "use_tf32": "1", "prefer_nhwc": "1", "fuse_conv_bias": str(int(fused))}
+    session = open_session((graph if biases else without_biases(graph)).SerializeToString(), settings)
     return [milliseconds(session, batch) for batch in BATCHES]
 
 

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.params.benchmark import BenchmarkParams
@@ -39,12 +38,7 @@ class Noise:
     interface: Interface
 
     def cycled(self, batch: int) -> dict[str, NDArray[Any]]:
-        rng = np.random.default_rng(batch)
-        zeros = self.interface.zeros({"batch": batch})
-        return {
-            name: rng.standard_normal(array.shape).astype(array.dtype) if array.dtype.kind == "f" else array
-            for name, array in zeros.items()
-        }
+        return self.interface.noise({"batch": batch}, seed=batch)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import onnxruntime
-from conv_bias import milliseconds
+from conv_bias import milliseconds, open_session
 from numpy.typing import NDArray
 
 BATCHES, CHECKED = (1, 8, 32), (2, 4)
@@ -26,15 +26,6 @@ LAYOUTS = {
 }
 
 
-def open_session(path: str, provider: str, settings: Mapping[str, str]) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(path, options, providers=[(provider, dict(settings))])
-    if provider not in session.get_providers():
-        sys.exit("needs a GPU, and ONNX Runtime's CUDA provider did not load")
-    return session
-
-
 def answers(session: onnxruntime.InferenceSession, batch: int) -> NDArray[np.float64]:
     (source,) = session.get_inputs()
     images = np.random.default_rng(batch).normal(size=(batch, *source.shape[1:])).astype(np.float32)
@@ -42,11 +33,11 @@ def answers(session: onnxruntime.InferenceSession, batch: int) -> NDArray[np.flo
 
 
 def error(path: str, layout: Mapping[str, str]) -> float:
-    cpu = open_session(path, "CPUExecutionProvider", {})
+    cpu = open_session(path, {}, "CPUExecutionProvider")
     errors = []
     for batch in CHECKED:
         wanted = answers(cpu, batch)
-        gpu = open_session(path, "CUDAExecutionProvider", {"use_tf32": "0", **layout})
+        gpu = open_session(path, {"use_tf32": "0", **layout})
         found = (answers(gpu, batch) for _ in range(2))
         errors += [np.linalg.norm(one - wanted) / np.linalg.norm(wanted) for one in found]
     return float(np.max(errors))
@@ -54,10 +45,9 @@ def error(path: str, layout: Mapping[str, str]) -> float:
 
 def measured(path: str, layout: Mapping[str, str]) -> str:
     """Return the cells of a row. Each layout has its own process, because a session can slow others."""
-    onnxruntime.preload_dlls()
     try:
         settings = {"enable_cuda_graph": "1", "use_tf32": "1", **layout}
-        times = [milliseconds(open_session(path, "CUDAExecutionProvider", settings), batch) for batch in BATCHES]
+        times = [milliseconds(open_session(path, settings), batch) for batch in BATCHES]
         return " | ".join([*(f"{one:.3f}" for one in times), f"{error(path, layout):.1e}"])
     except Exception as refused:  # ONNX Runtime's own exceptions share no base class
         return f"refused: {str(refused).strip().splitlines()[0][:80]}"

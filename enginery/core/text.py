@@ -64,3 +64,7 @@ def in_one_line(error: BaseException) -> str:
 
 def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
+
+
+def last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]

@@ -63,6 +63,12 @@ class Interface(Record):
         """Return zeros for each input but those that hold sizes."""
         return {spec.name: np.zeros(spec.at(sizes), spec.dtype) for spec in self.sampled} | self.holding(sizes)
 
+    def noise(self, sizes: Mapping[str, int], seed: int) -> dict[str, NDArray[np.generic]]:
+        """Return noise for each input of floats, and for the others what `zeros` has."""
+        random, zeros = np.random.default_rng(seed), self.zeros(sizes)
+        floats = {name: random.standard_normal(array.shape) for name, array in zeros.items() if array.dtype.kind == "f"}
+        return zeros | {name: values.astype(zeros[name].dtype) for name, values in floats.items()}
+
 
 @dataclass(frozen=True)
 class Blueprint:

@@ -12,6 +12,7 @@ import numpy as np
 
 from enginery.core.errors import EngineryError
 from enginery.core.process import end_with_parent
+from enginery.core.text import last_line
 from enginery.data.feeds import Feeds
 from enginery.graph.onnx_file import save_graph
 from enginery.reduction.case import Case
@@ -56,7 +57,7 @@ def run_case(case: Case, script: str, folder: Path, prepare: str = "", seconds: 
         )
     except subprocess.TimeoutExpired:
         return Fault("hangs", f"no answer within {seconds:.0f} s")
-    message = _last_line(child.stdout)
+    message = last_line(child.stdout)
     match child.returncode:
         case 0:
             return None
@@ -67,15 +68,9 @@ def run_case(case: Case, script: str, folder: Path, prepare: str = "", seconds: 
         case code if code == UNCOMPARED:
             raise EngineryError(f"{SCRIPT}: {message}: give a graph or samples that return something")
         case code if code == TRACEBACK:
-            raise EngineryError(
-                f"{SCRIPT} cannot run here, which says nothing of the graph: {_last_line(child.stderr)}"
-            )
+            raise EngineryError(f"{SCRIPT} cannot run here, which says nothing of the graph: {last_line(child.stderr)}")
         case code:
             return Fault("crashes", f"signal {-code}" if code < 0 else f"exit code {code}")
-
-
-def _last_line(text: str) -> str:
-    return text.strip().rpartition("\n")[2]
 
 
 def _words(message: str) -> list[str]:

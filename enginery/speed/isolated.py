@@ -15,6 +15,7 @@ from enginery.core.params.benchmark import EAGER, BenchmarkParams
 from enginery.core.params.inference import InferenceParams
 from enginery.core.process import end_with_parent
 from enginery.core.scratch import scratch_folder
+from enginery.core.text import last_line
 from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
 from enginery.engine.engine import open_engine
@@ -49,9 +50,8 @@ def _run_process(kind: str, feeds: Feeds, *arguments: object) -> str:
         command = [sys.executable, "-m", __name__, kind, str(scratch / FEEDS), *map(str, arguments)]
         child = subprocess.run(command, capture_output=True, text=True)
     if child.returncode:
-        last_line = (child.stderr.strip() or "no message").splitlines()[-1]
-        code = child.returncode
-        raise EngineryError(f"a contender in a process of its own failed with exit code {code}: {last_line}")
+        code, said = child.returncode, last_line(child.stderr) or "no message"
+        raise EngineryError(f"a contender in a process of its own failed with exit code {code}: {said}")
     return child.stdout.splitlines()[-1]
 
 

@@ -136,9 +136,8 @@ def test_a_figure_that_moves_in_steps_may_have_lost_as_many_even_where_a_sample_
     ranks = np.full(64, 0.6)
     moved = np.append(ranks[1:], 0.59)
     plain, stepped = (interval_of_drop(replace(MEAN, in_steps=steps), ranks, moved) for steps in (False, True))
-    assert (
-        plain.high < stepped.high == pytest.approx((ranks - moved).mean() + 0.6 * difference_of_shares(0, 0, 64).high)
-    )
+    unseen = 0.6 * difference_of_shares(0, 0, 64).high
+    assert plain.high < stepped.high == pytest.approx((ranks - moved).mean() + unseen)
 
 
 def test_outputs_that_are_the_same_have_an_interval_of_nothing():

@@ -14,7 +14,7 @@ def interrupt_at_first_step(monkeypatch):
     def step(self, name, index):
         if not steps:
             os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.5)  # as steps take time: until the thread that waits for the build has seen it
+        time.sleep(0.5)  # let the thread that waits for the build see it: real steps take time, too
         steps.append(name)
 
     monkeypatch.setattr(Phases, "step", step)

@@ -16,7 +16,7 @@ from enginery.cli.project.layout import TAKEN_NAMES, Place, files_of, has_target
 from enginery.cli.recipes import edit_params, overlay
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file, new_folder
-from enginery.core.text import first_few
+from enginery.core.text import first_few, last_line
 from enginery.core.version import require_new_enough, upgrade_hint
 
 NAME = re.compile(r"[A-Za-z0-9][\w-]*")
@@ -98,7 +98,7 @@ def _init_dvc(place: Place) -> None:
     for command in (["init", "--quiet", *options], ["config", "core.analytics", "false"]):
         done = subprocess.run([sys.executable, "-m", "dvc", *command], cwd=place.dvc, capture_output=True, text=True)
         if done.returncode:
-            raise EngineryError(f"`dvc {' '.join(command)}` failed: {done.stderr.strip().splitlines()[-1]}")
+            raise EngineryError(f"`dvc {' '.join(command)}` failed: {last_line(done.stderr)}")
 
 
 def add_lines(path: Path, lines: str) -> None:

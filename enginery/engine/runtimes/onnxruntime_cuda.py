@@ -25,8 +25,8 @@ NOT_ALL_ON_GPU = "cannot use the graph capture feature"  # the error where a nod
 
 
 def require_known_sizes(blueprint: Blueprint) -> None:
-    """Refuse an output of unknown size: a GPU's memory is bound to it, and ONNX Runtime does not say how much. Inputs
-    that hold sizes stay in the host's memory, which is not bound."""
+    """Refuse an output of unknown size: a GPU's memory is bound to it, and ONNX Runtime does not say how much. Refuse
+    inputs that hold sizes, too: these stay in the host's memory, which is not bound."""
     sizes = [(spec.name, axis, size) for spec in blueprint.interface.outputs for axis, size in enumerate(spec.shape)]
     known = {size for spec in blueprint.interface.inputs for size in spec.shape}
     for name, axis, size in sizes:

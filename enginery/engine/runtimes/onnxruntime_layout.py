@@ -28,8 +28,8 @@ LAYOUTS = (CHANNELS_FIRST, CHANNELS_LAST, LAST_WITH_FUSED_BIASES)
 CONVOLUTIONS = {"Conv", "ConvTranspose"}
 OPTION = "CUDAExecutionProvider."  # begins the names by which an engine's metadata hold its layout
 WARM_UP, CALLS = 10, 50
-LEAST_GAIN = 0.97  # of the time of channels first: what is not faster by more is noise
-MOST_DIFFERENCE = 0.1  # to the answers of channels first: in a trained network TF32 and halves leave less
+LEAST_GAIN = 0.97  # is how much of the time of channels first another layout may take: a smaller gain is noise
+MOST_DIFFERENCE = 0.1  # is allowed to the answers of channels first: a trained network has less by TF32 and halves
 
 
 class Trial(NamedTuple):
@@ -63,7 +63,7 @@ def fastest_layout(try_out: Callable[[Layout], Trial]) -> Layout:
 
 
 def timed(session: DeviceSession, blueprint: Blueprint) -> Trial:
-    """Call a session at the size for which the engine is optimized."""
+    """Call a session with as many samples as the engine is optimized for."""
     feeds = _feeds(blueprint)
     answers, call = session.run(feeds), session.bind(feeds)
     seconds = [call() for _ in range(WARM_UP + CALLS)]
@@ -89,14 +89,12 @@ def layout_of(model: ModelProto) -> Layout:
 
 def _feeds(blueprint: Blueprint) -> dict[str, NDArray[Any]]:
     """Return the example, or else noise, with as many samples as the engine is optimized for."""
-    profile, interface = blueprint.build.profile, blueprint.interface
-    if example := blueprint.example:
-        batched = {spec.name for spec in interface.inputs if spec.shape and spec.shape[0] == BATCH}
-        sizes = {name: (profile.batch.opt if name in batched else len(each)) for name, each in example.items()}
-        return {name: np.resize(each, (sizes[name], *each.shape[1:])) for name, each in example.items()}
-    random, zeros = np.random.default_rng(0), interface.zeros(profile.at("opt"))
-    floats = {name: random.standard_normal(array.shape) for name, array in zeros.items() if array.dtype.kind == "f"}
-    return zeros | {name: values.astype(zeros[name].dtype) for name, values in floats.items()}
+    example, profile, interface = blueprint.example, blueprint.build.profile, blueprint.interface
+    if not example:
+        return interface.noise(profile.at("opt"), seed=0)
+    batched = {spec.name for spec in interface.inputs if spec.shape and spec.shape[0] == BATCH}
+    sizes = {name: (profile.batch.opt if name in batched else len(each)) for name, each in example.items()}
+    return {name: np.resize(each, (sizes[name], *each.shape[1:])) for name, each in example.items()}
 
 
 def _agree(found: Arrays, wanted: Arrays) -> bool:

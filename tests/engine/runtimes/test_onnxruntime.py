@@ -1,4 +1,4 @@
-"""What ONNX Runtime's CUDA provider is given. What that gains was measured on a GPU: docs/measurements.md."""
+"""Check what ONNX Runtime's CUDA provider is told. What that gains was measured on a GPU: docs/measurements.md."""
 
 import pickle
 import shutil
@@ -168,7 +168,7 @@ def test_a_trial_is_made_of_the_layout_that_is_asked_for(told, tiny_onnx, build,
 
 
 def test_a_process_that_fails_is_a_sentence(tiny_onnx, build):
-    """Without a GPU it does: there is no stream."""
+    """Let the process look for a GPU, which is not there."""
     with pytest.raises(EngineryError, match=r"CUDA|GPU|driver"):
         onnxruntime_trial.try_in_own_process(tiny_onnx, read_blueprint(tiny_onnx, build), CHANNELS_FIRST)
 
