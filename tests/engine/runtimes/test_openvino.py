@@ -422,3 +422,25 @@ def test_a_normalization_in_bf16_reads_and_writes_it(build, inference, tmp_path)
     (session,) = opened(path, build, inference, tmp_path)
     exact = open_as_written(plain).run(None, feeds)[0]
     assert np.linalg.norm(session.run(feeds)["y"] - exact) < 0.01 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_an_attention_in_bf16_without_a_factor_is_products(factor, build, inference, tmp_path):
+    """OpenVINO itself multiplies transposed keys by the factor of one."""
+    rng = np.random.default_rng(0)
+    constants = {"heads": np.array([0, 9, 4, 16]), "m": rng.normal(size=(4, 9, 9)), "f": np.float32(factor)}
+    heads = "{0} = Cast <to = 16> (in{0}) {0}1 = Reshape ({0}, heads) {0}2 = Transpose <perm = [0, 2, 1, 3]> ({0}1)"
+    scores = "t = Transpose <perm = [0, 1, 3, 2]> (k2) p = MatMul (q2, t)"
+    nodes = f"{' '.join(map(heads.format, 'qkv'))} {scores} bf = Cast <to = 16> (f) bm = Cast <to = 16> (m)"
+    nodes += f"{'s = Mul (p, bf) a = Add (s, bm)' if factor != 1 else 'a = Add (p, bm)'} o = Softmax <axis = -1> (a)"
+    inputs = ", ".join(f"float[batch,9,64] in{name}" for name in "qkv")
+    text = f"g ({inputs}) => (float[batch,4,9,16] y) {{ {nodes} r = MatMul (o, v2) y = Cast <to = 1> (r) }}"
+    path, feeds = tmp_path / "model.onnx", {f"in{n}": rng.normal(size=(2, 9, 64)).astype(np.float32) for n in "qkv"}
+    onnx.save(model_of_text(text, constants, opset=22), path)
+    kinds = {node.get_type_name() for node in read_graph(path).get_ops()}
+    assert ("ScaledDotProductAttention" in kinds) == (factor != 1)
+    (session,) = opened(path, build, inference, tmp_path)
+    queries, keys, values = (each.reshape(2, 9, 4, 16).swapaxes(1, 2) for each in feeds.values())
+    shares = np.exp(factor * queries @ keys.swapaxes(2, 3) + constants["m"])
+    exact = shares / shares.sum(-1, keepdims=True) @ values
+    assert np.linalg.norm(session.run(feeds)["y"] - exact) < 0.01 * np.linalg.norm(exact)
