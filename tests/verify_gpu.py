@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,8 @@ from support.plugins import plugin_library
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from enginery.bundle.gate import Passed
+from enginery.bundle.pages import render
 from enginery.cli.refit import refit_engine
 from enginery.core.errors import EngineryError
 from enginery.core.params.benchmark import TORCH_TENSORRT, BenchmarkParams
@@ -41,6 +44,7 @@ from enginery.engine.gpu.session import DeviceSession
 from enginery.engine.polygraphy import write_comparison
 from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes.onnxruntime_layout import LAYOUTS
+from enginery.engine.runtimes.onnxruntime_session import optimize
 from enginery.engine.runtimes.onnxruntime_trial import try_in_own_process
 from enginery.engine.runtimes.tensorrt import TensorRT
 from enginery.engine.target import target_of
@@ -194,6 +198,28 @@ def test_each_layout_of_images_can_be_tried_and_answers_alike(graphs, machine, e
     print(" ".join(f"{1e6 * trial.seconds:.0f} us" for trial in trials))
     for trial in others:
         assert relative_error(first.answers["logits"], trial.answers["logits"]) < LIMITS["fp32"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_bundle_opens_the_engine_as_it_was_validated(layout, engines, graphs, machine, exact, images, tmp_path):
+    if machine.runtime != "onnxruntime":
+        pytest.skip("only this runtime must be told how an engine lays out images")
+    record = EngineRecord.read(engines / "fp16" / "engine.json")
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    optimize(graphs["fp16"], folder, exact, layout)
+    settings = Passed(folder, graphs["fp16"], record, None, machine).settings
+    assert settings == {"use_tf32": "0", **layout}
+    benchmark, batch = SimpleNamespace(threads=0), record.profile.batch
+    facts = {"target": record.target, "settings": settings, "batch": batch, "sizes": {}, "benchmark": benchmark}
+    exec(render("runtime/onnxruntime.py.j2", facts | {"input": "input"}), example := {})
+    answered = example["load"](folder, images.shape)(images)[0]
+    assert relative_error(meant(graphs["fp16"], images), answered) < LIMITS["fp16"]
+    script = render("reproduce-onnxruntime.sh.j2", facts).replace("SECONDS = 5", "SECONDS = 0.2")
+    (tmp_path / "reproduce.sh").write_text(script)
+    done = subprocess.run(["bash", tmp_path / "reproduce.sh"], capture_output=True, text=True)
+    print(f"{layout}: {done.stdout}")
+    assert done.stdout.endswith("calls in CUDAExecutionProvider\n"), done.stderr
 
 
 @pytest.mark.parametrize("shares", [False, True], ids=["", "in turns"])

@@ -60,6 +60,7 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "served_plugins": [f"/models/{model}/1/{name}" for name in record.build.tensorrt.plugin_names],
         "served": is_served(record),
         "sized": holds_sizes(record),
+        "settings": passed.settings,
         "reproduce": f"{'engine/' if RUNTIMES[target.runtime].is_tensorrt else ''}{REPRODUCE}",
         "measured_by": MEASURED_BY[target.runtime],
         "sizes": record.profile.at("opt"),

@@ -3,10 +3,14 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from onnx import load_model
+
 from enginery.core.errors import EngineryError
 from enginery.engine.folder import read_engine, require_made_of
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
+from enginery.engine.runtimes.onnxruntime_cuda import noted_settings
+from enginery.engine.runtimes.onnxruntime_session import GRAPH
 from enginery.regression.measurements import Measured, Measurements
 from enginery.regression.verdict import Verdict
 
@@ -21,6 +25,14 @@ class Passed(NamedTuple):
     record: EngineRecord
     measured: Measured
     machine: Machine
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Return what ONNX Runtime's CUDA provider must be told to run the engine as it was validated."""
+        target = self.record.target
+        if (target.runtime, target.device) != ("onnxruntime", "cuda"):
+            return {}
+        return noted_settings(load_model(self.folder / GRAPH, load_external_data=False), self.record.build)
 
 
 def require_passed(precision: str, artifacts: Path, reports: Path) -> Passed:

@@ -64,6 +64,7 @@ def configuration(passed: Passed, model: str) -> str:
             "preferred": sorted({*(one.batch.opt for one in profiles if one.batch.opt >= sizes.opt), largest}),
             "profiles": [str(number) for number in range(len(profiles))],
             "replayed": replayed_sizes(passed),
+            "settings": passed.settings,
             "resizes": record.profile.resizes,
             "types": TYPES,
             "dims": _dims,

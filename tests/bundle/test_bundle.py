@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import onnx
+import onnxruntime
 import openvino
 import pytest
 import simulated
@@ -31,7 +32,7 @@ from support.warm_python import warm_python
 
 from enginery.bundle import licences, pages, write
 from enginery.bundle.gate import require_passed
-from enginery.bundle.pages import REPLACED, preprocessing_for_bundle, standalone_preprocessing
+from enginery.bundle.pages import REPLACED, preprocessing_for_bundle, render, standalone_preprocessing
 from enginery.bundle.triton import configuration, replayed_sizes
 from enginery.bundle.write import fill, write_bundle
 from enginery.core.errors import EngineryError
@@ -43,6 +44,7 @@ from enginery.data.manifest import Manifest, PreparedTexts
 from enginery.data.preprocessing import prepare
 from enginery.engine.engine import open_engine
 from enginery.engine.record import EngineRecord
+from enginery.engine.runtimes.onnxruntime_layout import CHANNELS_LAST, write_layout
 from enginery.graph.interface import Interface, TensorSpec
 
 TRITON = ROOT / ".venv" / "bindings" / "triton-2.73" / "tritonclient" / "grpc" / "model_config_pb2.py"
@@ -605,6 +607,37 @@ def test_graphs_of_large_batches_are_made_for_those_that_are_measured_or_preferr
         measured=SimpleNamespace(benchmark=SimpleNamespace(cuda_graph=True, latencies=latencies)),
     )
     assert replayed_sizes(passed) == replayed
+
+
+def test_onnx_runtime_is_told_on_a_gpu_what_the_engine_was_validated_with(
+    configurations, tiny_onnx, build, manifest, tmp_path, monkeypatch
+):
+    root = build_project(tmp_path, "onnxruntime", tiny_onnx, build, manifest)
+    passed = require_passed("fp32", root / "artifacts", root / "reports")
+    assert passed.settings == {}
+    target = passed.record.target.model_copy(update={"device": "cuda"})
+    passed = passed._replace(record=passed.record.model_copy(update={"target": target}))
+    write_layout(passed.folder / "engine.onnx", CHANNELS_LAST)
+    assert passed.settings == {"use_tf32": "1", **CHANNELS_LAST}
+
+    definitions, _ = configurations
+    config = text_format.Parse(configuration(passed, MODEL), definitions.ModelConfig())
+    (accelerator,) = config.optimization.execution_accelerators.gpu_execution_accelerator
+    assert (accelerator.name, dict(accelerator.parameters)) == ("cuda", passed.settings)
+
+    class OnTheCpu:
+        def __init__(self, _, options, providers):
+            assert providers == [("CUDAExecutionProvider", passed.settings)]
+
+        def get_providers(self):
+            return ["CPUExecutionProvider"]
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", OnTheCpu)
+    facts = {"target": target, "settings": passed.settings, "input": "input", "output": "logits"}
+    for kind, shape in (("runtime", [(2, 3, 8, 8)]), ("texts", [])):
+        exec(render(f"{kind}/onnxruntime.py.j2", facts), example := {})
+        with pytest.raises(SystemExit, match="ONNX Runtime has no CUDAExecutionProvider here"):
+            example["load"](passed.folder, *shape)
 
 
 def test_an_engine_with_several_profiles_is_served_in_all_of_them(portable_bundle):

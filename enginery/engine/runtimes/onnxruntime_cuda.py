@@ -88,6 +88,11 @@ def settings_for(model: ModelProto, options: Any, build: BuildParams) -> dict[st
         # The provider computes int8 in floats. Prepared for kernels of int8, the biases are dequantized on the CPU, so
         # that nothing can be replayed.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
+    return noted_settings(model, build)
+
+
+def noted_settings(model: ModelProto, build: BuildParams) -> dict[str, str]:
+    """Return what an engine says of how it must be opened, and what its parameters say."""
     return {"use_tf32": str(int(build.tf32)), **layout_of(model)}
 
 
