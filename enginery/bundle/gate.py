@@ -3,14 +3,10 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from onnx import load_model
-
 from enginery.core.errors import EngineryError
 from enginery.engine.folder import read_engine, require_made_of
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
-from enginery.engine.runtimes.onnxruntime_cuda import noted_settings
-from enginery.engine.runtimes.onnxruntime_session import GRAPH
 from enginery.regression.measurements import Measured, Measurements
 from enginery.regression.verdict import Verdict
 
@@ -32,6 +28,11 @@ class Passed(NamedTuple):
         target = self.record.target
         if (target.runtime, target.device) != ("onnxruntime", "cuda"):
             return {}
+        from onnx import load_model  # here: other engines are bundled without onnx
+
+        from enginery.engine.runtimes.onnxruntime_cuda import noted_settings
+        from enginery.engine.runtimes.onnxruntime_session import GRAPH
+
         return noted_settings(load_model(self.folder / GRAPH, load_external_data=False), self.record.build)
 
 
