@@ -100,9 +100,10 @@ def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients) -> Rou
     """Return what is rounded, and how. Refuse ranges that lack one of its tensors."""
     beyond = nodes_in_floats(precision, graph, given.ranges.amax, given.wanted)
     kept = {*beyond, *kept_nodes(given.keep, graph), *given.spared}
-    require_tensors(given.ranges, tensors_in_int8(graph, kept))
+    require_tensors(given.ranges, tensors_in_int8(graph, kept, given.wanted.exact_sums))
     largest = given.wanted.largest_weight if precision == "int8" else PRECISIONS[precision].largest
-    return Rounding(value_ranges(given.ranges, given.wanted), frozenset(kept), largest, given.rounded or {}, precision)
+    ranges, exact_sums = value_ranges(given.ranges, given.wanted), given.wanted.exact_sums
+    return Rounding(ranges, frozenset(kept), largest, given.rounded or {}, precision, exact_sums)
 
 
 def _converter(
@@ -111,7 +112,7 @@ def _converter(
     """Return what writes the graph with some layers spared, as it will be converted."""
     if is_written_here(precision, given.keep, given.wanted):
         return lambda spared: write_int8(
-            graph, rounding.ranges, rounding.kept.union(spared), rounding.largest, rounding.rounded
+            graph, rounding.ranges, rounding.kept.union(spared), rounding.largest, rounding.rounded, rounding.exact_sums
         )
     return lambda spared: quantize_in_dialect(precision, given._replace(spared=[*given.spared, *spared]))[0]
 

@@ -7,7 +7,8 @@ from enginery.core.precisions import PRECISIONS
 from enginery.core.record import Record
 from enginery.core.runtimes import RUNTIMES
 
-ADDS_EXACTLY = {"avx512_vnni", "avx_vnni", "amx_int8", "asimd"}  # instruction sets
+ARM = "asimd"
+ADDS_EXACTLY = {"avx512_vnni", "avx_vnni", "amx_int8", ARM}  # instruction sets
 
 
 class Dialect(Record):
@@ -17,6 +18,7 @@ class Dialect(Record):
     largest_weight: int  # of int8
     compiler: Literal["tensorrt", "cpu", "cuda"]  # TensorRT, or ONNX Runtime or OpenVINO on such a device
     by_channel: bool = False  # depthwise convolutions in int8 take a scale for each channel that they read
+    exact_sums: bool = True  # a sum takes what a Conv makes for it alone before that is rounded
 
     @property
     def adds_exactly(self) -> bool:
@@ -32,11 +34,16 @@ def dialect_of(runtime: str, device: str, instruction_sets: str) -> Dialect:
     An x86 CPU without VNNI adds two products of bytes in 16 bits, which overflow: a Gemm of normal numbers was off by
     6 to 10 % in OpenVINO and ONNX Runtime alike. Weights of 7 bits leave room for any two products. Where both factors
     are activations, the product stays in floating point, which is as fast there.
+
+    OpenVINO and TensorRT add to a Conv while its numbers are exact. ONNX Runtime has no such kernel on a CPU, and then
+    computes the Conv in floating point. On Arm, OpenVINO's was not tried.
     """
-    overflows = device == "cpu" and ADDS_EXACTLY.isdisjoint(instruction_sets.split())
+    found = set(instruction_sets.split())
+    overflows = device == "cpu" and ADDS_EXACTLY.isdisjoint(found)
     return Dialect(
         rest="fp16" if RUNTIMES[runtime].is_tensorrt else "fp32",
         largest_weight=64 if overflows else PRECISIONS["int8"].largest,
         compiler="tensorrt" if RUNTIMES[runtime].is_tensorrt else "cpu" if device == "cpu" else "cuda",
         by_channel=runtime == "openvino",
+        exact_sums=device != "cpu" or (runtime == "openvino" and ARM not in found),
     )

@@ -98,9 +98,10 @@ def quantize_in_dialect(precision: str, given: Ingredients) -> tuple[onnx.ModelP
     rest, largest_weight = rest_of(given.keep, given.wanted), given.wanted.largest_weight
     high = nodes_in_floats(precision, graph, amax, given.wanted)
     if is_written_here(precision, given.keep, given.wanted):
-        kept = {*high, *kept_nodes(given.keep, graph), *given.spared}
-        require_tensors(given.ranges, tensors_in_int8(graph, kept))
-        made = write_int8(graph, value_ranges(given.ranges, given.wanted), kept, largest_weight, given.rounded)
+        kept, exact_sums = {*high, *kept_nodes(given.keep, graph), *given.spared}, given.wanted.exact_sums
+        require_tensors(given.ranges, tensors_in_int8(graph, kept, exact_sums))
+        ranges = value_ranges(given.ranges, given.wanted)
+        made = write_int8(graph, ranges, kept, largest_weight, given.rounded, exact_sums)
     else:
         made = _quantize_for_gpu(precision, given, graph, high)
         high |= dict.fromkeys(nodes_with_tiny_inputs(given.graph, precision, amax, rest), TINY_SCALE)

@@ -73,10 +73,11 @@ def write_int8(
     kept: Collection[str] = (),
     largest_weight: int = LARGEST,
     rounded: Rounded | None = None,
+    exact_sums: bool = True,
 ) -> onnx.ModelProto:
     """Return a copy that calculates in int8, but for the nodes of the names in `kept`. Weights that are not `rounded`
     already take the nearest byte."""
-    writer = Writer(model, kept)
+    writer = Writer(model, kept, exact_sums=exact_sums)
     for node in writer.placement.products:
         writer.round_weights(node, largest_weight, rounded)
     for group in writer.groups:
@@ -88,9 +89,9 @@ def write_int8(
     return ir.to_proto(writer.model)
 
 
-def tensors_in_int8(model: onnx.ModelProto, kept: Collection[str] = ()) -> list[str]:
+def tensors_in_int8(model: onnx.ModelProto, kept: Collection[str] = (), exact_sums: bool = True) -> list[str]:
     """Return the activations that need a range."""
-    return [name for group in Writer(model, kept).groups for name in names_of(group)]
+    return [name for group in Writer(model, kept, exact_sums=exact_sums).groups for name in names_of(group)]
 
 
 def names_of(group: Group) -> list[str]:
@@ -104,10 +105,12 @@ def dtype_of(value: ir.Value) -> np.dtype[np.generic]:
 class Writer:
     """A copy of a graph, into which Q/DQ nodes are written."""
 
-    def __init__(self, model: onnx.ModelProto, kept: Collection[str] = (), precision: str = "int8") -> None:
+    def __init__(
+        self, model: onnx.ModelProto, kept: Collection[str] = (), precision: str = "int8", exact_sums: bool = True
+    ) -> None:
         self._bytes = BYTES[precision]
         self.model = as_ir(_with_opset(model, precision))
-        self.placement = Placement(self.model, kept)
+        self.placement = Placement(self.model, kept, exact_sums)
         self.groups = self.placement.groups()
         self.by_channel = {name for group in self.groups if read_by_channel(group) for name in names_of(group)}
         self._add = Additions(self.model)

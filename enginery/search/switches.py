@@ -25,6 +25,7 @@ class Rounding(NamedTuple):
     largest: int
     rounded: Rounded
     precision: str
+    exact_sums: bool = True
 
 
 class SwitchedGraph:
@@ -32,9 +33,10 @@ class SwitchedGraph:
 
     def __init__(self, model: onnx.ModelProto, rounding: Rounding, layers: Collection[str], threads: int = 0) -> None:
         """Let each of these layers be switched to bytes. The fewer they are, the faster is the rest."""
-        writer = Writer(model, rounding.kept, rounding.precision)
+        writer = Writer(model, rounding.kept, rounding.precision, rounding.exact_sums)
         every = {node.name or "" for node in writer.placement.arithmetic}
-        self._sites = {name: _sites(writer.model, rounding.kept | every - {name}) for name in layers}
+        alone = {name: rounding.kept | every - {name} for name in layers}
+        self._sites = {name: _sites(writer.model, kept, rounding.exact_sums) for name, kept in alone.items()}
         self._graph, self._switches = writer.model.graph, dict[Site, str]()
         switched = set().union(*self._sites.values())
         for node in writer.placement.products:
@@ -74,9 +76,9 @@ class SwitchedGraph:
         node.replace_input_with(index, chosen.outputs[0])
 
 
-def _sites(model: ir.Model, kept: Collection[str]) -> set[Site]:
+def _sites(model: ir.Model, kept: Collection[str], exact_sums: bool) -> set[Site]:
     """Return what is rounded where with the nodes of these names in floating point."""
-    placement = Placement(model, kept)
+    placement = Placement(model, kept, exact_sums)
     activations = {
         _site(value, *reader) for group in placement.groups() for value, readers in group.items() for reader in readers
     }

@@ -17,6 +17,9 @@ CASES = {
     "a product": ("y = Conv (x, w)", {"x"}),
     "a bias stays": ("c = Conv (x, w) y = Add (c, b)", {"x"}),
     "a residual sum": ("c = Conv (x, w) r = Relu (c) y = Add (r, x)", {"x", "r"}),
+    "a sum of what a Conv makes for it": ("c = Conv (x, w) y = Add (c, x)", {"x"}),
+    "a sum of what others read, too": ("c = Conv (x, w) s = Add (c, x) y = Mul (s, c)", {"x", "c"}),
+    "a sum of what two Convs make for it": ("c = Conv (x, w) d = Conv (x, w) y = Add (d, c)", {"x", "c"}),
     "what a MaxPool passes on": ("r = Relu (x) p = MaxPool <kernel_shape = [2, 2]> (r) y = Conv (p, w)", {"r"}),
     "a MaxPool that others read, too": (
         "p = MaxPool <kernel_shape = [2, 2]> (x) c = Conv (p, w) y = Mul (c, p)",
@@ -42,13 +45,14 @@ CASES = {
 }
 
 
-def groups(nodes, kept=(), shape=IMAGE):
+def groups(nodes, kept=(), shape=IMAGE, exact_sums=True):
     used = {name: value for name, value in CONSTANTS.items() if f"{name})" in nodes}
     constants = {name: value.astype(np.float32) if value.dtype.kind == "f" else value for name, value in used.items()}
     model = model_of_text(f"g ({shape} x) => (float[] y) {{ {nodes} }}", constants)
     for node in model.graph.node:
         node.name = f"make_{node.output[0]}"
-    return {"+".join(sorted(v.name for v in group)) for group in Placement(ir.from_proto(model), kept).groups()}
+    found = Placement(ir.from_proto(model), kept, exact_sums).groups()
+    return {"+".join(sorted(value.name for value in group)) for group in found}
 
 
 @pytest.mark.parametrize(
@@ -68,6 +72,10 @@ def test_heads_are_rounded_when_they_are_side_by_side(perm, behind, rounded):
 @pytest.mark.parametrize(("nodes", "rounded"), CASES.values(), ids=CASES)
 def test_what_is_rounded(nodes, rounded):
     assert groups(nodes) == rounded
+
+
+def test_a_compiler_without_exact_sums_reads_both_operands_as_bytes():
+    assert groups("c = Conv (x, w) y = Add (c, x)", exact_sums=False) == {"x", "c"}
 
 
 @pytest.mark.parametrize(

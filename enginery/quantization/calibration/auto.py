@@ -58,7 +58,8 @@ def choose_ranges(
         name: each.channels for name, each in histograms.items() if wanted.by_channel and each.channels is not None
     }
     beyond = nodes_beyond_int8(graph, ranges("max", histograms))
-    trial = Trial(graph, lowest, beyond, channels, is_symmetric=wanted.compiler != "cpu")
+    is_symmetric = wanted.compiler != "cpu"
+    trial = Trial(graph, lowest, beyond, channels, is_symmetric, wanted.exact_sums)
     tried = [name for names in trial.groups for name in names]
     fixed = fixed_batch(graph)
     parts = ((0, fixed), (fixed, 2 * fixed)) if fixed else (CHOOSING, CHECKING)
@@ -131,11 +132,12 @@ class Trial:
         kept: Collection[str] = (),
         channels: Mapping[str, NDArray[np.float32]] | None = None,
         is_symmetric: bool = False,
+        exact_sums: bool = True,
     ) -> None:
         """Leave the nodes of the names in `kept` exact. `lowest` has the lowest value of each tensor, and `channels`
         the extremes of each channel of some, whose grids are no inputs. All others may have to be symmetric, as
         TensorRT's are."""
-        writer = Writer(model, kept)
+        writer = Writer(model, kept, exact_sums=exact_sums)
         self._lowest, self._sites = lowest, list[Site]()
         self.by_channel = {name: each for name, each in (channels or {}).items() if name in writer.by_channel}
         for group in writer.groups:
