@@ -24,7 +24,7 @@ Group = dict[ir.Value, list[Reader]]  # tensors that share a scale, each with th
 
 
 class Placement:
-    """Find what is read as bytes: the operands of products and sums, what is averaged, and what is joined.
+    """Find what is read as bytes: operands of products and of sums, what is averaged, and what is joined.
 
     A tensor that is only passed on, as by a MaxPool, is rounded before that, so that the compiler moves bytes.
     """
@@ -245,11 +245,13 @@ def is_average(node: ir.Node) -> bool:
 
 def _made_for_sums(graph: ir.Graph) -> Iterator[Reader]:
     """Find the operand of each sum that a Conv makes for it alone, the later one where there are two. The kernel of the
-    Conv adds the other operand before it rounds, which takes 1.02 to 1.05 times as long if this one is rounded, too."""
+    Conv adds the other operand before it rounds, and takes up to 1.2 times as long if it must round this one, too."""
     places = {node: place for place, node in enumerate(graph)}
     for node in filter(_is_sum, graph):
-        alone = [(places[maker], node, index) for index, value in enumerate(node.inputs) if (maker := _conv_for(value))]
-        yield from [max(alone, key=lambda each: each[0])[1:]] if alone else []
+        one, other = (value.shape if value is not None else None for value in node.inputs)
+        alone = [(places[maker], index) for index, value in enumerate(node.inputs) if (maker := _conv_for(value))]
+        if alone and one == other:
+            yield node, max(alone)[1]
 
 
 def _conv_for(value: ir.Value | None) -> ir.Node | None:

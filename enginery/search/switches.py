@@ -25,7 +25,7 @@ class Rounding(NamedTuple):
     largest: int
     rounded: Rounded
     precision: str
-    exact_sums: bool = True
+    exact_sums: bool
 
 
 class SwitchedGraph:

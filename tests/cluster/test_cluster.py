@@ -188,6 +188,7 @@ def test_a_search_finds_the_same_with_any_number_of_parts(folder, tiny_graph, ma
         64,
         {},
         "int8",
+        exact_sums=True,
     )
     layers = arithmetic_nodes(tiny_graph, ())
     write = partial(write_int8, tiny_graph, rounding.ranges, largest_weight=64)

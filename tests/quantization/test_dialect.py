@@ -24,3 +24,8 @@ def test_a_dialect_is_what_the_compiler_of_a_machine_wants(
     found = dialect_of(runtime, device, capability)
     facts = {"rest": rest, "largest_weight": largest_weight, "compiler": compiler}
     assert found == Dialect(**facts, by_channel=runtime == "openvino", exact_sums=exact_sums)
+
+
+def test_openvino_adds_before_it_rounds_only_where_a_size_varies():
+    assert not dialect_of("openvino", "cpu", "avx512_vnni", varies=False).exact_sums
+    assert dialect_of("tensorrt", "cuda", "9.0", varies=False).exact_sums

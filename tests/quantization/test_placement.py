@@ -18,6 +18,10 @@ CASES = {
     "a bias stays": ("c = Conv (x, w) y = Add (c, b)", {"x"}),
     "a residual sum": ("c = Conv (x, w) r = Relu (c) y = Add (r, x)", {"x", "r"}),
     "a sum of what a Conv makes for it": ("c = Conv (x, w) y = Add (c, x)", {"x"}),
+    "a sum of a number for each channel": (
+        "c = Conv (x, w) p = MaxPool <kernel_shape = [8, 8]> (x) y = Add (c, p)",
+        {"x", "c"},
+    ),
     "a sum of what others read, too": ("c = Conv (x, w) s = Add (c, x) y = Mul (s, c)", {"x", "c"}),
     "a sum of what two Convs make for it": ("c = Conv (x, w) d = Conv (x, w) y = Add (d, c)", {"x", "c"}),
     "what a MaxPool passes on": ("r = Relu (x) p = MaxPool <kernel_shape = [2, 2]> (r) y = Conv (p, w)", {"r"}),

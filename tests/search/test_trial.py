@@ -38,7 +38,7 @@ def try_layers(tiny_onnx, samples):
             graph.graph.output.append(helper.make_tensor_value_info("flags", TensorProto.BOOL, ["batch", 16]))
         if batch:
             graph.graph.input[0].type.tensor_type.shape.dim[0].dim_value = batch
-        rounding = Rounding(ranges, frozenset(), 64, {}, "int8")
+        rounding = Rounding(ranges, frozenset(), 64, {}, "int8", exact_sums=True)
         convert = partial(write_int8, graph, ranges, largest_weight=64)
         trial = Trial(graph, rounding, convert, samples, task, limits, known=known)
         if run_with:

@@ -138,6 +138,17 @@ def test_products_of_two_activations_stay_in_floats_where_their_sums_overflow(in
     assert high == ({} if in_bytes else {"pair": OVERFLOWS})
 
 
+@pytest.mark.parametrize(("runtime", "varies"), [("openvino", True), ("openvino", False), ("onnxruntime", True)])
+def test_what_a_conv_makes_for_a_sum_is_exact_where_the_compiler_adds_before_it_rounds(runtime, varies, tmp_path):
+    text = "g (float[n,4,8,8] x) => (float[n,4,8,8] y) { c = Conv (x, w) s = Add (c, x) y = Relu (s) }"
+    path, dialect = tmp_path / "model.onnx", dialect_of(runtime, "cpu", "avx512_vnni", varies)
+    onnx.save(model_of_text(text, {"w": np.ones((4, 4, 1, 1), np.float32)}), path)
+    given = Ingredients(path, calibration(dict.fromkeys("xcsy", 4.0), tmp_path), {}, dialect, KEEP_NOTHING)
+    made, _ = quantize_in_dialect("int8", given)
+    read = {node.input[0] for node in made.graph.node if node.op_type == "QuantizeLinear"}
+    assert read == {"x"} | (set() if (runtime, varies) == ("openvino", True) else {"c"})
+
+
 def test_products_are_written_in_blocks_and_the_rest_in_the_compilers_type(tmp_path):
     nodes = "[up] u = MatMul (x, w) h = Gelu (u) [down] d = MatMul (h, v) [head] y = MatMul (d, z)"
     weights = {"w": (64, 64), "v": (64, 64), "z": (64, 4)}

@@ -444,3 +444,21 @@ def test_an_attention_in_bf16_without_a_factor_is_products(factor, build, infere
     shares = np.exp(factor * queries @ keys.swapaxes(2, 3) + constants["m"])
     exact = shares / shares.sum(-1, keepdims=True) @ values
     assert np.linalg.norm(session.run(feeds)["y"] - exact) < 0.01 * np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("varies", [True, False])
+def test_a_residual_sum_has_no_kernel_of_its_own(varies, build, tmp_path):
+    """OpenVINO adds within the kernel of a Conv: what that made must be exact where a size varies, else rounded."""
+    rng = np.random.default_rng(0)
+    constants = {name: rng.normal(size=(32, 32, 3, 3)).astype(np.float32) for name in "vw"}
+    nodes = "c = Conv <pads = [1, 1, 1, 1]> (x, v) r = Relu (c) d = Conv <pads = [1, 1, 1, 1]> (r, w)"
+    nodes += " s = Add (d, x) a = Relu (s) y = Conv <pads = [1, 1, 1, 1]> (a, v)"
+    model = model_of_text(f"g (float[batch,32,16,16] x) => (float[batch,32,16,16] y) {{ {nodes} }}", constants)
+    exact_sums = dialect_of("openvino", "cpu", find_cpu().capability, varies).exact_sums
+    ranges = dict.fromkeys("xrda", Bounds(-4, 4))
+    onnx.save(write_int8(model, ranges, (), LARGEST_WEIGHT, exact_sums=exact_sums), tmp_path / "model.onnx")
+    batch = Range(min=1, opt=4, max=8) if varies else Range(min=4, opt=4, max=4)
+    profile = build.model_copy(update={"profile": Profile(batch=batch)})
+    blueprint = read_blueprint(tmp_path / "model.onnx", profile)
+    layers = load_runtime("openvino").compile(tmp_path / "model.onnx", blueprint, tmp_path)
+    assert {layer.kind for layer in layers if layer.precision == "int8"} - {"Reorder"} == {"Convolution"}
