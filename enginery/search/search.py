@@ -72,7 +72,7 @@ def measure_layers(trial: Trial, work: Mapping[str, float], journal: Journal, se
     known = {name: journal.known(["alone", name]) for name in order}
     losses = {name: loss for name, loss in known.items() if loss is not None}
     if not losses:
-        raise EngineryError(f"search: {seconds:g} seconds do not suffice to measure one layer: allow more")
+        raise EngineryError(f"{seconds:g} seconds do not suffice to measure one layer: allow more")
     return losses
 
 
