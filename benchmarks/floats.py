@@ -70,8 +70,9 @@ def as_if_trained(step: str, call: Callable[[], object]) -> None:
 
     path, generator = zoo.made_at("weights/weights.pt"), torch.Generator().manual_seed(0)
     weights = torch.load(path, weights_only=True)
-    for array in weights.values():
-        if array.is_floating_point() and array.ndim == 1 and len(array.unique()) == 1:
+    for name, array in weights.items():
+        is_folded = f"{name.rpartition('.')[0]}.running_mean" in weights  # a BatchNorm, which becomes part of a Conv
+        if array.is_floating_point() and array.ndim == 1 and len(array.unique()) == 1 and not is_folded:
             array += 0.1 * torch.randn(array.shape, generator=generator)
     torch.save(weights, path)
 
