@@ -41,7 +41,7 @@ def machine(
     described = describe_machine(params.runtime)
     described.write_if_new(machine)
     target_of(described, params.build.tensorrt).write_if_new(target)
-    varies = any(sizes.min < sizes.max for sizes in params.build.profile.ranges.values())
+    varies = not all(sizes.fixed for sizes in params.build.profile.ranges.values())
     dialect_of(described.runtime, described.device, described.capability, varies).write_if_new(dialect)
     describe_tools().write_if_new(tools)
     ChosenTask(task=params.task).write_if_new(task)

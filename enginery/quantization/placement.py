@@ -45,7 +45,7 @@ class Placement:
             if _is_activation(value)
         }
         if exact_sums:
-            self._operands -= set(_made_for_sums(model.graph))
+            self._operands.difference_update(_made_for_sums(model.graph))
         self.biases = {node: bias for node in self.products if (bias := _bias_behind(node))}
         self._before_products: dict[ir.Value, bool] = {}
         self._only_bytes: dict[ir.Value, bool] = {}
@@ -211,13 +211,13 @@ def _is_narrow(matrix: ir.Value | None) -> bool:
 
 def _bias_behind(product: ir.Node) -> Reader | None:
     """Return the Add that alone reads a MatMul with weights, and which of its inputs is a number for each column."""
-    weights, found = product.inputs[1], product.outputs[0]
-    if product.op_type != "MatMul" or weights is None or weights.const_value is None or found.is_graph_output():
+    weights, reader = product.inputs[1], _only_reader(product.outputs[0])
+    if product.op_type != "MatMul" or weights is None or weights.const_value is None or reader is None:
         return None
-    shape, uses = weights.const_value.shape.numpy(), tuple(found.uses())
-    if len(shape) != 2 or len(uses) != 1 or uses[0].node.op_type != "Add":
+    shape, (add, place) = weights.const_value.shape.numpy(), reader
+    if len(shape) != 2 or add.op_type != "Add":
         return None
-    add, index = uses[0].node, 1 - uses[0].idx
+    index = 1 - place
     value = add.inputs[index]
     bias = value.const_value if value is not None else None
     return (add, index) if bias is not None and bias.shape.numpy()[-1:] == (bias.size,) == shape[1:] else None
@@ -243,23 +243,23 @@ def is_average(node: ir.Node) -> bool:
     )
 
 
-def _made_for_sums(graph: ir.Graph) -> Iterator[Reader]:
+def _made_for_sums(graph: ir.Graph) -> Collection[Reader]:
     """Find the operand of each sum that a Conv makes for it alone, the later one where there are two. The kernel of the
     Conv adds the other operand before it rounds, and takes up to 1.2 times as long if it must round this one, too."""
-    places = {node: place for place, node in enumerate(graph)}
-    for node in filter(_is_sum, graph):
-        one, other = (value.shape if value is not None else None for value in node.inputs)
-        alone = [(places[maker], index) for index, value in enumerate(node.inputs) if (maker := _conv_for(value))]
-        if alone and one == other:
-            yield node, max(alone)[1]
+    found: dict[ir.Node, Reader] = {}
+    for conv in graph:
+        reader = _only_reader(conv.outputs[0]) if conv.op_type == "Conv" and _is_product(conv) else None
+        if reader and _is_sum(reader[0]):
+            one, other = (value.shape if value is not None else None for value in reader[0].inputs)
+            if one == other:
+                found[reader[0]] = reader
+    return found.values()
 
 
-def _conv_for(value: ir.Value | None) -> ir.Node | None:
-    """Return the Conv that makes this for a single reader."""
-    maker = value.producer() if value is not None else None
-    if maker is None or maker.op_type != "Conv" or maker.outputs[0].is_graph_output():
-        return None
-    return maker if len(tuple(maker.outputs[0].uses())) == 1 and _is_product(maker) else None
+def _only_reader(value: ir.Value) -> Reader | None:
+    """Return the node that alone reads a value which is not returned, and the number of its input."""
+    uses = () if value.is_graph_output() else tuple(value.uses())
+    return (uses[0].node, uses[0].idx) if len(uses) == 1 else None
 
 
 def _axes(node: ir.Node) -> list[int]:

@@ -52,7 +52,7 @@ def _run_process(kind: str, feeds: Feeds, *arguments: object) -> str:
     if child.returncode:
         code, said = child.returncode, last_line(child.stderr) or "no message"
         raise EngineryError(f"a contender in a process of its own failed with exit code {code}: {said}")
-    return child.stdout.splitlines()[-1]
+    return last_line(child.stdout)
 
 
 def _measure_engine(feeds: str, folder: str, machine: str, validation: str, inference: str, benchmark: str) -> Isolated:

@@ -87,6 +87,7 @@ def _spell_out_attention(model: Any) -> None:
             scores = operators.add(operators.matmul(queries, keys, False, True), mask)
             result = operators.matmul(operators.softmax(scores, -1), values, False, False)
             result.set_friendly_name(attention.get_friendly_name())
+            result.output(0).set_names(attention.output(0).get_names())
             for port in attention.output(0).get_target_inputs():
                 port.replace_source_output(result.output(0))
 
