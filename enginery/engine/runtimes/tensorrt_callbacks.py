@@ -43,7 +43,6 @@ def new_monitor(trt: Any, phases: Phases) -> Any:
 
         def __init__(self) -> None:
             trt.IProgressMonitor.__init__(self)  # pybind11 asks for this form instead of super()
-            self.interrupted = False
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
             with suppress(Exception):
@@ -52,7 +51,7 @@ def new_monitor(trt: Any, phases: Phases) -> Any:
         def step_complete(self, phase_name: str, step: int) -> bool:
             with suppress(Exception):
                 phases.step(phase_name, step)
-            return not self.interrupted
+            return True  # go on: to stop, the builder's process is ended
 
         def phase_finish(self, phase_name: str) -> None:
             with suppress(Exception):

@@ -1,0 +1,62 @@
+"""Run a function in a process of its own, which can be ended whatever a library does in it. This module is also the
+program of that process."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from enginery.core.errors import EngineryError
+from enginery.core.process import end_with_parent, how_it_ended
+from enginery.core.scratch import scratch_folder
+from enginery.core.text import last_line
+
+Result = TypeVar("Result")
+
+
+def run_apart(
+    what: str, function: Callable[..., Result], *arguments: object, longest: float | None = None, quiet: bool = False
+) -> Result:
+    """Call a function of a module in a new process, and return its result or raise the error that it raised.
+
+    An interrupt kills the process at once. It has a session of its own, so that Ctrl-C in a terminal does not reach it.
+    `what` names the work in the sentence about a crash. `longest` is in seconds. With `quiet`, nothing that it prints
+    is shown.
+    """
+    with scratch_folder() as scratch:
+        asked, answered = scratch / "asked.pickle", scratch / "answered.pickle"
+        asked.write_bytes(pickle.dumps((function, arguments)))
+        command = [sys.executable, "-m", __name__, str(asked), str(answered)]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if quiet else {}
+        with subprocess.Popen(command, start_new_session=True, **streams) as child:
+            try:
+                said, _ = child.communicate(timeout=longest)
+            except subprocess.TimeoutExpired:
+                raise EngineryError(f"{what} took more than {longest:.0f} s") from None
+            finally:  # whatever ended the waiting, an interrupt above all
+                child.kill()
+                child.wait()
+        if not answered.exists():
+            why = how_it_ended(-child.returncode) if child.returncode < 0 else f"exit code {child.returncode}"
+            raise EngineryError(f"{what} failed: {last_line((said or b'').decode(errors='replace')) or why}")
+        result, error = pickle.loads(answered.read_bytes())
+    if error:
+        raise error
+    returned: Result = result
+    return returned
+
+
+def main(asked: str, answered: str) -> None:
+    end_with_parent()
+    function, arguments = pickle.loads(Path(asked).read_bytes())
+    try:
+        answer = function(*arguments), None
+    except (EngineryError, OSError, MemoryError) as error:  # any other one is a mistake of ours: its traceback is shown
+        answer = None, error
+    Path(answered).write_bytes(pickle.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
