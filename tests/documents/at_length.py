@@ -159,8 +159,8 @@ BENCHMARKS = {
 # run by cluster.py.
 NOT_HERE = {
     "auto_costs", "auto_time", "bare_loop", "cluster_ceiling", "cluster_work", "conv_bias",
-    "far_channels", "faults", "gpu_training", "host_states", "launches", "layouts", "max_autotune", "mixes", "nights",
-    "search_time", "small_transformers", "stage_memory", "streams", "zoo_models",
+    "far_channels", "faults", "gpu_training", "host_states", "implicit", "launches", "layouts", "max_autotune", "mixes",
+    "nights", "search_time", "small_transformers", "stage_memory", "streams", "zoo_models",
 }  # fmt: skip
 
 
