@@ -15,6 +15,7 @@ from simulated import bindings, cudart, nvml, surface
 from support.warm_python import warm_python
 
 ROOT = bindings.FOLDER.parents[1]
+FOR_A_REAL_GPU = sorted(map(str, ROOT.glob("tests/verify_gpu/verify_*.py")))
 GPU_TO_HOST = cudart.cudaMemcpyKind.cudaMemcpyDeviceToHost
 HOST_TO_GPU = cudart.cudaMemcpyKind.cudaMemcpyHostToDevice
 OLDEST_AND_NEWEST = (simulated.VERSIONS[0], simulated.VERSIONS[-1])
@@ -83,11 +84,12 @@ def test_each_failure_of_tensorrt_is_a_sentence(version):
 def test_the_tests_for_a_real_gpu_pass_on_the_simulated_one(version):
     """Two tests are left out: the simulation replays a graph by doing its work again, so launches take no less time;
     and Polygraphy looks for CUDA's own library."""
-    timed = "tests/verify_gpu.py::test_replaying_a_graph_is_no_slower_than_launching_its_kernels"
-    outside = "tests/verify_gpu.py::test_polygraphy_finds_that_an_engine_computes_what_its_graph_means"
+    folder = "tests/verify_gpu/verify_machine.py"
+    timed = f"{folder}::test_replaying_a_graph_is_no_slower_than_launching_its_kernels"
+    outside = f"{folder}::test_polygraphy_finds_that_an_engine_computes_what_its_graph_means"
     chosen = () if version == simulated.VERSIONS[-1] else OF_ANY_TENSORRT
     options = ("-x", "-p", "no:cacheprovider", "--deselect", timed, "--deselect", outside, *chosen)
-    verified = run(version, "-m", "pytest", *options, "tests/verify_gpu.py")
+    verified = run(version, "-m", "pytest", *options, *FOR_A_REAL_GPU)
     assert verified.returncode == 0, output(verified)
     # The tests named above still exist, one of them for each precision.
     assert f"{7 if chosen else 5} deselected" in verified.stdout
@@ -96,7 +98,7 @@ def test_the_tests_for_a_real_gpu_pass_on_the_simulated_one(version):
 def verify(test, **environment):
     """Run one of the tests for a real GPU, and return how it ends."""
     options = ("-q", "-rs", "-p", "no:cacheprovider", "-k", test)
-    return run("11.4", "-m", "pytest", *options, "tests/verify_gpu.py", **environment)
+    return run("11.4", "-m", "pytest", *options, *FOR_A_REAL_GPU, **environment)
 
 
 def test_a_timing_cache_that_does_not_work_is_seen():

@@ -1,0 +1,118 @@
+"""The checks that need an NVIDIA GPU: `make verify-gpu` runs them and stops at the first failure.
+
+They verify the runtime that `runtime: auto` chooses, which is TensorRT where it is installed, or the runtime that
+ENGINERY_RUNTIME names. Their files are called verify_*.py, so that pytest runs them only where they are named.
+"""
+
+import os
+from functools import cache
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.gpu import KEEP, LIMITS, is_for
+
+from enginery.core.params.build import Range
+from enginery.engine.build import build_engine
+from enginery.engine.target import target_of
+from enginery.engine.this_machine import describe_machine
+from enginery.graph.onnx_file import load_graph, save_graph
+from enginery.quantization.cast import cast
+from enginery.quantization.quantize import quantize
+
+
+@pytest.fixture(scope="session")
+def machine():
+    here = describe_machine(os.environ.get("ENGINERY_RUNTIME", "auto"))
+    if here.device != "cuda" or not here.capability:
+        pytest.exit(f"no GPU to verify: the runtime here is {here.runtime} on {here.device_name}", returncode=1)
+    print(f"\n{here.runtime} {here.runtime_version} on {here.device_name}, driver {here.driver}, CUDA {here.cuda}")
+    return here
+
+
+@pytest.fixture(scope="session")
+def graphs(tiny_onnx, tmp_path_factory):
+    """The tiny classifier in each precision."""
+    folder = tmp_path_factory.mktemp("graphs")
+    ranges = dict.fromkeys(["input", *(name for node in load_graph(tiny_onnx).graph.node for name in node.output)], 8.0)
+    made = {"fp32": load_graph(tiny_onnx)}
+    made |= {name: cast(tiny_onnx, name, KEEP) for name in ("fp16", "bf16")}
+    made["int8"] = quantize(tiny_onnx, "int8", ranges, KEEP, rest="fp32")
+    for name, graph in made.items():
+        save_graph(graph, folder / f"{name}.onnx")
+    return {name: folder / f"{name}.onnx" for name in made}
+
+
+@pytest.fixture(scope="session")
+def exact(build):
+    return build.model_copy(update={"tf32": False})
+
+
+@pytest.fixture(scope="session")
+def engines(graphs, machine, exact, manifest, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("engines")
+    for name in filter(lambda name: is_for(machine, name), graphs):
+        build_engine(name, graphs[name], target_of(machine, exact.tensorrt), exact, manifest, folder / name)
+    return folder
+
+
+@pytest.fixture(params=LIMITS)
+def precision(request, machine):
+    if not is_for(machine, request.param):
+        pytest.skip(f"a GPU of compute capability {machine.capability} does not have {request.param}")
+    return request.param
+
+
+@pytest.fixture
+def images():
+    return np.random.default_rng(3).normal(0, 1, (8, 3, 8, 8)).astype(np.float32)
+
+
+@pytest.fixture
+def built_with(graphs, machine, exact, manifest, tmp_path):
+    """Make engines with options that only TensorRT has."""
+    if machine.runtime == "onnxruntime":
+        pytest.skip("ONNX Runtime has no such engines")
+
+    def build(name, precision, **options):
+        chosen = exact.model_copy(update={"tensorrt": exact.tensorrt.model_copy(update=options)})
+        target = target_of(machine, chosen.tensorrt)
+        record = build_engine(precision, graphs[precision], target, chosen, manifest, tmp_path / name)
+        return record, tmp_path / name
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory):
+    """Images of several sizes, with a tint of their own."""
+    folder, random = tmp_path_factory.mktemp("photos"), np.random.default_rng(11)
+    for number in range(6):
+        tint, noise = random.integers(0, 256, 3), random.integers(0, 256, (20 + 3 * number, 31, 3))
+        Image.fromarray((noise // 2 + tint // 2).astype(np.uint8)).save(folder / f"{number}.png")
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture(scope="session")
+def more_engines(engines, graphs, machine, exact, manifest, tmp_path_factory):
+    """Engines of the tiny classifier in fp32 with options that only TensorRT has, each built when it is asked for."""
+    if machine.runtime != "tensorrt":
+        pytest.skip(f"{machine.runtime} has no such engines")
+    folder, of_two = tmp_path_factory.mktemp("more"), {"batch": Range(min=2, opt=2, max=2)}
+    options = {
+        "several profiles": ({}, {"profiles": (of_two,)}),
+        "stripped": ({"weights": "stripped"}, {}),
+        "refittable": ({"refit": True}, {}),
+    }
+
+    @cache
+    def find(name):
+        if name == "plain":
+            return engines / "fp32"
+        of_tensorrt, others = options[name]
+        tensorrt = exact.tensorrt.model_copy(update=of_tensorrt)
+        build = exact.model_copy(update={"tensorrt": tensorrt, **others})
+        build_engine("fp32", graphs["fp32"], target_of(machine, tensorrt), build, manifest, folder / name)
+        return folder / name
+
+    return find
