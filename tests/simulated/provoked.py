@@ -97,7 +97,7 @@ def fail(monkeypatch):
 def built_here(monkeypatch):
     """Let builds run in this process, where a test has changed something."""
     here = lambda _, function, *arguments: function(*arguments)  # noqa: E731
-    monkeypatch.setattr("enginery.engine.runtimes.tensorrt.run_apart", here, raising=False)
+    monkeypatch.setattr("enginery.engine.runtimes.tensorrt.run_apart", here)
 
 
 @pytest.fixture

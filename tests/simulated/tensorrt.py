@@ -609,8 +609,8 @@ def _report_to(profiler, name, milliseconds):
 
 
 def _report_steps(monitor, network) -> None:
-    """Report phases through C++'s interface, with the names of a real builder, which need not listen: after a False, further
-    steps came, 107 in 47 s (seen with 10.6 on an H200)."""
+    """Report phases through C++'s interface, with the names of a real builder, which need not listen to the answers:
+    after a False, 107 further steps came, over 47 s (seen with 10.6 on an H200)."""
     if monitor is None:
         return
     itself, methods = _virtual(monitor)
