@@ -29,7 +29,7 @@ RUNTIMES: dict[str, RuntimeFacts] = {
         ("onnxruntime-gpu", "onnxruntime"),
     ),
     "tensorrt": RuntimeFacts(
-        "TensorRT", "pip install -e '.[tensorrt]'", ("tensorrt-cu13", "tensorrt"), trtexec="trtexec"
+        "TensorRT", "pip install -e '.[tensorrt]'", ("tensorrt-cu13", "tensorrt-cu12", "tensorrt"), trtexec="trtexec"
     ),
     "tensorrt_rtx": RuntimeFacts(
         "TensorRT for RTX",

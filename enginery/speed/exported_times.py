@@ -1,5 +1,5 @@
 """Timings of a GPU as NVIDIA's trtexec writes them with --exportTimes: a JSON list with an object for each inference.
-TensorRT 10.9 to 11.1 write the same fields, in milliseconds."""
+TensorRT 10.3 to 11.1 write the same fields, in milliseconds."""
 
 import json
 from collections.abc import Iterable

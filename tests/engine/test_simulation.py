@@ -18,6 +18,7 @@ ROOT = bindings.FOLDER.parents[1]
 FOR_A_REAL_GPU = sorted(map(str, ROOT.glob("tests/verify_gpu/verify_*.py")))
 GPU_TO_HOST = cudart.cudaMemcpyKind.cudaMemcpyDeviceToHost
 HOST_TO_GPU = cudart.cudaMemcpyKind.cudaMemcpyHostToDevice
+# The others are simulated as one of these two, in all that the longer tests look at.
 OLDEST_AND_NEWEST = (simulated.VERSIONS[0], simulated.VERSIONS[-1])
 OF_ANY_TENSORRT = ("-k", "not (torch_tensorrt or the_pace_sees)")  # what TensorRT has no part in is tested once
 CAPTURE = cudart.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal

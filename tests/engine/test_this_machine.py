@@ -121,7 +121,7 @@ def test_a_runtime_that_is_not_installed_says_how_to_install_it(monkeypatch, wit
 
 @pytest.mark.parametrize(
     ("name", "version", "oldest"),
-    [("tensorrt", "10.8.0.43", "10.9"), ("tensorrt", "8.6.1", "10.9"), ("tensorrt_rtx", "1.1.1.26", "1.2")],
+    [("tensorrt", "10.2.0", "10.3"), ("tensorrt", "8.6.1", "10.3"), ("tensorrt_rtx", "1.1.1.26", "1.2")],
 )
 def test_tensorrt_that_is_too_old_names_the_oldest_it_is_written_for(monkeypatch, name, version, oldest):
     library = SimpleNamespace(__version__=version)

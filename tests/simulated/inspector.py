@@ -39,9 +39,9 @@ TACTICS = {
 
 
 def describe_layers(model: onnx.ModelProto, settings: dict) -> list[dict]:
-    """Describe all layers. Myelin, which names layers differently, compiles all of them here, and in 10.9 none."""
+    """Describe all layers. Myelin, which names layers differently, compiles all of them here, and before 10.16 none."""
     graph = _Graph(model, settings)
-    myelin = not settings["version"].startswith("10.9.")
+    myelin = tuple(map(int, settings["version"].split(".")[:2])) >= (10, 16)
     return [graph.layer(node, myelin) for node in graph.nodes if node.op_type not in INVISIBLE]
 
 

