@@ -26,8 +26,8 @@ from enginery.quantization.structure import LARGEST_FLOAT16, nodes_adding_scatte
 from enginery.quantization.write_int8 import Rounded
 
 SMALLEST_FLOAT16_SCALE = 2.0**-20  # below it, float16 has fewer than five bits left
-# What an fp8 Conv adds up, TensorRT 10.6 writes as float16 before it multiplies it by the scales, if a sum follows. On an
-# H200, ResNet-18's layers were infinite there. Half of its range leaves room for more than was calibrated.
+# What an fp8 Conv adds up, TensorRT 10.6 writes as float16 before it multiplies it by the scales, if a sum follows. On
+# an H200, ResNet-18's layers were infinite there. Half of the range leaves room for more than was calibrated.
 LARGEST_FP8_SUM = LARGEST_FLOAT16 / 2
 
 Constants = dict[str, TensorProto]
@@ -164,7 +164,7 @@ def _set_fp8_weight_scales(graph: onnx.GraphProto, constants: Constants, amax: M
             continue
         weights, axis = numpy_helper.to_array(constants[there.input[0]]).astype(np.float64), _axis_of(there)
         scales = numpy_helper.to_array(constants[there.input[1]])
-        others = tuple(place for place in range(weights.ndim) if scales.size == 1 or place != axis % weights.ndim)
+        others = tuple(each for each in range(weights.ndim) if scales.size == 1 or each != axis % weights.ndim)
         needed = np.abs(weights).max(axis=others) / PRECISIONS["fp8"].largest
         step = float(numpy_helper.to_array(constants[activation.input[1]]))
         largest = amax.get(product.output[0], 0.0) + _largest_bias(product, constants)

@@ -851,19 +851,27 @@ class EngineInspector(Simulated, real=trt.EngineInspector):
         engine = self._engine
         if engine.num_optimization_profiles > 1 and not DESCRIBES_PROFILES:
             return ""
-        return json.dumps({"Layers": self._layers()} | describe_io(engine._protos(), engine._settings))
+        layers, context = self._layers(), vars(self).get("execution_context")
+        for layer in layers if context and engine._settings["detailed"] else ():
+            layer["Name"] += _suffix(context.active_optimization_profile)
+        return json.dumps({"Layers": layers} | describe_io(engine._protos(), engine._settings))
 
     def get_layer_information(self, layer_index, format):
-        """Describe one layer as in the whole. What a real one says where there are several profiles is not known yet:
-        when it is, it belongs here."""
+        """Describe one layer as in the whole. The layers of a profile follow those of the one before. One of an earlier
+        profile than the context's is not described (seen with 10.6 on an H200, as all of this)."""
         _require_json(format)
-        return json.dumps(self._layers()[layer_index])
+        layers, context = self._layers(), vars(self).get("execution_context")
+        profile, index = divmod(layer_index, len(layers))
+        if context and profile < context.active_optimization_profile:
+            why = "Assertion index < nbSlots failed. invalid encoded reference to a slot"
+            self._engine._logger.log(ERROR, f"[slot.cpp::decode::51] Error Code 2: Internal Error ({why})")
+            return ""
+        if isinstance(layers[index], dict):
+            layers[index]["Name"] += _suffix(profile)
+        return json.dumps(layers[index])
 
     def _layers(self) -> list:
         layers = describe_layers(self._engine._model, self._engine._settings)
-        context = vars(self).get("execution_context")
-        for layer in layers if context else ():
-            layer["Name"] += _suffix(context.active_optimization_profile)
         if not self._shapes_are_known():
             for tensor in (tensor for layer in layers for tensor in (*layer["Inputs"], *layer["Outputs"])):
                 tensor |= without_shapes(__version__)

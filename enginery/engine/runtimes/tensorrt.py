@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -32,11 +33,12 @@ from enginery.engine.runtimes.layer_times import WARM_UP, median_times
 from enginery.engine.runtimes.tensorrt_callbacks import new_allocator, new_log, new_monitor, new_profiler, new_reader
 from enginery.engine.runtimes.tensorrt_executor import Executor, set_profile
 from enginery.engine.runtimes.tensorrt_words import errors_of, with_advice
-from enginery.graph.files import graph_files
+from enginery.graph.files import graph_bytes, graph_files
 from enginery.graph.interface import Blueprint
 
 PLAN = "engine.plan"
 OLDEST = {"tensorrt": (10, 3), "tensorrt_rtx": (1, 2)}  # the oldest versions that this module is written for
+MOST_COMPRESSED = 8  # is how many times smaller than a graph its weights may be in a plan: in int4, of float32
 HAND_OUT_PLUGINS = ("getCreators", "getPluginCreators")  # what such a function may be called
 DAMAGED_CACHE = re.compile(r"deserialize timing cache|timing cache.*corrupt", re.IGNORECASE)
 
@@ -73,14 +75,24 @@ class TensorRT:
         return run_apart(f"the build of {onnx}", _compile_here, self._library, onnx, blueprint, folder)
 
     def compile_here(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
-        """Build a strongly typed network: the graph says which operator runs in which type."""
-        trt = self._trt()
-        self._log.lines.clear()
-        for path, name in zip(blueprint.build.tensorrt.plugins, blueprint.build.tensorrt.plugin_names, strict=True):
+        options = blueprint.build.tensorrt
+        for path, name in zip(options.plugins, options.plugin_names, strict=True):
             shutil.copyfile(path, folder / name)  # an engine that needs them is of no use without
+        plan = self._plan(onnx, blueprint, folder)
+        if options.is_stripped and plan.nbytes > graph_bytes(onnx) // MOST_COMPRESSED:
+            plan, blueprint = self._smaller(plan, onnx, blueprint, folder)
         if blueprint.build.tensorrt.is_stripped:  # likewise; the first file refers to the second by its name
             for file in graph_files(onnx):
                 shutil.copyfile(file, folder / (WEIGHTS if file == onnx else file.name))
+        (folder / PLAN).write_bytes(plan)
+        gpu, targets = find_gpu(), options.compute_capabilities
+        runs_here = gpu is not None and (not self._is_rtx or gpu.capability in targets)
+        return self._layers(folder, blueprint) if runs_here else []
+
+    def _plan(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Any:
+        """Build a strongly typed network: the graph says which operator runs in which type."""
+        trt = self._trt()
+        self._log.lines.clear()
         builder = self._started(trt.Builder, folder, blueprint.build)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self._parse(network, onnx, blueprint.build)
@@ -89,11 +101,23 @@ class TensorRT:
             plan = self._build(builder, network, config)
         if plan is None:
             raise EngineryError(f"{self._title} cannot build {onnx}: {self._why()}")
-        (folder / PLAN).write_bytes(plan)
-        del parser, plan  # the parser only now, since it holds the network's weights
-        gpu, targets = find_gpu(), blueprint.build.tensorrt.compute_capabilities
-        runs_here = gpu is not None and (not self._is_rtx or gpu.capability in targets)
-        return self._layers(folder, blueprint) if runs_here else []
+        del parser  # only now, since it holds the network's weights
+        return plan
+
+    def _smaller(self, stripped: Any, onnx: Path, blueprint: Blueprint, folder: Path) -> tuple[Any, Blueprint]:
+        """Return the plan with its weights if that is the smaller one, as of a tiny network on an H200: it has fewer
+        kernels then."""
+        options = blueprint.build.tensorrt.model_copy(update={"weights": "inside"})
+        with_weights = replace(blueprint, build=blueprint.build.model_copy(update={"tensorrt": options}))
+        whole = self._plan(onnx, with_weights, folder)
+        if whole.nbytes > stripped.nbytes:
+            return stripped, blueprint
+        print(
+            f"the engine keeps its weights (build.tensorrt.weights: stripped): with them the plan takes "
+            f"{file_size(whole.nbytes)}, and without {file_size(stripped.nbytes)}, as it has more kernels then",
+            file=sys.stderr,
+        )
+        return whole, with_weights
 
     def load(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams, requests: int
@@ -372,10 +396,11 @@ class TensorRT:
     def _layers(self, folder: Path, blueprint: Blueprint) -> list[Layer]:
         """Inspect the layers of each profile at the sizes that it is tuned for: without sizes, the inspector hides
         types."""
-        engine, found = self._opened(folder, blueprint), []
+        engine, json = self._opened(folder, blueprint), self._trt().LayerInformationFormat.JSON
+        profiles, described = blueprint.build.all_profiles, []
         with closing(cuda.Stream()) as stream:
-            for number, profile in enumerate(blueprint.build.all_profiles):
-                context = self._context(engine)
+            for number, profile in enumerate(profiles):
+                context, inspector = self._context(engine), engine.create_engine_inspector()
                 set_profile(self._title, context, number, stream.handle, self._log)
                 tuned = blueprint.interface.zeros(profile.at("opt"))  # they stay while the context reads from them
                 for spec in blueprint.interface.inputs:
@@ -383,18 +408,13 @@ class TensorRT:
                         context.set_tensor_address(spec.name, tuned[spec.name].ctypes.data)
                     else:
                         context.set_input_shape(spec.name, tuned[spec.name].shape)
-                found += layers_of(self._described(engine, context), number)
+                inspector.execution_context = context  # the context must outlive the next calls
+                # Of several profiles, 10.6 describes single layers alone, and not all of other profiles.
+                layers = range(engine.num_layers)
+                described.append([inspector.get_layer_information(index, json) for index in layers])
             stream.synchronize()
-        return found
-
-    def _described(self, engine: Any, context: Any) -> str:
-        """Return what the inspector says of an engine in the state of a context."""
-        inspector, json = engine.create_engine_inspector(), self._trt().LayerInformationFormat.JSON
-        inspector.execution_context = context  # the context must outlive the next call
-        if whole := inspector.get_engine_information(json):
-            return str(whole)
-        layers = (inspector.get_layer_information(index, json) for index in range(engine.num_layers))
-        return f'{{"Layers": [{",".join(filter(None, layers))}]}}'
+        self._log.lines.clear()  # errors about the layers that are not described
+        return layers_of(described)
 
     def _why(self, otherwise: str = "") -> str:
         """Return TensorRT's reason, and what to do about it."""

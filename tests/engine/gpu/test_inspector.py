@@ -8,7 +8,7 @@ from enginery.engine.gpu.inspector import layers_of
 
 
 def layers_read(*layers):
-    return layers_of(json.dumps({"Layers": list(layers), "Bindings": ["input", "logits"]}))
+    return layers_of([list(map(json.dumps, layers))])
 
 
 def layer(kind, element, kernel="", name="layer", key="Format/Datatype"):
@@ -60,7 +60,6 @@ def test_float32_that_is_multiplied_as_tf32_is_called_so():
 def test_nothing_is_claimed_where_no_type_is_known():
     (hidden,) = layers_read(layer("gemm", "N/A due to dynamic shapes", "0x0000000000000001"))
     assert (hidden.precision, hidden.computes) == ("unknown", True)
-    assert layers_of(json.dumps({"Layers": ["conv1", "relu1"], "Bindings": []})) == []
     assert layers_read() == []
 
 
@@ -84,3 +83,19 @@ def test_a_single_layer_that_hides_its_type_stays_unknown_beside_others():
 def test_only_layers_that_carry_the_arithmetic_count(kind, kernel, computes):
     described, _ = layers_read(layer(kind, "Half", kernel), layer("CaskConvolution", "Half"))
     assert described.computes == computes
+
+
+def test_the_layers_of_each_profile_are_told_apart():
+    """Seen with TensorRT 10.6 on an H200: the context of a profile describes the layers of its own, those of TensorRT of
+    later profiles, and those of Myelin of the profiles that contexts had before. Their names say another profile."""
+    own = [json.dumps(layer("CaskConvolution", "Half", name=f"conv{suffix}")) for suffix in ("", " [profile 1]")]
+    fused = [json.dumps(layer("gemm", "Half", name=name)) for name in ("fc_myl3_1", "fc [profile 2]_myl7_1")]
+    layers = layers_of([[own[0], fused[0], own[1], ""], ["", fused[0], own[1], fused[1]]])
+    assert [(each.name, each.profile) for each in layers] == [
+        ("conv", 0), ("fc_myl3_1", 0), ("conv", 1), ("fc [profile 2]_myl7_1", 1),
+    ]  # fmt: skip
+
+
+def test_a_version_that_describes_all_layers_at_once_has_equally_many_in_each_profile():
+    texts = [json.dumps(layer("gemm", "Half", name=f"fc_myl{number}")) for number in range(4)]
+    assert [each.profile for each in layers_of([texts, texts])] == [0, 0, 1, 1]
