@@ -29,8 +29,8 @@ def run_apart(
         asked, answered = scratch / "asked.pickle", scratch / "answered.pickle"
         asked.write_bytes(pickle.dumps((function, arguments)))
         command = [sys.executable, "-m", __name__, str(asked), str(answered)]
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if quiet else {}
-        with subprocess.Popen(command, start_new_session=True, **streams) as child:
+        out, error = (subprocess.PIPE, subprocess.STDOUT) if quiet else (None, None)
+        with subprocess.Popen(command, start_new_session=True, stdout=out, stderr=error) as child:
             try:
                 said, _ = child.communicate(timeout=longest)
             except subprocess.TimeoutExpired:
@@ -41,9 +41,9 @@ def run_apart(
         if not answered.exists():
             why = how_it_ended(-child.returncode) if child.returncode < 0 else f"exit code {child.returncode}"
             raise EngineryError(f"{what} failed: {last_line((said or b'').decode(errors='replace')) or why}")
-        result, error = pickle.loads(answered.read_bytes())
-    if error:
-        raise error
+        result, failure = pickle.loads(answered.read_bytes())
+    if failure:
+        raise failure
     returned: Result = result
     return returned
 
@@ -51,11 +51,12 @@ def run_apart(
 def main(asked: str, answered: str) -> None:
     end_with_parent()
     function, arguments = pickle.loads(Path(asked).read_bytes())
+    result, failure = None, None
     try:
-        answer = function(*arguments), None
+        result = function(*arguments)
     except (EngineryError, OSError, MemoryError) as error:  # any other one is a mistake of ours: its traceback is shown
-        answer = None, error
-    Path(answered).write_bytes(pickle.dumps(answer))
+        failure = error
+    Path(answered).write_bytes(pickle.dumps((result, failure)))
 
 
 if __name__ == "__main__":

@@ -151,12 +151,12 @@ def _set_fp8_scales(graph: onnx.GraphProto, constants: Constants, amax: Mapping[
 
 
 def _set_fp8_weight_scales(graph: onnx.GraphProto, constants: Constants, amax: Mapping[str, float]) -> None:
-    """Let each channel of weights use all of fp8's range, where ModelOpt's use 36 of 448, or as much of it as keeps what
-    a product adds up within float16."""
+    """Let each channel of weights use all of fp8's range, where ModelOpt's use 36 of 448, or what keeps the sums of a
+    product within float16."""
     makers = {name: node for node in graph.node for name in node.output}
     for product in graph.node:
-        rounded = [makers.get(name) for name in product.input[:2]]
-        if len(rounded) < 2 or any(node is None or node.op_type != "DequantizeLinear" for node in rounded):
+        rounded = [makers[name] for name in product.input[:2] if name in makers]
+        if [node.op_type for node in rounded] != ["DequantizeLinear"] * 2:
             continue
         activation, back = rounded
         there = makers[back.input[0]]

@@ -654,7 +654,7 @@ class ICudaEngine(Simulated, real=trt.ICudaEngine):
 
     @property
     def num_layers(self) -> int:
-        return len(describe_layers(self._model, self._settings))
+        return len(describe_layers(self._model, self._settings)) * self.num_optimization_profiles
 
     @property
     def num_optimization_profiles(self) -> int:

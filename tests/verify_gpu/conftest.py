@@ -44,15 +44,24 @@ def graphs(tiny_onnx, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def build(build):
+    """Let all but `engines` be built in a fraction of the time, as their speed is of no interest."""
+    fast = build.tensorrt.model_copy(update={"optimization_level": 2, "avg_timing_iterations": 1})
+    return build.model_copy(update={"tensorrt": fast})
+
+
+@pytest.fixture(scope="session")
 def exact(build):
     return build.model_copy(update={"tf32": False})
 
 
 @pytest.fixture(scope="session")
-def engines(graphs, machine, exact, manifest, tmp_path_factory):
+def engines(graphs, machine, build, manifest, tmp_path_factory):
     folder = tmp_path_factory.mktemp("engines")
+    options = build.tensorrt.model_copy(update={"optimization_level": 3, "avg_timing_iterations": 8})  # as by default
+    as_by_default = build.model_copy(update={"tf32": False, "tensorrt": options})
     for name in filter(lambda name: is_for(machine, name), graphs):
-        build_engine(name, graphs[name], target_of(machine, exact.tensorrt), exact, manifest, folder / name)
+        build_engine(name, graphs[name], target_of(machine, options), as_by_default, manifest, folder / name)
     return folder
 
 

@@ -86,8 +86,8 @@ def test_only_layers_that_carry_the_arithmetic_count(kind, kernel, computes):
 
 
 def test_the_layers_of_each_profile_are_told_apart():
-    """Seen with TensorRT 10.6 on an H200: the context of a profile describes the layers of its own, those of TensorRT of
-    later profiles, and those of Myelin of the profiles that contexts had before. Their names say another profile."""
+    """Seen with 10.6 on an H200: in a profile, TensorRT describes its layers, those of later profiles, and those of
+    Myelin that contexts had before, whose names may say another profile."""
     own = [json.dumps(layer("CaskConvolution", "Half", name=f"conv{suffix}")) for suffix in ("", " [profile 1]")]
     fused = [json.dumps(layer("gemm", "Half", name=name)) for name in ("fc_myl3_1", "fc [profile 2]_myl7_1")]
     layers = layers_of([[own[0], fused[0], own[1], ""], ["", fused[0], own[1], fused[1]]])

@@ -1,6 +1,5 @@
 """Check what ONNX Runtime's CUDA provider is told. What that gains was measured on a GPU: docs/measurements.md."""
 
-import pickle
 import shutil
 from dataclasses import replace
 from typing import ClassVar
@@ -156,13 +155,9 @@ def test_a_layout_is_told_when_a_graph_is_optimized_and_when_it_is_opened(told, 
     assert told == [{"use_tf32": "1", **CHANNELS_LAST}] * 2
 
 
-def test_a_trial_is_made_of_the_layout_that_is_asked_for(told, tiny_onnx, build, tmp_path, monkeypatch):
+def test_a_trial_is_made_of_the_layout_that_is_asked_for(told, tiny_onnx, build, monkeypatch):
     monkeypatch.setattr(onnxruntime_trial, "open_on_gpu", lambda model, *_, **__: TimedSession())
-    asked, answered = tmp_path / "asked", tmp_path / "answered"
-    asked.write_bytes(pickle.dumps((tiny_onnx, read_blueprint(tiny_onnx, build), CHANNELS_LAST)))
-    monkeypatch.setattr(onnxruntime_trial, "end_with_parent", lambda: None)
-    onnxruntime_trial.main(str(asked), str(answered))
-    seconds, answers = pickle.loads(answered.read_bytes())
+    seconds, answers = onnxruntime_trial.try_out(tiny_onnx, read_blueprint(tiny_onnx, build), CHANNELS_LAST)
     assert (seconds, answers.keys()) == (2.0, RIGHT.keys())
     assert told == [{"use_tf32": "1", **CHANNELS_LAST}]
 
