@@ -32,7 +32,7 @@ test: $(READY) $(BINDINGS)  ## run the tests, two files at a time
 	env -u PYTHONDONTWRITEBYTECODE pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 verify-gpu: $(READY)  ## on a machine with an NVIDIA GPU: check what only a GPU can show
-	pytest -x -s tests/verify_gpu/verify_{engines,machine,bundles,commands,plugins}.py
+	pytest -x -s tests/verify_gpu/verify_{engines,machine,bundles,commands,plugins,faults}.py
 
 torture: $(READY)  ## for about four hours: damaged files, no network, two at once, several hosts, other places, a full disk, mutants, 450 kills
 	python tests/torture/fuzz.py --count 145

@@ -37,6 +37,7 @@ from enginery.engine.engine import open_engine, open_engines
 from enginery.engine.gpu import cuda
 from enginery.engine.gpu.nvml import GpuSampler, process_megabytes
 from enginery.engine.gpu.session import DeviceSession
+from enginery.engine.gpu.timing_cache import read_timing_cache
 from enginery.engine.polygraphy import write_comparison
 from enginery.engine.record import EngineRecord
 from enginery.engine.runtimes import load_runtime
@@ -516,7 +517,7 @@ def test_an_old_tensorrt_is_a_sentence(monkeypatch):
 
 def test_timings_are_kept_for_the_next_build(make, cache_folder, capfd):
     make("first")
-    (cache,) = cache_folder.glob("*.cache")
+    (cache,) = cache_folder.glob("*.timings")
     assert cache.name.startswith("Simulated-GPU_8.9_590.10_tensorrt-")
     kept = cache.read_bytes()
     make("second")
@@ -532,7 +533,7 @@ def test_no_timings_are_kept_if_none_are_wanted(make, cache_folder):
 @pytest.mark.parametrize("content", [b"garbage", b"timings{"], ids=["garbage", "truncated"])
 def test_a_damaged_timing_cache_is_set_aside_and_begun_anew(make, cache_folder, capfd, content):
     make("first")
-    (cache,) = cache_folder.glob("*.cache")
+    (cache,) = cache_folder.glob("*.timings")
     whole = cache.read_bytes()
     cache.write_bytes(content)
     make("second")
@@ -588,8 +589,8 @@ def test_a_cache_that_cannot_be_kept_costs_no_engine(make, built_here, monkeypat
 
 
 def timings(cache_folder):
-    (cache,) = cache_folder.glob("*.cache")
-    return json.loads(cache.read_bytes().removeprefix(b"timings"))
+    (cache,) = cache_folder.glob("*.timings")
+    return json.loads(read_timing_cache(cache).removeprefix(b"timings"))
 
 
 def plan_settings(folder):

@@ -1,6 +1,7 @@
 """TensorRT's timing cache: what a builder measured of its kernels, so that the next build need not measure it again. It
 belongs to a machine and not to the pipeline: the timings of another GPU, driver or TensorRT would be wrong."""
 
+import hashlib
 import re
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from enginery.core.files import new_file
 def timing_cache_path(*identity: str) -> Path:
     """Return the file for an identity, such as GPU, driver and TensorRT version."""
     name = "_".join(re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-") for part in identity)
-    return user_cache_path("enginery") / "timing" / f"{name}.cache"
+    return user_cache_path("enginery") / "timing" / f"{name}.timings"
 
 
 def locked(path: Path) -> FileLock:
@@ -23,12 +24,23 @@ def locked(path: Path) -> FileLock:
 
 
 def read_timing_cache(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
+    """Return what was written. A damaged file is set aside: TensorRT's reader of it must not see other bytes."""
+    if not path.exists():
+        return b""
+    digest, _, content = path.read_bytes().partition(b"\n")
+    if digest != _digest(content):
+        set_aside(path)
+        return b""
+    return content
 
 
 def write_timing_cache(path: Path, content: bytes) -> None:
     with new_file(path) as temporary:
-        temporary.write_bytes(content)
+        temporary.write_bytes(_digest(content) + b"\n" + content)
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 def set_aside(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import ctypes
 import importlib
-import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -40,7 +39,6 @@ PLAN = "engine.plan"
 OLDEST = {"tensorrt": (10, 3), "tensorrt_rtx": (1, 2)}  # the oldest versions that this module is written for
 MOST_COMPRESSED = 8  # is how many times smaller than a graph its weights may be in a plan: in int4, of float32
 HAND_OUT_PLUGINS = ("getCreators", "getPluginCreators")  # what such a function may be called
-DAMAGED_CACHE = re.compile(r"deserialize timing cache|timing cache.*corrupt", re.IGNORECASE)
 
 
 class TensorRT:
@@ -305,14 +303,8 @@ class TensorRT:
                     write_timing_cache(path, bytes(measured.serialize()))
 
     def _read_cache(self, config: Any, path: Path) -> Any:
-        if not (content := read_timing_cache(path)):
-            return None
-        seen = len(self._log.lines)
-        cache = config.create_timing_cache(content)
-        if cache is None or any(DAMAGED_CACHE.search(line) for line in self._log.lines[seen:]):
-            set_aside(path)
-            return None
-        return cache
+        content = read_timing_cache(path)
+        return config.create_timing_cache(content) if content else None
 
     def _opened(
         self, folder: Path, blueprint: Blueprint, inference: InferenceParams | None = None, requests: int = 1

@@ -3,10 +3,11 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from support.paths import ROOT
 
-from enginery.engine.gpu.timing_cache import locked, read_timing_cache, set_aside, timing_cache_path, write_timing_cache
+from enginery.engine.gpu.timing_cache import locked, read_timing_cache, timing_cache_path, write_timing_cache
 
 GPU = ("NVIDIA H200", "9.0", "580.65.06", "tensorrt-11.4.0.106")
 APPEND = """
@@ -68,7 +69,7 @@ def test_another_gpu_driver_or_version_has_a_file_of_its_own(position):
 def test_odd_characters_stay_within_one_file_name(home, name):
     path = timing_cache_path(name, *GPU[1:])
     assert path.parent == home / "enginery" / "timing"
-    assert re.fullmatch(r"[A-Za-z0-9._-]+\.cache", path.name)
+    assert re.fullmatch(r"[A-Za-z0-9._-]+\.timings", path.name)
     with locked(path):
         write_timing_cache(path, b"timings")
     assert read_timing_cache(path) == b"timings"
@@ -115,14 +116,19 @@ def test_a_writer_that_is_killed_leaves_the_earlier_cache_and_no_lock():
     assert sorted(file.name for file in path.parent.iterdir()) == [path.name, path.with_suffix(".lock").name]
 
 
-def test_a_damaged_cache_is_renamed_with_a_warning(capfd):
-    path = timing_cache_path(*GPU)
+def test_a_damaged_cache_is_never_read_and_renamed_with_a_warning(capfd):
+    path, random = timing_cache_path(*GPU), np.random.default_rng(0)
     with locked(path):
-        write_timing_cache(path, b"damaged")
-        set_aside(path)
-    out, err = capfd.readouterr()
-    assert out == ""
-    aside = path.with_suffix(".damaged")
-    assert err == f"the timing cache {path} is damaged: moved to {aside.name}, a new one is begun\n"
-    assert aside.read_bytes() == b"damaged"
-    assert read_timing_cache(path) == b""
+        write_timing_cache(path, random.bytes(2000))
+    whole = path.read_bytes()
+    damaged = [whole[:-1], whole[65:], b"", b"garbage"]
+    for place, byte in zip(random.integers(0, len(whole), 500), random.integers(1, 256, 500), strict=True):
+        damaged.append(whole[:place] + bytes([whole[place] ^ byte]) + whole[place + 1 :])
+    for content in damaged:
+        path.write_bytes(content)
+        assert read_timing_cache(path) == b""
+        aside = path.with_suffix(".damaged")
+        assert aside.read_bytes() == content
+        assert capfd.readouterr().err == (
+            f"the timing cache {path} is damaged: moved to {aside.name}, a new one is begun\n"
+        )
