@@ -70,14 +70,14 @@ def quantize(
         if rest == "fp32":
             _set_float16_scales(made.graph, constants, source)
         if precision == "fp8":
-            ranges = read_cache(cache)
-            _set_fp8_scales(made.graph, constants, ranges)
-            _set_fp8_weight_scales(made.graph, constants, ranges)
+            _set_fp8_scales(made.graph, constants, read_cache(cache))
         if precision == "int8" and largest_weight < PRECISIONS["int8"].largest:
             _limit_weights(made.graph, constants, largest_weight)
         _require_usable_scales(made.graph, constants)
     if replaced:
         made = put_back(made, replaced)
+    if precision == "fp8":
+        _set_fp8_weight_scales(made.graph, {tensor.name: tensor for tensor in made.graph.initializer}, amax)
     made = mend_fusions(made)
     if rounded:  # weights that are still in int8
         _set_rounded(made.graph, rounded)

@@ -631,11 +631,12 @@ def answers(folder, gpu, images, inference=PLAIN):
 
 
 @pytest.mark.parametrize(("refit", "inference"), [(False, PLAIN), (True, REPLAYED)], ids=["identical", "any"])
-def test_a_stripped_engine_takes_its_weights_from_its_graph(make, gpu, images, tiny_onnx, refit, inference):
+def test_a_stripped_engine_takes_its_weights_from_its_graph(make, gpu, images, tiny_onnx, fail, refit, inference):
+    fail("few_kernels")
     whole, folder = make("whole"), make(weights="stripped", refit=refit)
     record, full = (EngineRecord.read(each / "engine.json") for each in (folder, whole))
     assert plan_settings(folder)["refit"] == ("REFIT" if refit else "REFIT_IDENTICAL")
-    assert (record.bytes > full.bytes, record.onnx_bytes) == (True, tiny_onnx.stat().st_size)  # with so few weights
+    assert (record.bytes < full.bytes, record.onnx_bytes) == (True, tiny_onnx.stat().st_size)
     assert record.weights == {"model.onnx": sha256(tiny_onnx)}
     assert "model.onnx" not in record.files
     assert (" of weights" in record.size_in_words, " of weights" in full.size_in_words) == (True, False)
@@ -650,7 +651,8 @@ def test_a_stripped_engine_takes_its_weights_from_its_graph(make, gpu, images, t
 
 
 @pytest.mark.parametrize("way", ["missing", "other"])
-def test_a_stripped_engine_without_its_weights_says_what_is_missing(make, gpu, tiny_onnx, way):
+def test_a_stripped_engine_without_its_weights_says_what_is_missing(make, gpu, tiny_onnx, fail, way):
+    fail("few_kernels")
     folder = make(weights="stripped")
     graph = folder / "model.onnx"
     graph.unlink() if way == "missing" else graph.write_bytes(tiny_onnx.read_bytes() + b" ")
@@ -661,6 +663,7 @@ def test_a_stripped_engine_without_its_weights_says_what_is_missing(make, gpu, t
 
 
 def test_weights_that_do_not_arrive_are_a_sentence(make, gpu, fail):
+    fail("few_kernels")
     folder = make(weights="stripped")
     fail("not_refitted")
     assert refusal(lambda: open_engine(folder, gpu, PLAIN)) == (
@@ -736,7 +739,8 @@ def refittable(make, images, tiny_onnx):
 
 
 @pytest.mark.parametrize("weights", ["inside", "stripped"])
-def test_other_weights_are_put_into_an_engine(refittable, gpu, images, tuned_onnx, tmp_path, weights):
+def test_other_weights_are_put_into_an_engine(refittable, gpu, images, tuned_onnx, tmp_path, fail, weights):
+    fail("few_kernels")
     folder, out = refittable(weights=weights), tmp_path / "deeper" / "tuned"
     out.parent.mkdir()
     assert "cosine 1.000000" in refit_engine(folder, tuned_onnx, out)

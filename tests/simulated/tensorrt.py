@@ -446,7 +446,7 @@ class Builder(Simulated, real=trt.Builder):
 
 
 def _plan_of(settings, content):
-    kernels = KERNELS_OF_STRIPPED if settings["stripped"] else KERNELS
+    kernels = KERNELS_OF_STRIPPED if settings["stripped"] and not failing("few_kernels") else KERNELS
     header = json.dumps(settings | {"kernels": kernels, "size": len(content)}).encode()
     return IHostMemory._holding(MAGIC + len(header).to_bytes(4, "little") + header + bytes(kernels) + content)
 
@@ -801,7 +801,7 @@ class Refitter(Simulated, real=trt.Refitter):
         if failing("not_refitted") or self.get_missing_weights():
             self._logger.log(ERROR, "IRefitter::refitCudaEngine: Error Code 4: API Usage Error (missing weights)")
             return False
-        added = {node.input[2] for node in self._engine._model.graph.node if node.op_type == "Gemm"}
+        added = {name for node in self._engine._model.graph.node if node.op_type == "Gemm" for name in node.input[2:]}
         for tensor in _refittable(self._engine._model.graph):
             tensor.CopyFrom(self._given[tensor.name])
             if failing("bias_lost") and tensor.name in added:  # NVIDIA's known issue of REFIT
