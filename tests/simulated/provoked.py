@@ -159,6 +159,16 @@ def test_a_precision_that_the_gpu_lacks_is_refused_with_the_way_out(
     assert lacking(target, precision) == [capability]
 
 
+def test_without_memory_for_tensorrt_itself_neither_a_build_nor_an_engine_begins(make, gpu, monkeypatch):
+    """With 20 MB left, a real one crashed."""
+    folder = make()
+    monkeypatch.setenv("SIMULATED_MEMORY", "20000000")
+    assert refusal(lambda: make("other")) == (
+        "the GPU has 20 MB of free memory, too little before TensorRT starts: end other programs that use it"
+    )
+    assert "too little before TensorRT starts" in refusal(lambda: open_engine(folder, gpu, PLAIN))
+
+
 def test_an_engine_that_cannot_be_deserialized_says_why(make, gpu, fail):
     folder = make()
     fail("deserialize_none")
@@ -376,6 +386,7 @@ def test_too_little_memory_for_the_context_is_a_sentence(make, gpu, fail):
 def test_too_little_memory_is_a_sentence_wherever_it_ends(make, gpu, monkeypatch):
     """The plan, the context and our own buffers: the first that does not fit is named, and all memory is freed."""
     folder, sentences, opened = make(), [], False
+    monkeypatch.setattr(cuda, "LEAST_MEMORY", 0)
     for size in range(4000, 4_000_000, 3000):
         monkeypatch.setenv("SIMULATED_MEMORY", str(size))
         try:
@@ -681,6 +692,7 @@ def test_weights_are_streamed_where_they_do_not_fit(make, gpu, images, monkeypat
     assert np.array_equal(answers(folder, gpu, images, inference), wanted)
     assert ("of weights stay on the GPU" in capfd.readouterr().err) == (mb == 0)
     monkeypatch.setenv("SIMULATED_MEMORY", "50000")
+    monkeypatch.setattr(cuda, "LEAST_MEMORY", 0)
     assert "out of memory" in refusal(lambda: open_engine(whole, gpu, PLAIN))
     gc.collect()
     if mb in ("auto", 0):

@@ -5,7 +5,6 @@ ENGINERY_RUNTIME names. Their files are called verify_*.py, so that pytest runs 
 """
 
 import os
-from functools import cache
 
 import numpy as np
 import onnx
@@ -87,6 +86,19 @@ def engines(graphs, machine, build, manifest, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def build_once(machine, manifest, tmp_path_factory):
+    """Build an engine for the first test that asks for it by name."""
+    folder = tmp_path_factory.mktemp("once")
+
+    def build(name, precision, onnx, params):
+        if not (folder / name).exists():
+            build_engine(precision, onnx, target_of(machine, params.tensorrt), params, manifest, folder / name)
+        return folder / name
+
+    return build
+
+
 @pytest.fixture(params=LIMITS)
 def precision(request, machine):
     if not is_for(machine, request.param):
@@ -125,25 +137,23 @@ def photos(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def more_engines(engines, graphs, machine, exact, manifest, tmp_path_factory):
+def more_engines(engines, graphs, machine, exact, build_once):
     """Engines of the tiny classifier in fp32 with options that only TensorRT has, each built when it is asked for."""
     if machine.runtime != "tensorrt":
         pytest.skip(f"{machine.runtime} has no such engines")
-    folder, of_two = tmp_path_factory.mktemp("more"), {"batch": Range(min=2, opt=2, max=2)}
+    of_two = {"batch": Range(min=2, opt=2, max=2)}
     options = {
         "several profiles": ({}, {"profiles": (of_two,)}),
         "stripped": ({"weights": "stripped"}, {}),
         "refittable": ({"refit": True}, {}),
     }
 
-    @cache
     def find(name):
         if name == "plain":
             return engines / "fp32"
         of_tensorrt, others = options[name]
         tensorrt = exact.tensorrt.model_copy(update=of_tensorrt)
         build = exact.model_copy(update={"tensorrt": tensorrt, **others})
-        build_engine("fp32", graphs["fp32"], target_of(machine, tensorrt), build, manifest, folder / name)
-        return folder / name
+        return build_once(name, "fp32", graphs["fp32"], build)
 
     return find

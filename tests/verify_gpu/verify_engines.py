@@ -74,7 +74,7 @@ def test_an_engine_says_whether_it_is_replayed(engines, machine, precision):
 
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
 def test_depthwise_convolutions_in_fp16_are_right_after_another_batch_size(
-    machine, exact, manifest, tmp_path, inference
+    machine, exact, build_once, tmp_path, inference
 ):
     """ONNX Runtime compiles their kernels for a shape, and lost them at the next while CUDA graphs still named them."""
     random = np.random.default_rng(5)
@@ -84,9 +84,8 @@ def test_depthwise_convolutions_in_fp16_are_right_after_another_batch_size(
     text = f"g (float[batch,32,56,56] input) => (float[batch,32,1,1] logits) {{ c = {conv} {head} }}"
     save_graph(model_of_text(text, weights), tmp_path / "fp32.onnx")
     save_graph(cast(tmp_path / "fp32.onnx", "fp16", KEEP), tmp_path / "fp16.onnx")
-    target = target_of(machine, exact.tensorrt)
-    build_engine("fp16", tmp_path / "fp16.onnx", target, exact, manifest, tmp_path / "engine")
-    with open_engine(tmp_path / "engine", machine, inference) as engine:
+    folder = build_once("depthwise", "fp16", tmp_path / "fp16.onnx", exact)
+    with open_engine(folder, machine, inference) as engine:
         for batch in (2, 4, 2, 3, 4):
             images = random.normal(0, 1, (batch, 32, 56, 56)).astype(np.float32)
             (wanted,) = run_graph(open_as_written(tmp_path / "fp32.onnx"), {"input": images}).values()
@@ -156,12 +155,12 @@ def test_what_was_executed_is_known(engines, machine, precision):
 
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
 def test_several_inputs_outputs_and_sizes_are_computed_as_the_graph_means(
-    pair_onnx, pair_build, pair_feeds, machine, manifest, tmp_path, inference
+    pair_onnx, pair_build, pair_feeds, machine, build_once, inference
 ):
     build = pair_build.model_copy(update={"tf32": False})
-    build_engine("fp32", pair_onnx, target_of(machine, build.tensorrt), build, manifest, tmp_path / "pair")
+    folder = build_once("pair", "fp32", pair_onnx, build)
     session = open_as_written(pair_onnx)
-    with open_engine(tmp_path / "pair", machine, inference) as engine:
+    with open_engine(folder, machine, inference) as engine:
         for sizes in ((2, 8, 8), (4, 16, 12), (1, 13, 9), (2, 8, 8)):  # a graph serves only its own sizes
             feeds = pair_feeds(*sizes)
             wanted, got = run_graph(session, feeds), engine.run(feeds)
@@ -172,14 +171,15 @@ def test_several_inputs_outputs_and_sizes_are_computed_as_the_graph_means(
 
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
 def test_an_engine_with_several_profiles_computes_the_same_in_each(
-    pair_onnx, pair_build, pair_feeds, machine, manifest, tmp_path, inference
+    pair_onnx, pair_build, pair_feeds, machine, build_once, inference
 ):
     """Calls go back and forth between profiles, which replays must follow."""
     small, large = ({"batch": Range(min=size, opt=size, max=size)} for size in (1, 4))
     build = pair_build.model_copy(update={"tf32": False, "profiles": (small, large)})
-    record = build_engine("fp32", pair_onnx, target_of(machine, build.tensorrt), build, manifest, tmp_path / "pair")
+    folder = build_once("pair with profiles", "fp32", pair_onnx, build)
+    record = EngineRecord.read(folder / "engine.json")
     print({number: sum(one.profile == number for one in record.tuned_layers) for number in (1, 2)}, "layers")
-    with open_engine(tmp_path / "pair", machine, inference) as engine:
+    with open_engine(folder, machine, inference) as engine:
         for sizes in ((1, 8, 8), (4, 16, 12), (2, 8, 8), (1, 13, 9), (1, 8, 8), (3, 8, 8)):
             feeds = pair_feeds(*sizes)
             wanted, got = run_graph(open_as_written(pair_onnx), feeds), engine.run(feeds)
@@ -187,16 +187,15 @@ def test_an_engine_with_several_profiles_computes_the_same_in_each(
                 assert relative_error(values, got[name]) < LIMITS["fp32"], f"{name} at {sizes}"
 
 
-def test_a_stripped_engine_computes_what_its_graph_means(built_with, graphs, machine, images, precision):
-    whole, _ = built_with("whole", precision)
-    for refit in (False, True):
-        record, folder = built_with(f"stripped, refit {refit}", precision, weights="stripped", refit=refit)
-        print(f"{precision}, refit {refit}: {record.bytes} of {whole.bytes} bytes")
-        assert record.bytes < whole.bytes
-        assert record.weights
-        with open_engine(folder, machine, REPLAYED) as engine:
-            got = engine.run({"input": images})["logits"]
-        assert relative_error(meant(graphs[precision], images), got) < LIMITS[precision]
+def test_a_stripped_engine_computes_what_its_graph_means(built_with, engines, graphs, machine, images, precision):
+    whole = EngineRecord.read(engines / precision / "engine.json")
+    record, folder = built_with("stripped", precision, weights="stripped")
+    print(f"{precision}: {record.bytes} of {whole.bytes} bytes")
+    assert record.bytes < whole.bytes
+    assert record.weights
+    with open_engine(folder, machine, REPLAYED) as engine:
+        got = engine.run({"input": images})["logits"]
+    assert relative_error(meant(graphs[precision], images), got) < LIMITS[precision]
 
 
 def test_a_plan_of_few_weights_keeps_them(tiny_onnx, machine, exact, manifest, tmp_path, capfd):
@@ -239,13 +238,13 @@ def test_an_engine_that_streams_its_weights_computes_the_same(built_with, graphs
 
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
 def test_the_size_of_an_output_may_follow_from_the_images(
-    coarse_onnx, pair_build, pair_feeds, machine, manifest, tmp_path, inference
+    coarse_onnx, pair_build, pair_feeds, machine, build_once, inference
 ):
     if machine.runtime == "onnxruntime":
         pytest.skip("ONNX Runtime on a GPU refuses it")
     build = pair_build.model_copy(update={"tf32": False})
-    build_engine("fp32", coarse_onnx, target_of(machine, build.tensorrt), build, manifest, tmp_path / "coarse")
-    with open_engine(tmp_path / "coarse", machine, inference) as engine:
+    folder = build_once("coarse", "fp32", coarse_onnx, build)
+    with open_engine(folder, machine, inference) as engine:
         for sizes in ((2, 8, 8), (4, 16, 12), (1, 13, 9), (2, 8, 8)):
             feeds = {"image": pair_feeds(*sizes)["image"]}
             wanted, got = run_graph(open_as_written(coarse_onnx), feeds)["map"], engine.run(feeds)["map"]
@@ -255,13 +254,13 @@ def test_the_size_of_an_output_may_follow_from_the_images(
 
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
 def test_the_size_of_an_output_may_follow_from_values(
-    chosen_onnx, chosen_feeds, machine, exact, manifest, tmp_path, inference, capfd
+    chosen_onnx, chosen_feeds, machine, exact, build_once, inference, capfd
 ):
     if machine.runtime == "onnxruntime":
         pytest.skip("ONNX Runtime on a GPU refuses it")
-    build_engine("fp32", chosen_onnx, target_of(machine, exact.tensorrt), exact, manifest, tmp_path / "chosen")
+    folder = build_once("chosen", "fp32", chosen_onnx, exact)
     with ExitStack() as opened:
-        engines = [opened.enter_context(one) for one in open_engines(tmp_path / "chosen", machine, inference, 2)]
+        engines = [opened.enter_context(one) for one in open_engines(folder, machine, inference, 2)]
         for batch, count in ((2, 3), (8, 6), (8, 1), (2, 3), (3, 5)):  # larger and smaller ones take turns
             feeds = chosen_feeds(batch, count)
             wanted = run_graph(open_as_written(chosen_onnx), feeds)
@@ -276,14 +275,14 @@ def test_the_size_of_an_output_may_follow_from_values(
 
 
 @pytest.mark.parametrize("inference", [PLAIN, REPLAYED], ids=["plain", "replayed"])
-def test_the_values_of_an_input_may_be_sizes(sized_onnx, sized_build, machine, manifest, tmp_path, images, inference):
+def test_the_values_of_an_input_may_be_sizes(sized_onnx, sized_build, machine, build_once, images, inference):
     """Each call has another size than the last one, of another profile, or only other images."""
     if machine.runtime == "onnxruntime":
         pytest.skip("ONNX Runtime on a GPU refuses it")
     large = {"rows": Range(min=12, opt=16, max=16), "columns": Range(min=4, opt=16, max=16)}
     build = sized_build.model_copy(update={"profiles": (large,), "tf32": False})
-    build_engine("fp32", sized_onnx, target_of(machine, build.tensorrt), build, manifest, tmp_path / "sized")
-    with open_engine(tmp_path / "sized", machine, inference) as engine:
+    folder = build_once("sized", "fp32", sized_onnx, build)
+    with open_engine(folder, machine, inference) as engine:
         for rows, columns, batch in ((6, 6, 2), (6, 7, 2), (6, 7, 2), (16, 16, 2), (4, 16, 4), (16, 4, 4), (6, 6, 1)):
             feeds = {"image": images[:batch] + rows, "sizes": np.array([rows, columns])}
             wanted = run_graph(open_as_written(sized_onnx), feeds)["map"]

@@ -11,6 +11,7 @@ from enginery.core.errors import EngineryError
 
 NO_GPU = "this machine shows no NVIDIA GPU"
 NO_DEVICE = "CUDA sees no NVIDIA GPU: look at nvidia-smi and at CUDA_VISIBLE_DEVICES"
+LEAST_MEMORY = 64 << 20  # in bytes: with 20 MB, TensorRT 10.6 crashed on an H200 where it opened a plan
 POISON = 0xFF  # filled with it, every float type is NaN, so that an element which is never written is seen
 
 
@@ -167,6 +168,14 @@ def supported_cuda() -> str:
 def free_memory() -> int:
     """Return the bytes of the device that nobody uses."""
     return int(_call("cudaMemGetInfo"))
+
+
+def require_memory(what: str, size: int = 0) -> None:
+    """Refuse to begin with less than a library needs to say by itself that memory does not suffice."""
+    if (free := free_memory()) < size + LEAST_MEMORY:
+        raise EngineryError(
+            f"the GPU has {free / 1e6:.0f} MB of free memory, too little before {what}: end other programs that use it"
+        )
 
 
 def bus_address() -> str:

@@ -17,35 +17,16 @@ KERNELS = {
     "int8": r"i8i8|imma|int8", "fp8": r"e4m3|fp8", "bf16": r"bf16", "fp16": r"f16f16|h884|h1688|h16816|hmma|fp16",
     "tf32": r"tf32", "fp32": r"f32f32|sgemm|fp32",
 }  # fmt: skip
-PROFILE = re.compile(r" \[profile (\d+)\]$")
 COMPUTES = re.compile(r"conv|correlation|gemm|matmul|matrix_?multiply|attention|mha", re.IGNORECASE)
 
 
-def layers_of(described: Sequence[Sequence[str]]) -> list[Layer]:
-    """Return the layers of all profiles, from what each layer of the engine says in the context of each profile. The
-    precision is unknown where neither a type nor a kernel's name tells it."""
-    return [
-        _layer(json.loads(text), profile)
-        for profile, texts in enumerate(described)
-        for index, text in enumerate(texts)
-        if text and _profile_of(index, described) == profile
-    ]
-
-
-def _profile_of(index: int, described: Sequence[Sequence[str]]) -> int:
-    """Return the profile that a layer belongs to, of which TensorRT 10.6 tells no more than this: it names the profile
-    of a layer of its own kind, and describes one of Myelin's once a context had that profile."""
-    if all(described[0]):  # then the profiles have equally many layers, one profile's after the other's
-        return index // (len(described[0]) // len(described))
-    first = next(number for number, texts in enumerate(described) if texts[index])
-    named = PROFILE.search(str(json.loads(described[first][index]).get("Name", "")))
-    return int(named[1]) if named else first
-
-
-def _layer(described: Mapping[str, Any], profile: int) -> Layer:
+def layer_of(text: str, profile: int = 0) -> Layer:
+    """Return a layer in an optimization profile. The precision is unknown where neither a type nor a kernel's name
+    tells it."""
+    described = json.loads(text)
     kind, kernel = str(described.get("LayerType", "")), str(described.get("TacticName", ""))
     return Layer(
-        name=PROFILE.sub("", str(described.get("Name", ""))),
+        name=str(described.get("Name", "")).removesuffix(f" [profile {profile}]"),
         kind=f"{kind} {kernel}".strip(),
         precision=_precision(described.get("Inputs") or [], kernel),
         computes=bool(COMPUTES.search(f"{kind} {kernel}")),

@@ -22,7 +22,7 @@ from enginery.core.text import file_size, first_few
 from enginery.engine.folder import WEIGHTS, weights_of
 from enginery.engine.gpu import cuda
 from enginery.engine.gpu.device import find_gpu
-from enginery.engine.gpu.inspector import layers_of
+from enginery.engine.gpu.inspector import layer_of
 from enginery.engine.gpu.scratch import Scratch
 from enginery.engine.gpu.session import DeviceSession
 from enginery.engine.gpu.timing_cache import locked, read_timing_cache, set_aside, timing_cache_path, write_timing_cache
@@ -184,6 +184,7 @@ class TensorRT:
         """Create a builder or a runtime. Both need the plugins registered that RoiAlign, DeformConv and other operators
         become: TensorRT does not do it by itself. To do it again changes nothing."""
         if not self._is_rtx:
+            cuda.require_memory(f"{self._title} starts")
             self._trt().init_libnvinfer_plugins(self._log, "")
         try:
             started = kind(self._log)
@@ -354,6 +355,8 @@ class TensorRT:
         runtime = self._started(trt.Runtime, plan.parent, build)
         if not self._is_rtx and build.tensorrt.version_compatible:
             runtime.engine_host_code_allowed = True  # such a plan contains its own runtime; its hash has been checked
+        if not self._is_rtx:
+            cuda.require_memory(f"{plan} is opened", plan.stat().st_size)
         with plan.open("rb") as file:
             try:
                 # Before 10.7 there is no such reader, and the plan is in memory for a moment.
@@ -387,9 +390,17 @@ class TensorRT:
 
     def _layers(self, folder: Path, blueprint: Blueprint) -> list[Layer]:
         """Inspect the layers of each profile at the sizes that it is tuned for: without sizes, the inspector hides
-        types."""
+        types.
+
+        The profiles have equally many layers, one profile's after the other's. Of several, 10.6 describes no engine as
+        a whole, and a layer only in its own profile: in others it gives nothing, and crashed once.
+        """
         engine, json = self._opened(folder, blueprint), self._trt().LayerInformationFormat.JSON
-        profiles, described = blueprint.build.all_profiles, []
+        profiles, found = blueprint.build.all_profiles, []
+        many, rest = divmod(engine.num_layers, len(profiles))
+        if rest:
+            print(f"{self._title} {self.version()} does not tell which layers are of which profile", file=sys.stderr)
+            return []
         with closing(cuda.Stream()) as stream:
             for number, profile in enumerate(profiles):
                 context, inspector = self._context(engine), engine.create_engine_inspector()
@@ -401,12 +412,11 @@ class TensorRT:
                     else:
                         context.set_input_shape(spec.name, tuned[spec.name].shape)
                 inspector.execution_context = context  # the context must outlive the next calls
-                # Of several profiles, 10.6 describes single layers alone, and not all of other profiles.
-                layers = range(engine.num_layers)
-                described.append([inspector.get_layer_information(index, json) for index in layers])
+                layers = range(number * many, (number + 1) * many)
+                texts = [inspector.get_layer_information(index, json) for index in layers]
+                found += [layer_of(text, number) for text in texts if text]
             stream.synchronize()
-        self._log.lines.clear()  # errors about the layers that are not described
-        return layers_of(described)
+        return found
 
     def _why(self, otherwise: str = "") -> str:
         """Return TensorRT's reason, and what to do about it."""

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from enginery.engine.gpu.inspector import layers_of
+from enginery.engine.gpu.inspector import layer_of
 
 
 def layers_read(*layers):
-    return layers_of([list(map(json.dumps, layers))])
+    return [layer_of(json.dumps(layer)) for layer in layers]
 
 
 def layer(kind, element, kernel="", name="layer", key="Format/Datatype"):
@@ -60,7 +60,6 @@ def test_float32_that_is_multiplied_as_tf32_is_called_so():
 def test_nothing_is_claimed_where_no_type_is_known():
     (hidden,) = layers_read(layer("gemm", "N/A due to dynamic shapes", "0x0000000000000001"))
     assert (hidden.precision, hidden.computes) == ("unknown", True)
-    assert layers_read() == []
 
 
 def test_a_single_layer_that_hides_its_type_stays_unknown_beside_others():
@@ -85,17 +84,8 @@ def test_only_layers_that_carry_the_arithmetic_count(kind, kernel, computes):
     assert described.computes == computes
 
 
-def test_the_layers_of_each_profile_are_told_apart():
-    """Seen with 10.6 on an H200: in a profile, TensorRT describes its layers, those of later profiles, and those of
-    Myelin that contexts had before, whose names may say another profile."""
-    own = [json.dumps(layer("CaskConvolution", "Half", name=f"conv{suffix}")) for suffix in ("", " [profile 1]")]
-    fused = [json.dumps(layer("gemm", "Half", name=name)) for name in ("fc_myl3_1", "fc [profile 2]_myl7_1")]
-    layers = layers_of([[own[0], fused[0], own[1], ""], ["", fused[0], own[1], fused[1]]])
-    assert [(each.name, each.profile) for each in layers] == [
-        ("conv", 0), ("fc_myl3_1", 0), ("conv", 1), ("fc [profile 2]_myl7_1", 1),
+def test_the_name_of_a_layer_does_not_tell_its_profile():
+    text = json.dumps(layer("CaskConvolution", "Half", name="conv [profile 1]"))
+    assert [(each.name, each.profile) for each in (layer_of(text, 1), layer_of(text))] == [
+        ("conv", 1), ("conv [profile 1]", 0),
     ]  # fmt: skip
-
-
-def test_a_version_that_describes_all_layers_at_once_has_equally_many_in_each_profile():
-    texts = [json.dumps(layer("gemm", "Half", name=f"fc_myl{number}")) for number in range(4)]
-    assert [each.profile for each in layers_of([texts, texts])] == [0, 0, 1, 1]

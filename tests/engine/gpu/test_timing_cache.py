@@ -113,7 +113,7 @@ def test_a_writer_that_is_killed_leaves_the_earlier_cache_and_no_lock():
     assert read_timing_cache(path) == b"earlier"
     with locked(path):  # the lock ended with the process that held it
         write_timing_cache(path, b"later")
-    assert sorted(file.name for file in path.parent.iterdir()) == [path.name, path.with_suffix(".lock").name]
+    assert sorted(file.name for file in path.parent.iterdir()) == [path.with_suffix(".lock").name, path.name]
 
 
 def test_a_damaged_cache_is_never_read_and_renamed_with_a_warning(capfd):
