@@ -19,11 +19,12 @@ from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
 from enginery.report.evidence import Evidence, Findings
 from enginery.report.noise import reasons
+from enginery.speed.engines_race import EnginesRace
 from enginery.speed.records import Benchmark, Trace
 
 PRECISION = "int8"
 ENGINE = Path("artifacts/engines") / PRECISION
-MACHINE = Path("artifacts/machine.json")
+MACHINE, RACE = Path("artifacts/machine.json"), Path("reports/race.json")
 
 
 def race(report: Path) -> Evidence:
@@ -69,7 +70,7 @@ def main() -> None:
     for beside, program in besides.items():
         with tempfile.TemporaryDirectory() as scratch, program:
             entry = race(Path(scratch) / PRECISION)
-        findings = Findings(Machine.read(MACHINE), (entry,))
+        findings = Findings(Machine.read(MACHINE), (entry,), EnginesRace.read(RACE))
         for ratio in entry.benchmark.ratios:
             why = reasons(findings, entry, ratio)
             unnoticed += beside != "nothing" and not why

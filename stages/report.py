@@ -17,7 +17,7 @@ from enginery.report.page.render import render_page
 from enginery.report.summary import write_summary
 from enginery.report.tables import latency_rows, tradeoff_rows
 from enginery.report.trend import TREND, draw_trend, trend_rows, trend_section
-from enginery.report.verdict import failures_of, recommend, sentence
+from enginery.report.verdict import choose, doubt, failures_of, sentence
 
 
 def report(
@@ -25,6 +25,7 @@ def report(
     validation: Path,
     benchmark: Path,
     trace: Path,
+    race: Path,
     examples: Path,
     machine: Path,
     simplified: Path,
@@ -43,7 +44,7 @@ def report(
     """Write report.html, summary.md, verdict.json, measurements.json, metrics.json, the plots' data and the figures."""
     params = Params.read()
     precisions = params.precisions
-    findings = gather_findings(tuple(precisions), engines, validation, benchmark, trace, machine, converted)
+    findings = gather_findings(tuple(precisions), engines, validation, benchmark, trace, race, machine, converted)
     background = gather_background(params, simplified, calibrated, converted, tools)
     failures = failures_of(findings, {name: section.must_pay for name, section in precisions.items()})
     nights, shown = read_history(history), gather_examples(findings, examples)
@@ -62,7 +63,10 @@ def report(
         temporary.write_text(write_summary(findings, failures) + trend_section(nights), encoding="utf-8")
     measured = tuple(entry.measured for entry in findings.precisions)
     Measurements(machine=findings.machine, precisions=measured).write(measurements)
-    chosen = recommend(findings)
-    unsure = {each.precision: why for each in measured if (why := each.validation.not_enough_samples)}
-    Verdict(recommended=chosen.precision if chosen else None, failures=failures, unsure=unsure).write(verdict)
+    choice = choose(findings)
+    unsure = {each.precision: few for each in measured if (few := each.validation.not_enough_samples)}
+    sure = choice.engine.precision if choice and choice.is_sure else None
+    offered = choice.engine.precision if choice and not choice.is_sure else None
+    why = doubt(findings, choice) if choice else ""
+    Verdict(recommended=sure, offered=offered, doubt=why, failures=failures, unsure=unsure).write(verdict)
     print(f"{sentence(findings).replace('*', '')}\nMore in {page}")

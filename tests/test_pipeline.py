@@ -18,7 +18,7 @@ LOOSE = {"cosine": 0, "relative_error": 10, "agreement": 0, "metric_drop": 1}
 KEPT = {"op_types": [], "nodes": []}
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
 AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b")
-INT8_CHAIN = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "trace@int8", "report", "gate"}
+INT8_CHAIN = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "trace@int8", "race", "report", "gate"}
 
 TOLD = """
 import json

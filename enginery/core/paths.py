@@ -8,6 +8,7 @@ ENGINES = ARTIFACTS / "engines"
 MACHINE = ARTIFACTS / "machine.json"
 VALIDATION_SAMPLES = ARTIFACTS / "samples" / "validation"
 MEASUREMENTS = REPORTS / "measurements.json"
+RACE = REPORTS / "race.json"
 VERDICT = REPORTS / "verdict.json"
 SUMMARY = REPORTS / "summary.md"
 LOCK = Path("dvc.lock")

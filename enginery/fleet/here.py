@@ -14,7 +14,7 @@ from enginery.cluster.node import this_node
 from enginery.cluster.ray_cluster import whole_node
 from enginery.core.errors import EngineryError, sentence_of
 from enginery.core.params.all import Params
-from enginery.core.paths import CONVERTED, ENGINES, MACHINE, REPORTS, VALIDATION_SAMPLES, VERDICT
+from enginery.core.paths import CONVERTED, ENGINES, MACHINE, RACE, REPORTS, VALIDATION_SAMPLES, VERDICT
 from enginery.core.process import end_with_parent, program_of
 from enginery.data.sample_set import SampleSet
 from enginery.engine.engine import open_engine
@@ -24,7 +24,6 @@ from enginery.fleet.energy import energy_per_image
 from enginery.mixing.in_words import in_words
 from enginery.regression.verdict import Verdict
 from enginery.report.evidence import Evidence, Findings, gather_findings
-from enginery.report.noise import reasons
 from enginery.report.tables import known_p99
 from enginery.report.verdict import verdict_on
 from enginery.speed.machine_lock import whole_machine
@@ -41,7 +40,9 @@ def answer_here(target: str, revision: str, pull: bool = False) -> Answer:
     dvc("repro", "report")
     params, verdict = Params.read(), Verdict.read(VERDICT)
     validation, benchmark, trace = (REPORTS / name for name in ("validation", "benchmark", "trace"))
-    findings = gather_findings(tuple(params.precisions), ENGINES, validation, benchmark, trace, MACHINE, CONVERTED)
+    findings = gather_findings(
+        tuple(params.precisions), ENGINES, validation, benchmark, trace, RACE, MACHINE, CONVERTED
+    )
     measured = [_measured(entry, findings, verdict, params) for entry in findings.precisions]
     refused = [Measured(precision=name, verdict="not built", why=why) for name, why in findings.refused.items()]
     return Answer(
@@ -90,12 +91,11 @@ def _reason(said: list[str]) -> str:
 
 def _measured(entry: Evidence, findings: Findings, verdict: Verdict, params: Params) -> Measured:
     failures = verdict.failures.get(entry.precision, ())
-    noise = reasons(findings, entry, findings.quoted(entry))
     mix = [in_words(entry.mix)] if entry.mix and not entry.delivers else []
     return Measured(
         precision=entry.precision,
         verdict=verdict_on(entry, verdict.failures),
-        why="; ".join(failures or entry.validation.not_enough_samples or mix or noise),
+        why="; ".join(failures or entry.validation.not_enough_samples or mix or findings.race.disturbed),
         speeds=tuple(
             Speed(
                 batch=one.batch,

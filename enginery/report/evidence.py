@@ -12,6 +12,7 @@ from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
 from enginery.mixing.records import MIX, Mix
 from enginery.regression.measurements import Measured
+from enginery.speed.engines_race import EnginesRace, Times
 from enginery.speed.records import ENGINE, Benchmark, Latency, Ratio, Throughput, Trace
 
 MOST_DEVIATION = 1.1  # how many times one rate may be the other if the race and the throughput pass agree
@@ -76,6 +77,7 @@ class Evidence:
 class Findings:
     machine: Machine
     precisions: tuple[Evidence, ...]
+    race: EnginesRace
     refused: Mapping[str, str] = field(default_factory=dict)  # by precision: why there is no engine of it
 
     @property
@@ -102,13 +104,16 @@ class Findings:
 
     @property
     def tuned_batch(self) -> int:
-        """The batch size at which speeds are quoted: the one that engines are tuned for, or else the largest raced."""
-        optimum = self.precisions[0].engine.profile.batch.opt
-        return optimum if optimum in self.batches else max(self.batches)
+        """Return the batch size of the race, at which speeds are quoted."""
+        return self.race.batch
 
-    def quoted(self, entry: Evidence) -> Ratio:
-        """Return the ratio at which the speed of a precision is quoted: to the first baseline."""
-        return entry.ratio(self.tuned_batch, self.baselines[0])
+    def quoted(self, entry: Evidence) -> Times:
+        """Return the speed at which a precision is quoted, in the race with all others: beside the first baseline."""
+        return self.race.times(entry.precision, self.baselines[0])
+
+    def times(self, one: Evidence, other: Evidence) -> Times:
+        """Return how many times as fast one engine is as another."""
+        return self.race.times(one.precision, other.precision)
 
 
 def curve_over_sizes(entry: Evidence, contender: str) -> list[tuple[float, float]]:
@@ -124,6 +129,7 @@ def gather_findings(
     validation: Path,
     benchmark: Path,
     trace: Path,
+    race: Path,
     machine: Path,
     converted: Path,
 ) -> Findings:
@@ -142,11 +148,14 @@ def gather_findings(
         for name in precisions
         if name not in refused
     )
-    races = [[(ratio.baseline, ratio.batch) for ratio in entry.benchmark.ratios] for entry in found]
-    for entry, race in zip(found, races, strict=True):
-        if race != races[0]:
+    sets = [[(ratio.baseline, ratio.batch) for ratio in entry.benchmark.ratios] for entry in found]
+    for entry, its_set in zip(found, sets, strict=True):
+        if its_set != sets[0]:
             raise EngineryError(
                 f"{benchmark}: {entry.precision} was raced against other baselines or at other batch sizes than "
                 f"{found[0].precision}; run `dvc repro` to measure again"
             )
-    return Findings(Machine.read(machine), found, refused)
+    raced = EnginesRace.read(race)
+    if missing := {entry.precision for entry in found} - raced.milliseconds.keys():
+        raise EngineryError(f"{race} lacks {', '.join(sorted(missing))}; run `dvc repro` to race all engines")
+    return Findings(Machine.read(machine), found, raced, refused)

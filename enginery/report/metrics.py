@@ -5,14 +5,14 @@ from typing import Any
 from enginery.accuracy.records import Result, Validation
 from enginery.report.evidence import Evidence, Findings
 from enginery.report.tables import known_p99
-from enginery.report.verdict import recommend
+from enginery.report.verdict import choose
 from enginery.speed.records import ENGINE
 
 
 def metrics(findings: Findings) -> dict[str, Any]:
-    chosen = recommend(findings)
+    choice = choose(findings)
     return {
-        "recommended": chosen.precision if chosen else "none",
+        "recommended": "none" if not choice else choice.engine.precision if choice.is_sure else "undecided",
         **_known({"pytorch": _results(findings.precisions[0].validation, "reference")}),
         **{entry.precision: _of_precision(entry, findings) for entry in findings.precisions},
     }
@@ -55,9 +55,11 @@ def _results(validation: Validation, *figures: str) -> dict[str, Any]:
 
 def _of_batch(entry: Evidence, batch: int, findings: Findings) -> dict[str, Any]:
     """Return the speeds with one call at a time, and the highest rate with any number of requests in flight."""
-    latency, ratio = entry.latency(batch), entry.ratio(batch, findings.baselines[0])
+    """At the batch size of the race, the median and the speed-up are the race's."""
+    latency, is_raced = entry.latency(batch), batch == findings.tuned_batch
+    ratio = findings.quoted(entry) if is_raced else entry.ratio(batch, findings.baselines[0])
     figures = {
-        "p50_ms": _digits(latency.p50),
+        "p50_ms": _digits(findings.race.milliseconds[entry.precision] if is_raced else latency.p50),
         "p99_ms": None if (p99 := known_p99(latency)) is None else _digits(p99),
         "images_per_s": round(latency.images_per_second),
         "images_per_s_at_most": round(max(entry.images_per_second(one) for one in entry.throughputs(batch))),

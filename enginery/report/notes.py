@@ -1,6 +1,6 @@
 """Notes to read before believing the figures: what failed, lost to PyTorch itself, or was disturbed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from enginery.core.params.benchmark import NUMBER_FORMATS
@@ -14,10 +14,10 @@ from enginery.mixing.records import Mix
 from enginery.model.records import PYTORCH
 from enginery.report.evidence import Evidence, Findings
 from enginery.report.layer_pairs import compare, losses
-from enginery.report.noise import Noise, machine_reasons, noise_at, noise_of, reasons, slowdowns
+from enginery.report.noise import Noise, machine_reasons, noise_at, noise_of
 from enginery.report.tables import OWN_PROCESS
-from enginery.report.verdict import AS_FAST, recommend
-from enginery.speed.records import baseline_title
+from enginery.report.verdict import AS_FAST, is_faster, recommend
+from enginery.speed.records import Ratio, baseline_title
 
 # TensorRT for RTX executes only this in a quantized precision, says NVIDIA's support matrix.
 EXECUTED_BY_RTX = {"int8": "the weights of matrix products alone", "fp8": "matrix products alone"}
@@ -74,11 +74,6 @@ def noise_by_batch(findings: Findings) -> list[Note]:
         for batch in findings.batches
         if (noise := noise_at(findings, entry, batch)).noisy
     ]
-
-
-def noisy_as_quoted(findings: Findings, entry: Evidence) -> bool:
-    """Tell whether the quoted speed of a precision, on which the verdict rests, is noisy."""
-    return bool(reasons(findings, entry, findings.quoted(entry)))
 
 
 def _on_the_reference(made_by: str) -> list[Note]:
@@ -141,7 +136,7 @@ def _on_slow_quantized(findings: Findings) -> list[Note]:
         and entry.precision in QUANTIZED
         and entry.engine.runs_its_precision
         and entry.mix is None
-        and findings.quoted(fastest).median > AS_FAST * findings.quoted(entry).median
+        and is_faster(findings, fastest, entry)
     ]
 
 
@@ -158,18 +153,18 @@ def _on_mixes(findings: Findings) -> list[Note]:
 
 def _on_a_faster_float(precision: str, mix: Mix, findings: Findings) -> str:
     """Say which float precision to mix, too, where fp32 alone was. Beside it, only CPUs can have another one."""
-    by_name = {entry.precision: findings.quoted(entry).median for entry in findings.floats if not entry.mix}
-    if findings.machine.device != "cpu" or mix.types != ("int8", "fp32") or "fp32" not in by_name:
+    floats = {entry.precision: entry for entry in findings.floats if not entry.mix}
+    if findings.machine.device != "cpu" or mix.types != ("int8", "fp32") or "fp32" not in floats:
         return ""
-    fastest = max(by_name, key=lambda name: by_name[name])
-    times = by_name[fastest] / by_name["fp32"]
-    if times < AS_FAST:
+    fastest, fp32 = max(floats.values(), key=lambda entry: findings.quoted(entry).median), floats["fp32"]
+    if not is_faster(findings, fastest, fp32):
         return ""
-    return f" {fastest} is {times:.2f} times as fast as fp32 here: set `mix.{precision}.floating` to it."
+    times = findings.times(fastest, fp32).median
+    return f" {fastest.precision} is {times:.2f} times as fast as fp32 here: set `mix.{precision}.floating` to it."
 
 
 def _why_slow(entry: Evidence, fastest: Evidence, findings: Findings) -> str:
-    times = findings.quoted(fastest).median / findings.quoted(entry).median
+    times = findings.times(fastest, entry).median
     slower = losses(compare(entry.trace.layers, fastest.trace.layers), entry.trace.milliseconds)
     layers = first_few(
         [
@@ -200,7 +195,12 @@ def _on_faster_baselines(findings: Findings) -> list[Note]:
         return []
     for baseline in findings.baselines:
         ratios = [chosen.ratio(batch, baseline) for batch in findings.batches]
-        slower = [ratio for ratio in ratios if AS_FAST * ratio.high < 1]
+        # At the batch size of the race, the race tells how fast the first one is.
+        asked = [ratio for ratio in ratios if (ratio.batch, baseline) != (findings.tuned_batch, findings.baselines[0])]
+        slower = [ratio for ratio in asked if AS_FAST * ratio.high < 1]
+        raced = findings.quoted(chosen)
+        if baseline == findings.baselines[0] and AS_FAST * raced.high < 1:
+            slower.append(Ratio(baseline=baseline, batch=findings.tuned_batch, rounds=0, **raced._asdict()))
         if ahead := [f"{1 / ratio.median:.2f} times at batch {ratio.batch}" for ratio in slower]:
             in_other_numbers = set(baseline.split("+")) & set(NUMBER_FORMATS)
             accuracy = " Its accuracy was not measured." if in_other_numbers else ""
@@ -225,30 +225,13 @@ def _on_isolated_speed(findings: Findings) -> list[Note]:
 
 
 def _on_noise(findings: Findings) -> list[Note]:
-    """Return one note for each precision whose quoted speed is noisy, and one note for all other noise."""
-    noisy = [(entry, noise) for entry in findings.precisions if (noise := noise_of(findings, entry)).noisy]
-    notes = [
-        Note(f"Noisy, {entry.precision}", f"{_count_and_reasons(noise)}.{_how_to_repeat(findings, entry.precision)}")
-        for entry, noise in noisy
-        if noisy_as_quoted(findings, entry)
-    ]
-    elsewhere = [entry for entry, _ in noisy if not noisy_as_quoted(findings, entry)]
-    return notes + ([_noisy_elsewhere(findings, elsewhere)] if elsewhere else [])
-
-
-def _noisy_elsewhere(findings: Findings, entries: Sequence[Evidence]) -> Note:
-    quoted, names = findings.tuned_batch, ", ".join(entry.precision for entry in entries)
-    noisy = [batch for batch in findings.batches if any(noise_at(findings, entry, batch).noisy for entry in entries)]
-    places = [f"{batch}" + (" (against other baselines)" if batch == quoted else "") for batch in noisy]
-    verdict = f"The verdict does not depend on it: it is at batch {quoted} against"
-    text = f"{names}. {verdict} {baseline_title(findings.baselines[0])}."
-    return Note(f"Noisy at batch {', '.join(places)}", text)
-
-
-def _how_to_repeat(findings: Findings, precision: str) -> str:
-    again = f"`dvc repro --force --single-item benchmark@{precision}` measures again"
-    slow = f" Its milliseconds come from that slower machine, too; {again}."
-    return slow if precision in slowdowns(findings) else ""
+    noisy = [entry.precision for entry in findings.precisions if noise_of(findings, entry).noisy]
+    if not noisy:
+        return []
+    text = (
+        f"those of {', '.join(noisy)}, for the reasons listed below. Which engine is the fastest does not rest on them."
+    )
+    return [Note(f"Ratios to {baseline_title(findings.baselines[0])} are noisy", text)]
 
 
 def _count_and_reasons(noise: Noise) -> str:

@@ -10,7 +10,7 @@ from enginery.core.templates import templates_in
 from enginery.report import tables
 from enginery.report.evidence import Findings
 from enginery.report.notes import noise_by_batch, notes_on
-from enginery.report.verdict import is_certain, recommend, sentence, why
+from enginery.report.verdict import choose, sentence, why
 from enginery.report.where_time_goes import layer_sections
 from enginery.report.wording import device
 
@@ -18,14 +18,14 @@ from enginery.report.wording import device
 def write_summary(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> str:
     environment = templates_in(Path(__file__).parent)
     environment.filters["markdown"] = _markdown
-    chosen = recommend(findings)
+    choice = choose(findings)
     return environment.get_template("summary.md.j2").render(
         findings=findings,
         tables=tables,
         machine=device(findings.machine),
         runtime=f"{RUNTIMES[findings.machine.runtime].title} {findings.machine.runtime_version}",
         verdict=sentence(findings),
-        reason=why(findings, chosen) if chosen and is_certain(findings, chosen) else "",
+        reason=why(findings, choice) if choice else "",
         notes=notes_on(findings, failures),
         noise=noise_by_batch(findings),
         layers=layer_sections(findings),

@@ -12,6 +12,7 @@ from enginery.report.line_fit import fit_line
 from enginery.report.noise import reasons
 from enginery.report.verdict import verdict_on
 from enginery.report.wording import engine_metric
+from enginery.speed.engines_race import Times
 from enginery.speed.records import (
     ENGINE,
     LAUNCHED,
@@ -228,6 +229,25 @@ def throughput_table(findings: Findings) -> pd.DataFrame:
 def _gain_and_wait(entry: Evidence, measured: Throughput) -> str:
     wait = "" if (p99 := known_p99(measured)) is None else f", {p99:.1f} ms"
     return f" ({entry.gain(measured):.2f} times{wait})" + (" *" if entry.contradicts_race(measured) else "")
+
+
+def race_table(findings: Findings) -> pd.DataFrame:
+    """Give the race of all engines, which decides: how many times as fast as the baseline each is, and how many times
+    as fast as it the fastest is."""
+    race, fastest = findings.race, max(findings.precisions, key=lambda entry: findings.quoted(entry).median).precision
+    rows = {
+        name: {
+            f"ms per batch of {race.batch}": f"{race.milliseconds[name]:.3f}",
+            f"times {baseline_title(race.baseline)}": _written(race.times(name, race.baseline)),
+            f"{fastest} is times as fast": _written(race.times(fastest, name)),
+        }
+        for name in (*(entry.precision for entry in findings.precisions), race.baseline)
+    }
+    return _frame(rows, index="in turns")
+
+
+def _written(times: Times) -> str:
+    return "-" if times.low == times.high == 1 else f"{times.median:.2f} ({times.low:.2f} to {times.high:.2f})"
 
 
 def ratio_table(findings: Findings) -> pd.DataFrame:

@@ -146,6 +146,7 @@ def test_what_runs_again_is_what_can_have_changed(project):
         "rescue@int8",
         "search@int8",
         *(f"{stage}@int8" for stage in ("convert", "build", "validate", "benchmark")),
+        "race",
         "gate",
     ]
 

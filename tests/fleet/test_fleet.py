@@ -328,7 +328,7 @@ def test_what_is_known_is_written_when_the_command_is_killed(fleet, monkeypatch,
 def test_a_precision_that_a_target_cannot_run_is_a_row_and_the_target_did_not_fail(fleet, monkeypatch, tmp_path):
     """The stages of DVC have run, and left reports in which one precision has no engine."""
     why = "compute capability 7.5 does not have bf16; TensorRT cannot build it"
-    found = Findings(describe_machine("openvino"), [], {"bf16": why})
+    found = Findings(describe_machine("openvino"), [], None, {"bf16": why})
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(run_module, "revision", lambda: "abc")
     monkeypatch.setattr(run_module.Answers, "about", lambda params: Answers(tmp_path))

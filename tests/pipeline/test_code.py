@@ -56,7 +56,7 @@ def replace_first(one, other):
 
 CODE = add("print('changed')")
 ALL = {path.stem for path in (ROOT / "stages").glob("*.py") if not path.stem.startswith("__")}
-OPEN_ENGINES = {"build", "validate", "benchmark", "trace", "mix", "machine"}
+OPEN_ENGINES = {"build", "validate", "benchmark", "race", "trace", "mix", "machine"}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ OPEN_ENGINES = {"build", "validate", "benchmark", "trace", "mix", "machine"}
         ("enginery/quantization/calibration/sketch.py", CODE, {"calibrate", "rescue", "report"}),
         ("enginery/quantization/quantize.py", CODE, {"rescue", "search", "mix", "convert"}),
         ("enginery/core/params/weights.py", CODE, {"weights", "machine", "report"}),
-        ("enginery/core/params/benchmark.py", CODE, {"benchmark", "trace", "mix", "machine", "report"}),
+        ("enginery/core/params/benchmark.py", CODE, {"benchmark", "race", "trace", "mix", "machine", "report"}),
         ("enginery/engine/runtimes/openvino.py", CODE, OPEN_ENGINES),
         ("enginery/engine/runtimes/tensorrt.py", CODE, set()),
         ("stages/gate.py", CODE, {"gate"}),
@@ -103,7 +103,13 @@ def test_a_module_that_is_imported_for_its_types_alone_does_not_count(rerun):
 
 def test_the_users_model_counts_where_it_is_run(copy):
     before, after = (code_of_stages(OPENVINO, model, {}, copy) for model in (MODEL, {"net.py": "another hash"}))
-    assert {stage for stage in ALL if before[stage] != after[stage]} == {"weights", "export", "reference", "benchmark"}
+    assert {stage for stage in ALL if before[stage] != after[stage]} == {
+        "weights",
+        "export",
+        "reference",
+        "benchmark",
+        "race",
+    }
 
 
 def test_the_users_task_counts_where_answers_are_judged(copy):

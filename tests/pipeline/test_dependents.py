@@ -16,16 +16,17 @@ def each(*stages):
 
 
 ENDS = {"report", "gate"}
-AFTER_SEARCH = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "trace@int8"} | ENDS
+AFTER_SEARCH = {"convert@int8", "build@int8", "validate@int8", "benchmark@int8", "trace@int8", "race"} | ENDS
 AFTER_RESCUE = {"search@int8"} | AFTER_SEARCH
 AFTER_CALIBRATION = {"rescue@int8"} | AFTER_RESCUE
 AFTER_EXPORT = (
     {"simplify", "calibrate", "rescue@int8", "search@int8"}
     | each("convert", "build", "validate", "benchmark", "trace")
+    | {"race"}
     | ENDS
 )
 AFTER_WEIGHTS = {"reference", "export"} | AFTER_EXPORT
-RACES = each("validate", "benchmark", "trace")
+RACES = each("validate", "benchmark", "trace") | {"race"}
 DEPENDENTS = {
     # Parameters. `machine` lists none, as it always runs; it finds the runtime, and the files of the user's model.
     "runtime": ENDS,
@@ -49,7 +50,7 @@ DEPENDENTS = {
     "precisions.int8.must_pay": ENDS,
     "inference.threads": RACES | ENDS,
     "validation.spot_samples": each("validate") | ENDS,
-    "benchmark.seconds": each("benchmark") | ENDS,
+    "benchmark.seconds": each("benchmark") | {"race"} | ENDS,
     "cluster.address": ENDS,
     "timeouts.build": ENDS,
     # What `machine` writes.

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.findings import race_of
 from support.results import accuracy, agreed
 
 from enginery.accuracy.agreement import spread
@@ -150,7 +151,10 @@ def evidence(machine, build, manifest):
 
 @pytest.fixture
 def findings(machine):
-    return lambda *precisions, **refused: Findings(machine, precisions, refused)
+    def make(*precisions, disturbed=(), **refused):
+        return Findings(machine, precisions, race_of(*precisions, disturbed=disturbed), refused)
+
+    return make
 
 
 @pytest.fixture
@@ -180,7 +184,8 @@ def written(tmp_path, machine):
             entry.trace.write(tmp_path / "trace" / f"{entry.precision}.json")
             if entry.mix:
                 entry.mix.write(tmp_path / "converted" / entry.precision / MIX)
-        names = "engines", "validation", "benchmark", "trace", "machine.json", "converted"
+        race_of(*entries).write(tmp_path / "race.json")
+        names = "engines", "validation", "benchmark", "trace", "race.json", "machine.json", "converted"
         folders = [tmp_path / name for name in names]
         return lambda *precisions: gather_findings(precisions, *folders)
 

@@ -1,8 +1,10 @@
 """Evidence, as it is read from the files of the stages."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
+from support.findings import race_of
 
 from enginery.core.errors import EngineryError
 from enginery.engine.record import Refusal
@@ -18,7 +20,14 @@ def test_only_listed_precisions_are_read(written, evidence, findings, tmp_path):
     fp32, dropped = evidence("fp32"), evidence("int8")
     read = written(fp32, dropped)
     (tmp_path / "validation" / "int8.json").write_text("broken")
-    assert read("fp32") == findings(fp32)
+    assert read("fp32") == replace(findings(fp32), race=race_of(fp32, dropped))
+
+
+def test_a_race_without_one_of_the_engines_is_refused(written, evidence, tmp_path):
+    read = written(evidence("fp32"), evidence("int8"))
+    race_of(evidence("fp32")).write(tmp_path / "race.json")
+    with pytest.raises(EngineryError, match=r"race\.json lacks int8; run `dvc repro` to race all engines"):
+        read("fp32", "int8")
 
 
 def test_a_precision_that_was_refused_stands_beside_the_others(written, evidence, findings, tmp_path):

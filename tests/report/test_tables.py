@@ -6,7 +6,6 @@ import pytest
 from support.findings import on_gpu, summary_of, taking
 
 from enginery.report import tables
-from enginery.report.evidence import Findings
 from enginery.report.metrics import metrics
 from enginery.report.verdict import failures_of, sentence
 
@@ -108,25 +107,25 @@ def test_the_plot_of_errors_gets_the_verdict_too(findings, evidence):
     assert rows["verdict"].tolist() == ["passed", "ran as fp32", "failed"]
 
 
-def test_compute_alone_has_a_row_per_contender(gpu, evidence):
-    table = tables.compute_table(Findings(gpu, (on_gpu(evidence("int8", (4.0, 3.8, 4.2))),)))
+def test_compute_alone_has_a_row_per_contender(findings, evidence):
+    table = tables.compute_table(findings(on_gpu(evidence("int8", (4.0, 3.8, 4.2)))))
     assert table.loc["int8"].tolist() == ["1.000", "8.000"]
     assert table.loc["int8, launched one by one"].tolist() == ["3.000", "24.000"]
     assert table.loc["PyTorch eager, beside int8"].tolist() == ["4.000", "32.000"]
-    assert tables.compute_table(Findings(gpu, (evidence("int8"),))).loc["int8"].tolist() == ["-", "-"]
+    assert tables.compute_table(findings(evidence("int8"))).loc["int8"].tolist() == ["-", "-"]
 
 
 @pytest.mark.parametrize(
     ("throttled", "said"),
     [({}, "never"), ({"power cap": 0.25, "thermal": 0.05}, "power cap 25% of the time, thermal 5% of the time")],
 )
-def test_the_state_of_the_gpu_has_a_row_per_engine(gpu, evidence, throttled, said):
-    table = tables.gpu_table(Findings(gpu, (on_gpu(evidence("int8"), throttled=throttled),)))
+def test_the_state_of_the_gpu_has_a_row_per_engine(findings, evidence, throttled, said):
+    table = tables.gpu_table(findings(on_gpu(evidence("int8"), throttled=throttled)))
     assert table.loc["int8"].tolist() == ["1200 / 1755 / 1980", 2619, "412 / 689", 61, said]
 
 
-def test_memory_on_the_gpu_is_separate_and_left_out_where_it_is_hidden(gpu, evidence):
-    both = Findings(gpu, (on_gpu(evidence("int8")),))
+def test_memory_on_the_gpu_is_separate_and_left_out_where_it_is_hidden(findings, evidence):
+    both = findings(on_gpu(evidence("int8")))
     assert tables.memory_table(both).loc["int8"].tolist()[2:4] == ["450 + 612 on the GPU", "900"]
     assert metrics(both)["int8"]["peak_GPU_MB"] == 612
-    assert "peak_GPU_MB" not in metrics(Findings(gpu, (evidence("int8"),)))["int8"]
+    assert "peak_GPU_MB" not in metrics(findings(evidence("int8")))["int8"]

@@ -15,7 +15,7 @@ CACHE = "torchinductor_"
 
 # Outputs of these stages tell times: an engine says how long its build took, and validation names the engine by that.
 # The precision `best` is chosen by times.
-TIMED = ("build", "validate", "benchmark", "trace", "report", "gate")
+TIMED = ("build", "validate", "benchmark", "race", "trace", "report", "gate")
 
 
 def tortured_project(root: Path, *more: str) -> Path:

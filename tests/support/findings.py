@@ -1,11 +1,13 @@
 """Change one thing about made-up evidence."""
 
 from dataclasses import replace
+from itertools import combinations
 
 from enginery.accuracy.records import Interval, Result
 from enginery.engine.gpu.conditions import GpuConditions
 from enginery.report.summary import write_summary
 from enginery.report.verdict import failures_of
+from enginery.speed.engines_race import EnginesRace, Pair
 from enginery.speed.records import LAUNCHED, MachinePace, PeakMemory
 
 GPU = GpuConditions(
@@ -19,6 +21,33 @@ GPU = GpuConditions(
     temperature_high=50,
     throttled={},
 )
+
+
+def race_of(*entries, disturbed=()):
+    """Return a race in which engines are as fast as their made-up ratios say at batch 8, or else the largest."""
+    every = [one for entry in entries for one in entry.benchmark.latencies]
+    batch = 8 if any(one.batch == 8 for one in every) else max(one.batch for one in every)
+    baseline = entries[0].benchmark.ratios[0].baseline
+    beside = {baseline: (1.0, 1.0, 1.0)} | {entry.precision: _ratio(entry, batch, baseline) for entry in entries}
+    taken = {baseline: entries[0].latency(batch, baseline).p50}
+    return EnginesRace(
+        batch=batch,
+        baseline=baseline,
+        threads=2,
+        confidence=0.95,
+        rounds=24,
+        milliseconds=taken | {entry.precision: entry.latency(batch).p50 for entry in entries},
+        pairs=tuple(
+            Pair(one=one, other=other, median=a[0] / b[0], low=a[1] / b[2], high=a[2] / b[1])
+            for (other, b), (one, a) in combinations(beside.items(), 2)
+        ),
+        disturbed=disturbed,
+    )
+
+
+def _ratio(entry, batch, baseline):
+    found = entry.ratio(batch, baseline)
+    return found.median, found.low, found.high
 
 
 def unlabelled(entry):

@@ -75,7 +75,7 @@ def run_stages(monkeypatch, *stages, only=PRECISION):
 
 
 def run_pipeline(monkeypatch, only=PRECISION):
-    run_stages(monkeypatch, *STAGES, *PER_PRECISION, "report", "gate", only=only)
+    run_stages(monkeypatch, *STAGES, *PER_PRECISION, "race", "report", "gate", only=only)
     assert Path("reports/report.html").stat().st_size > 10_000
     assert Verdict.read(Path("reports/verdict.json")).failures == {only: ()}
     record = EngineRecord.read(Path(f"artifacts/engines/{only}/engine.json"))

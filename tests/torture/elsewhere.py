@@ -36,7 +36,7 @@ WITH_PROCESSOR = "mount --bind {} /proc/cpuinfo && exec make repro"
 OTHER_VERSION, OTHER_PROCESSOR = "9.9.9", "Another Processor"
 JUMP_AFTER = 25  # seconds, in the middle of a run
 RAN = re.compile(r"^Running stage '([^']+)'", re.MULTILINE)
-ANEW = {"machine/dvc.yaml:machine", "build", "validate", "benchmark", "trace", "report", "gate"}
+ANEW = {"machine/dvc.yaml:machine", "build", "validate", "benchmark", "race", "trace", "report", "gate"}
 AGAIN = ("dvc", "repro", "--force")
 Change = Callable[[Path], dict[str, str]]  # what is made anew in a folder, as variables of the environment
 

@@ -25,6 +25,7 @@ class TimeoutParams(Section, place="timeouts"):
     build: Seconds = None
     validate_: Seconds = Field(default=None, alias="validate")  # pydantic's models have a method of that name
     benchmark: Seconds = None
+    race: Seconds = None
     trace: Seconds = None
     report: Seconds = None
 

@@ -24,7 +24,7 @@ def measure(precisions: Collection[str]) -> Found:
     """Measure these precisions again, or all if none is named, even if nothing changed: the machine may have."""
     print(f"measuring {', '.join(sorted(precisions)) or 'all precisions'}", file=sys.stderr, flush=True)
     stages = [f"{stage}@{name}" for stage in MEASURED for name in sorted(precisions)] or MEASURED
-    dvc("repro", "--force", "--single-item", *stages)
+    dvc("repro", "--force", "--single-item", *stages, "race")
     dvc("repro", "report")
     return Found(Measurements.read(MEASUREMENTS), Verdict.read(VERDICT).failures)
 

@@ -67,8 +67,8 @@ def _at_a_glance(entry: Evidence, findings: Findings, failures: Mapping[str, tup
     return [
         Cell(name),
         Cell(verdict_on(entry, failures)),
-        Cell(f"{ratio.median:.2f}" + (" *" if reasons(findings, entry, ratio) else ""), f"{timed}.speedup"),
-        Cell(f"{entry.latency(batch).p50:.2f}", f"{timed}.p50_ms"),
+        Cell(f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})", f"{timed}.speedup"),
+        Cell(f"{findings.race.milliseconds[name]:.2f}", f"{timed}.p50_ms"),
         Cell(engine_metric(validation), known),
         Cell(percent(validation.same_answers), agreed),
         Cell(f"{validation.engine_against_pytorch.relative:.1e}", f"{name}.relative_error_ppm"),

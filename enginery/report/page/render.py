@@ -20,7 +20,7 @@ from enginery.report import tables, where_time_goes
 from enginery.report.background import Background
 from enginery.report.evidence import Evidence, Findings
 from enginery.report.metrics import batch_key, key_of
-from enginery.report.notes import noise_by_batch, noisy_as_quoted, notes_on
+from enginery.report.notes import noise_by_batch, notes_on
 from enginery.report.page import causes, pictures
 from enginery.report.page.examples import Drawn
 from enginery.report.page.listing import facts, latencies, of_frame, overview, throughputs
@@ -29,7 +29,7 @@ from enginery.report.page.nights import draw_trends
 from enginery.report.page.rescues import rescue_table
 from enginery.report.page.searches import describe_search, search_pictures
 from enginery.report.searched_times import times_of
-from enginery.report.verdict import MEASURE_AGAIN, doubts, is_certain, recommend, why
+from enginery.report.verdict import choose, disturbance, doubt, why
 from enginery.report.wording import device
 from enginery.speed.records import baseline_title
 
@@ -120,18 +120,15 @@ def breakable(name: str) -> Markup:
 
 
 def _verdict(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
-    chosen = recommend(findings)
+    choice = choose(findings)
     return {
         "disguised": any(not entry.engine.runs_its_precision for entry in findings.precisions),
-        "chosen": chosen,
-        "why": why(findings, chosen) if chosen else "",
-        "doubts": doubts(findings, chosen) if chosen else [],
-        "measure_again": MEASURE_AGAIN,
-        "certain": chosen is not None and is_certain(findings, chosen),
+        "chosen": choice.engine if choice else None,
+        "why": why(findings, choice) + disturbance(findings, choice) if choice else "",
+        "doubt": with_code(doubt(findings, choice)) if choice else "",
         "batch_key": batch_key(findings, findings.tuned_batch),
         "notes": notes_on(findings, failures),
         "noise": noise_by_batch(findings),
-        "starred": any(noisy_as_quoted(findings, entry) for entry in findings.precisions),
         "overview": overview(findings, failures),
     }
 
@@ -149,6 +146,7 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
         "by_size": of_frame("Median ms per batch by size; in parentheses, times as fast as the baseline", by_size)
         if len(by_size)
         else None,
+        "raced": of_frame("The race of all engines, which decides", tables.race_table(findings)),
         "latencies": latencies(findings),
         "costs": of_frame("What a batch costs: a fixed part, and a part per image", costs) if len(costs) else None,
         "compute": of_frame("Compute without copies, median ms by the GPU's clock", tables.compute_table(findings))

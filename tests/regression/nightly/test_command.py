@@ -114,9 +114,14 @@ def test_the_last_of_three_nights_is_slower_and_red(project, run):
 
 def test_a_night_measures_everything_again_and_then_draws_the_report(project, run):
     project.night(run(13.0, 4.4))
-    assert project.calls == ["repro report", "repro --force --single-item validate benchmark", "repro report", "repro"]
+    assert project.calls == [
+        "repro report",
+        "repro --force --single-item validate benchmark race",
+        "repro report",
+        "repro",
+    ]
     project.night(run(11.0, 3.7), run(13.0, 4.4))
-    assert "repro --force --single-item validate@int8 benchmark@int8" in project.calls
+    assert "repro --force --single-item validate@int8 benchmark@int8 race" in project.calls
 
 
 def test_a_red_gate_is_recorded_and_red(project, run):
@@ -147,7 +152,7 @@ def test_make_fails_on_red_and_not_on_a_slow_machine(project, run):
     assert "# Red: a confirmed regression" in red.stdout
 
 
-@pytest.mark.parametrize("stage", ["repro report", "repro --force --single-item validate benchmark"])
+@pytest.mark.parametrize("stage", ["repro report", "repro --force --single-item validate benchmark race"])
 def test_a_night_with_a_failing_stage_is_an_error_and_not_recorded(project, run, stage):
     project.fail(*stage.split())
     done = project.night(run(13.0, 4.4))

@@ -11,8 +11,6 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 from support.pages import HOSTILE, nights_of, page_of_nights, require_same_figures
 
-from enginery.report.evidence import Findings
-
 DESK, PHONE = (1200, 900), (380, 800)
 FLAGS = (
     "--headless=new",
@@ -248,7 +246,7 @@ def test_sizes_are_sorted_whatever_their_unit(visit, usual):
         replace(entry, engine=entry.engine.model_copy(update={"bytes": size}))
         for entry, size in zip(usual.precisions, sizes, strict=True)
     ]
-    page = visit(found=Findings(usual.machine, tuple(other)))
+    page = visit(found=replace(usual, precisions=tuple(other)))
     size = page.find_elements(By.CSS_SELECTOR, "#summary thead th")[7]
     size.find_element(By.TAG_NAME, "button").click()
     assert column(page, 7) == ["40.0 kB", "700.0 kB", "1.5 MB"]

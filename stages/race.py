@@ -1,0 +1,66 @@
+"""Race all engines against each other, and the first baseline beside them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from enginery.cluster.ray_cluster import whole_node
+from enginery.core.params.benchmark import ONNXRUNTIME, BenchmarkParams
+from enginery.core.params.inference import InferenceParams
+from enginery.core.precisions import PRECISIONS
+from enginery.data.feeds import Feeds
+from enginery.data.sample_set import SampleSet
+from enginery.engine.engine import open_engine
+from enginery.engine.folder import RECORD, read_engine
+from enginery.engine.machine import Machine
+from enginery.engine.record import EngineRecord
+from enginery.engine.target import differences
+from enginery.model.checkpoint import load_model
+from enginery.speed.benchmark import quoted_batch
+from enginery.speed.contenders import onnxruntime_session, pytorch_contender
+from enginery.speed.contention import ContentionWatch, contention_problems
+from enginery.speed.engines_race import Open, race_engines
+from enginery.speed.machine_lock import whole_machine
+from enginery.speed.timing import Contender
+
+
+def race(engines: Path, simplified: Path, weights: Path, validation: Path, machine: Path, report: Path) -> None:
+    """Write race.json. What lies in the folder of engines takes part, as far as this machine runs it: the report reads
+    what it needs, and a precision that was dropped must not make this stage run again."""
+    here, params = Machine.read(machine), BenchmarkParams.read()
+    inference = InferenceParams.read().on(here.cores)
+    torch.set_num_threads(inference.threads)
+    found = {name: read_engine(engines / name) for name in PRECISIONS if (engines / name / RECORD).exists()}
+    records = {name: record for name, record in found.items() if not differences(record.target, here)}
+    record = next(iter(records.values()))
+    batch, baseline = quoted_batch(params, record.build), params.baselines[0]
+    feeds = SampleSet.open(validation).tuned(record.profile).cycled(batch)
+    openers: dict[str, Open] = {name: partial(_opened, engines / name, here, inference) for name in records}
+    openers[baseline] = partial(_opened_baseline, baseline, simplified, weights, here, inference, record)
+    with whole_node("race"), whole_machine("race"), ContentionWatch() as watch:
+        raced = race_engines(openers, baseline, feeds, batch, params, inference.threads)
+    disturbed = tuple(contention_problems(watch.contention, inference.threads))
+    raced.model_copy(update={"disturbed": disturbed}).write(report)
+    for name in records:
+        median, low, high = raced.times(name, baseline)
+        print(f"{name}, batch {batch}: {median:.2f} times {baseline} ({low:.2f} to {high:.2f})")
+
+
+@contextmanager
+def _opened(folder: Path, here: Machine, inference: InferenceParams) -> Iterator[Callable[[Feeds], Contender]]:
+    with open_engine(folder, here, inference) as engine:
+        yield engine.bind
+
+
+@contextmanager
+def _opened_baseline(
+    baseline: str, simplified: Path, weights: Path, here: Machine, inference: InferenceParams, record: EngineRecord
+) -> Iterator[Callable[[Feeds], Contender]]:
+    if baseline == ONNXRUNTIME:
+        with onnxruntime_session(simplified / "model.onnx", record.blueprint, inference) as session:
+            yield session.bind
+    else:
+        yield partial(pytorch_contender, load_model(weights), baseline, here.device, record.build.tf32)
