@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from enginery.accuracy.by_chance import answers_by_chance
+from enginery.accuracy.prepared_otherwise import doubt_about_preparation
 from enginery.cluster.ray_cluster import open_cluster
 from enginery.core.files import new_folder
 from enginery.core.params.boxes import BoxesParams
@@ -35,12 +36,15 @@ def reference(weights: Path, validation: Path, reference: Path) -> None:
     truth, everything = samples.truth, np.arange(len(samples))
     measured = [] if truth is None else zip(task.metrics, task.measure(outputs, truth, everything), strict=False)
     metrics = {metric.name: (metric, metric.over(statistics)) for metric, statistics in measured}
+    maker = made_by(weights)
+    doubt = doubt_about_preparation(run, samples, task, outputs, sizes, maker)
     result = Reference(
-        made_by=made_by(weights),
+        made_by=maker,
         outputs=tuple(outputs),
         samples=len(samples),
         metrics={name: value for name, (_, value) in metrics.items()},
         by_chance=answers_by_chance(task.knowing(truth, everything), outputs, truth),
+        doubt=doubt,
     )
     with new_folder(reference) as unfinished:
         for index, values in enumerate(outputs.values()):
@@ -49,3 +53,5 @@ def reference(weights: Path, validation: Path, reference: Path) -> None:
     found = ", ".join(f"{metric.name} {metric.written(value)}" for metric, value in metrics.values())
     found = found or f"{task.metrics[0].name} not measured, {task.lacking}"
     print(f"{result.made_by}: {found}; {result.samples} validation {known.kind}")
+    if doubt:
+        print(f"MIND: {doubt}")

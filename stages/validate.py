@@ -72,7 +72,7 @@ def _wanted(samples: SampleSet, reference: Path) -> Wanted:
     record = Reference.read(reference / "reference.json")
     files = (reference / output_file(number) for number, _ in enumerate(record.outputs))
     outputs = {name: np.load(file, mmap_mode="r") for name, file in zip(record.outputs, files, strict=True)}
-    return Wanted(samples, outputs, record.made_by, record.by_chance)
+    return Wanted(samples, outputs, record.made_by, record.by_chance, record.doubt)
 
 
 def _results(record: Validation) -> str:

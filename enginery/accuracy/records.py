@@ -127,6 +127,7 @@ class Validation(Record):
     must_be_sure: bool  # whether these fail, too
     spread: Spread
     padding: Padding | None = None  # of texts
+    doubt: str | None = None  # of the reference: that images are not prepared as its model was trained on them
 
     @property
     def main(self) -> Result | None:

@@ -41,6 +41,7 @@ class Wanted(NamedTuple):
     outputs: Outputs
     made_by: str = PYTORCH
     by_chance: bool = False  # whether these answers are no better for their own samples than for others
+    doubt: str | None = None  # on how the samples are prepared
 
 
 def validate_engine(
@@ -92,6 +93,7 @@ def validate_engine(
         must_be_sure=params.must_be_sure,
         padding=padding_of(samples, engine.record.profile.batch.max),
         spread=spread(*task.comparable(reference, compiled), task.leads_kept(reference, compiled)),
+        doubt=wanted.doubt,
     )
 
 

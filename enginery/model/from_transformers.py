@@ -3,32 +3,21 @@
 What a later stage needs to make the same model again, without the folder, is its configuration: it takes the place of
 `model.arguments` in the record of the weights."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from enginery.core.errors import UNREADABLE, EngineryError
+from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.params.model import ModelParams
 from enginery.core.text import first_few, first_line
 from enginery.core.user_files import user_folder
 from enginery.data.manifest import PreparedTexts
+from enginery.model.transformers_folder import CONFIG, TOKENIZER, positions, read_json
 
-CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-# Models whose first positions, as many as the number of the token that pads, and that one, are never taken by a text.
-AFTER_PADDING = (
-    "camembert",
-    "data2vec-text",
-    "longformer",
-    "mpnet",
-    "roberta",
-    "roberta-prelayernorm",
-    "xlm-roberta",
-    "xlm-roberta-xl",
-)
+WEIGHTS = "model.safetensors"
 # By the end of an architecture's name, the outputs that its task reads. Others are lists of tensors, or states.
 READ = {"ForObjectDetection": ("logits", "pred_boxes"), "ForSequenceClassification": ("logits",)}
 POOLINGS = ("cls", "mean", "max", "lasttoken")
@@ -81,7 +70,7 @@ def folder_of(params: ModelParams, models: Path) -> Path:
 
 def described(params: ModelParams, folder: Path) -> dict[str, Any]:
     """Return all that makes the model, as arguments: those that the user gives change its configuration."""
-    config: dict[str, Any] = _json(folder / CONFIG, dict) | params.arguments
+    config: dict[str, Any] = read_json(folder / CONFIG, dict) | params.arguments
     architectures = config.get("architectures")
     architecture = architectures[0] if isinstance(architectures, list) and architectures else None
     if not isinstance(architecture, str) or "model_type" not in config:
@@ -105,12 +94,8 @@ def require_its_tokenizer(folder: Path, texts: PreparedTexts | None) -> None:
 
 def require_room(arguments: dict[str, Any], texts: PreparedTexts | None) -> None:
     """Refuse texts with more tokens than the model has positions for, which fails deep within its code."""
-    config = arguments["config"]
-    most = config.get("max_position_embeddings")
-    if isinstance(most, int) and config.get("model_type") in AFTER_PADDING:
-        padding = config.get("pad_token_id")
-        most -= (1 if padding is None else padding) + 1
-    if texts and isinstance(most, int) and texts.how.longest > most:
+    most = positions(arguments["config"])
+    if texts and most is not None and texts.how.longest > most:
         raise EngineryError(
             f"samples.text.longest: texts may have {texts.how.longest} tokens, and the model has {most} positions for "
             "them: set it to so many at most, and the max of build.profile.axes with it"
@@ -172,7 +157,7 @@ def _pooling(folder: Path) -> str | None:
     file = folder / "1_Pooling" / CONFIG
     if not file.is_file():
         return None
-    settings = _json(file, dict)
+    settings = read_json(file, dict)
     named = settings.get("pooling_mode", [])  # one or several, since sentence-transformers 6; before, a flag for each
     flags = [name.removeprefix("pooling_mode_") for name, value in settings.items() if value is True]
     names = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
@@ -189,21 +174,11 @@ def _pooling(folder: Path) -> str | None:
 def _normalizes(folder: Path) -> bool:
     """Tell whether sentence-transformers brings vectors to length 1. Other modules behind the pooling are refused."""
     file = folder / "modules.json"
-    modules = _json(file, list) if file.is_file() else []
+    modules = read_json(file, list) if file.is_file() else []
     types = [str(module.get("type") if isinstance(module, dict) else module).rpartition(".")[2] for module in modules]
     if odd := [name for name in types if name not in ("Transformer", "Pooling", "Normalize")]:
         raise EngineryError(f"model.source: {file} has a module {odd[0]}: make the model in a factory of your own")
     return "Normalize" in types
-
-
-def _json(file: Path, wanted: type) -> Any:
-    try:
-        found = json.loads(file.read_text("utf-8"))
-    except UNREADABLE as error:
-        raise EngineryError(f"model.source: {file} is not JSON: {error}") from None
-    if not isinstance(found, wanted):
-        raise EngineryError(f"model.source: {file} holds no {'object' if wanted is dict else 'list'} of JSON")
-    return found
 
 
 def _import_transformers() -> Any:

@@ -33,3 +33,4 @@ class Reference(Record):
     samples: int
     metrics: dict[str, float]
     by_chance: bool  # whether the first is no better than if samples got each other's answers
+    doubt: str | None = None  # a sentence, if it is right far more often for images that are prepared in another way

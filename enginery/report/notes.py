@@ -33,8 +33,9 @@ class Note(NamedTuple):
 
 def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> list[Note]:
     runtime = RUNTIMES[findings.machine.runtime].title
-    notes = _on_the_reference(findings.precisions[0].validation.reference)
-    notes += _on_texts(findings.precisions[0].validation.padding) + _on_boxes(findings.precisions[0])
+    first = findings.precisions[0].validation
+    notes = _on_the_reference(first.reference) + _on_preparation(first.doubt)
+    notes += _on_texts(first.padding) + _on_boxes(findings.precisions[0])
     for entry in findings.precisions:
         notes += _on_execution(entry, runtime)
         for line in failures.get(entry.precision, ()):
@@ -79,6 +80,10 @@ def noise_by_batch(findings: Findings) -> list[Note]:
 def _on_the_reference(made_by: str) -> list[Note]:
     meant = f"Where this report says PyTorch, it means {made_by}, which runs that file as written."
     return [] if made_by == PYTORCH else [Note("No PyTorch", f"the model came as an ONNX file. {meant}")]
+
+
+def _on_preparation(doubt: str | None) -> list[Note]:
+    return [Note("Images may be prepared otherwise than the model knows them", f"{doubt}.")] if doubt else []
 
 
 def _on_certainty(findings: Findings) -> list[Note]:

@@ -20,6 +20,12 @@ from enginery.cli.project.layout import FILES, TARGETS
 from enginery.cli.project.new import place_of_one
 from enginery.core.params.all import Params
 
+GUESSED = {
+    "preprocessing": {
+        **{"resize": 256, "crop": 224, "interpolation": "bilinear", "color": "rgb", "divide_by": 255},
+        **{"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
+    }
+}
 SAME = {"pipeline.yaml": "dvc.yaml", "machine.yaml": "machine/dvc.yaml", "params.yaml": "params.yaml"}
 
 
@@ -101,23 +107,28 @@ def test_a_project_may_be_a_folder_of_a_larger_repository(repository):
         (Choices(weights="best.pt"), {"weights": {"source": "data/weights/best.pt"}}, {"data/weights/best.pt"}),
         (
             Choices(model="timm:vit_tiny"),
-            {"model": {"source": "timm:vit_tiny"}, "weights": {"source": "pretrained"}},
+            {"model": {"source": "timm:vit_tiny"}, "weights": {"source": "pretrained"}, "samples": GUESSED},
             {},
         ),
         (
             Choices(model="transformers:bert"),
-            {"model": {"source": "transformers:data/models/bert"}, "weights": {"source": "given"}},
+            {
+                "model": {"source": "transformers:data/models/bert"},
+                "weights": {"source": "given"},
+                "samples": GUESSED,
+            },
             {"data/models/bert"},
         ),
         (
             Choices(model="net.onnx"),
-            {"model": {"source": "data/models/net.onnx"}, "weights": {"source": "given"}},
+            {"model": {"source": "data/models/net.onnx"}, "weights": {"source": "given"}, "samples": GUESSED},
             {"data/models/net.onnx"},
         ),
     ],
 )
 def test_what_the_user_has_becomes_parameters(repository, monkeypatch, model, params, copies):
     monkeypatch.chdir(repository)
+    monkeypatch.setattr("enginery.cli.project.preparation.find_spec", lambda name: None)  # timm is not installed
     for name in ("best.pt", "net.onnx"):
         (repository / name).touch()
     (repository / "bert").mkdir()

@@ -184,6 +184,37 @@ def test_a_model_of_timm_has_the_classes_of_the_images_and_its_own_preprocessing
         make_model(ModelParams(source="timm:test_vitt", arguments={}), 7)
 
 
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        ({"input_size": (3, 224, 224), "crop_pct": 0.9, "crop_mode": "center"}, (248, "shorter_side", 224, "rgb")),
+        ({"input_size": (3, 224, 320), "crop_pct": 1.0}, (320, "shorter_side", [224, 320], "rgb")),
+        ({"input_size": (1, 384, 384), "crop_pct": 1.0, "crop_mode": "squash"}, (384, "stretch", 384, "grey")),
+        ({"input_size": (3, 240, 240), "crop_pct": 0.96, "crop_mode": "border"}, (250, "pad", 240, "rgb")),
+    ],
+)
+def test_images_are_prepared_as_timm_does_it(config, wanted):
+    count = config["input_size"][0]
+    values = {"mean": (0.5,) * count, "std": (0.25,) * count, "interpolation": "bicubic"}
+    found = from_timm.preprocessing_of(config | values)
+    assert tuple(found[name] for name in ("resize", "resize_mode", "crop", "color")) == wanted
+    assert Preprocessing(**found).mean == values["mean"]
+    assert found.get("fill") == (128 if wanted[1] == "pad" else None)
+
+
+def test_it_is_told_where_params_prepare_images_otherwise_than_timm(monkeypatch):
+    config = {"input_size": (3, 224, 224), "crop_pct": 0.9, "interpolation": "bicubic", "mean": (0.5,) * 3}
+    data = SimpleNamespace(resolve_data_config=lambda model: config | {"std": (0.5,) * 3})
+    monkeypatch.setattr(from_timm, "_import_timm", lambda: SimpleNamespace(data=data))
+    how = Preprocessing(resize=248, crop=224, interpolation="bicubic", mean=(0.5,) * 3, std=(0.5001,) * 3)
+    assert from_timm.differences(None, how) == []
+    other = how.model_copy(update={"resize": (256, 256), "mean": (0.485, 0.456, 0.406)})
+    assert from_timm.differences(None, other) == [
+        "resize 256, where the model had 248",
+        "mean [0.485, 0.456, 0.406], where the model had [0.5, 0.5, 0.5]",
+    ]
+
+
 @pytest.mark.parametrize("name", ["pipeline", "os", "__version__", "AutoConfig", "nothing"])
 def test_an_architecture_that_is_no_model_is_refused(name):
     pytest.importorskip("transformers")

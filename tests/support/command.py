@@ -23,19 +23,20 @@ def enginery(*arguments, cwd=ROOT, **more):
     )
 
 
-def on_a_terminal(*arguments, cwd=ROOT, both=True, **more):
-    """Return what a terminal shows: both outputs, or only standard error if not `both`."""
+def on_a_terminal(*arguments, cwd=ROOT, both=True, typed=None, **more):
+    """Return what a terminal shows: both outputs, or only standard error if not `both`. `typed` is what one types."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
     child = subprocess.Popen(
         [warm_python() / "enginery", *map(str, arguments)],
         cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"} | more,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL if typed is None else theirs,
         stdout=theirs if both else subprocess.DEVNULL,
         stderr=theirs,
     )
     os.close(theirs)
+    os.write(ours, (typed or "").encode())
     seen = b""
     while chunk := _read(ours):
         seen += chunk

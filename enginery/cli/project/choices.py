@@ -6,16 +6,37 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from enginery.cli.project.preparation import (
+    IMAGENET,
+    Ask,
+    Stated,
+    choose,
+    headers,
+    longest_side,
+    of_factory,
+    of_onnx,
+    of_timm,
+    of_torchvision,
+    of_transformers,
+)
+from enginery.cli.project.preparation import PLACE as PREPROCESSING
 from enginery.core.errors import EngineryError
 from enginery.core.params.model import LIBRARY
+from enginery.core.params.text import TextPreprocessing
 from enginery.core.text import suggestion
 from enginery.core.user_files import WEIGHTS_WITHOUT_FILE
 from enginery.core.user_modules import find_package, folders_above
+from enginery.data.sources.arrays import ARRAY_SUFFIXES
 from enginery.data.sources.files import IMAGE_SUFFIXES
+from enginery.data.texts import padded_length
+from enginery.model.transformers_folder import TOKENIZER
 
 FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-# Torchvision trains its networks with these.
-IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+# Of the network that params.yaml has: torchvision's own would take seconds to ask.
+AS_IN_PARAMS = Stated(
+    {"resize": 256, "crop": 224, "interpolation": "bilinear", "color": "rgb", "divide_by": 255, **IMAGENET},
+    "how torchvision trains its networks",
+)
 
 
 class Choices(NamedTuple):
@@ -27,59 +48,75 @@ class Choices(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """Parameters that differ from the defaults, and files to copy, by their place in the project."""
+    """Parameters that differ from the defaults, and files to copy, by their place in the project. `origins` says where
+    values come from that nobody gave, by their place in params.yaml."""
 
     params: dict[str, Any]
     copies: dict[Path, Path]
+    origins: dict[str, str]
     folder: Path  # of the project
     home: Path  # of data/, which models beside each other share
 
 
-def take(choices: Choices, folder: Path, home: Path | None = None) -> Taken:
-    """Look at what the user has. Nothing is written, and no code of theirs runs."""
-    taken = Taken({"task": choices.task} if choices.task else {}, {}, folder, home or folder)
-    if choices.model:
-        _take_model(choices.model, taken)
+def take(choices: Choices, folder: Path, home: Path | None = None, ask: Ask | None = None) -> Taken:
+    """Look at what the user has, and ask for what it does not tell. Nothing is written, and no code of theirs runs."""
+    taken = Taken({"task": choices.task} if choices.task else {}, {}, {}, folder, home or folder)
+    stated = _take_model(choices.model, taken) if choices.model else AS_IN_PARAMS
     if choices.weights:
         source = choices.weights
         if source not in WEIGHTS_WITHOUT_FILE:
             source = _copied(_existing(source, "--weights", ", ".join(WEIGHTS_WITHOUT_FILE)), "weights", taken)
+            if stated.origin:
+                stated = stated._replace(origin=f"{stated.origin}; look whether yours were trained so")
         taken.params["weights"] = {"source": source}
     if choices.images:
-        _take_images(choices, taken)
+        _take_samples(choices.images, stated, taken)
+    if choices.images or (choices.model and not _trains(taken)):
+        _prepare(choices, stated, taken, ask)
     return taken
 
 
-def _take_model(model: str, taken: Taken) -> None:
+def _trains(taken: Taken) -> bool:
+    return bool(taken.params.get("weights", {"source": "train"})["source"] == "train")
+
+
+def _take_model(model: str, taken: Taken) -> Stated:
+    """Take the model, and return what it says of its samples."""
     if model.endswith(".onnx"):
-        taken.params["model"] = {"source": _copied(_existing(model, "--model", "an ONNX file"), "models", taken)}
+        path = _existing(model, "--model", "an ONNX file")
+        taken.params["model"] = {"source": _copied(path, "models", taken)}
         taken.params["weights"] = {"source": "given"}
-    elif library := LIBRARY.fullmatch(model):
-        _take_library(library[1] or library[3], library[2] or library[4], taken)
-    elif FACTORY.fullmatch(model):
-        _require_module(model, taken.folder)
+        return of_onnx(path)
+    if library := LIBRARY.fullmatch(model):
+        return _take_library(library[1] or library[3], library[2] or library[4], taken)
+    if FACTORY.fullmatch(model):
+        file = _require_module(model, taken.folder)
         taken.params["model"] = {"source": model}
         taken.params["weights"] = {"source": "given"}
-    else:
-        from torchvision.models import list_models
+        return of_factory(model, file)
+    from torchvision.models import list_models
 
-        if model not in (known := list_models()):
-            raise EngineryError(
-                f"--model {model} is no ONNX file, no package.module:factory, and no model of torchvision"
-                f"{suggestion(model, known)}"
-            )
-        taken.params["model"] = {"source": model}
-
-
-def _take_library(library: str, name: str, taken: Taken) -> None:
-    if library == "transformers":
-        name = _copied(_existing(name, "--model transformers:", "a folder of a model"), "models", taken)
-    taken.params["model"] = {"source": f"{library}:{name}"}
-    taken.params["weights"] = {"source": "given" if library == "transformers" else "pretrained"}
+    if model not in (known := list_models()):
+        raise EngineryError(
+            f"--model {model} is no ONNX file, no package.module:factory, and no model of torchvision"
+            f"{suggestion(model, known)}"
+        )
+    taken.params["model"] = {"source": model}
+    return of_torchvision(model)
 
 
-def _require_module(model: str, folder: Path) -> None:
-    """Refuse a module that the pipeline would not find. None of its code runs."""
+def _take_library(library: str, name: str, taken: Taken) -> Stated:
+    if library == "timm":
+        taken.params["model"], taken.params["weights"] = {"source": f"timm:{name}"}, {"source": "pretrained"}
+        return of_timm(name)
+    folder = _existing(name, "--model transformers:", "a folder of a model")
+    source = _copied(folder, "models", taken)
+    taken.params["model"], taken.params["weights"] = {"source": f"transformers:{source}"}, {"source": "given"}
+    return of_transformers(folder)
+
+
+def _require_module(model: str, folder: Path) -> Path | None:
+    """Return the file of a module. Refuse one that the pipeline would not find. None of its code runs."""
     module = model.partition(":")[0]
     package, _, rest = module.partition(".")
     found = find_package(package, folder)
@@ -91,20 +128,55 @@ def _require_module(model: str, folder: Path) -> None:
         raise EngineryError(
             f"--model {model}: there is no {module.replace('.', '/')}.py in {folder}{where}, nor such a package"
         )
+    files = (file for path in inner for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file())
+    return next(files, None) if rest else Path(found.origin) if found.origin else None
 
 
-def _take_images(choices: Choices, taken: Taken) -> None:
-    path = _existing(choices.images or "", "--images", "a folder of images, a .csv or an .npz")
-    size, trains = choices.size or 224, taken.params.get("weights", {"source": "train"})["source"] == "train"
-    samples: dict[str, Any] = {"source": _copied(path, "images", taken)}
-    samples["preprocessing"] = {"resize": size * 8 // 7, "crop": size, **IMAGENET}
+def _take_samples(given: str, stated: Stated, taken: Taken) -> None:
+    path, trains = _existing(given, "--images", "a folder of images, a .csv, an .npz or an .npy"), _trains(taken)
+    is_text = stated.text is not None and path.suffix not in ARRAY_SUFFIXES
+    samples: dict[str, Any] = {"source": _copied(path, "texts" if is_text else "images", taken)}
     if not trains:
         samples["training"] = 0
     if path.is_dir():
         samples |= _split(sum(1 for _ in _images_in(path)), path, trains)
+    elif path.suffix in ARRAY_SUFFIXES:
+        samples |= _split(max((shape[0] for shape, _ in headers(path).values() if shape), default=0), path, trains)
     taken.params["samples"] = samples
-    if trains:
-        taken.params.setdefault("weights", {"source": "train"})["training"] = {"size": size}
+
+
+def _prepare(choices: Choices, stated: Stated, taken: Taken, ask: Ask | None) -> None:
+    """Set how a sample becomes what the model takes."""
+    samples = taken.params.setdefault("samples", {})
+    if stated.input:
+        samples["input"], taken.origins["samples.input"] = stated.input, f"from {stated.origin}"
+    path = Path(choices.images or "")
+    if path.suffix in ARRAY_SUFFIXES and headers(path).get("images", ((), ""))[1] != "uint8":
+        samples["preprocessing"] = None
+        taken.origins[PREPROCESSING] = f"{path.name} holds arrays, which are fed as they are, and no pixels in uint8"
+    elif stated.values is None:
+        samples["preprocessing"], taken.origins[PREPROCESSING] = None, f"from {stated.origin}"
+        if stated.text:
+            _take_texts(choices.model or "", stated, taken)
+    else:
+        chosen = choose(stated, choices.size, ask)
+        samples["preprocessing"] = chosen.values
+        taken.origins.update({f"{PREPROCESSING}.{name}": origin for name, origin in chosen.origins.items()})
+        if _trains(taken):
+            training = {"size": longest_side(chosen.values["crop"])}
+            taken.params.setdefault("weights", {"source": "train"})["training"] = training
+
+
+def _take_texts(model: str, stated: Stated, taken: Taken) -> None:
+    """Set samples.text, and let the length vary as far as the model can take it."""
+    text = dict(stated.text or {})
+    tokenizer = _copied(Path(model.partition(":")[2], TOKENIZER), "texts", taken)
+    taken.params["samples"]["text"] = {"tokenizer": tokenizer, **text}
+    taken.origins.update({f"samples.text.{name}": f"from {stated.origin}" for name in ("tokenizer", *text)})
+    how = TextPreprocessing(tokenizer=tokenizer, **text)
+    if how.varies:
+        sizes = {"min": how.shortest, "opt": padded_length(how.longest // 2, how), "max": how.longest}
+        taken.params["build"] = {"profile": {"axes": {"sequence": sizes}}}
 
 
 def _split(images: int, path: Path, trains: bool) -> dict[str, int]:

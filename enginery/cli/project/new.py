@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 
 from enginery.cli.project.choices import Choices, Taken, take
 from enginery.cli.project.layout import TAKEN_NAMES, Place, files_of, has_target, how_to_run, lines_of
+from enginery.cli.project.preparation import Ask, told
 from enginery.cli.recipes import edit_params, overlay
 from enginery.core.errors import EngineryError
 from enginery.core.files import new_file, new_folder
@@ -23,15 +24,17 @@ NAME = re.compile(r"[A-Za-z0-9][\w-]*")
 OURS = ("machine", "stages")  # folders of the pipeline: packages of these names would stand in for its own
 
 
-def make_project(folder: Path, choices: Choices, name: str | None = None) -> str:
-    """Write what is not there yet, and return what was done. What is there is never overwritten."""
+def make_project(folder: Path, choices: Choices, name: str | None = None, ask: Ask | None = None) -> str:
+    """Write what is not there yet, and return what was done. What is there is never overwritten. `ask` puts a question
+    to the user about what cannot be told otherwise."""
     place = place_of_one(folder.resolve(), name) if name else find_place(folder.resolve())
     require_new_enough(place.folder)
     if hint := upgrade_hint(place.folder):
         raise EngineryError(hint)
     files = files_of(place)
     _require_free(place.folder, files)
-    taken = take(choices, place.folder, None if (place.folder / "data").exists() else place.beside)
+    params, home = place.folder / "params.yaml", None if (place.folder / "data").exists() else place.beside
+    taken = take(choices, place.folder, home, None if params.exists() else ask)
     place.folder.mkdir(parents=True, exist_ok=True)
     if not (place.dvc / ".dvc").is_dir():
         _init_dvc(place)
@@ -43,11 +46,11 @@ def make_project(folder: Path, choices: Choices, name: str | None = None) -> str
             temporary.write_text(files[path], encoding="utf-8")
     for path, lines in lines_of(place).items():
         add_lines(path, lines)
-    if (params := place.folder / "params.yaml") in new:
+    if params in new:
         edit_params(lambda content: overlay(content, taken.params), "enginery new", params)
     copied = [place.folder / target for target in taken.copies if not (place.folder / target).exists()]
     _copy(place.folder, taken)
-    return _said(place, files, new, copied)
+    return _said(place, files, new, copied, told(taken.params, taken.origins, params) if params in new else [])
 
 
 def place_of_one(beside: Path, name: str) -> Place:
@@ -122,8 +125,8 @@ def _copy(folder: Path, taken: Taken) -> None:
                 shutil.copyfile(source, temporary)
 
 
-def _said(place: Place, files: Mapping[Path, str], new: list[Path], copied: list[Path]) -> str:
-    """Return what was made, how what was there already differs, and what comes next."""
+def _said(place: Place, files: Mapping[Path, str], new: list[Path], copied: list[Path], of_params: list[str]) -> str:
+    """Return what was made, how what was there already differs, what was set in params.yaml, and what comes next."""
     made = [path.relative_to(place.git).as_posix() for path in [*new, *copied] if ".enginery" not in path.parts]
     lines = [f"made {path}" for path in made if not path.endswith(".gitkeep")]
     for path, text in files.items():
@@ -134,7 +137,7 @@ def _said(place: Place, files: Mapping[Path, str], new: list[Path], copied: list
                 path.read_text(encoding="utf-8").splitlines(), text.splitlines(), name, "new", "", "", 1, ""
             )
     tracked = "".join(f"dvc add {os.path.relpath(path.resolve(), place.folder)}; " for path in copied)
-    lines += ["", f"Next, in {place.folder}: look at params.yaml, then {tracked}{how_to_run(place.folder)}"]
+    lines += [*of_params, "", f"Next, in {place.folder}: look at params.yaml, then {tracked}{how_to_run(place.folder)}"]
     if place.beside and has_target("all", place.beside):
         lines.append(f"`make all` in {place.beside} runs all models")
     return "\n".join(lines)

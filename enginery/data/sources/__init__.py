@@ -49,7 +49,7 @@ def _open(params: SamplesParams, data: Path, known: Known) -> Source:
         return open_digits()
     path = user_file(params.source, data, "samples.source", "digits")
     if params.preprocessing is None:
-        return open_tensors(path, listed, known)
+        return open_tensors(path, listed, known, params.input)
     if known.task == DETECTION and (path.suffix == ".json" or (path / ANNOTATIONS).is_file()):
         return open_coco(path / ANNOTATIONS if path.is_dir() else path, data, listed)
     if known.task == DETECTION and (path / "images").is_dir():

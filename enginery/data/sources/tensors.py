@@ -14,7 +14,7 @@ from enginery.core.errors import EngineryError
 from enginery.data.feeds import INPUT_TYPES
 from enginery.data.manifest import Sample
 from enginery.data.sample_set import input_file, start_npy_file
-from enginery.data.sources.arrays import read_arrays
+from enginery.data.sources.arrays import ARRAY_SUFFIXES, read_arrays
 from enginery.data.sources.classes import LABELS, Classes, class_each
 from enginery.data.sources.truth import LABELLED, Known, Truths
 
@@ -63,15 +63,18 @@ def _native(array: NDArray[np.generic]) -> np.dtype[np.generic]:
     return array.dtype.newbyteorder("=")
 
 
-def open_tensors(path: Path, listed: Classes | None, known: Known = LABELLED) -> Tensors:
-    """Open an archive whose arrays have the names of the inputs. One more has what the task wants to know, such as
-    `labels`. Where that is a score of each pair, the two samples of a pair lie along the second axis."""
-    if path.suffix != ".npz":
+def open_tensors(path: Path, listed: Classes | None, known: Known = LABELLED, only: str = "input") -> Tensors:
+    """Open an archive whose arrays have the names of the inputs, or the array of the `only` input. One more has what
+    the task wants to know, such as `labels`. Where that is a score of each pair, the two samples of a pair lie along
+    the second axis."""
+    if path.suffix not in ARRAY_SUFFIXES:
         raise EngineryError(
             f"samples.source: without samples.preprocessing, samples are arrays as the model takes them, and {path} "
-            "is no .npz of these; images need samples.preprocessing"
+            "is no .npz of these, and no .npy; images need samples.preprocessing"
         )
     arrays = read_arrays(path)
+    if path.suffix == ".npy":
+        arrays = {only: next(iter(arrays.values()))}
     labels = arrays.pop(LABELS, None) if known.labels else None
     told = {name: arrays.pop(name) for name in known.arrays if name in arrays and name != LABELS}
     _require_feedable(path, arrays, labels)

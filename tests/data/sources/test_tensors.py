@@ -35,6 +35,14 @@ def test_the_arrays_are_the_inputs_and_labels_are_labels(params, labels):
     assert source.class_names == (("0", "1", "2") if labels.dtype.kind == "i" else ("a", "b", "c"))
 
 
+def test_an_array_alone_is_what_the_only_input_takes(params):
+    np.save(Path("data/set.npy"), IDS)
+    source = opened(params("data/set.npy", input="ids"))
+    assert (source.inputs, len(source), source.labels) == (("ids",), 5, None)
+    write_split(source, [3], params(), Path("split"))
+    assert SampleSet.open(Path("split")).cycled(1)["ids"].tolist() == [[6, 7]]
+
+
 def test_a_split_is_read_back_as_it_came(params):
     np.savez(NPZ, ids=IDS, mask=MASK, labels=np.array([0, 2, 1, 2, 0]))
     write_split(opened(params()), [3, 0], params(), Path("split"))
@@ -136,5 +144,7 @@ def test_a_broken_file_and_another_kind_are_refused(params):
         with pytest.raises(EngineryError, match=r"samples\.source: data/set\.npz cannot be read as a NumPy file"):
             opened(params())
     Path("data/images").mkdir()
-    with pytest.raises(EngineryError, match=r"data/images is no \.npz of these; images need samples\.preprocessing"):
+    with pytest.raises(
+        EngineryError, match=r"data/images is no \.npz of these, and no \.npy; images need samples\.preprocessing"
+    ):
         opened(params("data/images"))
