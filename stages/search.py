@@ -24,6 +24,7 @@ from enginery.quantization.calibration.calibrate import ranges_by
 from enginery.quantization.calibration.provenance import Calibration, require_tensors
 from enginery.quantization.conversion import kept_nodes, require_kept_exist
 from enginery.quantization.dialect import Dialect
+from enginery.quantization.floats import doubt_in_words, floats_in_words, left_in_floats
 from enginery.quantization.in_dialect import (
     Ingredients,
     is_written_here,
@@ -76,6 +77,7 @@ def search(
         known = kept_answers(given.ranges, samples)
         trial = Trial(graph, rounding, convert, samples, _task(samples), limits, there, known, held)
         answer = find_spared(trial, work, journal, seconds)
+        floats = left_in_floats(convert(answer.spared), given.sample) if layers else ()
     record = Search(
         precision=precision,
         calibration=given.ranges.cache_sha256,
@@ -87,7 +89,9 @@ def search(
         spared=answer.spared,
     )
     record.write(found)
-    print(f"{precision}: {in_words(record)}")
+    print(f"{precision}: {'; '.join(filter(None, (in_words(record), floats_in_words(floats))))}")
+    if precision == "int8" and (doubt := doubt_in_words(precision, floats)):
+        print(doubt)
 
 
 def _ingredients(
@@ -116,7 +120,7 @@ def _without(
 
 
 def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients, without: Calibration) -> Rounding:
-    """Return what is rounded, and how: by the ranges `without` some samples. Refuse ranges that lack one of its tensors."""
+    """Return what is rounded, and how, by ranges `without` some samples. Refuse those that lack a tensor."""
     beyond = nodes_in_floats(precision, graph, given.ranges.amax, given.wanted)
     kept = {*beyond, *kept_nodes(given.keep, graph), *given.spared}
     require_tensors(given.ranges, tensors_in_int8(graph, kept, given.wanted.exact_sums))

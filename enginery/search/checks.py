@@ -71,7 +71,7 @@ class Checks:
         self._sizes = _sizes(self._outputs)
         self.held = None if held is None else np.intersect1d(held, looked_at)
         mine = looked_at if held is None or len(looked_at) == 1 else np.setdiff1d(looked_at, held)
-        chosen = min(chosen, len(mine))
+        chosen = min(chosen, max(1, len(mine) // 2))
         picked = mine[_spread(self._sizes[mine], chosen)]
         others = np.setdiff1d(mine, picked) if len(mine) > chosen else picked
         first = others[_spread(self._sizes[others], FIRST)]  # which show most, as they are of all sizes
