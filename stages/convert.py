@@ -9,7 +9,7 @@ import onnx
 
 from enginery.core.files import new_folder
 from enginery.core.params.precisions import Keep, PrecisionParams
-from enginery.core.precisions import PRECISIONS
+from enginery.core.precisions import PRECISIONS, QUANTIZED
 from enginery.core.text import first_few
 from enginery.data.feeds import Feeds
 from enginery.data.sample_set import SampleSet
@@ -19,6 +19,7 @@ from enginery.graph.onnx_file import count_nodes, load_graph, opset_of, save_gra
 from enginery.mixing.records import MIX, Mix
 from enginery.quantization.conversion import Conversion, require_kept_exist
 from enginery.quantization.dialect import Dialect
+from enginery.quantization.floats import left_in_floats
 from enginery.quantization.in_dialect import (
     Ingredients,
     cast_in_dialect,
@@ -75,7 +76,8 @@ def convert(
             save_graph(graph, target)
         for name, answer in plan.answers.items():
             shutil.copyfile(answer, unfinished / name)
-        record = Conversion(precision=precision, opset=opset_of(graph), nodes=count_nodes(graph))
+        floats = left_in_floats(graph, samples.cycled(1)) if precision in QUANTIZED else ()
+        record = Conversion(precision=precision, opset=opset_of(graph), nodes=count_nodes(graph), floats=floats)
         record.write(unfinished / "convert.json")
     print(f"{precision}: {sum(record.nodes.values())} nodes, opset {record.opset}")
 

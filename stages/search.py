@@ -3,7 +3,9 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from enginery.cluster.ray_cluster import open_cluster
 from enginery.core.errors import EngineryError
@@ -18,9 +20,11 @@ from enginery.data.sample_set import MANIFEST, SampleSet
 from enginery.graph.files import graph_sha256
 from enginery.graph.onnx_file import load_graph
 from enginery.quantization.calibration.answers import kept_answers
-from enginery.quantization.calibration.provenance import require_tensors
+from enginery.quantization.calibration.calibrate import ranges_by
+from enginery.quantization.calibration.provenance import Calibration, require_tensors
 from enginery.quantization.conversion import kept_nodes, require_kept_exist
 from enginery.quantization.dialect import Dialect
+from enginery.quantization.floats import doubt_in_words, floats_in_words, left_in_floats
 from enginery.quantization.in_dialect import (
     Ingredients,
     is_written_here,
@@ -31,6 +35,7 @@ from enginery.quantization.in_dialect import (
 )
 from enginery.quantization.placement import arithmetic_nodes
 from enginery.quantization.rescue.records import digest_of, digests_of, open_rescued
+from enginery.quantization.rescue.rescue import confirming
 from enginery.quantization.work import shares_of_work
 from enginery.quantization.write_int8 import tensors_in_int8, write_int8
 from enginery.search.in_words import in_words
@@ -59,29 +64,34 @@ def search(
     samples, wanted = SampleSet.open(calibration), Dialect.read(dialect)
     given, plain = _ingredients(precision, simplified, calibrated, rescued, samples, wanted)
     graph = rewritten(plain, wanted, precision) or plain
-    rounding = _rounding(precision, graph, given)
-    layers = arithmetic_nodes(graph, rounding.kept)
-    work = shares_of_work(graph, layers, given.sample)
+    held = confirming(len(samples))
     with open_cluster() as cluster, scratch_folder() as scratch:
-        there = OnCluster(cluster, graph, rounding, scratch) if cluster else None
-        convert = _converter(precision, given, graph, rounding)
-        known = kept_answers(given.ranges, samples)
-        trial = Trial(graph, rounding, convert, samples, _task(samples), limits, there, known)
         # Sums may differ in their last bits with another number of threads.
         journal = Journal.about(*_all_it_depends_on(precision, given, samples, code), cluster and cluster.threads)
+        ranges = _without(held, plain, given.ranges, samples, journal)
+        rounding = _rounding(precision, graph, given, ranges)
+        layers = arithmetic_nodes(graph, rounding.kept)
+        work = shares_of_work(graph, layers, given.sample)
+        there = OnCluster(cluster, graph, rounding, scratch) if cluster else None
+        convert = _converter(precision, given._replace(ranges=ranges), graph, rounding)
+        known = kept_answers(given.ranges, samples)
+        trial = Trial(graph, rounding, convert, samples, _task(samples), limits, there, known, held)
         answer = find_spared(trial, work, journal, seconds)
+        floats = left_in_floats(convert(answer.spared), given.sample) if layers else ()
     record = Search(
         precision=precision,
         calibration=given.ranges.cache_sha256,
         model=given.ranges.model_sha256,
         rescue=digest_of(rescued),
         layers=_layers(graph, layers, work, answer),
-        samples=(trial.chosen, trial.checked),
+        samples=(trial.chosen, trial.checked, len(held)),
         path=answer.path,
         spared=answer.spared,
     )
     record.write(found)
-    print(f"{precision}: {in_words(record)}")
+    print(f"{precision}: {'; '.join(filter(None, (in_words(record), floats_in_words(floats))))}")
+    if precision == "int8" and (doubt := doubt_in_words(precision, floats)):
+        print(doubt)
 
 
 def _ingredients(
@@ -96,13 +106,26 @@ def _ingredients(
     return Ingredients(source, ranges, samples.cycled(1), wanted, keep, spared, rounded), graph
 
 
-def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients) -> Rounding:
-    """Return what is rounded, and how. Refuse ranges that lack one of its tensors."""
+def _without(
+    held: NDArray[np.int64], graph: onnx.ModelProto, ranges: Calibration, samples: SampleSet, journal: Journal
+) -> Calibration:
+    """Return the ranges without what these samples reach, so that they lose as much by what is cut as any others.
+    A file from elsewhere has not seen them, and a single sample is all there is."""
+    others = np.setdiff1d(np.arange(len(samples)), held)
+    if not ranges.is_measured or not len(others):
+        return ranges
+    question = ["ranges without", *held.tolist()]
+    found = journal.answer(question, lambda: ranges_by(ranges, graph, samples, others).model_dump(mode="json"))
+    return Calibration(**found)
+
+
+def _rounding(precision: str, graph: onnx.ModelProto, given: Ingredients, without: Calibration) -> Rounding:
+    """Return what is rounded, and how, by ranges `without` some samples. Refuse those that lack a tensor."""
     beyond = nodes_in_floats(precision, graph, given.ranges.amax, given.wanted)
     kept = {*beyond, *kept_nodes(given.keep, graph), *given.spared}
     require_tensors(given.ranges, tensors_in_int8(graph, kept, given.wanted.exact_sums))
     largest = given.wanted.largest_weight if precision == "int8" else PRECISIONS[precision].largest
-    ranges, exact_sums = value_ranges(given.ranges, given.wanted), given.wanted.exact_sums
+    ranges, exact_sums = value_ranges(without, given.wanted), given.wanted.exact_sums
     return Rounding(ranges, frozenset(kept), largest, given.rounded or {}, precision, exact_sums)
 
 

@@ -107,6 +107,12 @@ def origin_of_loss(graph_against_pytorch: Errors, engine_against_graph: Errors) 
     return "precision" if graph_against_pytorch.relative >= engine_against_graph.relative else "compiler"
 
 
+def cosines_of_samples(wanted: Values, got: Values) -> NDArray[np.float64]:
+    """Return the cosine of each sample of an output. NaN and infinity are taken as zero."""
+    pairs = ((finite(each[part]).reshape(len(each[part]), -1) for each in (wanted, got)) for part in blocks(wanted))
+    return np.concatenate([_cosines(*pair) for pair in pairs])
+
+
 def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the cosine of each sample. Two zero vectors agree, a zero and a non-zero one do not."""
     norms = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)

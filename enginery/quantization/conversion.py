@@ -7,12 +7,14 @@ import onnx
 from enginery.core.errors import EngineryError
 from enginery.core.params.precisions import Keep
 from enginery.core.record import Record
+from enginery.quantization.floats import Left
 
 
 class Conversion(Record):
     precision: str
     opset: int
     nodes: dict[str, int]
+    floats: tuple[Left, ...] = ()  # what a quantized graph leaves there
 
 
 def kept_nodes(keep: Keep, model: onnx.ModelProto) -> set[str]:

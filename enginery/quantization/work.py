@@ -8,6 +8,7 @@ import onnx
 from enginery.data.feeds import Feeds
 from enginery.graph.shapes import Shapes, shapes_for
 
+RECURRENT = ("GRU", "LSTM", "RNN")
 PRODUCTS_PER_NUMBER = 16  # that a CPU or GPU multiplies and adds while it writes one number to memory
 
 
@@ -20,18 +21,25 @@ def shares_of_work(model: onnx.ModelProto, layers: Collection[str], sample: Feed
 
 
 def _work(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> int:
+    numbers = prod(shapes.get(node.output[0], ())[1:])  # of one sample
+    return products_of(node, shapes, constants) + PRODUCTS_PER_NUMBER * max(1, numbers)
+
+
+def products_of(node: onnx.NodeProto, shapes: Shapes, constants: Collection[str]) -> int:
+    """Return how many products of two numbers a node calculates for one sample."""
     output = shapes.get(node.output[0], ())
-    numbers = prod(output[1:])  # of one sample
     operand = shapes.get(node.input[1], ()) if len(node.input) > 1 else ()
     match node.op_type:
         case "Conv":
-            products = prod(output[2:]) * prod(operand)
+            return prod(output[2:]) * prod(operand)
         case "ConvTranspose":
-            products = prod(shapes.get(node.input[0], ())[2:]) * prod(operand)
+            return prod(shapes.get(node.input[0], ())[2:]) * prod(operand)
         case "Gemm" | "MatMul" if node.input[1] in constants:
-            products = prod(output[1:-1]) * prod(operand)
+            return prod(output[1:-1]) * prod(operand)
         case "MatMul":
-            products = numbers * shapes.get(node.input[0], (1,))[-1]
+            return prod(output[1:]) * shapes.get(node.input[0], (1,))[-1]
+        case recurrent if recurrent in RECURRENT:  # the weights of inputs and of states, for each step of one sample
+            steps = prod(shapes.get(node.input[0], ())[:2])
+            return steps * (prod(operand) + prod(shapes.get(node.input[2], ())))
         case _:
-            products = 0
-    return products + PRODUCTS_PER_NUMBER * max(1, numbers)
+            return 0

@@ -11,6 +11,8 @@ from enginery.engine.folder import read_refusal
 from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
 from enginery.mixing.records import MIX, Mix
+from enginery.quantization.conversion import Conversion
+from enginery.quantization.floats import Left
 from enginery.regression.measurements import Measured
 from enginery.speed.engines_race import EnginesRace, Times
 from enginery.speed.records import ENGINE, Benchmark, Latency, Ratio, Throughput, Trace
@@ -27,6 +29,7 @@ class Evidence:
     benchmark: Benchmark
     trace: Trace
     mix: Mix | None = None  # of the precision best
+    floats: tuple[Left, ...] = ()  # what a quantized graph leaves there
 
     @property
     def precision(self) -> str:
@@ -144,6 +147,7 @@ def gather_findings(
             Benchmark.read(benchmark / name / "summary.json"),
             Trace.read(trace / f"{name}.json"),
             Mix.read(found) if (found := converted / name / MIX).exists() else None,
+            Conversion.read(converted / name / "convert.json").floats,
         )
         for name in precisions
         if name not in refused

@@ -14,6 +14,7 @@ from enginery.mixing.records import Mix
 from enginery.model.records import PYTORCH
 from enginery.report.evidence import Evidence, Findings
 from enginery.report.layer_pairs import compare, losses
+from enginery.report.left_in_floats import what_is_left
 from enginery.report.noise import Noise, machine_reasons, noise_at, noise_of
 from enginery.report.tables import OWN_PROCESS
 from enginery.report.verdict import AS_FAST, is_faster, recommend
@@ -44,7 +45,13 @@ def notes_on(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> lis
     for name, why in findings.refused.items():
         notes.append(Note(f"{name} was not built", f"{why.rstrip('.')}."))
         notes += [Note(f"{name} failed", f"{line}.", "failed") for line in failures.get(name, ())]
-    notes += _on_mixes(findings) + _on_certainty(findings) + _on_quantized_rtx(findings) + _on_slow_quantized(findings)
+    notes += (
+        _on_floats(findings)
+        + _on_mixes(findings)
+        + _on_certainty(findings)
+        + _on_quantized_rtx(findings)
+        + _on_slow_quantized(findings)
+    )
     return notes + _on_faster_baselines(findings) + _on_isolated_speed(findings) + _on_noise(findings)
 
 
@@ -142,6 +149,15 @@ def _on_slow_quantized(findings: Findings) -> list[Note]:
         and entry.engine.runs_its_precision
         and entry.mix is None
         and is_faster(findings, fastest, entry)
+    ]
+
+
+def _on_floats(findings: Findings) -> list[Note]:
+    """Say what quantizing did not touch."""
+    return [
+        Note(f"What {entry.precision} leaves in floats", text)
+        for entry in findings.precisions
+        if (text := what_is_left(entry))
     ]
 
 

@@ -1,15 +1,17 @@
 """Check what a graph loses on calibration samples. The validation samples stay unseen."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from enginery.accuracy.agreement import compare, errors_of_samples, norms_of_samples
+from enginery.accuracy.agreement import compare, cosines_of_samples, errors_of_samples, norms_of_samples
+from enginery.accuracy.intervals import Figure, estimate
 from enginery.accuracy.results import metric_of
 from enginery.core.params.precisions import Thresholds
 from enginery.data.feeds import Outputs, Run
@@ -50,8 +52,10 @@ class Checks:
         limits: Thresholds,
         exact_there: OutputsOf | None = None,
         known: Outputs | None = None,
+        held: NDArray[np.int64] | None = None,
     ) -> None:
-        """`exact_there` runs the graph for many samples where there is a cluster. `known` are its answers to all."""
+        """`exact_there` runs the graph for many samples where there is a cluster. `known` are its answers to all. The
+        samples at the places in `held` choose nothing, and tell of what is chosen what others may lose."""
         self.limits, self._samples, self._task, self._truth = limits, samples, task, samples.truth
         self._graph, self._exact_there = graph, exact_there
         self._batch = fixed_batch(graph) or _batch_of(samples)
@@ -65,8 +69,11 @@ class Checks:
             else {name: values[: len(looked_at)] for name, values in known.items()}
         )
         self._sizes = _sizes(self._outputs)
-        picked = _spread(self._sizes, chosen)
-        others = np.setdiff1d(looked_at, picked) if len(looked_at) > chosen else picked
+        self.held = None if held is None else np.intersect1d(held, looked_at)
+        mine = looked_at if held is None or len(looked_at) == 1 else np.setdiff1d(looked_at, held)
+        chosen = min(chosen, max(1, len(mine) // 2))
+        picked = mine[_spread(self._sizes[mine], chosen)]
+        others = np.setdiff1d(mine, picked) if len(mine) > chosen else picked
         first = others[_spread(self._sizes[others], FIRST)]  # which show most, as they are of all sizes
         self.places = np.concatenate([np.unique(first), np.setdiff1d(others, first)])
         self.chosen, self.checked = chosen, len(self.places)
@@ -97,6 +104,44 @@ class Checks:
         return self._check_places(partial(self._run_all, self._exact, there), spared, work)
 
     def _check_places(self, run: RunPlaces, spared: int, work: float) -> Step:
+        """Say what is lost, and, if that is little enough, what others may lose."""
+        step = self._seen(run, spared, work)
+        if self.held is None or step.used > AIM:
+            return step
+        return step.model_copy(update={"at_most": self._at_most(run)})
+
+    def _at_most(self, run: RunPlaces) -> float:
+        """Return what as many other samples may take of the errors allowed: the upper end of the 95 % interval.
+
+        Answers are not judged so: none of 64 that changes leaves up to 5.6 %, which is more than is ever allowed.
+        """
+        if self.held is None or not len(self.held):
+            return LOST
+        exact = (
+            {name: values[self.held] for name, values in self._outputs.items()}
+            if self._samples.lengths is None
+            else self._run_all(self._exact, self._exact_there, self.held)
+        )
+        task = self._task.knowing(self._truth, self.held)
+        wanted, found = task.comparable(exact, run(self.held))
+        if compare(wanted, found).nonfinite:
+            return LOST
+        figures = [
+            upper_end(figure, len(self.held)) / allowed
+            for name, values in wanted.items()
+            for figure, allowed in self._figures(values, found[name])
+        ]
+        return min(LOST, max(figures))
+
+    def _figures(self, exact: NDArray[Any], found: NDArray[Any]) -> Iterator[tuple[Figure, float]]:
+        """Yield what an output loses by each threshold, by how often each sample is there, and what is allowed."""
+        errors, sizes = (np.square(norms_of_samples(*each)) for each in ((exact, found), (exact,)))
+        yield lambda often: np.sqrt((often @ errors) / np.maximum(often @ sizes, TINY)), self.limits.relative_error
+        if exact[:1].size > 1:  # a single number has no angle
+            apart = 1 - cosines_of_samples(exact, found)
+            yield lambda often: (often @ apart) / often.sum(axis=1), max(1 - self.limits.cosine, TINY)
+
+    def _seen(self, run: RunPlaces, spared: int, work: float) -> Step:
         """Say what is lost. A few samples show that far too much is, or that hardly anything is.
 
         Where one image in forty has another answer, 32 samples hold no such image four times in ten. So all samples
@@ -196,6 +241,12 @@ class Checks:
 
     def _run_all(self, run: Run, there: OutputsOf | None, places: NDArray[np.int64]) -> Outputs:
         return run_all(run, self._samples, self._batch, whole=True, chosen=places, outputs=there)
+
+
+def upper_end(figure: Figure, samples: int) -> float:
+    """Return how large the figure may be on as many other samples, which vary as much as those that were seen."""
+    found = estimate(figure, samples)
+    return found.value + math.sqrt(2) * (found.at(samples).high - found.value)
 
 
 def _batch_of(samples: SampleSet) -> int:

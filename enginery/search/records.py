@@ -31,6 +31,12 @@ class Step(Record):
     looked_at: int  # so many of the samples to check by, the first ones: few where they show that far too much is lost
     changed: dict[str, int]  # all of these whose answer is another one, the worst first, and their places among them
     used: float  # the largest part of what a threshold allows, 1 being all of it
+    at_most: float | None = None  # what other samples may take of the error allowed; None where nobody asked
+
+    @property
+    def is_promised(self) -> bool:
+        """Tell whether it keeps the thresholds, as far as samples show that have chosen nothing."""
+        return self.used <= AIM and (self.at_most is None or self.at_most <= 1)
 
 
 class Search(Record):
@@ -39,7 +45,7 @@ class Search(Record):
     model: str | None  # and of the graph these were measured on, if known
     rescue: str  # and of what was rescued before
     layers: tuple[Layer, ...]  # in the order of the graph
-    samples: tuple[int, int]  # those to measure layers by, and those to check sets of layers by
+    samples: tuple[int, int, int]  # those to measure layers by, to check sets of layers by, and to judge the answer by
     path: tuple[Step, ...]  # in the order in which they were tried
     spared: tuple[str, ...]  # the answer, in the order of their worth
 

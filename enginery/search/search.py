@@ -14,6 +14,7 @@ from enginery.search.journal import Journal
 from enginery.search.records import AIM, Step
 from enginery.search.trial import Trial
 
+REST = 4  # that part of the other layers is spared next where the promise does not hold
 HARDLY_ANY = 0.01  # of the work: to leave so much in floating point, too, costs less than a try
 
 
@@ -25,7 +26,7 @@ class Answer(NamedTuple):
 
 def find_spared(trial: Trial, work: Mapping[str, float], journal: Journal, seconds: float) -> Answer:
     """Return the shortest start of all layers, ordered by worth, that keeps the thresholds when spared, or one with
-    hardly more work."""
+    hardly more work. Then spare more, until samples that have chosen nothing show that others keep them, too."""
 
     def tried(spared: list[str]) -> Step:
         share = sum(work[name] for name in spared)
@@ -33,15 +34,17 @@ def find_spared(trial: Trial, work: Mapping[str, float], journal: Journal, secon
         return Step(**journal.answer(question, lambda: trial.check(spared, share).model_dump()))
 
     path = [tried([])]
-    if path[0].used <= AIM:
+    if path[0].is_promised:
         return Answer({}, tuple(path), ())
     losses = measure_layers(trial, work, journal, seconds)
     order = in_order_of_worth(losses, work)
     path.append(tried(order))
-    if path[-1].used > AIM:
+    if not path[-1].is_promised:
         return Answer(losses, tuple(path), ())
     few, enough, guesses = path[0], path[-1], True
     ordered = [losses[name] for name in order]
+    if few.used <= AIM:
+        enough = few
     while (width := enough.spared - few.spared) > 1 and enough.work - few.work > HARDLY_ANY:
         middle = few.spared + width // 2
         guesses = guesses and few.used < LOST
@@ -50,6 +53,9 @@ def find_spared(trial: Trial, work: Mapping[str, float], journal: Journal, secon
         few, enough = (few, path[-1]) if path[-1].used <= AIM else (path[-1], enough)
         # A guess that halves nothing is followed by a half, and that by a guess.
         guesses = not guesses or enough.spared - few.spared <= width / 2
+    while not enough.is_promised:
+        enough = tried(order[: enough.spared + max(1, (len(order) - enough.spared) // REST)])
+        path.append(enough)
     return Answer(losses, tuple(path), tuple(order[: enough.spared]))
 
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+import numpy as np
 import onnx
+from numpy.typing import NDArray
 
 from enginery.core.params.precisions import Thresholds
 from enginery.data.feeds import Outputs
@@ -30,10 +32,11 @@ class Trial(Checks):
         limits: Thresholds,
         on_cluster: OnCluster | None = None,
         known: Outputs | None = None,
+        held: NDArray[np.int64] | None = None,
     ) -> None:
         """`convert` writes the graph with some layers spared. It runs on a cluster where there is one. `known` are the
-        exact answers to all samples, if they are known."""
-        super().__init__(graph, samples, task, limits, on_cluster.exact() if on_cluster else None, known)
+        exact answers to all samples, if they are known. The samples in `held` choose nothing."""
+        super().__init__(graph, samples, task, limits, on_cluster.exact() if on_cluster else None, known, held)
         self._rounding, self._convert, self._on_cluster = rounding, convert, on_cluster
 
     def losses_alone(self, layers: Sequence[str]) -> Iterator[Loss]:

@@ -35,7 +35,7 @@ def project(tmp_path, monkeypatch):
         model="",
         rescue="",
         layers=layers,
-        samples=(8, 16),
+        samples=(8, 16, 32),
         path=(step,),
         spared=names[:2],
     )

@@ -13,6 +13,7 @@ from enginery.engine.target import target_of
 from enginery.graph.interface import Interface, TensorSpec
 from enginery.mixing.records import MIX
 from enginery.model.records import PYTORCH
+from enginery.quantization.conversion import Conversion
 from enginery.report.evidence import Evidence, Findings, gather_findings
 from enginery.speed.records import Benchmark, Contention, Latency, MachinePace, PeakMemory, Ratio, Throughput, Trace
 from enginery.tasks.classification import Classification
@@ -182,6 +183,8 @@ def written(tmp_path, machine):
             entry.validation.write(tmp_path / "validation" / f"{entry.precision}.json")
             entry.benchmark.write(tmp_path / "benchmark" / entry.precision / "summary.json")
             entry.trace.write(tmp_path / "trace" / f"{entry.precision}.json")
+            converted = Conversion(precision=entry.precision, opset=20, nodes={}, floats=entry.floats)
+            converted.write(tmp_path / "converted" / entry.precision / "convert.json")
             if entry.mix:
                 entry.mix.write(tmp_path / "converted" / entry.precision / MIX)
         race_of(*entries).write(tmp_path / "race.json")

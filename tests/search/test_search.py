@@ -20,8 +20,9 @@ WORK = {"a": 0.1, "b": 0.1, "c": 0.5, "d": 0.1, "e": 0.2}
 class MadeUp:
     """A trial whose thresholds allow a relative error of `allowed`."""
 
-    def __init__(self, allowed=0.15, dies_at=None, losses=LOSSES, told=LOSSES):
-        """`told` is what layers seem to lose alone."""
+    def __init__(self, allowed=0.15, dies_at=None, losses=LOSSES, told=LOSSES, others=1.0):
+        """`told` is what layers seem to lose alone. Samples that choose nothing lose `others` times as much."""
+        self.others = others
         self.losses, self.told = losses, told
         self.limits = Thresholds(cosine=0.9, relative_error=allowed, agreement=0.9, metric_drop=0.1)
         self.asked, self.dies_at = [], dies_at
@@ -46,6 +47,7 @@ class MadeUp:
             looked_at=16,
             changed={},
             used=error / self.limits.relative_error,
+            at_most=self.others * error / self.limits.relative_error,
         )
 
 
@@ -76,6 +78,19 @@ def test_the_fewest_layers_are_spared_that_keep_the_thresholds(journal, allowed,
     chosen = next(step for step in answer.path if step.spared == len(spared))
     assert chosen.used <= AIM
     assert all(step.used > AIM for step in answer.path if step.spared < len(spared))
+
+
+@pytest.mark.parametrize(("others", "spared"), [(1.3, "b"), (3, "bd"), (8, "bdac"), (100, "bdace")])
+def test_more_is_spared_until_samples_that_choose_nothing_keep_the_thresholds(journal, others, spared):
+    answer = find_spared(MadeUp(others=others), WORK, journal, seconds=60)
+    assert "".join(answer.spared) == spared
+    assert answer.path[-1].is_promised
+
+
+def test_int8_as_it_is_may_be_too_little_for_other_samples_alone(journal):
+    answer = find_spared(MadeUp(allowed=0.4, others=2), WORK, journal, seconds=60)
+    assert answer.path[0].used <= AIM < 1 < answer.path[0].at_most
+    assert answer.spared == ("b",)
 
 
 def test_a_model_that_needs_nothing_is_measured_no_further(journal):
@@ -163,7 +178,7 @@ def test_the_answer_is_a_sentence(names, path, spared, said):
         model=None,
         rescue="",
         layers=layers,
-        samples=(8, 16),
+        samples=(8, 16, 32),
         path=steps,
         spared=tuple(spared),
     )
@@ -173,7 +188,7 @@ def test_the_answer_is_a_sentence(names, path, spared, said):
 def test_what_was_searched_for_something_else_is_refused(tmp_path):
     ranges = SimpleNamespace(cache_sha256="ranges", model_sha256="model")
     about = {"precision": "int8", "calibration": "ranges", "model": "model", "rescue": "rescued"}
-    found = Search(**about, layers=(), samples=(8, 16), path=(), spared=("conv",))
+    found = Search(**about, layers=(), samples=(8, 16, 32), path=(), spared=("conv",))
     found.write(tmp_path / "int8.json")
     assert spared_layers(tmp_path / "int8.json", ranges, "rescued") == ("conv",)
     for calibration, model, rescue in (

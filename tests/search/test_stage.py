@@ -27,7 +27,7 @@ precisions:
     from: searched
     rescue: auto
     keep: {op_types: [], nodes: [], rest: auto}
-    thresholds: {cosine: 0.9, relative_error: 0.03, agreement: 0, metric_drop: 1}
+    thresholds: {cosine: 0.9, relative_error: 0.045, agreement: 0, metric_drop: 1}
 """
 
 

@@ -31,7 +31,9 @@ def try_layers(tiny_onnx, samples):
     }
     task = task_of("classification", None, samples.manifest.class_names)
 
-    def made(run_with=None, limits=LIMITS, samples=samples, task=task, batch=None, also_flags=False, known=None):
+    def made(
+        run_with=None, limits=LIMITS, samples=samples, task=task, batch=None, also_flags=False, known=None, held=None
+    ):
         graph = load_graph(tiny_onnx)
         if also_flags:
             graph.graph.node.append(helper.make_node("IsNaN", ["logits"], ["flags"], name="flags"))
@@ -40,7 +42,7 @@ def try_layers(tiny_onnx, samples):
             graph.graph.input[0].type.tensor_type.shape.dim[0].dim_value = batch
         rounding = Rounding(ranges, frozenset(), 64, {}, "int8", exact_sums=True)
         convert = partial(write_int8, graph, ranges, largest_weight=64)
-        trial = Trial(graph, rounding, convert, samples, task, limits, known=known)
+        trial = Trial(graph, rounding, convert, samples, task, limits, known=known, held=held)
         if run_with:
             trial.check = lambda spared, work: trial.check_run(run_with(spared), len(spared), work)
         return trial
@@ -77,6 +79,26 @@ def test_less_is_lost_the_more_is_spared(try_layers):
     ((name, alone),) = trial.losses_alone(["conv2"])
     assert name == "conv2"
     assert 0 < alone < none.relative_error * 2
+
+
+def test_samples_that_are_held_choose_nothing_and_say_what_others_may_lose(try_layers, some):
+    held = np.arange(4, 36)
+    trial = try_layers(samples=some(60), held=held, limits=LOOSE.model_copy(update={"relative_error": 0.5}))
+    assert (trial.chosen, trial.checked, np.intersect1d(trial.places, held).size) == (8, 20, 0)
+    step = trial.check([], 0.0)
+    assert step.relative_error / 0.5 == pytest.approx(step.at_most, rel=0.5)
+    assert step.used < step.at_most
+    strict = LOOSE.model_copy(update={"relative_error": step.relative_error})
+    assert try_layers(samples=some(60), held=held, limits=strict).check([], 0.0).at_most is None  # much is lost by now
+
+
+def test_an_end_that_is_sure_lies_further_the_fewer_samples_there_are():
+    """A sum of squares of normal numbers, of which five in a hundred or fewer are above it."""
+    rng, above = np.random.default_rng(0), 0
+    for _ in range(200):
+        squares = np.square(rng.normal(size=(2, 32)))
+        above += squares[1].mean() > checks.upper_end(lambda often, seen=squares[0]: often @ seen / 32, 32)
+    assert above <= 10
 
 
 def test_known_answers_are_not_calculated_again(try_layers, samples, tiny_onnx, monkeypatch):

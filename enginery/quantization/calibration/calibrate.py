@@ -4,22 +4,26 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
 from enginery.cluster.spread import Cluster
 from enginery.core.files import sha256
-from enginery.core.params.calibration import CalibrationParams
+from enginery.core.params.calibration import AUTO, CalibrationParams
 from enginery.data.sample_set import SampleSet
 from enginery.graph.files import graph_sha256
 from enginery.graph.onnx_file import fixed_batch, load_graph
 from enginery.quantization.calibration.answers import keep_answers, kept_answers
 from enginery.quantization.calibration.auto import choose_ranges
 from enginery.quantization.calibration.cache import write_cache
-from enginery.quantization.calibration.measure import batch_in_memory, measure_samples, with_moved
+from enginery.quantization.calibration.measure import batch_in_memory, measure, measure_samples, with_moved
 from enginery.quantization.calibration.provenance import Calibration, Channels, measured_provenance
 from enginery.quantization.calibration.sketch import Histograms, sketch
+from enginery.quantization.calibration.thresholds import choose_amax
 from enginery.quantization.dialect import Dialect
 from enginery.quantization.write_int8 import Range
+
+AT_ONCE = 8  # samples whose activations are measured together anew
 
 
 def calibrate_graph(
@@ -58,6 +62,32 @@ def calibrate_graph(
     sketches = {name: sketch(histogram, choice.amax[name]) for name, histogram in histograms.items()}
     Histograms(tensors=sketches).write(calibrated / "histograms.json")
     return record
+
+
+def ranges_by(known: Calibration, graph: onnx.ModelProto, samples: SampleSet, chosen: NDArray[np.int64]) -> Calibration:
+    """Return the ranges of a graph by some of the samples, as the methods that were chosen by all of them find them."""
+    fixed = fixed_batch(graph)
+    places = samples.places(chosen, fixed or batch_in_memory(graph, samples, AT_ONCE), whole=bool(fixed))
+    histograms = measure(graph, (samples.read_at(chosen[each]) for each in places), known.bins)
+
+    def amax(name: str) -> float:
+        method = known.methods.get(name, "max" if known.method == AUTO else known.method)
+        way = CalibrationParams.model_validate(
+            {"method": method, "percentile": known.percentile, "bins": known.bins, "batch": 1, "file": None}
+        )
+        return choose_amax(histograms[name], way)
+
+    found = [name for name in known.amax if name in histograms]
+    channels = {
+        name: each for name in known.channels if name in histograms and (each := histograms[name].channels) is not None
+    }
+    return known.model_copy(
+        update={
+            "amax": known.amax | {name: amax(name) for name in found},
+            "lowest": known.lowest | {name: histograms[name].lowest for name in found},
+            "channels": known.channels | {name: told(each) for name, each in channels.items()},
+        }
+    )
 
 
 def told(channels: NDArray[np.float64] | NDArray[np.float32]) -> Channels:

@@ -52,20 +52,24 @@ class Loss(NamedTuple):
         return self.mean < (1 - MARGIN) * other.mean and self.at_once < (1 + MARGIN) * other.at_once
 
 
+def confirming(count: int) -> NDArray[np.int64]:
+    """Return the places of the samples that no rescue is fitted to, of so many. A single one must do both."""
+    few = min(FITTED, max(1, count // 2))
+    return (few + np.arange(max(1, min(CONFIRMED, count - few)))) % count
+
+
 class Trial:
     """Samples to fit rescues to, and others that tell how far an int8 graph is from the exact one."""
 
     def __init__(self, exact: onnx.ModelProto, samples: SampleSet, batch: int = BATCH) -> None:
         """A smaller `batch` takes less memory: inputs of all layers are held at once."""
-        count = len(samples)
-        few = min(FITTED, max(1, count // 2))
-        self.confirmed = max(1, min(CONFIRMED, count - few))
-        places = np.arange(count)
+        places, checked = np.arange(len(samples)), confirming(len(samples))
+        few, self.confirmed = min(FITTED, max(1, len(samples) // 2)), len(checked)
         measured = np.concatenate([places[:few], places[few + self.confirmed :]])[:MEASURED]
         self.fitted = len(measured)
         self._fixed, self._batch, self._samples = fixed_batch(exact), batch, samples
         self.fitting = Fitting(list(self._batches(places[:few])), partial(self._batches, measured))
-        session, checked = open_as_written(exact), (few + np.arange(self.confirmed)) % count
+        session = open_as_written(exact)
         self._checks = [(feeds, session.run(None, dict(feeds))) for feeds in self._batches(checked)]
 
     def loss(self, model: onnx.ModelProto) -> Loss:

@@ -19,6 +19,7 @@ from enginery.core.text import file_size
 from enginery.report import tables, where_time_goes
 from enginery.report.background import Background
 from enginery.report.evidence import Evidence, Findings
+from enginery.report.left_in_floats import left_table, what_is_left
 from enginery.report.metrics import batch_key, key_of
 from enginery.report.notes import noise_by_batch, notes_on
 from enginery.report.page import causes, pictures
@@ -162,6 +163,11 @@ def _measured(findings: Findings, failures: Mapping[str, tuple[str, ...]]) -> di
         "memories": of_frame("Memory and size", tables.memory_table(findings)),
         "executed": [pictures.executed_picture(entry) for entry in findings.precisions if entry.engine.layers],
         "executions": of_frame("Executed precision of the compute layers", tables.executed_table(findings)),
+        "left": [
+            of_frame(f"What {entry.precision} leaves in floats", left_table(entry))
+            for entry in findings.precisions
+            if what_is_left(entry)
+        ],
         "errors": causes.error_pictures(findings, looks),
     }
 

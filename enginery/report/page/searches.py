@@ -17,7 +17,8 @@ MOST_LAYERS = 40  # those that lose most, in the order of the graph
 
 
 def describe_search(found: Search) -> str:
-    words, samples = in_words(found), f", on {found.samples[1]} calibration samples" if found.layers else ""
+    words, (_, tried, others) = in_words(found), found.samples
+    samples = f", on {tried} calibration samples; {others} others judged the answer" if found.layers else ""
     return f"{words[0].upper()}{words[1:]}{samples}."
 
 

@@ -13,7 +13,7 @@ from enginery.graph.as_written import run_as_written
 from enginery.graph.onnx_file import load_graph, save_graph
 from enginery.quantization.calibration import answers, measure
 from enginery.quantization.calibration.answers import keep_answers, kept_answers
-from enginery.quantization.calibration.calibrate import calibrate_graph
+from enginery.quantization.calibration.calibrate import calibrate_graph, ranges_by
 from enginery.quantization.dialect import dialect_of
 
 CPU = dialect_of("openvino", "cpu", "avx512_vnni")
@@ -46,6 +46,16 @@ def test_answers_to_all_samples_are_kept(calibrated, tiny_onnx, samples, batch):
 def test_as_many_are_kept_as_a_search_may_look_at(calibrated, samples, monkeypatch):
     monkeypatch.setattr(measure, "MOST_ANSWERS", 9)
     assert len(kept_answers(calibrated(), samples)["logits"]) == 16  # two batches of eight
+
+
+def test_ranges_by_some_samples_are_what_these_reach(calibrated, tiny_onnx, samples):
+    ranges, graph = calibrated(), load_graph(tiny_onnx)
+    assert ranges_by(ranges, graph, samples, np.arange(len(samples))).amax == pytest.approx(ranges.amax, rel=1e-5)
+    some = np.arange(3)
+    found = ranges_by(ranges, graph, samples, some)
+    assert found.amax["input"] == pytest.approx(np.abs(samples.read_at(some)["input"]).max())
+    assert found.amax["logits"] < ranges.amax["logits"]
+    assert (found.cache_sha256, found.methods) == (ranges.cache_sha256, ranges.methods)
 
 
 def test_nothing_is_known_of_another_model_set_or_range(calibrated, samples, tmp_path):

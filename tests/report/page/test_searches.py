@@ -30,7 +30,14 @@ def found(*path, spared=()):
         for name, loss in zip("abcd", (0.3, 0.01, 0.2, None), strict=True)
     )
     return Search(
-        precision="int8", calibration="", model="", rescue="", layers=layers, samples=(8, 16), path=steps, spared=spared
+        precision="int8",
+        calibration="",
+        model="",
+        rescue="",
+        layers=layers,
+        samples=(8, 16, 32),
+        path=steps,
+        spared=spared,
     )
 
 
@@ -49,7 +56,7 @@ def test_what_was_tried_and_what_each_layer_loses_is_drawn():
         ("one", "1 of 4"),
     ]
     assert "2 of 4 layers stay in floating point, 50% of the work" in describe_search(searched)
-    assert describe_search(searched).endswith("3 of 4 layers were measured, on 16 calibration samples.")
+    assert describe_search(searched).endswith("were measured, on 16 calibration samples; 32 others judged the answer.")
 
 
 def taking(entry, **milliseconds):

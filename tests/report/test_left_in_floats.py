@@ -1,0 +1,36 @@
+"""What a quantized engine leaves in floats is said and tabulated where it matters."""
+
+import dataclasses
+
+import pytest
+
+from enginery.engine.record import LayerTime
+from enginery.quantization.floats import Left
+from enginery.report.left_in_floats import left_table, what_is_left
+from enginery.report.notes import notes_on
+
+
+@pytest.fixture
+def with_gru(evidence):
+    left = Left(kind="GRU", weights=0.9, operations=0.8, count=1, names=("gru", "last"))
+    other = Left(kind="other", weights=0.01, operations=0, count=3, names=("norm",))
+    times = {"kind": "", "precision": "int8", "computes": True}
+    layers = tuple(LayerTime(name=name, milliseconds=ms, **times) for name, ms in (("last,x", 3.0), ("conv", 1.0)))
+    entry = evidence("int8")
+    return dataclasses.replace(entry, floats=(left, other), trace=entry.trace.model_copy(update={"layers": layers}))
+
+
+def test_weights_operations_and_time_are_told_by_kind(with_gru):
+    table = left_table(with_gru)
+    assert list(table.loc["GRU"]) == ["1", "90.0%", "80.0%", "75.0%"]
+    assert list(table.loc["other"]) == ["3", "1.0%", "0.0%", "-"]
+
+
+def test_the_report_says_what_was_not_touched(with_gru, findings):
+    (note,) = [each for each in notes_on(findings(with_gru), {}) if each.title == "What int8 leaves in floats"]
+    assert note.text.startswith("91% of the weights and 80% of the operations stay in floats: 1 GRU (90%, 80%)")
+    assert note.text.endswith("75% of the time of all layers.")
+
+
+def test_next_to_nothing_is_not_told(evidence):
+    assert what_is_left(evidence("int8")) is None
