@@ -67,10 +67,10 @@ class Engine(AbstractContextManager["Engine"]):
     def run(self, feeds: Arrays | NDArray[np.generic]) -> dict[str, NDArray[np.generic]]:
         """Return the outputs by name, for inputs by name: arrays with the batch as their first axis. An engine with one
         input takes its array alone, too."""
-        feeds = {self.inputs[0].name: feeds} if isinstance(feeds, np.ndarray) and len(self.inputs) == 1 else feeds
-        self._require_fitting(feeds)
+        given = {self.inputs[0].name: feeds} if isinstance(feeds, np.ndarray) and len(self.inputs) == 1 else feeds
+        arrays = self._require_fitting(given)
         with _in_a_sentence(NOT_RUN):
-            return self._session.run(feeds)
+            return self._session.run(arrays)
 
     def bind(self, feeds: Arrays) -> Callable[[], object]:
         """Place inputs where the engine reads them, and return a call that runs one inference on them."""
@@ -91,7 +91,7 @@ class Engine(AbstractContextManager["Engine"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _require_fitting(self, feeds: object) -> None:
+    def _require_fitting(self, feeds: object) -> Arrays:
         specs, ranges = {spec.name: spec for spec in self.inputs}, self.record.profile.ranges
         if not isinstance(feeds, Mapping):
             wanted = f"a dictionary of NumPy arrays by the names of its inputs, {', '.join(specs)}"
@@ -118,6 +118,7 @@ class Engine(AbstractContextManager["Engine"]):
                 first, first_size = given.setdefault(axis, (name, size)) if isinstance(axis, str) else (name, size)
                 if size != first_size:
                     raise EngineryError(f"input {name} has {axis} {size}, and input {first} has {first_size}")
+        return feeds
 
     def _fits(self, size: int, wanted: int | str) -> bool:
         return size == wanted if isinstance(wanted, int) else size in self.record.profile.ranges[wanted]
