@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from enginery.core.text import counted
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 AHEAD = 4  # items for each core that may be in work, or done and not yet taken
@@ -64,7 +66,7 @@ def threads_in_words(before: Usage) -> str | None:
     if others < FEW and threads == cores:
         return None
     shared = f"; other programs keep {others:.1f} of them busy" if others >= FEW else ""
-    return f"{threads} thread{'s' * (threads > 1)} for {cores} core{'s' * (cores > 1)}{shared}"
+    return f"{counted(threads, 'thread')} for {counted(cores, 'core')}{shared}"
 
 
 def read_usage() -> Usage:

@@ -4,6 +4,7 @@ import os
 from typing import Self
 
 from enginery.core.cores import TICKS_PER_SECOND, Usage, read_usage
+from enginery.core.text import counted
 from enginery.speed.records import Contention
 
 MOST_OTHERS, MOST_STOLEN = 0.15, 0.02  # cores; a machine that nothing else used stayed below both
@@ -40,5 +41,5 @@ def contention_problems(contention: Contention, threads: int) -> list[str]:
     if contention.stolen > MOST_STOLEN * contention.cores:
         found.append(f"the host took {contention.stolen:.2f} of {contention.cores} cores away")
     if contention.throttled > MOST_STOLEN * threads:
-        found.append(f"the container's CPU quota held back {contention.throttled:.2f} of {threads} threads")
+        found.append(f"the container's CPU quota held back {contention.throttled:.2f} of {counted(threads, 'thread')}")
     return found
