@@ -4,8 +4,11 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from enginery.core.cores import read_usage, share_cores, threads_in_words
 from enginery.core.process import end_with_parent, outlive_crashes
 from enginery.core.streams import escape_what_is_printed
+
+COMPUTING = ("weights", "reference", "calibrate", "rescue", "search")  # for long, with all cores
 
 if __name__ == "__main__":
     names = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
@@ -15,6 +18,12 @@ if __name__ == "__main__":
     escape_what_is_printed()
     end_with_parent()
     outlive_crashes(name)
+    if name != "benchmark":  # where PyTorch is as fast as it can be
+        share_cores()
+    before = read_usage()
     from enginery.pipeline.stage import run_stage  # now, as its packages take a while, and Ctrl-C may come meanwhile
 
-    run_stage(getattr(import_module(f"stages.{name}"), name))
+    stage = getattr(import_module(f"stages.{name}"), name)
+    if name in COMPUTING and (said := threads_in_words(before)):
+        print(f"{name}: {said}", flush=True)
+    run_stage(stage)

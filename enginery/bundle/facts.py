@@ -9,6 +9,7 @@ from enginery.core.params.all import Params
 from enginery.core.params.model import NO_SCORES
 from enginery.core.runtimes import RUNTIMES
 from enginery.core.tasks import CLASSIFICATION, DETECTION, RANKING
+from enginery.core.text import counted
 from enginery.data.feeds import BATCH
 from enginery.engine.description import where
 from enginery.engine.folder import REPRODUCE
@@ -45,7 +46,8 @@ def facts_of(passed: Passed, params: Params, model: str, signed: bool = False) -
         "validation": measured.validation,
         "runs_for_p99": RUNS_FOR_P99,
         "latencies": [latency for latency in benchmark.latencies if latency.contender == ENGINE],
-        "measured_on": f"{passed.machine.device_name}, {benchmark.threads} threads on {passed.machine.cores} cores",
+        "measured_on": f"{passed.machine.device_name}, {counted(benchmark.threads, 'thread')} on "
+        f"{counted(passed.machine.cores, 'core')}",
         "example": has_example(record),
         "texts": record.text is not None,
         "cpp": has_cpp_example(record),

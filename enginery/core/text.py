@@ -37,6 +37,11 @@ def suggestion(given: str, known: Collection[str]) -> str:
     return f"; known here: {', '.join(known)}" if known else ""
 
 
+def counted(count: int, what: str) -> str:
+    """Write a number of things: 1 core, 2 cores, 2 classes."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}{'es' if what.endswith('s') else 's'}"
+
+
 def first_few(names: Sequence[str], most: int = 5) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -130,11 +130,14 @@ def _write_pixels(
             prepared = source.spread(indices, how, cluster)
         else:
             prepared = in_parallel(lambda index: source.prepare(index, how), indices)
-        for sample, pixels, truth in progress(prepared, "samples", len(indices), "images"):
-            samples.append(sample)
-            file.write(pixels.data)
-            if truth is not None and truth_file:
-                truth_file.write(np.ascontiguousarray(truth).data)
+        try:
+            for sample, pixels, truth in progress(prepared, "samples", len(indices), "images"):
+                samples.append(sample)
+                file.write(pixels.data)
+                if truth is not None and truth_file:
+                    truth_file.write(np.ascontiguousarray(truth).data)
+        except EngineryError as error:
+            raise source.refusal(error) if isinstance(source, ImageFiles) else error from None
     return samples
 
 

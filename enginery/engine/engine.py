@@ -1,6 +1,6 @@
 """Open an engine and run it. Its files and its target are checked before anything is loaded."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -64,11 +64,13 @@ class Engine(AbstractContextManager["Engine"]):
         """Tell whether its work is launched as one CUDA graph. Whether it can be is known after the first run."""
         return self._session.replays
 
-    def run(self, feeds: Arrays) -> dict[str, NDArray[np.generic]]:
-        """Return the outputs by name, for inputs by name: arrays with the batch as their first axis."""
-        self._require_fitting(feeds)
+    def run(self, feeds: Arrays | NDArray[np.generic]) -> dict[str, NDArray[np.generic]]:
+        """Return the outputs by name, for inputs by name: arrays with the batch as their first axis. An engine with one
+        input takes its array alone, too."""
+        given = {self.inputs[0].name: feeds} if isinstance(feeds, np.ndarray) and len(self.inputs) == 1 else feeds
+        arrays = self._require_fitting(given)
         with _in_a_sentence(NOT_RUN):
-            return self._session.run(feeds)
+            return self._session.run(arrays)
 
     def bind(self, feeds: Arrays) -> Callable[[], object]:
         """Place inputs where the engine reads them, and return a call that runs one inference on them."""
@@ -89,13 +91,20 @@ class Engine(AbstractContextManager["Engine"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _require_fitting(self, feeds: Arrays) -> None:
+    def _require_fitting(self, feeds: object) -> Arrays:
         specs, ranges = {spec.name: spec for spec in self.inputs}, self.record.profile.ranges
+        if not isinstance(feeds, Mapping):
+            wanted = f"a dictionary of NumPy arrays by the names of its inputs, {', '.join(specs)}"
+            alone = ", or the array alone" if len(specs) == 1 else ""
+            raise EngineryError(f"the engine takes {wanted}{alone}, but was given a {type(feeds).__name__}")
         if feeds.keys() != specs.keys():
-            raise EngineryError(f"the engine takes {', '.join(specs)}, but was given {', '.join(feeds) or 'nothing'}")
+            named = ", ".join(map(str, feeds)) or "nothing"
+            raise EngineryError(f"the engine takes {', '.join(specs)}, but was given {named}")
         given: dict[str, tuple[str, int]] = {}  # by axis: the first input that has the axis, and the size there
         for name, array in feeds.items():
             spec = specs[name]
+            if not isinstance(array, np.ndarray):
+                raise EngineryError(f"input {name} is a {type(array).__name__} and must be an array of {spec.dtype}")
             if array.dtype != spec.dtype:
                 raise EngineryError(f"input {name} is {array.dtype} and must be {spec.dtype}")
             if len(array.shape) != len(spec.shape) or not all(map(self._fits, array.shape, spec.shape)):
@@ -109,6 +118,7 @@ class Engine(AbstractContextManager["Engine"]):
                 first, first_size = given.setdefault(axis, (name, size)) if isinstance(axis, str) else (name, size)
                 if size != first_size:
                     raise EngineryError(f"input {name} has {axis} {size}, and input {first} has {first_size}")
+        return feeds
 
     def _fits(self, size: int, wanted: int | str) -> bool:
         return size == wanted if isinstance(wanted, int) else size in self.record.profile.ranges[wanted]

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 
 from enginery.cluster.spread import Work
-from enginery.core.cores import usable_cores
+from enginery.core.cores import working_threads
 from enginery.core.scratch import scratch_folder
 from enginery.data.feeds import Feeds, Outputs, Run
 from enginery.data.parts import Part
@@ -25,7 +25,7 @@ DROPS_RELU = "ReluQuantRewrite"  # of ONNX Runtime 1.31: it drops a Relu before 
 def open_as_written(
     model: onnx.ModelProto | Path, threads: int = 0, spins: bool = True
 ) -> onnxruntime.InferenceSession:
-    """Open a session that computes what the graph says, not what a compiler makes of it; 0 threads: one per core.
+    """Open a session that computes what the graph says, not what a compiler makes of it; 0 threads: `working_threads`.
 
     Threads that wait for work spin a while, which is fast where nothing else needs their cores.
     """
@@ -51,7 +51,7 @@ def _open_session(
     options.log_severity_level = 4  # what goes wrong is raised
     options.add_session_config_entry("session.disable_quant_qdq", "1")  # what is rounded is calculated in floats
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
-    options.intra_op_num_threads = threads or usable_cores()  # ONNX Runtime counts cores that it may not use
+    options.intra_op_num_threads = threads or working_threads()  # ONNX Runtime counts cores that it may not use
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
     return onnxruntime.InferenceSession(
         source, options, providers=["CPUExecutionProvider"], disabled_optimizers=[DROPS_RELU]

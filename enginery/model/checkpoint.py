@@ -69,7 +69,9 @@ def _load(path: Path) -> Any:
                 f"{path} is a TorchScript archive, which holds code: save the tensors alone, with "
                 "torch.save(model.state_dict(), path)"
             ) from None
-        raise EngineryError(f"{path} cannot be read, it may be truncated: {first_line(error)}") from None
+        of_zip = "PytorchStreamReader" in str(error)  # it names what PyTorch's library of zip files is called inside
+        why = ", so copy it again" if of_zip else f": {first_line(error)}"
+        raise EngineryError(f"{path} cannot be read, it may be truncated{why}") from None
 
 
 def _state(tensors: State, versions: Mapping[str, Any]) -> State:

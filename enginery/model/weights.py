@@ -75,8 +75,8 @@ def _pretrained(params: ModelParams, classes: int | None) -> nn.Module:
     known = len(published.meta["categories"]) - is_detector  # the background is no class
     if classes not in (None, known):
         raise EngineryError(
-            f"weights.source: torchvision's {params.source} knows {known} classes and samples.source has {classes}; "
-            "give a checkpoint of your own, or weights.source: train"
+            f"weights.source: torchvision's {params.source} knows {known} classes and samples.source has {classes}: "
+            "list all of its classes under samples.class_names, give a checkpoint of your own, or weights.source: train"
         )
     published.get_state_dict = lambda **_: _published_state(published)
     try:

@@ -15,6 +15,7 @@ class Outcome(StrEnum):
     REGRESSION = "regression"
     IMPROVEMENT = "improvement"
     NO_CHANGE = "no change"
+    CHANGED = "changed"  # as another graph asked for it: neither better nor worse
     NOT_COMPARABLE = "not comparable"
 
 

@@ -133,18 +133,26 @@ def _without_engine_change(change: Change) -> Change:
 def _compare_results(old: Measured, new: Measured, deviations: float) -> list[Change]:
     was, now, precision = old.validation, new.validation, new.precision
     if was.samples != now.samples:
-        why = f"one was validated with {was.samples} images, the other with {now.samples}"
+        why = f"one was validated with {was.samples} {was.kind}, the other with {now.samples}"
         return [not_comparable(precision, now.metric, why)]
     if was.samples_sha256 and now.samples_sha256 not in ("", was.samples_sha256):
-        return [not_comparable(precision, now.metric, "they were validated with other images")]
+        return [not_comparable(precision, now.metric, f"they were validated with other {now.kind}")]
     errors = (was.engine_against_pytorch.relative, now.engine_against_pytorch.relative)
-    shares = (old.executed_as_asked, new.executed_as_asked)
     closer = math.log((errors[0] + NO_ERROR) / (errors[1] + NO_ERROR))
     return [
         *_compare_metric(was, now, deviations),
         judge_factor(precision, "relative error", closer, MORE_ERROR, *errors),
-        judge_difference(precision, "executed as asked", shares[1] - shares[0], 0, *shares),
+        _judge_executed(old, new),
     ]
+
+
+def _judge_executed(old: Measured, new: Measured) -> Change:
+    """Judge the share of layers that ran as asked. Another graph may ask for less: a search may have spared layers."""
+    shares = (old.executed_as_asked, new.executed_as_asked)
+    change = judge_difference(new.precision, "executed as asked", shares[1] - shares[0], 0, *shares)
+    if old.asked_by in ("", new.asked_by) or not new.asked_by or not change.is_better_or_worse:
+        return change
+    return change.model_copy(update={"outcome": Outcome.CHANGED})
 
 
 def _compare_metric(was: Validation, now: Validation, deviations: float) -> list[Change]:

@@ -3,6 +3,7 @@
 from typing import Self
 
 from enginery.core.record import Record
+from enginery.core.text import counted
 from enginery.engine.machine import Machine
 from enginery.regression.measurements import Measured, Measurements
 from enginery.speed.noise_limits import machine_problems
@@ -36,7 +37,7 @@ def same_versions(before: Machine, after: Machine) -> bool:
 def other_settings(before: Benchmark, after: Benchmark) -> str | None:
     """Return how the settings of two benchmarks differ, or None if their ratios can be compared."""
     if before.threads != after.threads:
-        return f"{before.threads} threads and {after.threads}"
+        return f"{counted(before.threads, 'thread')} and {after.threads}"
     if before.pytorch != after.pytorch:
         return f"another PyTorch: {before.pytorch} and {after.pytorch}"
     return None if ratio_pairs(before, after) else "no baseline and batch size in common"

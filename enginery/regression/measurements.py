@@ -18,6 +18,7 @@ class Measured(Record):
     engine_bytes: int
     files: dict[str, str]  # the hashes of the engine's files
     executed_as_asked: float
+    asked_by: str = ""  # the hash of the graph; empty in a record of an earlier version
     validation: Validation
     benchmark: Benchmark
 

@@ -47,6 +47,7 @@ class Evidence:
             engine_bytes=self.engine.bytes,
             files=self.engine.files,
             executed_as_asked=self.engine.share_as_asked,
+            asked_by=self.engine.onnx_sha256,
             validation=self.validation,
             benchmark=self.benchmark,
         )

@@ -1,6 +1,6 @@
 """Draw the findings as static pictures."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import matplotlib
@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 
 from enginery.report import tables
 from enginery.report.evidence import Findings, curve_over_sizes
+from enginery.report.noise import noisy_as_quoted
 from enginery.report.page.charts import RIGHT, frontier
 from enginery.report.page.labels import GAP, Named, place_labels
 from enginery.report.verdict import recommend, shippable
@@ -100,22 +101,25 @@ def _tradeoff(axes: Axes, findings: Findings, failures: Mapping[str, tuple[str, 
         )
     axes.set_yscale("log")
     axes.margins(x=0.2, y=0.2)
-    _name_dots(axes, rows)
+    noisy = {entry.precision for entry in findings.precisions if noisy_as_quoted(findings, entry)}
+    _name_dots(axes, rows, noisy)
     axes.set_xlabel(f"times as fast as {baseline_title(findings.baselines[0])}, batch {findings.tuned_batch}")
     axes.set_ylabel("relative error of the outputs (lower is better)")
     hollow = "; hollow: ran as another type, or failed" if len(filled) < len(rows) else ""
     metric = findings.precisions[0].validation.metric
-    title = f"Right and down is better; the label shows {metric}, if it is known{hollow}"
+    starred = "; *: noisy" if noisy else ""
+    title = f"Right and down is better; the label shows {metric}, if it is known{hollow}{starred}"
     axes.set_title(title, fontsize=10, loc="left")
     axes.grid(alpha=0.25)
 
 
-def _name_dots(axes: Axes, rows: pd.DataFrame) -> None:
-    """Put the names where the page puts them: a pixel of the page is a point here."""
+def _name_dots(axes: Axes, rows: pd.DataFrame, noisy: Collection[str]) -> None:
+    """Put the names where the page puts them: a pixel of the page is a point here. An asterisk marks a noisy speed."""
     axes.autoscale_view()
     height = axes.bbox.height * POINTS / axes.figure.dpi
     places = (axes.transData - axes.transAxes).transform(rows[["speedup", "relative_error"]])
-    names = [row.precision if pd.isna(row.metric) else f"{row.precision}, {row.metric}" for row in rows.itertuples()]
+    stars = [f"{name}{' *' if name in noisy else ''}" for name in rows.precision]
+    names = [star if pd.isna(metric) else f"{star}, {metric}" for star, metric in zip(stars, rows.metric, strict=True)]
     dots = [Named(across, height * (1 - up), name) for (across, up), name in zip(places, names, strict=True)]
     for row, label in zip(rows.itertuples(), place_labels(dots, height, RIGHT), strict=True):
         axes.annotate(

@@ -4,7 +4,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from enginery.report.evidence import Evidence, Findings
-from enginery.speed.noise_limits import broken_limits, machine_problems
+from enginery.speed.noise_limits import WIDEST_INTERVAL, broken_limits, machine_problems
 from enginery.speed.records import SAME_PACE, Ratio
 
 
@@ -32,6 +32,12 @@ def noise_of(findings: Findings, entry: Evidence) -> Noise:
         among = "at worst, " if len(set(broken)) > 1 else ""
         why = [*why, f"{among}{worst.sentence} at batch {batch}"]
     return Noise(sum(one.noisy for one in at), sum(one.ratios for one in at), tuple(why))
+
+
+def noisy_as_quoted(findings: Findings, entry: Evidence) -> bool:
+    """Tell whether the race leaves the speed of a precision beside the first baseline open."""
+    times = findings.quoted(entry)
+    return (times.high - times.low) / times.median > WIDEST_INTERVAL
 
 
 def slowdowns(findings: Findings) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Wording that several parts of the report share."""
 
 from enginery.accuracy.records import Validation
+from enginery.core.text import counted
 from enginery.engine.machine import Machine
 
 
@@ -21,7 +22,7 @@ def engine_metric(found: Validation) -> str:
 
 def device(machine: Machine) -> str:
     if machine.device == "cpu":
-        return f"{machine.device_name} ({machine.cores} cores)"
+        return f"{machine.device_name} ({counted(machine.cores, 'core')})"
     return (
         f"{machine.device_name} (compute capability {machine.capability}, driver {machine.driver}, CUDA {machine.cuda})"
     )

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginery.core.params.model import NO_SCORES
+from enginery.core.text import counted
 from enginery.data.feeds import Outputs
 from enginery.tasks.one_output import OneOutput
 from enginery.tasks.task import Metric, Places, Shapes, Shown, Statistics, Truth, blocks, finite, mean
@@ -41,9 +42,9 @@ class Classification(OneOutput):
             return f"model.scores: '{self._asked}' is no output with {wanted}"
         if self._classes and not any(tuple(shape[1:]) == (self._classes,) for shape in shapes.values()):
             return (
-                f"samples.source has {self._classes} classes, and no output of the model has as many. Are these the "
-                f"images that the model was trained on? If its outputs are no scores of classes, set task, or "
-                f"model.scores: {NO_SCORES}"
+                f"samples.source has {counted(self._classes, 'class')}, and no output of the model has as many. If "
+                "they are some of the model's, list all under samples.class_names. If its outputs are no scores of "
+                f"classes, set task, or model.scores: {NO_SCORES}"
             )
         if self._classes and not self._asked and len(several := self.candidates(shapes)) > 1:
             return (

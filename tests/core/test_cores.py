@@ -1,9 +1,13 @@
-"""The CPU quotas of containers, in the files of both versions of control groups."""
+"""The cores that may be used, by quotas in both versions of control groups, and threads beside busy programs."""
+
+import os
+import subprocess
+import sys
 
 import pytest
 
 from enginery.core import cores
-from enginery.core.cores import throttled_seconds, usable_cores
+from enginery.core.cores import Usage, share_cores, threads_in_words, throttled_seconds, usable_cores, working_threads
 
 AVAILABLE = 8
 
@@ -73,3 +77,73 @@ def test_no_control_groups_at_all(grouped, hidden):
     if hidden:
         cores.OWN_GROUPS.unlink()
     assert (usable_cores(), throttled_seconds()) == (AVAILABLE, 0.0)
+
+
+@pytest.mark.parametrize(("given", "threads"), [("3", 3), ("5,2", 5), ("", 4), ("0", 4), ("many", 4)])
+def test_the_users_number_of_threads_is_obeyed(monkeypatch, given, threads):
+    monkeypatch.setattr("enginery.core.cores.usable_cores", lambda: 4)
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert working_threads() == threads
+
+
+def test_what_the_user_says_of_threads_is_kept(monkeypatch):
+    monkeypatch.setattr("enginery.core.cores.usable_cores", lambda: 4)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    share_cores()
+    assert (os.environ["OMP_NUM_THREADS"], os.environ["OMP_WAIT_POLICY"]) == ("4", "active")
+
+
+@pytest.mark.parametrize(
+    ("given", "busy", "said"),
+    [
+        ("4", 0.2, None),
+        ("4", 2.0, "4 threads for 4 cores; other programs keep 2.0 of them busy"),
+        ("1", 0.0, "1 thread for 4 cores"),
+    ],
+)
+def test_a_line_says_who_shares_the_cores(monkeypatch, given, busy, said):
+    monkeypatch.setattr("enginery.core.cores.usable_cores", lambda: 4)
+    monkeypatch.setattr("enginery.core.cores.read_usage", lambda: Usage(1.0, busy, 0.0, 0.0, 0.0))
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert threads_in_words(Usage(0.0, 0.0, 0.0, 0.0, 0.0)) == said
+
+
+TRAINS = """
+import os, time
+os.sched_setaffinity(0, {cores})
+from enginery.core.cores import share_cores
+share_cores()
+import torch
+from torch import nn
+threads, model = torch.get_num_threads(), nn.Sequential(*(nn.Conv2d(16, 16, 3, padding=1) for _ in range(16)))
+def seconds(began):
+    model(images).square().mean().backward()
+    return time.perf_counter() - began
+images = torch.randn(8, 16, 32, 32)
+took = [seconds(time.perf_counter()) for _ in range(12)]
+print(threads, sorted(took)[len(took) // 2])
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it needs two cores, one of which is kept busy")
+def test_a_busy_core_does_not_stall_the_threads_on_others():
+    """With threads that spin, a step took eight times as long as with one thread."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    without = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+
+    def trained(**more):
+        command = [sys.executable, "-c", TRAINS.format(cores=cores)]
+        printed = subprocess.run(command, env=without | more, stdout=subprocess.PIPE, text=True, check=True).stdout
+        threads, seconds = printed.split()
+        return int(threads), float(seconds)
+
+    busy = f"import os\nos.sched_setaffinity(0, {cores[:1]})\nwhile True: pass"
+    program = subprocess.Popen([sys.executable, "-c", busy])
+    try:
+        (threads, shared), (_, alone) = trained(), trained(OMP_NUM_THREADS="1")
+    finally:
+        program.kill()
+        program.wait()
+    assert threads == 2
+    assert shared < 4 * alone

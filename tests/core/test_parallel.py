@@ -34,7 +34,7 @@ def test_an_error_in_a_worker_is_raised_and_stops_the_rest():
 
 def test_one_of_its_threads_may_free_what_nobody_takes(monkeypatch):
     """After an error in whoever takes the results, any thread may be the one that collects the rest."""
-    monkeypatch.setattr("enginery.core.cores.usable_cores", lambda: 2)
+    monkeypatch.setattr("enginery.core.cores.working_threads", lambda: 2)
     taken, freed = threading.Event(), threading.Event()
 
     def work(item):

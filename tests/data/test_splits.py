@@ -80,6 +80,18 @@ def test_a_broken_image_is_named_and_leaves_no_half_split(pets, samples_params):
     assert list(Path("out").iterdir()) == []
 
 
+def test_all_broken_images_are_named_at_once(pets, samples_params):
+    files = [str(file) for file in open_source(samples_params(), Path("data")).files]
+    for file in files[1:]:
+        Path(file).write_bytes(b"\x89PNG broken")
+    source = open_source(samples_params(), Path("data"))
+    with pytest.raises(EngineryError) as caught:
+        write_split(source, [1], samples_params(), Path("out/split"))
+    said = f"samples.source: {len(files) - 1} of {len(files)} images cannot be decoded, {', '.join(files[1:6])}"
+    assert str(caught.value).startswith(said)
+    assert ": remove or convert them. The first: data/pets" in str(caught.value)
+
+
 def test_the_same_bytes_in_several_splits_are_reported(manifest):
     def having(*samples):
         return manifest.model_copy(update={"samples": samples})

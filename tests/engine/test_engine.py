@@ -1,5 +1,6 @@
 import inspect
 import json
+import re
 import shutil
 
 import numpy as np
@@ -219,9 +220,28 @@ def test_a_record_names_files_of_its_folder_only(copy, name):
         read_engine(copy)
 
 
-def test_no_input_at_all_is_refused(engine):
-    with pytest.raises(EngineryError, match="the engine takes input, but was given nothing"):
-        engine.run({})
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, "the engine takes input, but was given nothing"),
+        ({1: np.zeros(1)}, "the engine takes input, but was given 1"),
+        (None, "names of its inputs, input, or the array alone, but was given a NoneType"),
+        ([np.zeros((4, 3, 8, 8), np.float32)], "or the array alone, but was given a list"),
+        ({"input": [[0.0]]}, "input input is a list and must be an array of float32"),
+        ({"input": None}, "input input is a NoneType and must be"),
+        (np.zeros((4, 3, 8, 8)), "input input is float64 and must be float32"),
+        (np.zeros(()), "input input is float64 and must be float32"),
+    ],
+)
+def test_what_is_no_input_is_refused_in_a_sentence(engine, given, wanted):
+    assert wanted in error_of(lambda: engine.run(given))
+
+
+def test_the_only_input_may_be_given_without_its_name(engine, samples):
+    feeds = samples.cycled(4)
+    (alone,) = feeds.values()
+    for name, values in engine.run(feeds).items():
+        np.testing.assert_array_equal(engine.run(alone)[name], values)
 
 
 def test_a_graph_that_cannot_be_compiled_is_one_line_and_leaves_no_engine(tmp_path, machine, build, manifest):
@@ -309,6 +329,11 @@ def test_several_inputs_and_outputs_and_their_sizes_are_recorded(pair):
         ("map", "float32", ("batch", 32, "height", "width")),
     ]
     assert pair.record.executed == {"fp32": 2}
+
+
+def test_one_array_is_refused_where_there_are_several_inputs(pair):
+    said = error_of(lambda: pair.run(np.zeros(1)))
+    assert re.search(r"by the names of its inputs, \w+, \w+, but was given a ndarray", said)
 
 
 @pytest.mark.parametrize("sizes", [(2, 8, 8), (1, 8, 8), (3, 13, 9), (4, 16, 12)], ids=str)

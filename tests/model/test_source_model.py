@@ -182,10 +182,16 @@ def test_an_output_without_the_batch_or_of_another_type_is_refused_by_name(answe
 
 def test_another_number_of_classes_is_reported_with_the_shapes_of_the_outputs():
     assert refusal_of(lambda pixels: pixels[:, :3], classes=10) == (
-        "samples.source has 10 classes, and no output of the model has as many. Are these the images that the model "
-        "was trained on? If its outputs are no scores of classes, set task, or model.scores: none. The model returns "
-        "logits (2, 3), which would fit task: embedding or regression"
+        "samples.source has 10 classes, and no output of the model has as many. If they are some of the model's, list "
+        "all under samples.class_names. If its outputs are no scores of classes, set task, or model.scores: none. The "
+        "model returns logits (2, 3), which would fit task: embedding or regression"
     )
+
+
+def test_a_single_class_is_told_where_to_list_the_others():
+    said = refusal_of(lambda pixels: pixels[:, :3], classes=1)
+    assert said.startswith("samples.source has 1 class, and no output of the model has as many")
+    assert "list all under samples.class_names" in said
 
 
 def test_a_model_without_scores_passes_if_model_scores_is_none():

@@ -215,6 +215,22 @@ def test_accuracy_errors_and_executed_layers_are_compared_too(run, change, figur
 
 @pytest.mark.parametrize(
     ("before", "after", "outcome"),
+    [("a", "a", Outcome.REGRESSION), ("", "b", Outcome.REGRESSION), ("a", "b", Outcome.CHANGED)],
+)
+def test_fewer_layers_as_asked_are_no_regression_of_another_graph(run, before, after, outcome):
+    """A stricter threshold lets the search spare more layers."""
+
+    def asked_by(measurements, digest):
+        (entry,) = measurements.precisions
+        return measurements.model_copy(update={"precisions": (entry.model_copy(update={"asked_by": digest}),)})
+
+    changes = compare_runs(asked_by(run(13.0, 4.4), before), asked_by(run(13.0, 4.4, as_asked=0.79), after), 0.99)
+    assert outcomes(changes)["executed as asked"] == outcome
+    assert conclusion(changes) == (Outcome.REGRESSION if outcome is Outcome.REGRESSION else Outcome.NO_CHANGE)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "outcome"),
     [(0.2, 0.2, Outcome.NO_CHANGE), (0.2, 0.3, Outcome.REGRESSION), (0.3, 0.2, Outcome.IMPROVEMENT)],
 )
 def test_a_metric_of_which_less_is_better_is_compared_too(run, before, after, outcome):

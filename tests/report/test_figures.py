@@ -57,6 +57,14 @@ def test_precisions_that_cannot_be_shipped_are_hollow_and_not_on_the_staircase(f
     assert [dot.get_markerfacecolor() == "white" for dot in dots] == [False, True, False, False, True]
 
 
+def test_a_noisy_speed_has_an_asterisk_as_in_the_tables(findings, evidence, tmp_path, drawn):
+    draw_figures(findings(evidence("fp32", (1.0, 0.99, 1.01)), evidence("int8", (4.0, 2.0, 6.0))), {}, tmp_path)
+    tradeoff = drawn[-1].axes[0]
+    names = [text.get_text().partition(",")[0] for text in tradeoff.texts]
+    assert names == ["fp32", "int8 *"]
+    assert "*: noisy" in tradeoff.get_title(loc="left")
+
+
 def test_no_name_in_the_picture_lies_on_a_dot_or_another_name(crowded, tmp_path, drawn):
     draw_figures(crowded, {}, tmp_path)
     axes = drawn[2].axes[0]

@@ -11,8 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from enginery.cluster.spread import Cluster, Work, spread
+from enginery.core.cores import in_parallel
+from enginery.core.errors import EngineryError
 from enginery.core.files import sha256
 from enginery.core.params.preprocessing import Preprocessing
+from enginery.core.progress import progress
+from enginery.core.text import first_few
 from enginery.data.manifest import Sample
 from enginery.data.parts import AT_ONCE
 from enginery.data.preprocessing import ImageFile, Pixels, decode, in_form
@@ -56,6 +60,17 @@ class ImageFiles:
         truth = self.truths.prepare(index, how, found.size) if self.truths else None
         return Prepared(sample, found.pixels, truth)
 
+    def refusal(self, first: EngineryError) -> EngineryError:
+        """Return the error, or one that names all broken files: who removes one after the other waits for each."""
+        found = progress(in_parallel(_is_broken, self.files), "looking for broken images", len(self), "images")
+        broken = [str(file) for file, is_broken in zip(self.files, found, strict=True) if is_broken]
+        if len(broken) < 2:
+            return first
+        return EngineryError(
+            f"samples.source: {len(broken)} of {len(self)} images cannot be decoded, {first_few(broken)}: remove or "
+            f"convert them. The first: {first}"
+        )
+
     def spread(self, indices: Sequence[int], how: Preprocessing, cluster: Cluster) -> Iterator[Prepared]:
         """Prepare images, with the decoding on other machines."""
         parts = [indices[start : start + AT_ONCE] for start in range(0, len(indices), AT_ONCE)]
@@ -68,6 +83,14 @@ class Decoded(NamedTuple):
     sha256: str
     pixels: Pixels
     size: tuple[int, int]  # of the image as it is
+
+
+def _is_broken(file: ImageFile) -> bool:
+    try:
+        decode(file)
+    except EngineryError:
+        return True
+    return False
 
 
 def decoded(file: ImageFile, how: Preprocessing) -> Decoded:

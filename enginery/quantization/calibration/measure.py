@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 
 from enginery.cluster.spread import Cluster, Work, spread
-from enginery.core.cores import in_parallel, usable_cores
+from enginery.core.cores import in_parallel, working_threads
 from enginery.core.errors import EngineryError
 from enginery.core.progress import progress
 from enginery.data.feeds import Feeds, Outputs
@@ -124,7 +124,7 @@ class Meter:
         outputs = model.graph.output
         is_exact = all(output.type.tensor_type.elem_type == onnx.TensorProto.FLOAT for output in outputs)
         self._answers = [output.name for output in outputs] if is_exact else []
-        self._cores = threads or usable_cores()
+        self._cores = threads or working_threads()
         # Threads that wait by spinning would take the cores of those that count.
         self._session = open_as_written(exposed, threads, spins=False)
         self._names = [output.name for output in graph.output]

@@ -11,6 +11,7 @@ from enginery.core.text import figure, first_few
 from enginery.graph.simplify import Simplification
 from enginery.report.background import Background
 from enginery.report.evidence import Evidence, Findings
+from enginery.report.noise import noisy_as_quoted
 from enginery.report.page.charts import Axes, Curve, Point, draw_curves, draw_histogram, draw_points
 from enginery.report.page.pictures import Looks
 from enginery.report.page.rows import Mark, Row, bar, dot, draw_rows
@@ -71,7 +72,8 @@ def _against_speed(
         ratio = findings.quoted(entry)
         tooltip = f"{entry.precision}: {ratio.median:.2f} times as fast, {axes.beside} {text}"
         interval, look = (ratio.median, ratio.low, ratio.high), looks[entry.precision]
-        points.append(Point(entry.precision, *interval, value, look, tooltip))
+        name = entry.precision + (" *" if noisy_as_quoted(findings, entry) else "")
+        points.append(Point(name, *interval, value, look, tooltip))
     description = "; ".join(point.tooltip for point in points)
     title = f"{axes.beside} against speed"
     return draw_points(f"tradeoff-{key}", title, f"{description}.", points, axes, less_is_better)

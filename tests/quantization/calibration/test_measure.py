@@ -77,7 +77,7 @@ def test_many_threads_count_the_same(tiny_graph, samples, monkeypatch):
         threads.add(threading.get_ident())
         return count_beside_others(index, limit)
 
-    monkeypatch.setattr(f"{measure.__module__}.usable_cores", lambda: 64)
+    monkeypatch.setattr(f"{measure.__module__}.working_threads", lambda: 64)
     monkeypatch.setattr(f"{measure.__module__}.MANY", 0)
     monkeypatch.setattr(f"{Histogram.__module__}.count_beside_others", count)
     got = measure(tiny_graph, samples.batches(4), bins=2048)
