@@ -9,6 +9,7 @@ from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
 from enginery.regression.measurements import Measured, Measurements
 from enginery.regression.verdict import Verdict
+from enginery.speed.noise_limits import broken_limits, machine_problems
 
 AGAIN = "run `dvc repro` to judge it"
 
@@ -21,6 +22,8 @@ class Passed(NamedTuple):
     record: EngineRecord
     measured: Measured
     machine: Machine
+    samples: Path  # of the validation
+    doubts: tuple[str, ...]
 
     @property
     def settings(self) -> dict[str, str]:
@@ -60,4 +63,18 @@ def require_passed(precision: str, artifacts: Path, reports: Path) -> Passed:
         raise EngineryError(f"{record.precision} broke its thresholds: {', '.join(measured.validation.broken)}")
     if why := measured.validation.not_enough_samples:
         raise EngineryError(f"{record.precision} may break its thresholds and is not bundled: {', '.join(why)}")
-    return Passed(folder, onnx, record, measured, measurements.machine)
+    samples, doubts = artifacts / "samples" / "validation", doubts_of(verdict, record, measured)
+    return Passed(folder, onnx, record, measured, measurements.machine, samples, doubts)
+
+
+def doubts_of(verdict: Verdict, record: EngineRecord, measured: Measured) -> tuple[str, ...]:
+    """Return what the report warns of about a precision that passed: what it ran as, too few samples, and timings that
+    cannot be relied on. Of many limits that timings broke it has the worst."""
+    precision, timed = record.precision, measured.benchmark
+    found = [f"{precision} ran as {record.ran_as} where it was judged, and is never recommended"] * bool(record.ran_as)
+    few = dict.fromkeys((*verdict.unsure.get(precision, ()), *measured.validation.unsure))
+    found += [f"not sure, the samples are too few: {why}" for why in few]
+    noisy = machine_problems(timed) + ["the machine never kept to one pace"] * (timed.pace.microseconds is None)
+    broken = [limit for ratio in timed.ratios for limit in broken_limits(ratio, timed)]
+    noisy += [max(broken, key=lambda limit: limit.factor).sentence] if broken else []
+    return (*found, *(f"measure again, the timings cannot be relied on: {why}" for why in noisy))
