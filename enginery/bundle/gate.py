@@ -9,6 +9,7 @@ from enginery.engine.machine import Machine
 from enginery.engine.record import EngineRecord
 from enginery.regression.measurements import Measured, Measurements
 from enginery.regression.verdict import Verdict
+from enginery.speed.noise_limits import machine_problems
 
 AGAIN = "run `dvc repro` to judge it"
 
@@ -21,6 +22,8 @@ class Passed(NamedTuple):
     record: EngineRecord
     measured: Measured
     machine: Machine
+    samples: Path  # of the validation
+    doubts: tuple[str, ...]
 
     @property
     def settings(self) -> dict[str, str]:
@@ -60,4 +63,16 @@ def require_passed(precision: str, artifacts: Path, reports: Path) -> Passed:
         raise EngineryError(f"{record.precision} broke its thresholds: {', '.join(measured.validation.broken)}")
     if why := measured.validation.not_enough_samples:
         raise EngineryError(f"{record.precision} may break its thresholds and is not bundled: {', '.join(why)}")
-    return Passed(folder, onnx, record, measured, measurements.machine)
+    samples, doubts = artifacts / "samples" / "validation", doubts_of(verdict, record, measured)
+    return Passed(folder, onnx, record, measured, measurements.machine, samples, doubts)
+
+
+def doubts_of(verdict: Verdict, record: EngineRecord, measured: Measured) -> tuple[str, ...]:
+    """Return what the report warns of about a precision that passed: what it ran as, too few samples, a race that could
+    not tell engines apart, and what disturbed the machine while this one was timed."""
+    precision, timed = record.precision, measured.benchmark
+    found = [f"{precision} ran as {record.ran_as} where it was judged, and is never recommended"] * bool(record.ran_as)
+    few = dict.fromkeys((*verdict.unsure.get(precision, ()), *measured.validation.unsure))
+    found += [f"not sure, the samples are too few: {why}" for why in few]
+    found += [verdict.doubt.rstrip(".")] * bool(verdict.doubt)
+    return (*found, *(f"its timings may be off: {why}" for why in machine_problems(timed)))

@@ -6,12 +6,16 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from zipfile import ZipFile, ZipInfo
+
+import numpy as np
 
 from enginery.bundle import verify
-from enginery.bundle.facts import boxes_of, facts_of, has_cpp_example, has_example, requirements
+from enginery.bundle.facts import Example, example_of, facts_of, has_cpp_example, requirements
 from enginery.bundle.gate import Passed, require_passed
 from enginery.bundle.licences import licence_text
 from enginery.bundle.pages import (
@@ -30,13 +34,15 @@ from enginery.core.files import new_folder, sha256
 from enginery.core.params.all import Params
 from enginery.core.record import Record
 from enginery.core.runtimes import RUNTIMES
+from enginery.data.sample_set import SampleSet
+from enginery.engine.engine import open_engine
 from enginery.engine.folder import BUNDLED, RECORD, REPRODUCE, read_engine, require_made_of
-from enginery.engine.record import EngineRecord
 from enginery.engine.trtexec import reproduce_script
 from enginery.graph.files import copy_graph
 from enginery.tasks import boxes
 
 BUNDLES = Path("bundles")
+SAMPLE = "example.npz"
 PAGES = ("README.md", "NOTICE", "requirements.txt")
 
 
@@ -48,8 +54,10 @@ class Bundle(Record):
     files: dict[str, str]
 
 
-def write_bundle(precision: str, out: Path | None, artifacts: Path, reports: Path, key: Path | None = None) -> Path:
-    """Write the folder of a bundle, signed with a private key if one is given."""
+def write_bundle(
+    precision: str, out: Path | None, artifacts: Path, reports: Path, key: Path | None = None
+) -> tuple[Path, tuple[str, ...]]:
+    """Write the folder of a bundle, signed with a private key if one is given. Return it, and what is in doubt."""
     signer = Signer(key) if key else None
     passed, params = require_passed(precision, artifacts, reports), Params.read()
     model = f"{name_of(params)}-{precision}"
@@ -63,7 +71,7 @@ def write_bundle(precision: str, out: Path | None, artifacts: Path, reports: Pat
             Bundle(precision=precision, engine=passed.record.identity, files=files).write(unfinished / MANIFEST)
             if signer:
                 signer.sign(unfinished)
-    return folder
+    return folder, passed.doubts
 
 
 @contextmanager
@@ -110,8 +118,8 @@ def fill(passed: Passed, params: Params, model: str, folder: Path, signed: bool)
     (folder / "LICENSE").write_text(licence_text(), encoding="utf-8")
     for name in PAGES:
         (folder / name).write_text(render(f"{name}.j2", facts), encoding="utf-8")
-    if has_example(record):
-        write_example(record, facts, folder)
+    if kind := example_of(record):
+        write_example(passed, kind, params, facts, folder)
     if RUNTIMES[runtime].is_tensorrt:
         (folder / BUNDLED / REPRODUCE).write_text(reproduce_script(record, "../model.onnx"), encoding="utf-8")
     else:
@@ -120,36 +128,42 @@ def fill(passed: Passed, params: Params, model: str, folder: Path, signed: bool)
         write_repository(passed, model, labels, folder / "triton")
 
 
-def write_example(record: EngineRecord, facts: Mapping[str, object], folder: Path) -> None:
-    how, runtime = record.preprocessing, record.target.runtime
-    if record.text:
-        (folder / "text.json").write_text(texts_for_bundle(record.text.how), encoding="utf-8")
-        (folder / "tokenization.py").write_text(standalone_tokenization(), encoding="utf-8")
-        (folder / "infer.py").write_text(render("texts/infer.py.j2", facts), encoding="utf-8")
-        (folder / "runtime.py").write_text(
-            render(f"texts/{runtime.removesuffix('_rtx')}.py.j2", facts), encoding="utf-8"
-        )
-        write_cpp_example(record, {"main.cpp": "texts/main.cpp.j2"}, facts, folder)
-        return
-    assert how is not None, "has_example looked"
-    (folder / "preprocessing.json").write_text(preprocessing_for_bundle(how), encoding="utf-8")
-    (folder / "preprocessing.py").write_text(standalone_preprocessing(), encoding="utf-8")
-    (folder / "infer.py").write_text(render("infer.py.j2", facts), encoding="utf-8")
-    if settings := boxes_of(record):
-        (folder / "boxes.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        (folder / "boxes.py").write_text(inspect.getsource(boxes), encoding="utf-8")
-    (folder / "runtime.py").write_text(render(f"runtime/{runtime.removesuffix('_rtx')}.py.j2", facts), encoding="utf-8")
-    sources = ("main.cpp", "boxes.hpp") if boxes_of(record) else ("main.cpp",)
-    write_cpp_example(record, {name: f"{name}.j2" for name in sources}, facts, folder)
-
-
-def write_cpp_example(
-    record: EngineRecord, sources: Mapping[str, str], facts: Mapping[str, object], folder: Path
-) -> None:
+def write_example(passed: Passed, kind: Example, params: Params, facts: Mapping[str, object], folder: Path) -> None:
+    record = passed.record
+    runtime = record.target.runtime.removesuffix("_rtx")
+    files = {"infer.py": render("infer.py.j2", facts), "runtime.py": render(f"runtime/{runtime}.py.j2", facts)}
+    if kind == "arrays":
+        write_sample(passed, params, folder)
+    elif record.text:
+        files |= {"text.json": texts_for_bundle(record.text.how), "tokenization.py": standalone_tokenization()}
+    elif record.preprocessing:
+        files["preprocessing.json"] = preprocessing_for_bundle(record.preprocessing)
+        files["preprocessing.py"] = standalone_preprocessing()
+    if kind == "boxes":
+        files |= {"boxes.json": f"{json.dumps(facts['boxes'], indent=2)}\n", "boxes.py": inspect.getsource(boxes)}
     if has_cpp_example(record):
         (folder / "cpp").mkdir()
-        for name, template in (*sources.items(), ("CMakeLists.txt", "CMakeLists.txt.j2")):
-            (folder / "cpp" / name).write_text(render(template, facts), encoding="utf-8")
+        for name in ("main.cpp", "CMakeLists.txt", *(["boxes.hpp"] if kind == "boxes" else [])):
+            files[f"cpp/{name}"] = render(f"{name}.j2", facts)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def write_sample(passed: Passed, params: Params, folder: Path) -> None:
+    """Write the smallest batch of real samples, and what the engine answers if it can be opened here."""
+    feeds = SampleSet.open(passed.samples).cycled(passed.record.profile.batch.min)
+    try:
+        engine = open_engine(passed.folder, None, params.inference)
+    except EngineryError as error:
+        print(f"{SAMPLE} holds inputs without the engine's answer: {error}", file=sys.stderr)
+        arrays = feeds
+    else:
+        with engine:
+            arrays = {**feeds, **engine.run(feeds)}
+    with ZipFile(folder / SAMPLE, "w") as archive:  # np.savez takes no array that is called `file`
+        for name, array in arrays.items():
+            with archive.open(ZipInfo(f"{name}.npy"), "w") as file:  # of 1980, so that the same bundle is the same file
+                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
 
 
 def require_replaceable(folder: Path) -> None:

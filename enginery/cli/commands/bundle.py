@@ -30,10 +30,9 @@ def add_arguments(command: ArgumentParser) -> None:
 
 def run(chosen: Namespace) -> int:
     from enginery.bundle.write import write_bundle
-    from enginery.engine.folder import BUNDLED, read_engine
 
-    folder = write_bundle(chosen.precision, chosen.out, chosen.artifacts, chosen.reports, chosen.sign)
+    folder, doubts = write_bundle(chosen.precision, chosen.out, chosen.artifacts, chosen.reports, chosen.sign)
     print(folder)
-    if other := read_engine(folder / BUNDLED).ran_as:
-        print(f"{chosen.precision} ran as {other} where it was judged, and is never recommended", file=sys.stderr)
+    for doubt in doubts:
+        print(doubt, file=sys.stderr)
     return 0
