@@ -9,6 +9,7 @@ from enginery.core.process import end_with_parent, outlive_crashes
 from enginery.core.streams import escape_what_is_printed
 
 COMPUTING = ("weights", "reference", "calibrate", "rescue", "search")  # for long, with all cores
+RACING = ("benchmark", "race")  # PyTorch, which is to be as fast as it can be
 
 if __name__ == "__main__":
     names = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
@@ -18,7 +19,7 @@ if __name__ == "__main__":
     escape_what_is_printed()
     end_with_parent()
     outlive_crashes(name)
-    if name != "benchmark":  # where PyTorch is as fast as it can be
+    if name not in RACING:
         share_cores()
     before = read_usage()
     from enginery.pipeline.stage import run_stage  # now, as its packages take a while, and Ctrl-C may come meanwhile
