@@ -14,9 +14,12 @@ class Report(NamedTuple):
     failures: dict[str, tuple[str, ...]]  # why a precision fails, by precision
     machine: Machine
     precisions: dict[str, Measured]
+    offered: str | None  # in its place, where the race cannot tell which is the fastest
+    doubt: str  # between which, and why
 
 
 def read(folder: Path) -> Report:
     measured, verdict = read_measurements(str(folder)), Verdict.read(folder / VERDICT.name)
     by_name = {each.precision: each for each in measured.precisions}
-    return Report(verdict.recommended, verdict.failures, measured.machine, by_name)
+    told = verdict.offered, verdict.doubt
+    return Report(verdict.recommended, verdict.failures, measured.machine, by_name, *told)
