@@ -161,7 +161,7 @@ def test_the_whole_pipeline_runs_with_tensorrt_and_a_precision_that_the_gpu_lack
     # The graphs before it serve any machine.
     stages = ("convert", "build", "validate", "benchmark", "trace")
     of_int8 = {"calibrate", "rescue@int8", "search@int8"}
-    assert ran(done) <= each(*stages) | of_int8 | {f"{stage}@bf16" for stage in stages} | {"report", "gate"}
+    assert ran(done) <= each(*stages) | of_int8 | {f"{stage}@bf16" for stage in stages} | {"race", "report", "gate"}
     metrics = json.loads((own.root / "reports/metrics.json").read_text())
     for precision in PRECISIONS:
         assert metrics[precision]["executed_as_asked_%"] > 90
@@ -174,7 +174,7 @@ def test_the_whole_pipeline_runs_with_tensorrt_and_a_precision_that_the_gpu_lack
     assert "bf16" not in metrics
     assert "Measured on Simulated GPU (compute capability 7.5, driver 590.10, CUDA 13.0)" in summary
     assert "were replayed as one CUDA graph" in summary
-    assert list((tmp_path / "enginery/timing").glob("Simulated-GPU_*.cache"))
+    assert list((tmp_path / "enginery/timing").glob("Simulated-GPU_*.timings"))
     answered = own.run("python", "-c", ANSWER)
     assert answered.returncode == 0, answered.stderr
     assert re.findall(r"(?m)^Running stage '(.+)'", answered.stderr) == ["machine/dvc.yaml:machine"], "all has run"

@@ -115,7 +115,7 @@ def shapes(specs):
 
 def test_every_stage_is_run(project):
     elsewhere = {"mix"}  # tests/mixing/test_stage.py
-    assert {*STAGES, *PER_PRECISION, "report", "gate", *elsewhere} == planned_stages().keys()
+    assert {*STAGES, *PER_PRECISION, "race", "report", "gate", *elsewhere} == planned_stages().keys()
 
 
 def test_several_inputs_one_of_integers_and_several_outputs(project, monkeypatch, capsys):

@@ -170,9 +170,9 @@ def free_memory() -> int:
     return int(_call("cudaMemGetInfo"))
 
 
-def require_memory(what: str, size: int = 0) -> None:
+def require_memory(what: str) -> None:
     """Refuse to begin with less than a library needs to say by itself that memory does not suffice."""
-    if (free := free_memory()) < size + LEAST_MEMORY:
+    if (free := free_memory()) < LEAST_MEMORY:
         raise EngineryError(
             f"the GPU has {free / 1e6:.0f} MB of free memory, too little before {what}: end other programs that use it"
         )

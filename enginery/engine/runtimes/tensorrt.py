@@ -355,8 +355,6 @@ class TensorRT:
         runtime = self._started(trt.Runtime, plan.parent, build)
         if not self._is_rtx and build.tensorrt.version_compatible:
             runtime.engine_host_code_allowed = True  # such a plan contains its own runtime; its hash has been checked
-        if not self._is_rtx:
-            cuda.require_memory(f"{plan} is opened", plan.stat().st_size)
         with plan.open("rb") as file:
             try:
                 # Before 10.7 there is no such reader, and the plan is in memory for a moment.
