@@ -95,7 +95,7 @@ def test_a_project_follows_a_newer_version_and_its_owners_changes_stay(project):
         "top1_agreement: 0.97 ": "top1_agreement: 0.5 ",
     }
     edit(project / "params.yaml", mine)
-    edit(project / "dvc.yaml", {"  gate:\n": "  upload:\n    cmd: make upload\n\n  gate:\n"})
+    edit(project / "dvc.yaml", {"  gate:": "  upload:\n    cmd: make upload\n\n  gate:"})
     shutil.rmtree(project / "data/traces")  # which an earlier version did not have
     before = files_of(project)
     tried = enginery("upgrade", "--dry-run", cwd=project)
@@ -118,7 +118,7 @@ def test_a_project_follows_a_newer_version_and_its_owners_changes_stay(project):
     params = Params.read(project / "params.yaml")
     assert (params.precisions["int8"].thresholds.agreement, params.validation.spot_samples) == (0.5, 8)
     plan = (project / "dvc.yaml").read_text()
-    assert plan == PLAN.replace("  gate:\n", "  upload:\n    cmd: make upload\n\n  gate:\n")
+    assert plan == PLAN.replace("  gate:", "  upload:\n    cmd: make upload\n\n  gate:")
     assert (project / ".enginery/params.yaml").read_text() == PARAMS
     assert (project / "data/traces/.gitkeep").exists()
     again = enginery("upgrade", cwd=project)

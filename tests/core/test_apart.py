@@ -33,10 +33,13 @@ def test_a_crash_a_mistake_and_too_long_a_time_are_sentences(capfd):
 def test_an_interrupt_ends_the_process_at_once(tmp_path):
     """The process would write a file at its end."""
     late = "import time; time.sleep(4); open('late', 'w')"
-    threading.Timer(2, os.kill, [os.getpid(), signal.SIGINT]).start()
-    started = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        run_apart("the work", exec, f"import os; os.chdir({str(tmp_path)!r}); {late}")
+    timer, started = threading.Timer(2, os.kill, [os.getpid(), signal.SIGINT]), time.monotonic()
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_apart("the work", exec, f"import os; os.chdir({str(tmp_path)!r}); {late}")
+    finally:
+        timer.cancel()  # it would end pytest
     assert time.monotonic() - started < 4
     time.sleep(3)
     assert not list(tmp_path.iterdir())
