@@ -45,7 +45,7 @@ def build_engine(
         weights = [unfinished / name for name in (WEIGHTS, data_of(onnx).name) if (unfinished / name).exists()]
         if build.tensorrt.is_stripped and RUNTIMES[target.runtime].is_tensorrt and not weights:
             # A plan that keeps its weights was smaller.
-            build = build.model_copy(update={"tensorrt": build.tensorrt.model_copy(update={"weights": "inside"})})
+            build = build.with_weights
         files = sorted(set(unfinished.iterdir()) - set(weights))
         size = sum(file.stat().st_size for file in files)
         if tokenizer:

@@ -26,8 +26,8 @@ from enginery.quantization.structure import LARGEST_FLOAT16, nodes_adding_scatte
 from enginery.quantization.write_int8 import Rounded
 
 SMALLEST_FLOAT16_SCALE = 2.0**-20  # below it, float16 has fewer than five bits left
-# What an fp8 Conv adds up, TensorRT 10.6 writes as float16 before it multiplies it by the scales, if a sum follows. On
-# an H200, ResNet-18's layers were infinite there. Half of the range leaves room for more than was calibrated.
+# TensorRT 10.6 writes the sums of an fp8 Conv as float16 before it multiplies them by the scales, if an Add follows. On
+# an H200, ResNet-18's were infinite there. Half of the range leaves room for more than was calibrated.
 LARGEST_FP8_SUM = LARGEST_FLOAT16 / 2
 
 Constants = dict[str, TensorProto]

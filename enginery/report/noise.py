@@ -22,18 +22,6 @@ def noise_at(findings: Findings, entry: Evidence, batch: int) -> Noise:
     return Noise(sum(map(bool, found)), len(found), tuple(dict.fromkeys(chain(*found))))
 
 
-def noise_of(findings: Findings, entry: Evidence) -> Noise:
-    """Return the noise of one precision: what was wrong with the machine, and of all broken limits the worst."""
-    at = [noise_at(findings, entry, batch) for batch in findings.batches]
-    why, timed = machine_reasons(findings, entry), entry.benchmark
-    broken = [(limit, ratio.batch) for ratio in timed.ratios for limit in broken_limits(ratio, timed)]
-    if broken:
-        worst, batch = max(broken, key=lambda found: found[0].factor)
-        among = "at worst, " if len(set(broken)) > 1 else ""
-        why = [*why, f"{among}{worst.sentence} at batch {batch}"]
-    return Noise(sum(one.noisy for one in at), sum(one.ratios for one in at), tuple(why))
-
-
 def noisy_as_quoted(findings: Findings, entry: Evidence) -> bool:
     """Tell whether the race leaves the speed of a precision beside the first baseline open."""
     times = findings.quoted(entry)

@@ -15,7 +15,7 @@ from enginery.model.records import PYTORCH
 from enginery.report.evidence import Evidence, Findings
 from enginery.report.layer_pairs import compare, losses
 from enginery.report.left_in_floats import what_is_left
-from enginery.report.noise import Noise, machine_reasons, noise_at, noise_of
+from enginery.report.noise import Noise, machine_reasons, noise_at
 from enginery.report.tables import OWN_PROCESS
 from enginery.report.verdict import AS_FAST, is_faster, recommend
 from enginery.speed.records import Ratio, baseline_title
@@ -246,7 +246,11 @@ def _on_isolated_speed(findings: Findings) -> list[Note]:
 
 
 def _on_noise(findings: Findings) -> list[Note]:
-    noisy = [entry.precision for entry in findings.precisions if noise_of(findings, entry).noisy]
+    noisy = [
+        entry.precision
+        for entry in findings.precisions
+        if any(noise_at(findings, entry, batch).noisy for batch in findings.batches)
+    ]
     if not noisy:
         return []
     text = (

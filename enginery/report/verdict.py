@@ -17,7 +17,7 @@ MEASURE_AGAIN = "dvc repro --force --single-item race && dvc repro"
 
 
 class Choice(NamedTuple):
-    """What the race says of the engines that may be shipped."""
+    """Hold what the race says of the engines that may be shipped."""
 
     engine: Evidence  # the one to ship, or one to offer where none is surely the fastest
     fastest: Evidence  # as measured

@@ -144,3 +144,8 @@ class BuildParams(Section, place="build"):
     def all_profiles(self) -> tuple[Profile, ...]:
         """Return what an engine is tuned for: first all sizes that it accepts, then the user's parts of these."""
         return self.profile, *(self.profile.narrowed(ranges) for ranges in self.profiles)
+
+    @property
+    def with_weights(self) -> "BuildParams":
+        """Return the same for a plan that keeps its weights."""
+        return self.model_copy(update={"tensorrt": self.tensorrt.model_copy(update={"weights": "inside"})})

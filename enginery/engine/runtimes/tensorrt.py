@@ -70,7 +70,8 @@ class TensorRT:
     def compile(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
         """Build in a process of its own. Of 10.6's builder nothing but its process's end ends a build: told to stop, it
         took 107 further steps and 47 s on an H200."""
-        return run_apart(f"the build of {onnx}", _compile_here, self._library, onnx, blueprint, folder)
+        # A new one can be sent there: this one may have a log, which is the library's.
+        return run_apart(f"the build of {onnx}", TensorRT(self._library).compile_here, onnx, blueprint, folder)
 
     def compile_here(self, onnx: Path, blueprint: Blueprint, folder: Path) -> Sequence[Layer]:
         options = blueprint.build.tensorrt
@@ -105,8 +106,7 @@ class TensorRT:
     def _smaller(self, stripped: Any, onnx: Path, blueprint: Blueprint, folder: Path) -> tuple[Any, Blueprint]:
         """Return the plan with its weights if that is the smaller one, as of a tiny network on an H200: it has fewer
         kernels then."""
-        options = blueprint.build.tensorrt.model_copy(update={"weights": "inside"})
-        with_weights = replace(blueprint, build=blueprint.build.model_copy(update={"tensorrt": options}))
+        with_weights = replace(blueprint, build=blueprint.build.with_weights)
         whole = self._plan(onnx, with_weights, folder)
         if whole.nbytes > stripped.nbytes:
             return stripped, blueprint
@@ -427,10 +427,6 @@ class TensorRT:
 
     def _trt(self) -> Any:
         return importlib.import_module(self._library)
-
-
-def _compile_here(library: str, *what: Any) -> Sequence[Layer]:
-    return TensorRT(library).compile_here(*what)
 
 
 @contextmanager
