@@ -1,9 +1,11 @@
 """Run a function in a process of its own, which can be ended whatever a library does in it. This module is also the
 program of that process."""
 
+import math
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -32,9 +34,7 @@ def run_apart(
         out, error = (subprocess.PIPE, subprocess.STDOUT) if quiet else (None, None)
         with subprocess.Popen(command, start_new_session=True, stdout=out, stderr=error) as child:
             try:
-                said, _ = child.communicate(timeout=longest)
-            except subprocess.TimeoutExpired:
-                raise EngineryError(f"{what} took more than {longest:.0f} s") from None
+                said = _wait(child, what, longest)
             finally:  # whatever ended the waiting, an interrupt above all
                 child.kill()
                 child.wait()
@@ -46,6 +46,18 @@ def run_apart(
         raise failure
     returned: Result = result
     return returned
+
+
+def _wait(child: "subprocess.Popen[bytes]", what: str, longest: float | None) -> bytes | None:
+    """Return what the process printed. Wait in short pieces: where another thread takes a signal, Python tells the main
+    thread of it only when that is back from waiting. On an H200, Ctrl-C then waited 25 s for the end of a build."""
+    ends = time.monotonic() + (math.inf if longest is None else longest)
+    while True:
+        try:
+            return child.communicate(timeout=max(0, min(0.25, ends - time.monotonic())))[0]
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= ends:
+                raise EngineryError(f"{what} took more than {longest:.0f} s") from None
 
 
 def main(asked: str, answered: str) -> None:

@@ -45,3 +45,18 @@ def test_an_interrupt_ends_the_process_at_once(tmp_path):
     assert done.stderr.endswith("KeyboardInterrupt\n")
     time.sleep(4)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_that_another_thread_takes_ends_the_process_too():
+    """The main thread takes no signal here, as it may happen where libraries have threads of their own."""
+    interrupted = (
+        "import os, signal, threading, time\nfrom enginery.core.apart import run_apart\n"
+        "def interrupt():\n    time.sleep(2)\n    os.kill(os.getpid(), signal.SIGINT)\n"
+        "threading.Thread(target=interrupt, daemon=True).start()\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
+        "run_apart('the work', exec, 'import time; time.sleep(60)')"
+    )
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", interrupted], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert done.stderr.endswith("KeyboardInterrupt\n")
+    assert time.monotonic() - began < 20

@@ -16,7 +16,7 @@ from support.paths import ROOT
 HEADERS = ("/usr/include", "/usr/include/x86_64-linux-gnu", "/usr/local/tensorrt/include")
 LIBRARIES = ("nvinfer", "nvinfer_plugin", "nvonnxparser")
 CUDA = ("lib64", "lib", "targets/x86_64-linux/lib", "lib/x86_64-linux-gnu")  # where a toolkit has libcudart
-PLUGIN = Path(__file__).parent / "det_plugin.cu"
+PLUGIN = Path(__file__).parent / "gelu_plugin.cu"
 
 
 class Compilers(NamedTuple):
@@ -84,7 +84,7 @@ def _loaded_libraries() -> dict[str, Path]:
 
 
 def compile_plugin(compilers: Compilers, library: Path, capability: str, *options: str) -> Path:
-    """Compile the plugin for Det into a library."""
+    """Compile the plugin for QuickGelu into a library."""
     own = compilers.toolkit / "bin/nvcc"
     nvcc = own if own.is_file() else shutil.which("nvcc")
     if not nvcc:

@@ -16,7 +16,7 @@ BODIES = ("If", "Loop", "Scan")
 
 def model_of_text(graph, constants=(), functions="", opset=20):
     """Return a model with inferred shapes of a graph in ONNX's text format, with `constants` as its initializers."""
-    header = f'<ir_version: 10, opset_import: ["": {opset}, "local": 1]>\n'
+    header = f'<ir_version: 10, opset_import: ["": {opset}, "local": 1, "com.microsoft": 1]>\n'
     model = onnx.parser.parse_model(header + graph + functions)
     tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in dict(constants).items()]
     model.graph.initializer.extend(tensors)

@@ -3,7 +3,6 @@
 import os
 import pickle
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -58,21 +57,23 @@ def only_on_a_real_gpu():
         pytest.skip("a simulated GPU has memory and processes of another kind")
 
 
-def start(program, *arguments, **more):
+@contextmanager
+def started(program, *arguments, **more):
+    """Run a program in a process of its own, and kill it at the end."""
     command, pipes = [sys.executable, "-c", program, *map(str, arguments)], {"stdin": -1, "stdout": -1, "text": True}
-    return subprocess.Popen(command, cwd=ROOT, env=os.environ | more, **pipes)
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ | more, **pipes) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
 
 
 @contextmanager
 def held(left):
     """Let another process hold all memory of the GPU but so many bytes."""
-    child = start(HOLD, left)
-    try:
+    with started(HOLD, left) as child:
         assert child.stdout.readline() == "held\n"
         yield
-    finally:
-        child.kill()
-        child.wait()
 
 
 @pytest.mark.parametrize("left", [20 * MB, 700 * MB], ids=["20 MB left", "700 MB left"])
@@ -104,9 +105,9 @@ def run(folder, inference):
 
 
 def test_a_batch_that_does_not_fit_is_a_sentence(graphs, machine, exact, manifest, tmp_path):
-    huge = exact.model_copy(update={"profile": Profile(batch=Range(min=1, opt=8, max=1 << 24))})
+    huge = exact.model_copy(update={"profile": Profile(batch=Range(min=1, opt=8, max=1 << 16))})
     target = target_of(machine, huge.tensorrt)
-    with held(4096 * MB):
+    with held(2048 * MB):
         try:
             build_engine("fp32", graphs["fp32"], target, huge, manifest, tmp_path / "huge")
             said = error_of(open_engine, tmp_path / "huge", machine, PLAIN)
@@ -126,10 +127,8 @@ def test_a_build_that_is_killed_leaves_nothing_that_stops_the_next(graphs, machi
         tmp_path / "made" / "fp16",
     )
     (tmp_path / "arguments").write_bytes(pickle.dumps(arguments))
-    child = start(BUILD, tmp_path / "arguments", MARK=str(tmp_path))
-    time.sleep(6)  # its own process has begun to build
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    with started(BUILD, tmp_path / "arguments", MARK=str(tmp_path)):
+        time.sleep(6)  # its own process has begun to build
     time.sleep(1)
     going_on = [path for path in Path("/proc").glob("[0-9]*/environ") if f"MARK={tmp_path}".encode() in _read(path)]
     assert not going_on
@@ -145,10 +144,8 @@ def _read(path):
 
 def test_a_process_that_is_killed_while_it_captures_leaves_the_gpu_usable(engines, machine, images, graphs):
     for _ in range(3):
-        child = start(RUN, engines / "fp32")
-        assert child.stdout.readline() == "ran\n"
-        child.kill()
-        child.wait()
+        with started(RUN, engines / "fp32") as child:
+            assert child.stdout.readline() == "ran\n"
         with open_engine(engines / "fp32", machine, REPLAYED) as engine:
             got = engine.run({"input": images})["logits"]
         assert relative_error(meant(graphs["fp32"], images), got) < LIMITS["fp32"]

@@ -17,8 +17,8 @@ from support.project import make_project
 from enginery.graph.onnx_file import save_graph
 
 NODES = """
-    c = Conv <strides = [8, 8]> (input, w) m = Reshape (c, shape)
-    [determinants] d = Det (m) r = Relu (d) logits = MatMul (r, v)
+    c = Conv <strides = [8, 8]> (input, w) [bent] g = com.microsoft.QuickGelu (c)
+    f = Flatten (g) logits = MatMul (f, v)
 """
 BUILD = """
 import sys
@@ -55,12 +55,12 @@ np.savez(answers, *found)
 
 
 @pytest.fixture(scope="module")
-def det_onnx(tmp_path_factory):
-    """A graph with determinants between a convolution and a product."""
+def gelu_onnx(tmp_path_factory):
+    """A graph with an operator that TensorRT does not know and ONNX Runtime has."""
     random = np.random.default_rng(8)
-    weights = {"w": random.normal(0, 0.1, (54, 3, 8, 8)), "v": random.normal(0, 0.1, (6, 16))}
-    constants = {name: each.astype(np.float32) for name, each in weights.items()} | {"shape": np.array([0, 6, 3, 3])}
-    path = tmp_path_factory.mktemp("det") / "model.onnx"
+    weights = {"w": random.normal(0, 0.1, (54, 3, 8, 8)), "v": random.normal(0, 0.1, (54, 16))}
+    constants = {name: each.astype(np.float32) for name, each in weights.items()}
+    path = tmp_path_factory.mktemp("gelu") / "model.onnx"
     text = f"g (float[batch,3,8,8] input) => (float[batch,16] logits) {{ {NODES} }}"
     save_graph(model_of_text(text, constants), path)
     return path
@@ -81,42 +81,42 @@ def in_new_process(program, *arguments):
 
 
 @pytest.fixture(scope="module", params=[(), ("-DHAND_OUT",)], ids=["registers itself", "hands out"])
-def det_engine(request, det_onnx, compilers, machine, exact, manifest, tmp_path_factory):
+def gelu_engine(request, gelu_onnx, compilers, machine, exact, manifest, tmp_path_factory):
     """An engine with the plugin. The library is deleted after the build, as the engine has a copy."""
-    folder = tmp_path_factory.mktemp("det")
-    library = compile_plugin(compilers, folder / "libdet.so", machine.capability, *request.param)
+    folder = tmp_path_factory.mktemp("gelu")
+    library = compile_plugin(compilers, folder / "libgelu.so", machine.capability, *request.param)
     chosen = exact.tensorrt.model_copy(update={"plugins": (str(library),)})
     build = exact.model_copy(update={"tensorrt": chosen}).model_dump_json()
     here, engine = machine.model_dump_json(), folder / "engine"
-    done = in_new_process(BUILD, det_onnx, here, build, manifest.model_dump_json(), engine)
+    done = in_new_process(BUILD, gelu_onnx, here, build, manifest.model_dump_json(), engine)
     assert done.returncode == 0, done.stderr
     library.unlink()
     return engine
 
 
 @pytest.mark.parametrize("how", ["plain", "replayed"])
-def test_a_compiled_plugin_computes_what_onnx_means(how, det_engine, det_onnx, machine, images, tmp_path):
+def test_a_compiled_plugin_computes_what_onnx_means(how, gelu_engine, gelu_onnx, machine, images, tmp_path):
     questions, answers = tmp_path / "questions.npz", tmp_path / "answers.npz"
     np.savez(questions, *(images[:batch] for batch in (8, 2, 5, 8, 3)))
-    done = in_new_process(ANSWER, det_engine, machine.model_dump_json(), how, questions, answers)
+    done = in_new_process(ANSWER, gelu_engine, machine.model_dump_json(), how, questions, answers)
     assert done.returncode == 0, done.stderr
     for asked, got in zip(np.load(questions).values(), np.load(answers).values(), strict=True):
-        assert relative_error(meant(det_onnx, asked), got) < LIMITS["fp32"], f"at batch {len(asked)}"
+        assert relative_error(meant(gelu_onnx, asked), got) < LIMITS["fp32"], f"at batch {len(asked)}"
 
 
-def test_the_examples_of_a_bundle_load_the_plugin(det_engine, det_onnx, machine, photos, tmp_path):
-    project = make_project(tmp_path / "project", det_engine, det_onnx, machine)
+def test_the_examples_of_a_bundle_load_the_plugin(gelu_engine, gelu_onnx, machine, photos, tmp_path):
+    project = make_project(tmp_path / "project", gelu_engine, gelu_onnx, machine)
     done = command("bundle", "fp32", "--out", "bundle", cwd=project)
     assert done.returncode == 0, done.stderr
-    answers = answers_meant(photos, det_engine, det_onnx)
+    answers = answers_meant(photos, gelu_engine, gelu_onnx)
     require_answers_in_python(project / "bundle", photos, answers)
     require_answers_in_cpp(project / "bundle", photos, answers, tmp_path)
 
 
-def test_a_graph_without_its_plugin_is_refused_in_a_sentence(det_onnx, compilers, machine, exact, manifest, tmp_path):
+def test_a_graph_without_its_plugin_is_refused_in_a_sentence(gelu_onnx, compilers, machine, exact, manifest, tmp_path):
     arguments = (machine.model_dump_json(), exact.model_dump_json(), manifest.model_dump_json(), tmp_path / "engine")
-    done = in_new_process(BUILD, det_onnx, *arguments)
+    done = in_new_process(BUILD, gelu_onnx, *arguments)
     assert done.returncode == 1
-    assert re.search(r"^refused: TensorRT cannot read .*\(Det\): .*plugin", done.stderr, re.MULTILINE | re.IGNORECASE)
+    assert re.search(r"^refused: TensorRT cannot read .*\(QuickGelu\): .*plugin", done.stderr, re.M | re.I)
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "engine").exists()

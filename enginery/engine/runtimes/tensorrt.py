@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib
+import math
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -31,13 +32,14 @@ from enginery.engine.runtimes import Arrays
 from enginery.engine.runtimes.layer_times import WARM_UP, median_times
 from enginery.engine.runtimes.tensorrt_callbacks import new_allocator, new_log, new_monitor, new_profiler, new_reader
 from enginery.engine.runtimes.tensorrt_executor import Executor, set_profile
-from enginery.engine.runtimes.tensorrt_words import errors_of, with_advice
+from enginery.engine.runtimes.tensorrt_words import MORE_MEMORY, errors_of, with_advice
 from enginery.graph.files import graph_bytes, graph_files
 from enginery.graph.interface import Blueprint
 
 PLAN = "engine.plan"
 OLDEST = {"tensorrt": (10, 3), "tensorrt_rtx": (1, 2)}  # the oldest versions that this module is written for
 MOST_COMPRESSED = 8  # is how many times smaller than a graph its weights may be in a plan: in int4, of float32
+SCARCE = 2 << 30  # bytes of free memory below which a failed build is told how few there were
 HAND_OUT_PLUGINS = ("getCreators", "getPluginCreators")  # what such a function may be called
 
 
@@ -96,10 +98,13 @@ class TensorRT:
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         parser = self._parse(network, onnx, blueprint.build)
         config = self._configure(builder, blueprint)
+        free = math.inf if self._is_rtx else cuda.free_memory()
         with self._timing_cache(config, blueprint.build):
             plan = self._build(builder, network, config)
         if plan is None:
-            raise EngineryError(f"{self._title} cannot build {onnx}: {self._why()}")
+            # With 700 MB left, 10.6 said on an H200 "Cask (no further information)" and "invalid resource handle".
+            scarce = f"Only {free / 1e6:.0f} MB of the GPU's memory were free: {MORE_MEMORY}" if free < SCARCE else ""
+            raise EngineryError(f"{self._title} cannot build {onnx}: {self._why(scarce)}")
         del parser  # only now, since it holds the network's weights
         return plan
 

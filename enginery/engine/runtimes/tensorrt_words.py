@@ -5,7 +5,7 @@ from typing import Any
 
 MORE_MEMORY = "lower build.profile.batch.max, or end other programs that use the GPU"
 ADVICE = {  # by patterns of TensorRT's messages
-    r"out of memory|insufficient memory": f"The GPU's memory does not suffice: {MORE_MEMORY}",
+    r"out ?of ?memory|insufficient memory": f"The GPU's memory does not suffice: {MORE_MEMORY}",
     r"insufficient workspace|Could not find any implementation": (
         f"TensorRT also says so when memory does not suffice: raise build.tensorrt.workspace_mb, {MORE_MEMORY}"
     ),

@@ -1,6 +1,7 @@
-// A plugin for Det, an operator of ONNX that TensorRT's parser does not read: determinants of float32 matrices of three
-// rows. It is found by the operator's name. For TensorRT 10.3 and newer.
-//   nvcc -shared -Xcompiler -fPIC -o libdet.so det_plugin.cu -lnvinfer    registers itself when it is opened
+// A plugin for QuickGelu, an operator of ONNX Runtime's own (com.microsoft) that TensorRT's parser does not know: x times
+// the sigmoid of 1.702 x. It is found by the operator's name. For TensorRT 10.3 and newer. An operator of ONNX would need
+// 10.15: earlier parsers refuse those that they know and cannot build, such as Det, before they look for a plugin.
+//   nvcc -shared -Xcompiler -fPIC -o libgelu.so gelu_plugin.cu -lnvinfer  registers itself when it is opened
 //   nvcc -DHAND_OUT ...                                                   hands its creator to TensorRT
 #include <NvInfer.h>
 
@@ -13,26 +14,16 @@
 namespace
 {
 
-constexpr int32_t rows = 3;
 constexpr int32_t threads = 128;
 
-__global__ void determinants(float const* matrices, float* found, int64_t count)
+__global__ void quickGelu(float const* values, float* found, int64_t count)
 {
     int64_t const index = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (index >= count)
-        return;
-    float const* const m = matrices + index * rows * rows;
-    found[index] = m[0] * (m[4] * m[8] - m[5] * m[7]) - m[1] * (m[3] * m[8] - m[5] * m[6])
-        + m[2] * (m[3] * m[7] - m[4] * m[6]);
+    if (index < count)
+        found[index] = values[index] / (1.0F + expf(-1.702F * values[index]));
 }
 
-void launch(float const* matrices, float* found, int64_t count, cudaStream_t stream)
-{
-    auto const blocks = static_cast<unsigned int>((count + threads - 1) / threads);
-    determinants<<<blocks, threads, 0, stream>>>(matrices, found, count);
-}
-
-class Det : public nvinfer1::IPluginV3,
+class QuickGelu : public nvinfer1::IPluginV3,
             public nvinfer1::IPluginV3OneCore,
             public nvinfer1::IPluginV3OneBuild,
             public nvinfer1::IPluginV3OneRuntime
@@ -48,9 +39,9 @@ public:
         }
         return nullptr;
     }
-    nvinfer1::IPluginV3* clone() noexcept override { return new Det; }
+    nvinfer1::IPluginV3* clone() noexcept override { return new QuickGelu; }
 
-    char const* getPluginName() const noexcept override { return "Det"; }
+    char const* getPluginName() const noexcept override { return "QuickGelu"; }
     char const* getPluginVersion() const noexcept override { return "1"; }
     char const* getPluginNamespace() const noexcept override { return ""; }
 
@@ -64,9 +55,7 @@ public:
     int32_t getOutputShapes(nvinfer1::DimsExprs const* inputs, int32_t, nvinfer1::DimsExprs const*, int32_t,
         nvinfer1::DimsExprs* outputs, int32_t, nvinfer1::IExprBuilder&) noexcept override
     {
-        outputs[0].nbDims = inputs[0].nbDims - 2;
-        for (int32_t axis = 0; axis < outputs[0].nbDims; ++axis)
-            outputs[0].d[axis] = inputs[0].d[axis];
+        outputs[0] = inputs[0];
         return 0;
     }
     bool supportsFormatCombination(
@@ -75,11 +64,10 @@ public:
         auto const& tensor = tensors[position].desc;
         return tensor.type == nvinfer1::DataType::kFLOAT && tensor.format == nvinfer1::TensorFormat::kLINEAR;
     }
-    int32_t configurePlugin(nvinfer1::DynamicPluginTensorDesc const* inputs, int32_t,
-        nvinfer1::DynamicPluginTensorDesc const*, int32_t) noexcept override
+    int32_t configurePlugin(nvinfer1::DynamicPluginTensorDesc const*, int32_t, nvinfer1::DynamicPluginTensorDesc const*,
+        int32_t) noexcept override
     {
-        auto const& shape = inputs[0].max;
-        return shape.nbDims > 2 && shape.d[shape.nbDims - 1] == rows && shape.d[shape.nbDims - 2] == rows ? 0 : 1;
+        return 0;
     }
 
     int32_t onShapeChange(
@@ -93,7 +81,9 @@ public:
         int64_t count = 1;
         for (int32_t axis = 0; axis < described[0].dims.nbDims; ++axis)
             count *= described[0].dims.d[axis];
-        launch(static_cast<float const*>(inputs[0]), static_cast<float*>(outputs[0]), count, stream);
+        auto const blocks = static_cast<unsigned int>((count + threads - 1) / threads);
+        quickGelu<<<blocks, threads, 0, stream>>>(
+            static_cast<float const*>(inputs[0]), static_cast<float*>(outputs[0]), count);
         return cudaPeekAtLastError() == cudaSuccess ? 0 : 1;
     }
     nvinfer1::IPluginV3* attachToContext(nvinfer1::IPluginResourceContext*) noexcept override { return clone(); }
@@ -103,16 +93,16 @@ private:
     nvinfer1::PluginFieldCollection nothing{0, nullptr};
 };
 
-class DetCreator : public nvinfer1::IPluginCreatorV3One
+class QuickGeluCreator : public nvinfer1::IPluginCreatorV3One
 {
 public:
     nvinfer1::IPluginV3* createPlugin(
         char const*, nvinfer1::PluginFieldCollection const*, nvinfer1::TensorRTPhase) noexcept override
     {
-        return new Det;
+        return new QuickGelu;
     }
     nvinfer1::PluginFieldCollection const* getFieldNames() noexcept override { return &nothing; }
-    char const* getPluginName() const noexcept override { return "Det"; }
+    char const* getPluginName() const noexcept override { return "QuickGelu"; }
     char const* getPluginVersion() const noexcept override { return "1"; }
     char const* getPluginNamespace() const noexcept override { return ""; }
 
@@ -126,11 +116,11 @@ private:
 EXPORTED void setLoggerFinder(nvinfer1::ILoggerFinder*) {}
 EXPORTED nvinfer1::IPluginCreatorInterface* const* getCreators(int32_t& count)
 {
-    static DetCreator creator;
+    static QuickGeluCreator creator;
     static nvinfer1::IPluginCreatorInterface* const creators[]{&creator};
     count = 1;
     return creators;
 }
 #else
-REGISTER_TENSORRT_PLUGIN(DetCreator);
+REGISTER_TENSORRT_PLUGIN(QuickGeluCreator);
 #endif
